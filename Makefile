@@ -1,0 +1,38 @@
+# Two commands matter: `make demo` and `make test`. Both build .venv on first use and install nothing after.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+
+.PHONY: demo test lint types tests lock clean
+.DELETE_ON_ERROR:
+
+demo: .venv/installed
+	$(BIN)/pogm demo --out runs/demo
+
+test: lint types tests
+
+lint: .venv/installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: .venv/installed
+	$(BIN)/mypy
+
+tests: .venv/installed
+	$(BIN)/pytest -n auto
+
+.venv/installed: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "pogm needs Python 3.11 or newer; none was found. Install one, or call: make PYTHON=/path/to/python3"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# Exact versions with hashes, for every platform; run after changing the ranges in pyproject.toml.
+lock:
+	$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
+	build/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
+		--extra dev pyproject.toml --output-file requirements.lock
+
+clean:
+	rm -rf .venv build runs

@@ -1,0 +1,7 @@
+"""``python -m pogm``."""
+
+import sys
+
+from pogm.cli import main
+
+sys.exit(main())

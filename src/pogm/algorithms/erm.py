@@ -1,0 +1,16 @@
+"""Empirical risk minimisation, the method to beat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pogm.algorithms.base import Algorithm
+
+
+@dataclass(frozen=True)
+class ERM(Algorithm):
+    r"""Empirical risk minimisation (Vapnik, 1998): the mean risk over domains.
+
+    .. math:: \tfrac1K \sum_k L_k
+    """
+
+    min_domains: ClassVar[int] = 1

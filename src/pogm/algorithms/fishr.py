@@ -1,0 +1,91 @@
+"""Fishr: invariant gradient variances."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from pogm.algorithms.base import Algorithm
+from pogm.core.batch import Batch
+from pogm.core.errors import UsageError
+from pogm.core.hyper import Power, Uniform, hyper
+from pogm.core.model import Model, cross_entropy, over_samples, probabilities
+from pogm.core.problem import Problem
+from pogm.core.state import Loss, State
+from pogm.core.trees import Params
+
+
+@dataclass(frozen=True)
+class Fishr(Algorithm):
+    r"""Fishr (Ramé et al., 2022): the variance of the head's per-sample gradients, alike in every domain.
+
+    .. math:: \tfrac1K \sum_k L_k + \lambda \tfrac1K \sum_k \operatorname{mean}_j (\hat v_k - \bar v)_j^2, \qquad
+        v_k = \operatorname{Var}_b \nabla_\omega \ell_{k,b}, \quad
+        m_k \leftarrow \beta m_k + (1 - \beta) v_k, \quad \hat v_k = m_k / (1 - \beta)
+
+    The moving averages :math:`m_k` are in the state from the first step on; the penalty waits for
+    ``penalty_anneal_iters`` steps, when Adam starts afresh.
+    """
+
+    penalty: float = hyper(1000.0, Power(10, 1, 4), least=0, draw_as="lambda")  # lambda
+    penalty_anneal_iters: int = hyper(1500, Uniform(0, 5000, integer=True), least=0)
+    ema: float = hyper(0.95, Uniform(0.90, 0.99), least=0, most=0.999999)  # beta
+
+    def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
+        """Moving averages of zero, one number per weight of the head and domain."""
+        size = sum(leaf.numel() for name, leaf in params.items() if name.startswith("head."))
+        if size == 0:
+            raise UsageError(
+                "Expected a network with a head whose gradients Fishr can compare; found one without. "
+                "Name the last layer, for example Learner(module, Fishr(), head='fc')."
+            )
+        averages = next(iter(params.values())).new_zeros(problem.num_domains, size)
+        return super().start(params, buffers, key, problem)._replace(memory={"variances": averages})
+
+    def restart_at(self) -> int | None:
+        """Adam forgets when the penalty sets in."""
+        return self.penalty_anneal_iters or None
+
+    def loss(self, model: Model, batch: Batch, state: State) -> Loss:
+        """The mean risk plus the spread of the domains' gradient variances."""
+        z = over_samples(model.features, batch.x)  # [K, B, n]
+        logits = over_samples(model.head, z)  # [K, B, C]
+        risk = model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean()
+
+        variances = gradient_variances(model, z, logits, batch.y)  # v_k: [K, weights of the head]
+        averages = self.ema * state.memory["variances"] + (1 - self.ema) * variances  # m_k
+        corrected = averages / (1 - self.ema)
+        spread = (corrected - corrected.mean(0)).square().mean()
+        strength = torch.where(state.step >= self.penalty_anneal_iters, self.penalty, 0.0)  # lambda_t
+        memory = {"variances": averages.detach()}
+        return Loss(risk + strength * spread, {"nll": risk, "penalty": spread}, memory)
+
+
+def gradient_variances(model: Model, z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """The variance over samples of the head's gradient, entry by entry: [K, weights of the head]."""
+    if isinstance(model.network.head, nn.Linear):
+        return linear_head_variances(z, logits, y)
+    return any_head_variances(model, z, y)
+
+
+def linear_head_variances(z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """Of a linear head in closed form: sample b's gradient is the outer product of a_b = softmax − y and z_b."""
+    a = logits.softmax(-1) - probabilities(y, logits.shape[-1])  # [K, B, C]
+    count = z.shape[1]  # B
+    weight = a.square().mT @ z.square() / count - (a.mT @ z / count).square()  # [K, C, n]
+    bias = a.square().mean(1) - a.mean(1).square()  # [K, C]
+    return torch.cat([weight.flatten(1), bias], dim=1)
+
+
+def any_head_variances(model: Model, z: Tensor, y: Tensor) -> Tensor:
+    """Of any head: a gradient per sample."""
+    head = {name.removeprefix("head."): leaf for name, leaf in model.params.items() if name.startswith("head.")}
+
+    def sample_loss(weights: Params, z: Tensor, y: Tensor) -> Tensor:
+        logits = functional_call(model.network.head, weights, (z[None],))
+        return cross_entropy(logits[None], y[None, None])[0, 0]
+
+    gradients = vmap(vmap(grad(sample_loss), (None, 0, 0)), (None, 0, 0))(head, z, y)
+    flat = torch.cat([leaf.flatten(2) for leaf in gradients.values()], dim=2)  # [K, B, weights]
+    return flat.var(1, correction=0)

@@ -1,0 +1,235 @@
+"""Run folders on disk: one JSON line per evaluation, appended by the trainer and read back as `Run`s."""
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from unicodedata import category
+
+from pogm.core.errors import DataError
+
+Record = Mapping[str, Any]
+
+
+class RecordWarning(UserWarning):
+    """Something in a run folder could not be read and was left out."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder: what was asked for, what was measured, and how it ended."""
+
+    folder: Path
+    id: str
+    trial: Mapping[str, Any]
+    label: str
+    domains: tuple[str, ...]
+    records: tuple[Record, ...]  # by step
+    done: bool
+    failure: str | None  # why it stopped early, if it said so
+    provenance: Mapping[str, Any]
+
+    @property
+    def dataset(self) -> str:
+        return str(self.trial["dataset"])
+
+    @property
+    def test_domains(self) -> frozenset[int]:
+        return frozenset(self.trial["test_domains"])
+
+    @property
+    def train_domains(self) -> tuple[int, ...]:
+        """In the order of the per-domain lists in a record's metrics."""
+        return tuple(i for i in range(len(self.domains)) if i not in self.test_domains)
+
+    @property
+    def hparams_seed(self) -> int:
+        return int(self.trial["hparams_seed"])
+
+    @property
+    def trial_seed(self) -> int:
+        return int(self.trial["trial_seed"])
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.records) and self.records[-1].get("status", "ok") != "ok"
+
+    @property
+    def status(self) -> str:
+        """How it ended, in one word."""
+        if self.done:
+            return "done"
+        if self.diverged:
+            return "diverged"
+        return "failed" if self.failure is not None else "unfinished"
+
+
+def accuracy(record: Record, split: Literal["in", "out"], domain: int) -> float:
+    """The accuracy on one split of one domain; NaN where it is null or absent."""
+    by_split = record.get("accuracy")
+    values = by_split.get(split) if isinstance(by_split, dict) else None
+    return finite(values[domain]) if isinstance(values, list) and domain < len(values) else math.nan
+
+
+def finite(value: object) -> float:
+    """A number from a record; NaN where it is null, infinite or not a number."""
+    usable = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if usable else math.nan  # type: ignore[arg-type]
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Append one line in a single write, so that a crash can cut it short but never interleave it."""
+    line = json.dumps(_without_nonfinite(record), sort_keys=True, allow_nan=False).encode() + b"\n"
+    with open(path, "ab+", buffering=0) as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # an earlier write was cut short; it must not swallow this one
+                line = b"\n" + line
+        written = file.write(line)
+        if written != len(line):
+            raise DataError(
+                f"Expected to write {len(line)} bytes to {path}; {written} fitted. Free some disk and resume."
+            )
+        os.fsync(file.fileno())
+
+
+def _without_nonfinite(value: Any) -> Any:
+    """JSON has no NaN and no infinity; both become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nonfinite(item) for item in value]
+    return value
+
+
+def read_records(path: Path) -> tuple[Record, ...]:
+    """The records of one file by step; a step written twice counts once, as it was written last.
+
+    Lines that are no record (half-written, garbage) are skipped with one `RecordWarning`.
+    """
+    by_step: dict[int, Record] = {}
+    skipped = 0
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        if not line.strip():
+            continue
+        try:
+            record = _parse(line)
+        except (ValueError, RecursionError):
+            record = None
+        step = record.get("step") if isinstance(record, dict) else None
+        if isinstance(step, int) and not isinstance(step, bool):
+            by_step[step] = record
+        else:
+            skipped += 1
+    if skipped:
+        lines = "line" if skipped == 1 else "lines"
+        warnings.warn(f"{path}: skipped {skipped} unreadable {lines}", RecordWarning, stacklevel=2)
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def read_runs(*folders: Path | str) -> list[Run]:
+    """Every run folder at or below the given ones, ordered by what was run, not by where it lies.
+
+    A `trial.json` that cannot be read is reported as a `RecordWarning`. A trial found twice (a copied
+    folder has the same id) counts once, as the copy that got further.
+    """
+    by_id: dict[str, Run] = {}
+    for folder in _run_folders(folders):
+        try:
+            run = _read_run(folder)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(f"{folder / 'trial.json'}: run left out ({reason})", RecordWarning, stacklevel=2)
+            continue
+        twin = by_id.get(run.id)
+        if twin is None or (run.done, len(run.records)) > (twin.done, len(twin.records)):
+            by_id[run.id] = run
+    return sorted(by_id.values(), key=_order)
+
+
+def _order(run: Run) -> tuple[object, ...]:
+    held_out = sorted(run.test_domains)
+    return (
+        run.dataset,
+        run.label.casefold(),
+        len(held_out),
+        held_out,
+        run.hparams_seed,
+        run.trial_seed,
+        run.id,
+    )
+
+
+def _run_folders(folders: tuple[Path | str, ...]) -> list[Path]:
+    found: set[Path] = set()
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise DataError(
+                f"Expected a folder of runs; found nothing at {folder}. "
+                "Pass the folder that `pogm run` or `pogm sweep` wrote to."
+            )
+        found.update(Path(parent) for parent, _, files in os.walk(folder) if "trial.json" in files)
+    return sorted(found)
+
+
+def _read_run(folder: Path) -> Run:
+    saved = _parse((folder / "trial.json").read_bytes())
+    if not isinstance(saved, dict) or not isinstance(saved.get("trial"), dict):
+        raise ValueError("expected an object with a trial in it")
+    trial, domains = saved["trial"], saved["domains"]
+    _require(isinstance(saved["id"], str) and isinstance(saved["label"], str), "id and label to be text")
+    _require(isinstance(trial["dataset"], str), "dataset to be text")
+    _require(_are(domains, str) and len(domains) > 0, "domains to be a list of names")
+    held_out = trial["test_domains"]
+    _require(_are(held_out, int) and len(held_out) > 0, "test_domains to be a list of indices")
+    _require(set(held_out) < set(range(len(domains))), f"test_domains to be some of {len(domains)} domains")
+    _require(_are([trial["hparams_seed"], trial["trial_seed"]], int), "seeds to be integers")
+    done = (folder / "done").exists()
+    provenance = saved.get("provenance")
+    return Run(
+        folder=folder,
+        id=saved["id"],
+        trial=trial,
+        label=saved["label"],
+        domains=tuple(domains),
+        records=read_records(folder / "records.jsonl"),
+        done=done,
+        failure=None if done else _failure(folder / "failed.json"),
+        provenance=provenance if isinstance(provenance, dict) else {},
+    )
+
+
+def _failure(path: Path) -> str | None:
+    try:
+        return str(_parse(path.read_bytes())["error"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return f"{path.name} is there but cannot be read"
+
+
+def _are(values: object, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
+def _require(holds: bool, expectation: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {expectation}")
+
+
+def _parse(text: bytes) -> Any:
+    """JSON, with the NaN that other writers leave in it read as null."""
+    return json.loads(text.decode(), parse_constant=lambda _: None)
+
+
+def printable(name: object) -> str:
+    """A name as it may be shown: control characters and broken text (from anyone's folder) made visible."""
+    return "".join(
+        char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1] for char in str(name)
+    )

@@ -1,0 +1,345 @@
+"""The command line: ``pogm demo | run | resume | report | list``."""
+
+import argparse
+import dataclasses
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pogm.core.errors import PogmError, UsageError, unknown
+
+EPILOG = """examples:
+  pogm demo                                          four methods on two small datasets, tables and a report
+  pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
+  pogm resume runs/first                             go on after a crash or a Ctrl-C
+  pogm report runs                                   tables here, and runs/report.html to look at
+  pogm list algorithms                               every method with its defaults and search space
+"""
+
+RUN_EPILOG = """examples:
+  pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --out runs/first
+  pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
+  pogm run --dataset RotatedDigits --algorithm POGM --preset official --with Mixup --test-domain 0 --out runs/third
+The same command again goes on where it stopped, and does nothing once the run is done.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. Errors meant for the user come as one paragraph, without a traceback."""
+    warnings.showwarning = _show_warning
+    options = parser().parse_args(arguments)
+    try:
+        code: int | None = options.command(options)
+        return code or 0
+    except PogmError as error:
+        print(f"pogm: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("pogm: stopped. The same command goes on from here.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The grammar of the command line."""
+    plain = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser("pogm", description=__doc__, epilog=EPILOG, formatter_class=plain)
+    top.add_argument("--version", action="version", version=_version())
+    commands = top.add_subparsers(required=True, metavar="command")
+
+    def command(name: str, function: Callable[[argparse.Namespace], int | None], epilog: str = "") -> Any:
+        summary = (function.__doc__ or "").splitlines()[0]
+        sub = commands.add_parser(name, help=summary, description=summary, epilog=epilog, formatter_class=plain)
+        sub.set_defaults(command=function)
+        return sub
+
+    sub = command("demo", demo, "example:\n  pogm demo --out runs/demo --seeds 3\n")
+    sub.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the report")
+    sub.add_argument("--seeds", type=int, default=3, help="seeds per held-out domain (default 3)")
+    sub.add_argument("--workers", type=int, help="processes (default: one per core)")
+    sub.add_argument("--dry-run", action="store_true", help="say what would be run, and stop")
+
+    sub = command("run", run_one, RUN_EPILOG)
+    sub.add_argument("--dataset", required=True, help="see: pogm list datasets")
+    sub.add_argument("--algorithm", required=True, help="see: pogm list algorithms")
+    sub.add_argument("--preset", help="a named set of the algorithm's hyperparameters")
+    sub.add_argument("--with", dest="modifiers", action="append", default=[], metavar="MODIFIER", help="such as Mixup")
+    sub.add_argument("--test-domain", action="append", required=True, help="its name or number; repeat for several")
+    sub.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
+    )
+    sub.add_argument("--steps", type=int, help="minibatches of each domain (default: the dataset's)")
+    sub.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the dataset's)")
+    sub.add_argument("--seed", type=int, default=0, help="of data, weights and minibatches (default 0)")
+    sub.add_argument("--trial-seed", type=int, help="of the train/validation split (default: the seed)")
+    sub.add_argument("--precision", default="fp32", help="fp32, tf32, bf16 or fp64 (default fp32); recorded")
+    sub.add_argument(
+        "--probe-every", type=int, default=0, metavar="ROUNDS", help="measure domain angles (default: not)"
+    )
+    sub.add_argument("--out", type=Path, required=True, help="folder of the run")
+    sub.add_argument("--dry-run", action="store_true", help="print the trial and stop")
+    _add_settings(sub)
+
+    sub = command("resume", resume, "example:\n  pogm resume runs/first\n")
+    sub.add_argument("folder", type=Path, help="folder of a run")
+    _add_settings(sub)
+
+    sub = command("report", report, "example:\n  pogm report runs/demo\n  pogm report runs --format csv > table.csv\n")
+    sub.add_argument("folders", type=Path, nargs="+", metavar="folder", help="folders with runs, at any depth")
+    sub.add_argument("--format", choices=("text", "csv", "json", "latex", "html"), default="text")
+    sub.add_argument("--out", type=Path, help="where the HTML report goes (default: the first folder)")
+
+    sub = command("list", list_things, "example:\n  pogm list algorithms\n")
+    sub.add_argument("what", choices=("algorithms", "datasets", "modifiers", "networks"))
+    return top
+
+
+def _add_settings(sub: Any) -> None:
+    sub.add_argument("--data", type=Path, default=os.environ.get("POGM_DATA"), help="data folder (default: $POGM_DATA)")
+    sub.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
+    sub.add_argument("--no-capture", action="store_true", help="on a GPU, do not record the step as a CUDA graph")
+    sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")
+    sub.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, help="at least, between checkpoints (default 30)"
+    )
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Run four methods on two small datasets (about a minute), print tables, write a report."""
+    from pogm.benchmark.demo import plan
+    from pogm.benchmark.executors import cores, run_all
+    from pogm.benchmark.progress import tracked
+    from pogm.benchmark.run import Settings, make_folder
+
+    if options.seeds < 1:
+        raise UsageError(f"Expected --seeds of at least 1; found {options.seeds}.")
+    trials = plan(options.seeds)
+    workers = options.workers or cores()
+    if options.dry_run:
+        print(f"{len(trials)} runs of {trials[0].steps} minibatches on {workers} processes, into {options.out}:")
+        for trial in trials:
+            print(f"  {trial.id}  {trial.dataset}  {trial.label}  held out {trial.test_domains[0]}")
+        return 0
+    make_folder(options.out)
+    outcomes = run_all(trials, options.out, Settings(), workers)
+    failed = [o for o in tracked(outcomes, len(trials), "runs") if o.error is not None]
+    _show_tables([options.out], "text")
+    _write_html([options.out], options.out)
+    for outcome in failed:
+        print(f"pogm: {outcome.trial.label} on {outcome.trial.dataset} failed: {outcome.error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run_one(options: argparse.Namespace) -> int:
+    """Train one algorithm on one dataset with some domains held out."""
+    from pogm.benchmark.run import run
+    from pogm.core.files import canonical_json
+
+    trial = _trial(options)
+    if options.dry_run:
+        print(canonical_json(trial.to_json()))
+        return 0
+    print(f"{trial.label} on {trial.dataset}, trial {trial.id}, into {options.out}", file=sys.stderr)
+    run(trial, options.out, _settings(options), _printer(trial))
+    return 0
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Go on with a run that was stopped or killed."""
+    from pogm.benchmark.run import load_trial, run
+
+    trial = load_trial(options.folder)
+    if (options.folder / "done").exists():
+        print(f"{options.folder} is done already.", file=sys.stderr)
+    run(trial, options.folder, _settings(options), _printer(trial))
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the tables of finished runs and write the HTML report."""
+    if options.format != "html":
+        _show_tables(options.folders, options.format)
+    if options.format in ("text", "html"):
+        _write_html(options.folders, options.out or options.folders[0])
+    return 0
+
+
+def list_things(options: argparse.Namespace) -> int:
+    """List algorithms, datasets, modifiers or networks, with defaults and search spaces."""
+    from pogm.algorithms import all_algorithms
+    from pogm.core.hyper import fields
+    from pogm.datasets import all_datasets
+    from pogm.modifiers import all_modifiers
+    from pogm.networks import all_networks
+
+    def hyperparameters(owner: Any) -> None:
+        for field in fields(owner):
+            space, allowed = field.metadata.get("space"), field.metadata.get("options")
+            note = f"search {space}" if space else " | ".join(allowed) if allowed else ""
+            value = getattr(owner, field.name) if dataclasses.is_dataclass(owner) else field.default
+            print(f"    {field.name:<22} {value!s:<12} {note}")
+
+    if options.what == "networks":
+        print("\n".join(all_networks()))
+    elif options.what == "datasets":
+        for name, dataset in all_datasets().items():
+            source = "comes with the package" if dataset.embedded else "needs --data"
+            shape = "×".join(map(str, dataset.input_shape))
+            print(f"{name}  ({source})\n  {_first_line(dataset)}")
+            print(
+                f"  domains {', '.join(dataset.domains)}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"
+            )
+            hyperparameters(dataset.training)
+    else:
+        known = all_algorithms() if options.what == "algorithms" else all_modifiers()
+        for name, owner in known.items():
+            print(f"{name}\n  {_first_line(owner)}")
+            hyperparameters(owner())
+            for preset, values in getattr(owner, "presets", {}).items():
+                print(f"  preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}")
+    return 0
+
+
+def _trial(options: argparse.Namespace) -> Any:
+    """The trial that the options describe, checked before anything is read or written."""
+    from pogm.algorithms import algorithm_class
+    from pogm.benchmark.trial import Trial
+    from pogm.core.hyper import changed, fields
+    from pogm.datasets import dataset_class
+    from pogm.modifiers import modifier_class
+
+    dataset = dataset_class(options.dataset)
+    cls = algorithm_class(options.algorithm)
+    parts = {
+        "algorithm": cls.preset(options.preset) if options.preset else cls(),
+        "training": dataset.training,
+        **{name: modifier_class(name)() for name in options.modifiers},
+    }
+    names = {name: [field.name for field in fields(part)] for name, part in parts.items()}
+    for setting in options.set:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise UsageError(f"Expected --set NAME=VALUE; found {setting!r}. For example: --set lr=0.001")
+        owner, _, field = name.rpartition(".")
+        owners = [part for part in parts if field in names[part] and owner in ("", part)]
+        if not owners:
+            raise unknown(
+                f"a hyperparameter of {options.algorithm} on {options.dataset}", name, sum(names.values(), [])
+            )
+        parts[owners[0]] = changed(parts[owners[0]], {field: value})
+    return Trial(
+        dataset=options.dataset,
+        algorithm=parts.pop("algorithm"),
+        training=parts.pop("training"),
+        modifiers=tuple(parts.values()),
+        test_domains=tuple(_domain(name, dataset.domains, options.dataset) for name in options.test_domain),
+        steps=dataset.steps if options.steps is None else options.steps,
+        evaluate_every=dataset.evaluate_every if options.evaluate_every is None else options.evaluate_every,
+        seed=options.seed,
+        trial_seed=options.seed if options.trial_seed is None else options.trial_seed,
+        precision=options.precision,
+        probe_every=options.probe_every,
+    )
+
+
+def _domain(name: str, domains: Sequence[str], dataset: str) -> int:
+    """A domain by its name, or else by its number."""
+    if name in domains:
+        return list(domains).index(name)
+    if name.isdecimal() and int(name) < len(domains):
+        return int(name)
+    raise unknown(f"a domain of {dataset}, by name or by number from 0 to {len(domains) - 1},", name, domains)
+
+
+def _settings(options: argparse.Namespace) -> Any:
+    from pogm.benchmark.run import Settings
+    from pogm.engine.session import Engine
+
+    if options.threads < 1:
+        raise UsageError(f"Expected --threads of at least 1; found {options.threads}.")
+    engine = Engine(device=options.device, capture=not options.no_capture)
+    data = Path(options.data).expanduser() if options.data else None
+    return Settings(data, engine, options.threads, options.checkpoint_seconds)
+
+
+def _printer(trial: Any) -> Callable[[dict[str, Any]], None]:
+    """Prints a line per evaluation: where we are, how well it goes, how long it will take."""
+    import time
+
+    from pogm.datasets import dataset_class
+
+    domains = dataset_class(trial.dataset).domains
+    began: list[float] = []
+    start: list[int] = []
+
+    def show(record: dict[str, Any]) -> None:
+        now = time.monotonic()
+        step, total = record["step"], trial.steps - 1
+        if not began:
+            began.append(now)
+            start.append(step)
+        inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
+        held_out = " ".join(f"{domains[i]} {inside[i]:.1%}" for i in trial.test_domains)
+        trained = [outside[i] for i in range(len(domains)) if i not in trial.test_domains]
+        line = f"step {step}/{total}  validation {sum(trained) / len(trained):.1%}  held out {held_out}"
+        if step > start[0]:
+            left = (now - began[0]) / (step - start[0]) * (total - step)
+            line += f"  {left:.0f} s left"
+        print(line, flush=True)
+
+    return show
+
+
+def _show_tables(folders: Sequence[Path], form: str) -> None:
+    from pogm.benchmark.records import read_runs
+    from pogm.benchmark.selection import SELECTIONS
+    from pogm.benchmark.tables import averages_table, dataset_table, tables_csv
+
+    runs = read_runs(*folders)
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in SELECTIONS]
+    if len(datasets) > 1:
+        tables += [averages_table(runs, selection) for selection in SELECTIONS]
+    shown = [table for table in tables if not table.empty]
+    if not shown:
+        raise UsageError(f"Expected finished runs in {', '.join(map(str, folders))}; found none. Resume them first.")
+    if form == "csv":
+        print(tables_csv(shown), end="")
+    elif form == "json":
+        print("[" + ",\n".join(table.json() for table in shown) + "]")
+    else:
+        print("\n".join(table.text() if form == "text" else table.latex() for table in shown))
+
+
+def _write_html(folders: Sequence[Path], out: Path) -> None:
+    from pogm.benchmark.records import read_runs
+    from pogm.benchmark.report import write_picture, write_report
+
+    runs = read_runs(*folders)
+    command = "pogm " + " ".join(sys.argv[1:])
+    path = write_report(runs, out, command=command)
+    write_picture(runs, path.with_name("picture.svg"))
+    print(f"Report: {path}", file=sys.stderr)
+
+
+def _first_line(owner: type) -> str:
+    return (owner.__doc__ or "").strip().splitlines()[0]
+
+
+def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:
+    print(f"pogm: {category.__name__}: {message}", file=sys.stderr)
+
+
+def _version() -> str:
+    from pogm import __version__
+
+    return f"pogm {__version__}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

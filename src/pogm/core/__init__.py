@@ -1,0 +1,1 @@
+"""The vocabulary: batches, models, states, problems. Depends on torch alone."""

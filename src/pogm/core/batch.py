@@ -1,0 +1,15 @@
+"""One minibatch from each domain.
+
+Axes, everywhere in this package: T trials, K domains, B samples, C classes, N images, P parameters.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """B samples of each of K domains."""
+
+    x: Tensor  # [K, B, ...]
+    y: Tensor  # [K, B] class indices, or [K, B, C] class probabilities

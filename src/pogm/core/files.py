@@ -1,0 +1,101 @@
+"""Files that are there whole or not at all."""
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pogm.core.errors import DataError, UsageError
+from pogm.core.faults import fault_point
+
+TEMPORARY = ".part"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves the old one, or none, and never half of the new one."""
+    part = path.with_name(path.name + TEMPORARY)
+    try:
+        with open(part, "wb") as file:
+            fault_point("write")
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fault_point("replace")
+        os.replace(part, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise DataError(
+            f"Expected to write {len(content)} bytes to {path}; found: {error.strerror or error}. "
+            "What was there before is intact; free some space or permit writing, then resume."
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's list of names durable too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Clear what a killed process left half-written."""
+    for part in folder.glob(f"*{TEMPORARY}"):
+        part.unlink(missing_ok=True)
+
+
+def digest(content: bytes) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value, whatever order its keys came in."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def read_json(path: Path, limit: int = 1 << 20) -> Any:
+    """A small JSON file of ours; refuses repeated keys, other encodings and absurd sizes."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in seen:
+                raise UsageError(f"Expected each field once in {path}; found {name!r} twice. Remove one.")
+            seen[name] = value
+        return seen
+
+    size = path.stat().st_size
+    if size > limit:
+        raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. It is not a file of ours.")
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=unique)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"Expected UTF-8 text in {path}; found {error.reason} at byte {error.start}.") from error
+    except json.JSONDecodeError as error:
+        raise UsageError(f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}.") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Own a folder while the block runs. The lock of a process that died is free by itself."""
+    with open(folder / "lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise UsageError(
+                f"Expected to be alone in {folder}; found it in use by {owner}. Wait for it, or choose another folder."
+            ) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield

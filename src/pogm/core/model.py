@@ -1,0 +1,111 @@
+"""A network, and a model: the network with its weights filled in."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pogm.core.batch import Batch
+from pogm.core.trees import Params
+
+Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0
+
+
+class Network(nn.Module):
+    """A featurizer and a head, with further parts (a discriminator, say) by name."""
+
+    def __init__(self, features: nn.Module, head: nn.Module, **parts: nn.Module):
+        super().__init__()
+        self.features = features
+        self.head = head
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *inputs: Tensor, part: str | None = None) -> Tensor:
+        """The logits; or what one part makes of its inputs."""
+        if part is not None:
+            result: Tensor = self.get_submodule(part)(*inputs)
+            return result
+        logits: Tensor = self.head(self.features(*inputs))
+        return logits
+
+
+class Model:
+    """A network with a dictionary of weights filled in; ``buffers`` holds what its passes leave behind."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        params: Params,
+        buffers: Params,
+        *,
+        autocast: torch.dtype | None = None,
+        penalties: Sequence[Penalty] = (),
+    ):
+        self.network = network
+        self.params = params
+        self.buffers = buffers
+        self.autocast = autocast
+        self.penalties = penalties
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The logits."""
+        return self._run(x)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the head sees."""
+        return self._run(x, part="features")
+
+    def head(self, z: Tensor) -> Tensor:
+        """The logits of features."""
+        return self._run(z, part="head")
+
+    def part(self, name: str) -> Callable[..., Tensor]:
+        """One further part of the network, as a function."""
+        return partial(self._run, part=name)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """The cross-entropy of every sample: [K, B]."""
+        return cross_entropy(over_samples(self, batch.x), batch.y)
+
+    def risks(self, batch: Batch) -> Tensor:
+        """The risk of every domain, L_k: [K]. One pass over the pooled batch, as every method's text means it."""
+        return self.penalised(self.losses(batch).mean(1), batch)
+
+    def penalised(self, risks: Tensor, batch: Batch) -> Tensor:
+        """The risks with what the modifiers add to them."""
+        for penalty in self.penalties:
+            risks = risks + penalty(self, batch)
+        return risks
+
+    def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
+        options: dict[str, Any] = {} if part is None else {"part": part}
+        weights = (self.params, self.buffers)
+        if self.autocast is None:
+            result: Tensor = functional_call(self.network, weights, inputs, options)
+            return result
+        with torch.autocast(inputs[0].device.type, self.autocast):
+            result = functional_call(self.network, weights, inputs, options)
+        return result.float()
+
+
+def over_samples(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function of [N, ...] to [K, B, ...] at once."""
+    return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of logits [K, B, C] and labels, indices or probabilities: [K, B]."""
+    pooled = F.cross_entropy(logits.flatten(0, 1), y.flatten(0, 1), reduction="none")
+    return pooled.unflatten(0, logits.shape[:2])
+
+
+def probabilities(y: Tensor, num_classes: int) -> Tensor:
+    """Labels as probabilities over the classes, whatever they were: [..., C]."""
+    if y.is_floating_point():
+        return y
+    return (y.unsqueeze(-1) == torch.arange(num_classes, device=y.device)).float()

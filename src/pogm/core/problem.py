@@ -1,0 +1,61 @@
+"""What the engine hands an algorithm: the network, the optimizer, and how to differentiate and go over domains."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from pogm.core.model import Model, Penalty
+from pogm.core.optim import Optimizer
+from pogm.core.state import Loss, State
+from pogm.core.trees import Params, Tree
+
+Objective = Callable[[Params], Loss]
+
+
+class EachDomain(Protocol):
+    """Apply a function to every domain and stack what it returns along a leading axis K.
+
+    ``function(batches, *others)`` gets the domain's minibatches, with K = 1, and its slice of the other trees.
+    """
+
+    def __call__(self, function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
+        """Every domain's result, stacked."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Scale enters here, and only here: a method written against it runs alone, batched or over ranks."""
+
+    network: nn.Module
+    optimizer: Optimizer
+    num_domains: int  # K
+    num_classes: int  # C
+    gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
+    each_domain: EachDomain
+    penalties: Sequence[Penalty] = ()
+    autocast: torch.dtype | None = None
+    live: frozenset[str] = field(default_factory=frozenset)  # buffers that a training pass writes to
+
+    def model(self, params: Params, state: State) -> Model:
+        """The network with these weights, and the state's buffers: cloned where a pass would write to them."""
+        buffers = {n: b.clone() if n in self.live else b for n, b in state.buffers.items()}
+        return Model(self.network, params, buffers, autocast=self.autocast, penalties=self.penalties)
+
+    def changed_buffers(self, model: Model) -> Params:
+        """What the model's passes left in the live buffers."""
+        return {name: model.buffers[name] for name in self.live}
+
+
+def live_buffers(network: nn.Module) -> frozenset[str]:
+    """The names of the batch-norm statistics that a pass in training mode updates."""
+    modules: dict[str, Any] = dict(network.named_modules())
+    norms = {n: m for n, m in modules.items() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    return frozenset(
+        f"{name}.{buffer}" if name else buffer
+        for name, norm in norms.items()
+        if norm.training and norm.track_running_stats
+        for buffer, _ in norm.named_buffers()
+    )

@@ -1,0 +1,78 @@
+"""Random numbers as a function of a key: no generator, no hidden state.
+
+A key is an int64 tensor; number i of its stream is the SplitMix64 hash (Steele et al., 2014) of the key and i.
+The same key gives the same numbers on every device, in a loop, under ``vmap``, in a CUDA graph and after a
+resume, which no torch generator does.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64
+FIRST = 0xBF58476D1CE4E5B9 - 2**64
+SECOND = 0x94D049BB133111EB - 2**64
+ATTEMPTS = 12  # of a rejection sampler that accepts more than 95% of them
+
+
+def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
+    """The key of a seed."""
+    return _mix(torch.tensor(seed, dtype=torch.int64, device=device))
+
+
+def fold(key: Tensor, data: Tensor | int) -> Tensor:
+    """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
+    return _mix(key + (data + 1) * GOLDEN)
+
+
+def split(key: Tensor, count: int) -> Tensor:
+    """``count`` new keys."""
+    return fold(key, torch.arange(count, device=key.device))
+
+
+def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Float64 numbers in [0, 1)."""
+    bits = split(key, math.prod(shape)).reshape(shape)
+    return _shift(bits, 11).to(torch.float64) * 2.0**-53
+
+
+def normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers (Box and Muller, 1958)."""
+    radius = (-2 * torch.log1p(-uniform(fold(key, 0), shape))).sqrt()
+    return radius * torch.cos(2 * math.pi * uniform(fold(key, 1), shape))
+
+
+def permutation(key: Tensor, count: int) -> Tensor:
+    """The numbers 0 … count−1 in a uniformly random order."""
+    return uniform(key, (count,)).argsort()
+
+
+def beta(key: Tensor, alpha: Tensor | float, shape: tuple[int, ...]) -> Tensor:
+    """Beta(alpha, alpha) numbers: X / (X + Y) for two gamma numbers X, Y."""
+    first = _log_gamma_number(fold(key, 0), alpha, shape)
+    second = _log_gamma_number(fold(key, 1), alpha, shape)
+    return torch.sigmoid(first - second)
+
+
+def _log_gamma_number(key: Tensor, alpha: Tensor | float, shape: tuple[int, ...]) -> Tensor:
+    """The logarithm of a Gamma(alpha, 1) number (Marsaglia and Tsang, 2000), finite for small alpha too."""
+    d = alpha + 1 - 1 / 3
+    tries = (ATTEMPTS, *shape)
+    z = normal(fold(key, 0), tries)
+    v = (1 + z / (9 * d) ** 0.5).clamp(min=1e-9) ** 3
+    accepted = torch.log1p(-uniform(fold(key, 1), tries)) < z**2 / 2 + d - d * v + d * v.log()
+    first = accepted.to(torch.int64).argmax(0, keepdim=True)
+    boost = torch.log1p(-uniform(fold(key, 2), shape)) / alpha  # Gamma(a) is Gamma(a + 1) · U^(1/a)
+    return (d * v.gather(0, first)[0]).log() + boost
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * FIRST
+    z = (z ^ _shift(z, 27)) * SECOND
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Shift right and fill with zeros; torch's own shift copies the sign bit."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,53 @@
+"""A dataset: four facts and ``load``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pogm.core.hyper import Choice, Power, hyper, validate
+
+
+class Domain(NamedTuple):
+    """The images and labels of one domain."""
+
+    images: Tensor  # [N, channels, height, width] uint8
+    labels: Tensor  # [N] int64
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the data decides, whatever the algorithm: DomainBed's settings for small images."""
+
+    network: str = hyper("mnist_cnn")
+    lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)
+    weight_decay: float = hyper(0.0, least=0)
+    batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # of each domain
+    dropout: float = hyper(0.0, Choice(0.0, 0.1, 0.5), least=0, most=1, draw_as="resnet_dropout")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class DomainDataset:
+    """Images of the same things, seen in several domains. A subclass states the facts and loads."""
+
+    domains: ClassVar[tuple[str, ...]]
+    num_classes: ClassVar[int]
+    input_shape: ClassVar[tuple[int, int, int]]
+    training: ClassVar[Training] = Training()
+    steps: ClassVar[int] = 5001  # minibatches of each domain
+    evaluate_every: ClassVar[int] = 100
+    embedded: ClassVar[bool] = False  # whether it comes with the installation
+
+    def load(self, root: Path | None, seed: int) -> list[Domain]:
+        """Every domain, in order. ``seed`` decides what a construction draws at random."""
+        raise NotImplementedError
+
+
+def shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
+    """Deal ``count`` items out to ``parts`` domains after one shuffle: no item is in two of them."""
+    order = torch.randperm(count, generator=generator)
+    return [order[i::parts] for i in range(parts)]

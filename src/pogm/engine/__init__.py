@@ -1,0 +1,1 @@
+"""Trains one group of like trials on one machine."""

@@ -1,0 +1,35 @@
+"""The accuracy on every domain and split, in large batches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from pogm.core.state import State
+from pogm.engine.data import Rows, pixels
+from pogm.engine.steps import Setting
+
+LARGE = 4096  # images a pass
+
+
+def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int]) -> Tensor:
+    """The share of images whose most likely class is the right one, segment by segment."""
+    model = setting.problem.model(state.params, state)
+    correct = []
+    for part in rows.evaluate.split(LARGE):
+        logits = setting.algorithm.predict(model, pixels(setting.table.images[part], setting.dtype))
+        correct.append(logits.argmax(-1) == setting.table.labels[part])
+    shares = torch.cat(correct).double().split(segments)
+    return torch.stack([share.mean() for share in shares])
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """The network in evaluation mode, and without gradients, for a while."""
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train()

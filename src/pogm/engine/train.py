@@ -1,0 +1,65 @@
+"""The only training loop."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pogm.core.faults import fault_point
+from pogm.engine.session import Session
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train and when to look: after minibatch 0, every so many, and the last."""
+
+    steps: int  # minibatches of each domain
+    evaluate_every: int
+
+    def points(self) -> list[int]:
+        """The minibatches after which to evaluate."""
+        regular = list(range(0, self.steps, self.evaluate_every))
+        return regular if regular[-1] == self.steps - 1 else [*regular, self.steps - 1]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was seen at one point, for each trial of the session."""
+
+    step: int
+    accuracies: list[list[float]]
+    metrics: list[dict[str, float | list[float]]]
+    diverged: list[int | None]
+    seconds_per_step: float | None  # None where no minibatch was trained on since the last evaluation
+
+
+def train(
+    session: Session, schedule: Schedule, *, after: int = -1, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Evaluation | None]:
+    """Train, and give an evaluation at every point later than ``after``; give None, and end, when asked to stop.
+
+    A round takes ``minibatches`` of them. One that would end after the point waits: until it is whole the weights
+    do not change, so the evaluation sees what a method that keeps copies would predict with.
+    """
+    minibatches = session.tasks[0].algorithm.minibatches
+    every = session.tasks[0].probe.every if session.tasks[0].probe else 0
+    rounds = int(session.progress.state.step.reshape(-1)[0])
+    for point in schedule.points():
+        if point <= after:
+            continue
+        began, first = time.monotonic(), rounds
+        while (rounds + 1) * minibatches <= point + 1:
+            session.step(probing=every > 0 and rounds % every == 0)
+            rounds += 1
+            fault_point("step")
+            if stop():
+                yield None
+                return
+        diverged = session.diverged()  # waits for the device: the clock below has seen all of the work
+        seconds, trained = time.monotonic() - began, (rounds - first) * minibatches
+        yield Evaluation(
+            step=point,
+            accuracies=session.accuracies(),
+            metrics=session.fetch_metrics(),
+            diverged=diverged,
+            seconds_per_step=seconds / trained if trained else None,
+        )

@@ -1,0 +1,29 @@
+"""A change that composes with any algorithm."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from pogm.core.batch import Batch
+from pogm.core.hyper import validate
+from pogm.core.model import Model
+
+
+@dataclass(frozen=True)
+class Modifier:
+    """Override only what the change touches."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def network(self, network: nn.Module) -> nn.Module:
+        """The network, once, when it is built."""
+        return network
+
+    def batch(self, batch: Batch, key: Tensor, num_classes: int) -> Batch:
+        """Every minibatch, before the algorithm sees it."""
+        return batch
+
+    def penalty(self, model: Model, batch: Batch) -> Tensor | float:
+        """What joins the risk of every domain: [K], or 0."""
+        return 0.0

@@ -1,0 +1,1 @@
+"""What the paper measures on a run, without touching it."""
