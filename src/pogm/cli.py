@@ -1,15 +1,30 @@
 """The command line: ``pogm demo | run | resume | report | list``."""
 
 import argparse
-import dataclasses
+import math
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pogm.core.errors import PogmError, UsageError, unknown
+from pogm import __version__
+from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.demo import plan
+from pogm.benchmark.executors import cores, run_all
+from pogm.benchmark.folder import load_trial, make_folder
+from pogm.benchmark.options import trial_of
+from pogm.benchmark.progress import EvaluationLines, tracked
+from pogm.benchmark.records import read_runs
+from pogm.benchmark.report import write_picture, write_report
+from pogm.benchmark.run import Settings, run
+from pogm.benchmark.selection import SELECTIONS
+from pogm.benchmark.tables import averages_table, dataset_table, tables_csv
+from pogm.core.errors import DataError, PogmError, UsageError
+from pogm.core.files import canonical_json
+from pogm.engine.session import Engine
 
 EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
@@ -43,13 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"pogm: Expected to read and write files; found: {error}. Check that path and its disk.", file=sys.stderr)
+        return DataError.exit_code
 
 
 def parser() -> argparse.ArgumentParser:
     """The grammar of the command line."""
     plain = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser("pogm", description=__doc__, epilog=EPILOG, formatter_class=plain)
-    top.add_argument("--version", action="version", version=_version())
+    top.add_argument("--version", action="version", version=f"pogm {__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
 
     def command(name: str, function: Callable[[argparse.Namespace], int | None], epilog: str = "") -> Any:
@@ -61,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     sub = command("demo", demo, "example:\n  pogm demo --out runs/demo --seeds 3\n")
     sub.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the report")
     sub.add_argument("--seeds", type=int, default=3, help="seeds per held-out domain (default 3)")
-    sub.add_argument("--workers", type=int, help="processes (default: one per core)")
+    sub.add_argument("--workers", type=int, default=cores(), help="processes (default: one per core)")
     sub.add_argument("--dry-run", action="store_true", help="say what would be run, and stop")
 
     sub = command("run", run_one, RUN_EPILOG)
@@ -95,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, help="where the HTML report goes (default: the first folder)")
 
     sub = command("list", list_things, "example:\n  pogm list algorithms\n")
-    sub.add_argument("what", choices=("algorithms", "datasets", "modifiers", "networks"))
+    sub.add_argument("what", choices=tuple(CATALOGUES))
     return top
 
 
@@ -111,52 +129,58 @@ def _add_settings(sub: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     """Run four methods on two small datasets (about a minute), print tables, write a report."""
-    from pogm.benchmark.demo import plan
-    from pogm.benchmark.executors import cores, run_all
-    from pogm.benchmark.progress import tracked
-    from pogm.benchmark.run import Settings, make_folder
-
-    if options.seeds < 1:
-        raise UsageError(f"Expected --seeds of at least 1; found {options.seeds}.")
+    for name in ("seeds", "workers"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"Expected --{name} of at least 1; found {getattr(options, name)}. Leave it out.")
     trials = plan(options.seeds)
-    workers = options.workers or cores()
     if options.dry_run:
-        print(f"{len(trials)} runs of {trials[0].steps} minibatches on {workers} processes, into {options.out}:")
+        print(
+            f"{len(trials)} runs of {trials[0].steps} minibatches on {options.workers} processes, into {options.out}:"
+        )
         for trial in trials:
             print(f"  {trial.id}  {trial.dataset}  {trial.label}  held out {trial.test_domains[0]}")
         return 0
     make_folder(options.out)
-    outcomes = run_all(trials, options.out, Settings(), workers)
+    outcomes = run_all(trials, options.out, Settings(), options.workers)
     failed = [o for o in tracked(outcomes, len(trials), "runs") if o.error is not None]
-    _show_tables([options.out], "text")
-    _write_html([options.out], options.out)
     for outcome in failed:
         print(f"pogm: {outcome.trial.label} on {outcome.trial.dataset} failed: {outcome.error}", file=sys.stderr)
+    _show_tables([options.out], "text")
+    _write_html([options.out], options.out)
     return 1 if failed else 0
 
 
 def run_one(options: argparse.Namespace) -> int:
     """Train one algorithm on one dataset with some domains held out."""
-    from pogm.benchmark.run import run
-    from pogm.core.files import canonical_json
-
-    trial = _trial(options)
+    trial = trial_of(
+        options.dataset,
+        options.algorithm,
+        options.test_domain,
+        preset=options.preset,
+        modifiers=options.modifiers,
+        settings=options.set,
+        steps=options.steps,
+        evaluate_every=options.evaluate_every,
+        seed=options.seed,
+        trial_seed=options.trial_seed,
+        precision=options.precision,
+        probe_every=options.probe_every,
+    )
+    settings = _settings(options)
     if options.dry_run:
         print(canonical_json(trial.to_json()))
         return 0
     print(f"{trial.label} on {trial.dataset}, trial {trial.id}, into {options.out}", file=sys.stderr)
-    run(trial, options.out, _settings(options), _printer(trial))
+    run(trial, options.out, settings, EvaluationLines(trial))
     return 0
 
 
 def resume(options: argparse.Namespace) -> int:
     """Go on with a run that was stopped or killed."""
-    from pogm.benchmark.run import load_trial, run
-
     trial = load_trial(options.folder)
     if (options.folder / "done").exists():
         print(f"{options.folder} is done already.", file=sys.stderr)
-    run(trial, options.folder, _settings(options), _printer(trial))
+    run(trial, options.folder, _settings(options), EvaluationLines(trial))
     return 0
 
 
@@ -171,135 +195,24 @@ def report(options: argparse.Namespace) -> int:
 
 def list_things(options: argparse.Namespace) -> int:
     """List algorithms, datasets, modifiers or networks, with defaults and search spaces."""
-    from pogm.algorithms import all_algorithms
-    from pogm.core.hyper import fields
-    from pogm.datasets import all_datasets
-    from pogm.modifiers import all_modifiers
-    from pogm.networks import all_networks
-
-    def hyperparameters(owner: Any) -> None:
-        for field in fields(owner):
-            space, allowed = field.metadata.get("space"), field.metadata.get("options")
-            note = f"search {space}" if space else " | ".join(allowed) if allowed else ""
-            value = getattr(owner, field.name) if dataclasses.is_dataclass(owner) else field.default
-            print(f"    {field.name:<22} {value!s:<12} {note}")
-
-    if options.what == "networks":
-        print("\n".join(all_networks()))
-    elif options.what == "datasets":
-        for name, dataset in all_datasets().items():
-            source = "comes with the package" if dataset.embedded else "needs --data"
-            shape = "×".join(map(str, dataset.input_shape))
-            print(f"{name}  ({source})\n  {_first_line(dataset)}")
-            print(
-                f"  domains {', '.join(dataset.domains)}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"
-            )
-            hyperparameters(dataset.training)
-    else:
-        known = all_algorithms() if options.what == "algorithms" else all_modifiers()
-        for name, owner in known.items():
-            print(f"{name}\n  {_first_line(owner)}")
-            hyperparameters(owner())
-            for preset, values in getattr(owner, "presets", {}).items():
-                print(f"  preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}")
+    for line in CATALOGUES[options.what]():
+        print(line)
     return 0
 
 
-def _trial(options: argparse.Namespace) -> Any:
-    """The trial that the options describe, checked before anything is read or written."""
-    from pogm.algorithms import algorithm_class
-    from pogm.benchmark.trial import Trial
-    from pogm.core.hyper import changed, fields
-    from pogm.datasets import dataset_class
-    from pogm.modifiers import modifier_class
-
-    dataset = dataset_class(options.dataset)
-    cls = algorithm_class(options.algorithm)
-    parts = {
-        "algorithm": cls.preset(options.preset) if options.preset else cls(),
-        "training": dataset.training,
-        **{name: modifier_class(name)() for name in options.modifiers},
-    }
-    names = {name: [field.name for field in fields(part)] for name, part in parts.items()}
-    for setting in options.set:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise UsageError(f"Expected --set NAME=VALUE; found {setting!r}. For example: --set lr=0.001")
-        owner, _, field = name.rpartition(".")
-        owners = [part for part in parts if field in names[part] and owner in ("", part)]
-        if not owners:
-            raise unknown(
-                f"a hyperparameter of {options.algorithm} on {options.dataset}", name, sum(names.values(), [])
-            )
-        parts[owners[0]] = changed(parts[owners[0]], {field: value})
-    return Trial(
-        dataset=options.dataset,
-        algorithm=parts.pop("algorithm"),
-        training=parts.pop("training"),
-        modifiers=tuple(parts.values()),
-        test_domains=tuple(_domain(name, dataset.domains, options.dataset) for name in options.test_domain),
-        steps=dataset.steps if options.steps is None else options.steps,
-        evaluate_every=dataset.evaluate_every if options.evaluate_every is None else options.evaluate_every,
-        seed=options.seed,
-        trial_seed=options.seed if options.trial_seed is None else options.trial_seed,
-        precision=options.precision,
-        probe_every=options.probe_every,
-    )
-
-
-def _domain(name: str, domains: Sequence[str], dataset: str) -> int:
-    """A domain by its name, or else by its number."""
-    if name in domains:
-        return list(domains).index(name)
-    if name.isdecimal() and int(name) < len(domains):
-        return int(name)
-    raise unknown(f"a domain of {dataset}, by name or by number from 0 to {len(domains) - 1},", name, domains)
-
-
-def _settings(options: argparse.Namespace) -> Any:
-    from pogm.benchmark.run import Settings
-    from pogm.engine.session import Engine
-
+def _settings(options: argparse.Namespace) -> Settings:
     if options.threads < 1:
-        raise UsageError(f"Expected --threads of at least 1; found {options.threads}.")
+        raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
+    if not 0 <= options.checkpoint_seconds < math.inf:
+        raise UsageError(
+            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
+        )
     engine = Engine(device=options.device, capture=not options.no_capture)
-    data = Path(options.data).expanduser() if options.data else None
+    data = options.data.expanduser() if options.data else None
     return Settings(data, engine, options.threads, options.checkpoint_seconds)
 
 
-def _printer(trial: Any) -> Callable[[dict[str, Any]], None]:
-    """Prints a line per evaluation: where we are, how well it goes, how long it will take."""
-    import time
-
-    from pogm.datasets import dataset_class
-
-    domains = dataset_class(trial.dataset).domains
-    began: list[float] = []
-    start: list[int] = []
-
-    def show(record: dict[str, Any]) -> None:
-        now = time.monotonic()
-        step, total = record["step"], trial.steps - 1
-        if not began:
-            began.append(now)
-            start.append(step)
-        inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
-        held_out = " ".join(f"{domains[i]} {inside[i]:.1%}" for i in trial.test_domains)
-        trained = [outside[i] for i in range(len(domains)) if i not in trial.test_domains]
-        line = f"step {step}/{total}  validation {sum(trained) / len(trained):.1%}  held out {held_out}"
-        if step > start[0]:
-            left = (now - began[0]) / (step - start[0]) * (total - step)
-            line += f"  {left:.0f} s left"
-        print(line, flush=True)
-
-    return show
-
-
 def _show_tables(folders: Sequence[Path], form: str) -> None:
-    from pogm.benchmark.records import read_runs
-    from pogm.benchmark.selection import SELECTIONS
-    from pogm.benchmark.tables import averages_table, dataset_table, tables_csv
-
     runs = read_runs(*folders)
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in SELECTIONS]
@@ -317,28 +230,14 @@ def _show_tables(folders: Sequence[Path], form: str) -> None:
 
 
 def _write_html(folders: Sequence[Path], out: Path) -> None:
-    from pogm.benchmark.records import read_runs
-    from pogm.benchmark.report import write_picture, write_report
-
     runs = read_runs(*folders)
-    command = "pogm " + " ".join(sys.argv[1:])
-    path = write_report(runs, out, command=command)
+    path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]))
     write_picture(runs, path.with_name("picture.svg"))
     print(f"Report: {path}", file=sys.stderr)
 
 
-def _first_line(owner: type) -> str:
-    return (owner.__doc__ or "").strip().splitlines()[0]
-
-
 def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:
     print(f"pogm: {category.__name__}: {message}", file=sys.stderr)
-
-
-def _version() -> str:
-    from pogm import __version__
-
-    return f"pogm {__version__}"
 
 
 if __name__ == "__main__":

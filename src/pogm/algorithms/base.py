@@ -50,7 +50,7 @@ class Algorithm:
         def objective(params: Params) -> Loss:
             model = problem.model(params, state)
             loss = self.loss(model, batch, state)
-            return loss._replace(buffers=problem.changed_buffers(model))
+            return loss._replace(buffers=problem.live_buffers(model))
 
         return problem.gradient(objective)(state.params)
 

@@ -92,16 +92,18 @@ class POGM(Algorithm):
         """One round: K copies trained apart, one move of the shared model."""
         follow = partial(self._trajectory, state, problem)
         keys = random.split(self.random_key(state), problem.num_domains)
-        rows, inner, buffers, losses = problem.each_domain(follow, batches, state.optimizer["domains"], keys)
+        stale = trees.repeat(problem.live_buffers(state), problem.num_domains)
+        rows, inner, buffers, losses = problem.each_domain(follow, batches, state.optimizer["domains"], stale, keys)
         optimizers = {"domains": inner}
         if self.erm_direction == "pooled":  # h_0 is a further row, the trajectory of a copy that sees every domain
-            pooled, optimizers["pooled"], *_ = follow(batches, state.optimizer["pooled"], self.random_key(state, 1))
+            live, key = problem.live_buffers(state), self.random_key(state, 1)
+            pooled, optimizers["pooled"], *_ = follow(batches, state.optimizer["pooled"], live, key)
             rows = trees.map_leaves(lambda domains, one: torch.cat([domains, one[None]]), rows, pooled)
 
         products = gramian(self._matched(rows))  # G: [K, K], or [K + 1, K + 1]
-        finite = products.diagonal().isfinite()
+        finite = self._finite(rows, products)
         accepted = finite.any() if self.nonfinite == "drop" else finite.all()
-        rows = trees.where(finite, rows, trees.map_leaves(torch.zeros_like, rows))
+        rows = trees.masked(finite, rows)
         products = torch.where(finite & finite[:, None], products, 0.0)
 
         solution, weights = self._weights(products, finite)
@@ -109,10 +111,8 @@ class POGM(Algorithm):
         moved = trees.move(state.params, direction, self.meta_lr)
 
         domains = finite[: problem.num_domains]
-        fresh = trees.repeat(problem.optimizer.init(state.params), problem.num_domains)
         kept = domains if self.inner_state == "persist" else torch.zeros_like(domains)
-        optimizers["domains"] = trees.where(kept, inner, fresh)
-        stale = trees.repeat({name: state.buffers[name] for name in problem.live}, problem.num_domains)
+        optimizers["domains"] = trees.masked(kept, inner)  # a fresh optimizer is all zeros
         after = state._replace(
             params=trees.where(accepted, moved, state.params),
             buffers=state.buffers | trees.mean(trees.where(domains & accepted, buffers, stale)),
@@ -124,14 +124,16 @@ class POGM(Algorithm):
         metrics |= {"loss": losses.mean(), "nonfinite": (~domains).double(), "skipped": (~accepted).double()}
         return after, metrics
 
-    def _trajectory(self, state: State, problem: Problem, batches: list[Batch], inner: Tree, key: Tensor) -> Tree:
+    def _trajectory(
+        self, state: State, problem: Problem, batches: list[Batch], inner: Tree, live: Params, key: Tensor
+    ) -> Tree:
         """Where E minibatches take a copy of the model: h_i, with its optimizer, buffers and mean loss."""
-        copy, losses = state._replace(optimizer=inner, key=key), []
+        copy, losses = state._replace(optimizer=inner, buffers=state.buffers | live, key=key), []
         for batch in batches:
             copy, metrics = super().step(copy, [batch], problem)
             losses.append(metrics["loss"])
-        buffers = {name: copy.buffers[name] for name in problem.live}
-        return trees.subtract(copy.params, state.params), copy.optimizer, buffers, torch.stack(losses).mean()
+        trajectory = trees.subtract(copy.params, state.params)
+        return trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean()
 
     def _weights(self, products: Tensor, finite: Tensor) -> tuple[Solution, Tensor]:
         """The weight of each row in the direction d."""
@@ -161,6 +163,12 @@ class POGM(Algorithm):
             norm = (weights @ products @ weights).clamp(min=0).sqrt()
             weights = torch.where(norm > 0, weights * centre_norm / norm, weights)
         return solution, weights
+
+    def _finite(self, rows: Params, products: Tensor) -> Tensor:
+        """Which rows are finite: those whose squared norm is, if that sees all of the row."""
+        if self.scope == "all":
+            return products.diagonal().isfinite()
+        return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in rows.values()]).all(0)
 
     def _matched(self, rows: Params) -> Params:
         if self.scope == "all":

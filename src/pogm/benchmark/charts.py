@@ -137,9 +137,7 @@ def line_chart(
     return "\n".join([*filter(None, parts), "</svg>"])
 
 
-def standalone(
-    charts: Sequence[str], legend: Sequence[Series], *, title: str, width: int, height: int
-) -> str:
+def standalone(charts: Sequence[str], legend: Sequence[Series], *, title: str, width: int, height: int) -> str:
     """Charts, placed by their `at`, as one SVG file with a legend on top: its own style, on white."""
     keys, x = [], 24
     for line in legend:

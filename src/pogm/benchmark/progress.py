@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -14,6 +14,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from pogm.benchmark.trial import Trial
+from pogm.datasets import dataset_class
 
 Item = TypeVar("Item")
 LINE_SECONDS = 5.0  # between plain lines
@@ -54,3 +57,26 @@ def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
             )
             last = now
         yield item
+
+
+class EvaluationLines:
+    """A line per evaluation of one run: where it is, how well it goes, how long it will take."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.domains = dataset_class(trial.dataset).domains
+        self.first: tuple[int, float] | None = None  # the first evaluation's step, and when it came
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Print a record's line."""
+        now, step, last = time.monotonic(), record["step"], self.trial.steps - 1
+        inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
+        validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
+        held_out = " ".join(f"{self.domains[i]} {inside[i]:.1%}" for i in self.trial.test_domains)
+        line = f"step {step}/{last}  validation {validation:.1%}  held out {held_out}"
+        if self.first is None:
+            self.first = (step, now)
+        else:
+            start, began = self.first
+            line += f"  {(now - began) / (step - start) * (last - step):.0f} s left"
+        print(line, flush=True)

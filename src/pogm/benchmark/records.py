@@ -1,5 +1,6 @@
 """Run folders on disk: one JSON line per evaluation, appended by the trainer and read back as `Run`s."""
 
+import errno
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from unicodedata import category
 
 from pogm.core.errors import DataError
+from pogm.core.faults import fault_point
 
 Record = Mapping[str, Any]
 
@@ -83,18 +85,28 @@ def finite(value: object) -> float:
 
 def append_record(path: Path, record: Record) -> None:
     """Append one line in a single write, so that a crash can cut it short but never interleave it."""
-    line = json.dumps(_without_nonfinite(record), sort_keys=True, allow_nan=False).encode() + b"\n"
-    with open(path, "ab+", buffering=0) as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # an earlier write was cut short; it must not swallow this one
-                line = b"\n" + line
-        written = file.write(line)
-        if written != len(line):
-            raise DataError(
-                f"Expected to write {len(line)} bytes to {path}; {written} fitted. Free some disk and resume."
-            )
-        os.fsync(file.fileno())
+    line = record_line(record)
+    try:
+        with open(path, "ab+", buffering=0) as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # an earlier write was cut short; it must not swallow this one
+                    line = b"\n" + line
+            fault_point("append")
+            written = file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, f"{written} fitted")
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise DataError(
+            f"Expected to write {len(line)} bytes to {path}; found: {error.strerror or error}. "
+            "Free some space or permit writing, then resume."
+        ) from error
+
+
+def record_line(record: Record) -> bytes:
+    """A record as it is written."""
+    return json.dumps(_without_nonfinite(record), sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def _without_nonfinite(value: Any) -> Any:
@@ -230,6 +242,4 @@ def _parse(text: bytes) -> Any:
 
 def printable(name: object) -> str:
     """A name as it may be shown: control characters and broken text (from anyone's folder) made visible."""
-    return "".join(
-        char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1] for char in str(name)
-    )
+    return "".join(char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1] for char in str(name))

@@ -66,9 +66,7 @@ def _series(runs: Iterable[Run], dataset: str, samples: Callable[[Run], Iterator
     runs = list(runs)
     found = []
     for colour, label in enumerate(labels_of(runs)):
-        usable = [
-            r for r in runs if (r.dataset, r.label, len(r.test_domains)) == (dataset, label, 1) and r.done
-        ]
+        usable = [r for r in runs if (r.dataset, r.label, len(r.test_domains)) == (dataset, label, 1) and r.done]
         first = min((run.hparams_seed for run in usable), default=0)
         usable = [run for run in usable if run.hparams_seed == first]
         twins = Counter((run.test_domains, run.trial_seed) for run in usable)
@@ -142,15 +140,11 @@ def write_report(
     if not runs:
         body.append("<p>There are no runs here yet.</p>")
     if len(datasets) > 1:
-        links = "".join(
-            f'<li><a href="#dataset-{i}">{escape(name)}</a></li>' for i, name in enumerate(datasets)
-        )
+        links = "".join(f'<li><a href="#dataset-{i}">{escape(name)}</a></li>' for i, name in enumerate(datasets))
         body += [f"<nav><ul>{links}</ul></nav>", _averages(runs)]
     body += [_dataset(runs, name, f"dataset-{i}") for i, name in enumerate(datasets)]
     body += [_stopped(runs), _trials(runs)]
-    return _write(
-        path / "report.html" if path.is_dir() else path, _page(title, "\n".join(filter(None, body)))
-    )
+    return _write(path / "report.html" if path.is_dir() else path, _page(title, "\n".join(filter(None, body))))
 
 
 def _page(title: str, body: str) -> str:
@@ -199,8 +193,7 @@ def _provenance(runs: Iterable[Run]) -> dict[str, str]:
             if isinstance(value, str | int | float):
                 values.setdefault(key, {})[str(value)] = None
     return {
-        key: ", ".join(found) if len(found) <= 3 else f"{len(found)} different values"
-        for key, found in values.items()
+        key: ", ".join(found) if len(found) <= 3 else f"{len(found)} different values" for key, found in values.items()
     }
 
 
@@ -230,9 +223,7 @@ def _dataset(runs: Sequence[Run], dataset: str, anchor: str) -> str:
     for selection in SELECTIONS:
         table = dataset_table(runs, dataset, selection)
         if table.empty and selection is LEAVE_ONE_DOMAIN_OUT:
-            parts.append(
-                f'<p class="muted">{selection.title} needs runs that hold out two domains: none here.</p>'
-            )
+            parts.append(f'<p class="muted">{selection.title} needs runs that hold out two domains: none here.</p>')
             continue
         parts.append(_table(table))
         here = [run for run in runs if run.dataset == dataset]
@@ -273,9 +264,7 @@ def _cell(table: Table, cell: Cell, *, best: bool) -> str:
     return f'<td title="n = {cell.n}">{mean}{error}{marks}</td>'
 
 
-def _figures(
-    title: str, by_title: Mapping[str, list[Series]], y_label: str, ceiling: float, reading: str
-) -> str:
+def _figures(title: str, by_title: Mapping[str, list[Series]], y_label: str, ceiling: float, reading: str) -> str:
     """Small charts on one scale, with one legend for all; nothing where nothing was measured."""
     drawn = {name: series for name, series in by_title.items() if series}
     extents = [found for series in drawn.values() if (found := charts.extent(series))]
@@ -317,9 +306,7 @@ def _stopped(runs: Iterable[Run]) -> str:
         if not run.done:
             last = f"last record at step {run.records[-1]['step']}" if run.records else "no record"
             why = run.failure or last
-            rows.append(
-                (run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, run.status, why)
-            )
+            rows.append((run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, run.status, why))
     if not rows:
         return ""
     head = ("Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Reason")

@@ -1,12 +1,17 @@
 """One trial in one folder: started, resumed, stopped, finished."""
 
+import json
 import platform
+import resource
+import shlex
 import signal
 import sys
+import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -15,17 +20,18 @@ from typing import Any
 import torch
 
 import pogm
-from pogm.benchmark.records import append_record, read_records
+from pogm.benchmark.folder import check_owner, describe, make_folder
+from pogm.benchmark.records import append_record, read_records, record_line
 from pogm.benchmark.trial import Trial
-from pogm.core.errors import DivergedError, StoppedError, UsageError
-from pogm.core.files import canonical_json, locked, read_json, remove_temporary, write_whole
+from pogm.core.errors import DataError, DivergedError, IntegrityError, MemoryLimitError, PogmError, StoppedError
+from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.datasets import dataset_class
 from pogm.engine import checkpoint
 from pogm.engine.data import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.train import Evaluation, train
 
-SCHEMA = 1
+RECORDS = "records.jsonl"
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,13 @@ def run(
     if (folder / "done").exists():
         return
     with _threads(settings.threads), _stoppable() as stopped:
-        session = Session([trial.task(settings.data)], settings.engine)  # reads the data before anything is written
-        _train(trial, folder, settings, session, stopped, on_evaluation)
+        with _memory_explained(trial):
+            session = Session([trial.task(settings.data)], settings.engine)  # reads the data before anything is written
+        make_folder(folder)
+        with locked(folder):
+            check_owner(folder, trial)  # again: another run may have come before us
+            with _failure_noted(folder), _memory_explained(trial):
+                _train(trial, folder, settings, session, stopped, on_evaluation)
 
 
 def _train(
@@ -66,122 +77,69 @@ def _train(
     stopped: "_Stop",
     on_evaluation: Callable[[dict[str, Any]], None],
 ) -> None:
-    make_folder(folder)
-    with locked(folder):
-        _clear(folder)
-        after = _restore(folder, session, trial)
-        _describe(folder, trial, settings, session)
-        saved = time.monotonic()
-        for evaluation in train(session, trial.schedule, after=after, stop=lambda: stopped.signal is not None):
-            if evaluation is None:
-                _save(folder, session, trial, after)
-                raise StoppedError(
-                    f"Stopped by {signal.Signals(stopped.signal or 0).name} in {folder} with a checkpoint. "
-                    f"Go on with: pogm resume {folder}",
-                    exit_code=130 if stopped.signal == signal.SIGINT else 75,
-                )
-            record = _record(trial, session, evaluation)
-            append_record(folder / "records.jsonl", record)
-            on_evaluation(record)
-            after = evaluation.step
-            if evaluation.diverged[0] is not None:
-                raise DivergedError(
-                    f"Expected finite weights; found NaN or infinity, first in the loss of step {evaluation.diverged[0]} "
-                    f"of {folder}. A smaller learning rate (--set lr=...) is the usual cure."
-                )
-            if time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1:
-                _save(folder, session, trial, after)
-                saved = time.monotonic()
-        _save(folder, session, trial, after)
-        write_whole(folder / "done", b"done\n")
-
-
-def check_owner(folder: Path, trial: Trial) -> None:
-    """Make sure that the folder belongs to this trial, or to nobody."""
-    owner = folder / "trial.json"
-    if owner.exists():
-        found = read_json(owner)
-        if found.get("id") != trial.id:
-            raise UsageError(
-                f"Expected {folder} to be new or to belong to this run; found another run's: "
-                f"{_differences(found.get('trial', {}), trial.to_json())}. Choose another --out."
-            )
-    elif folder.exists() and any(path.name != "lock" for path in folder.iterdir()):
-        raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder, or make sure that it can be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "lock").touch()
-    except OSError as error:
-        raise UsageError(
-            f"Expected to write to {folder}; found: {error.strerror}. Choose another --out, or permit writing there."
-        ) from error
-
-
-def load_trial(folder: Path) -> Trial:
-    """The trial of a run folder."""
-    path = folder / "trial.json"
-    if not path.exists():
-        raise UsageError(f"Expected a run folder with trial.json; found none in {folder}. Start one with: pogm run")
-    content = read_json(path)
-    if not isinstance(content, dict) or "trial" not in content:
-        raise UsageError(f"Expected a field 'trial' in {path}; found none. It is not a file of ours.")
-    trial = Trial.from_json(content["trial"])
-    if content.get("id") != trial.id:
-        raise UsageError(
-            f"Expected {path} as `pogm run` wrote it; found it changed since (its id is {content.get('id')}, its "
-            f"content's {trial.id}). Undo the change, or start a new run."
-        )
-    return trial
-
-
-def _clear(folder: Path) -> None:
     remove_temporary(folder)
-    (folder / "failed.json").unlink(missing_ok=True)
+    describe(folder, trial, _provenance(settings, session))
+    after = _restore(folder, session, trial)
+    saved = time.monotonic()
+    for evaluation in train(session, trial.schedule, after=after, stop=lambda: stopped.signal is not None):
+        if evaluation is None:
+            _save(folder, session, trial, after)
+            raise StoppedError(
+                f"Stopped by {signal.Signals(stopped.signal or 0).name} in {folder} with a checkpoint. "
+                f"Go on with: pogm resume {shlex.quote(str(folder))}",
+                exit_code=130 if stopped.signal == signal.SIGINT else 75,
+            )
+        record = _record(trial, session, evaluation)
+        append_record(folder / RECORDS, record)
+        on_evaluation(record)
+        after = evaluation.step
+        if evaluation.diverged[0] is not None:
+            raise DivergedError(
+                f"Expected finite weights; found NaN or infinity in those of {folder} at step {after}. "
+                "A smaller learning rate (--set lr=...) is the usual cure."
+            )
+        if time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1:
+            _save(folder, session, trial, after)
+            saved = time.monotonic()
+    _save(folder, session, trial, after)
+    write_whole(folder / "done", b"done\n")
 
 
-def _describe(folder: Path, trial: Trial, settings: Settings, session: Session) -> None:
-    dataset = dataset_class(trial.dataset)
-    description = {
-        "schema": SCHEMA,
-        "id": trial.id,
-        "trial": trial.to_json(),
-        "label": trial.label,
-        "domains": list(dataset.domains),
-        "num_classes": dataset.num_classes,
-        "provenance": {
-            "pogm": pogm.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": torch.cuda.get_device_name() if session.device.type == "cuda" else "cpu",
-            "threads": settings.threads,
-            "captured": session.device.type == "cuda" and settings.engine.capture,
-        },
+def _provenance(settings: Settings, session: Session) -> dict[str, Any]:
+    on_gpu = session.device.type == "cuda"
+    return {
+        "pogm": pogm.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
+        "threads": settings.threads,
+        "captured": on_gpu and settings.engine.capture,
     }
-    if not (folder / "trial.json").exists():
-        write_whole(folder / "trial.json", canonical_json(description).encode())
 
 
 def _restore(folder: Path, session: Session, trial: Trial) -> int:
     """Put the last checkpoint into the session; the last step that was evaluated, or −1."""
-    found = checkpoint.load(folder / "checkpoints", session.progress, trial.id)
     after = -1
+    found = checkpoint.load(folder / "checkpoints", session.progress, trial.id)
     if found is not None:
         session.progress, manifest = found
-        after = int(manifest["after"])
-    records = folder / "records.jsonl"
-    if records.exists():  # what lies after the checkpoint will be computed, and written, again
-        kept = [record for record in read_records(records) if record["step"] <= after]
-        lines = [canonical_json(record).encode() + b"\n" for record in kept]
-        write_whole(records, b"".join(lines))
+        after = manifest["after"]
+    records = {record["step"]: record for record in read_records(folder / RECORDS)}
+    kept = [point for point in trial.schedule.points() if point <= after]
+    missing = [point for point in kept if point not in records]
+    if missing:
+        raise IntegrityError(
+            f"Expected the evaluations up to step {after} in {folder / RECORDS}; found none of step "
+            f"{', '.join(map(str, missing))}. Restore the file from a copy, or delete {folder} to start again."
+        )
+    # What lies after the checkpoint will be computed, and written, again.
+    write_whole(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
     return after
 
 
 def _save(folder: Path, session: Session, trial: Trial, after: int) -> None:
-    checkpoint.save(folder / "checkpoints", session.progress, {"trial": trial.id, "after": after})
+    versions = {"pogm": pogm.__version__, "torch": torch.__version__}
+    checkpoint.save(folder / "checkpoints", session.progress, trial=trial.id, after=after, **versions)
 
 
 def _record(trial: Trial, session: Session, evaluation: Evaluation) -> dict[str, Any]:
@@ -204,16 +162,53 @@ def _record(trial: Trial, session: Session, evaluation: Evaluation) -> dict[str,
 
 def _report_nonfinite(trial: Trial, shares: Any, step: int) -> None:
     """Name the domains whose trajectories were left out."""
-    names = [n for i, n in enumerate(dataset_class(trial.dataset).domains) if i not in trial.test_domains]
+    domains = dataset_class(trial.dataset).domains
+    names = [domains[number] for number in trial.train_domains]
     bad = [f"{name} ({share:.0%} of rounds)" for name, share in zip(names, shares or [], strict=False) if share > 0]
     if bad:
         text = f"Trajectories that are not finite were left out up to step {step}: domain {', '.join(bad)}."
         warnings.warn(text, TrajectoryWarning, stacklevel=2)
 
 
-def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    differing = [name for name in wanted if found.get(name) != wanted[name]]
-    return "; ".join(f"{name} is {found.get(name)!r} there and {wanted[name]!r} here" for name in differing)
+@contextmanager
+def _failure_noted(folder: Path) -> Iterator[None]:
+    """Leave the reason in the folder where a run fails, for the report to show; one that was stopped has not."""
+    note = folder / "failed.json"
+    note.unlink(missing_ok=True)
+    try:
+        yield
+    except StoppedError:
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, PogmError) else traceback.format_exc()
+        with suppress(DataError):  # the disk may be what failed
+            write_whole(note, json.dumps({"error": reason}).encode())
+        raise
+
+
+@contextmanager
+def _memory_explained(trial: Trial) -> Iterator[None]:
+    """Say what would need less memory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+        if not full:
+            raise
+        raise MemoryLimitError(
+            f"Expected {trial.label} on {trial.dataset} to fit into memory; found it full ({_peak()}) with batches of "
+            f"{trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
+            f"{str(error).splitlines()[0]} Start a new run with a smaller batch (--set batch_size=...) or network "
+            "(--set network=...), with --precision bf16, or on a larger device."
+        ) from error
+
+
+def _peak() -> str:
+    """The most memory that was in use so far."""
+    device = max((torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count())), default=0)
+    if device:
+        return f"peak {device / 2**30:.1f} GiB on the GPU"
+    return f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
 
 
 @dataclass
@@ -231,10 +226,9 @@ def _stoppable() -> Iterator[_Stop]:
             sys.exit(128 + number)
         stop.signal = number
 
-    try:
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere, whoever owns it owns the signals
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    except ValueError:  # not the main thread: whoever owns it owns the signals
-        before = {}
     try:
         yield stop
     finally:

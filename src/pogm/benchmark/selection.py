@@ -134,9 +134,7 @@ def _score_leave_one_domain_out(siblings: Siblings, domain: int) -> Candidate:
         validation = fmean(accuracy(records[step], "in", v) for v, records in by_step.items())
         return Candidate(run.id, step, validation, accuracy(record, "in", domain))
 
-    shared = [
-        record for record in run.records if all(record["step"] in records for records in by_step.values())
-    ]
+    shared = [record for record in run.records if all(record["step"] in records for records in by_step.values())]
     if not shared:
         raise UnusableError("no common step")
     return _best(map(candidate, shared))

@@ -136,9 +136,7 @@ class Table:
                 number = rf"\textbf{{{_latex(str(cell))}}}" if i in self.best(j) else _latex(str(cell))
                 shown.append(number + _latex(self.marks(cell)))
             lines.append(" & ".join([_latex(row), *shown]) + r" \\")
-        notes = [
-            f"% {printable(note)}" for note in (self.selection.title, self.selection.rule, *self.footnotes)
-        ]
+        notes = [f"% {printable(note)}" for note in (self.selection.title, self.selection.rule, *self.footnotes)]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
 
@@ -286,8 +284,7 @@ class Ranking:
 def rankings(averages: Table) -> list[Ranking]:
     """Ranks by printed accuracy on every dataset, among the algorithms that have a number on all of them."""
     printed = {
-        label: [cell.printed for cell in row[:-1]]
-        for label, row in zip(averages.rows, averages.cells, strict=True)
+        label: [cell.printed for cell in row[:-1]] for label, row in zip(averages.rows, averages.cells, strict=True)
     }
     full = {label: [v for v in row if v is not None] for label, row in printed.items() if None not in row}
     by_dataset = [competition_ranks(column) for column in zip(*full.values(), strict=True)]

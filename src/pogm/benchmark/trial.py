@@ -1,6 +1,7 @@
 """A trial: what one run computes, as plain data that can be written, compared and hashed."""
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from pogm.algorithms import Algorithm, algorithm_class
 from pogm.core.errors import UsageError, unknown
 from pogm.core.files import canonical_json, digest
 from pogm.core.hyper import changed
-from pogm.datasets import DomainDataset, dataset_class
+from pogm.datasets import dataset_class
 from pogm.datasets.base import Domain, Training
 from pogm.engine.session import PRECISIONS
 from pogm.engine.task import Task
@@ -18,6 +19,23 @@ from pogm.engine.train import Schedule
 from pogm.modifiers import Modifier, modifier_class
 from pogm.networks import all_networks
 from pogm.probes.angle import AngleProbe
+
+LIMITS = {
+    "steps": (1, 10**8),
+    "evaluate_every": (1, 10**8),
+    "seed": (0, 2**63 - 1),
+    "trial_seed": (0, 2**63 - 1),
+    "hparams_seed": (0, 2**63 - 1),
+    "probe_every": (0, 10**8),
+}
+JSON_TYPES = {  # of the fields that are not whole numbers
+    "dataset": str,
+    "precision": str,
+    "algorithm": dict,
+    "training": dict,
+    "modifiers": list,
+    "test_domains": list,
+}
 
 
 @dataclass(frozen=True)
@@ -40,10 +58,12 @@ class Trial:
     def __post_init__(self) -> None:
         domains = dataset_class(self.dataset).domains
         tested = self.test_domains
-        if not tested or len(set(tested)) < len(tested) or not all(0 <= t < len(domains) for t in tested):
+        whole = all(_is_whole(t, 0, len(domains) - 1) for t in tested)
+        if not tested or not whole or len(set(tested)) < len(tested):
             raise UsageError(
                 f"Expected test domains of {self.dataset}, each once: "
-                f"{', '.join(f'{i} ({name})' for i, name in enumerate(domains))}; found {list(tested)}."
+                f"{', '.join(f'{i} ({name})' for i, name in enumerate(domains))}; found {list(tested)}. "
+                "Name those to hold out."
             )
         left, least = len(domains) - len(tested), self.algorithm.min_domains
         if left < least:
@@ -51,21 +71,21 @@ class Trial:
                 f"Expected at least {least} training domain{'s' * (least > 1)} for {type(self.algorithm).__name__}; "
                 f"found {left} left of {self.dataset}'s {len(domains)}. Hold out fewer of them."
             )
-        for name, least in {
-            "steps": 1,
-            "evaluate_every": 1,
-            "seed": 0,
-            "trial_seed": 0,
-            "probe_every": 0,
-        }.items():
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
+        for name, (least, most) in LIMITS.items():
+            if not _is_whole(getattr(self, name), least, most):
                 raise UsageError(
-                    f"Expected {name} to be a whole number of at least {least}; found {getattr(self, name)!r}."
+                    f"Expected {name} to be a whole number from {least} to {most}; found {getattr(self, name)!r}. "
+                    "Choose one in that range."
                 )
         if self.precision not in PRECISIONS:
             raise unknown("a precision", self.precision, PRECISIONS)
         if self.training.network not in all_networks():
             raise unknown("a network", self.training.network, all_networks())
+
+    @property
+    def train_domains(self) -> tuple[int, ...]:
+        """The domains that are not held out."""
+        return tuple(i for i in range(len(dataset_class(self.dataset).domains)) if i not in self.test_domains)
 
     @property
     def label(self) -> str:
@@ -94,33 +114,38 @@ class Trial:
 
     @classmethod
     def from_json(cls, values: Any) -> "Trial":
-        """From what ``to_json`` gave; anything missing or extra is refused."""
+        """From what ``to_json`` gave; anything missing, extra or of another type is refused."""
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
-            found = sorted(values) if isinstance(values, dict) else type(values).__name__
-            raise UsageError(f"Expected a trial with the fields {', '.join(sorted(names))}; found {found}.")
-        try:
-            return cls(
-                **values
-                | {
-                    "algorithm": _made(algorithm_class, values["algorithm"]),
-                    "modifiers": tuple(_made(modifier_class, modifier) for modifier in values["modifiers"]),
-                    "training": changed(Training(), values["training"]),
-                    "test_domains": tuple(values["test_domains"]),
-                }
-            )
-        except (TypeError, KeyError, AttributeError) as error:
+        if not isinstance(values, dict) or names - values.keys():
+            found = sorted(values) if isinstance(values, dict) else values
             raise UsageError(
-                f"Expected a trial as `pogm run` writes it; found a field that does not fit: {error}."
-            ) from error
+                f"Expected a trial with the fields {', '.join(sorted(names))}; found {found!r}. Restore it."
+            )
+        for name, value in values.items():
+            if name not in names:
+                raise unknown("a field of a trial", name, names)
+            if not isinstance(value, JSON_TYPES.get(name, int)):
+                kind = JSON_TYPES.get(name, int).__name__
+                raise UsageError(f"Expected {name} of a trial to be of type {kind}; found {value!r}. Restore it.")
+        trial = cls(
+            **values
+            | {
+                "algorithm": _made(algorithm_class, values["algorithm"]),
+                "modifiers": tuple(_made(modifier_class, modifier) for modifier in values["modifiers"]),
+                "training": changed(Training(), values["training"]),
+                "test_domains": tuple(values["test_domains"]),
+            }
+        )
+        if unlike := differences(values, trial.to_json()):  # a text that was read as a number, a default filled in
+            raise UsageError(f"Expected a trial as `pogm run` writes it; found that {unlike}. Restore it.")
+        return trial
 
     def task(self, data: Path | None) -> Task:
         """What the engine trains."""
-        dataset = dataset_class(self.dataset)()
         return Task(
             algorithm=self.algorithm,
-            dataset=dataset,
-            load=lambda: _loaded(type(dataset), data, self.seed),
+            dataset=dataset_class(self.dataset)(),
+            load=lambda: _loaded(self.dataset, data, self.seed),
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,
@@ -132,14 +157,35 @@ class Trial:
 
 
 @cache
-def _loaded(dataset: type[DomainDataset], data: Path | None, seed: int) -> list[Domain]:
-    return dataset().load(data, seed)
+def _loaded(dataset: str, data: Path | None, seed: int) -> list[Domain]:
+    return dataset_class(dataset)().load(data, seed)
+
+
+def differences(found: Any, wanted: Any) -> str:
+    """Where two values of JSON differ, field by field; empty if they do not."""
+    mine, theirs = dict(_flat(found)), dict(_flat(wanted))
+    unlike = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+    return "; ".join(f"{n} is {mine.get(n, 'absent')} there and {theirs.get(n, 'absent')} here" for n in unlike)
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every field as its path and its text, in which 1, 1.0 and true differ."""
+    if isinstance(value, dict) and value:
+        for name, child in value.items():
+            yield from _flat(child, f"{path}.{name}" if path else name)
+    else:
+        yield path, canonical_json(value)
+
+
+def _is_whole(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
 
 
 def _named(part: Any) -> dict[str, Any]:
     return {"name": type(part).__name__, **dataclasses.asdict(part)}
 
 
-def _made(find: Any, values: dict[str, Any]) -> Any:
-    rest = dict(values)
-    return changed(find(rest.pop("name"))(), rest)
+def _made(find: Callable[[str], Any], values: Any) -> Any:
+    if not isinstance(values, dict) or not isinstance(values.get("name"), str):
+        raise UsageError(f"Expected an algorithm or a modifier with a name; found {values!r}. Restore it.")
+    return changed(find(values["name"])(), {name: value for name, value in values.items() if name != "name"})

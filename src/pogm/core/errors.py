@@ -28,6 +28,12 @@ class DivergedError(PogmError):
     exit_code = 4
 
 
+class MemoryLimitError(PogmError):
+    """A run that does not fit into memory."""
+
+    exit_code = 5
+
+
 class IntegrityError(PogmError):
     """A file that is not what its manifest says."""
 
@@ -42,10 +48,10 @@ class StoppedError(PogmError):
         self.exit_code = exit_code
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """The error for a name nobody knows, with the nearest one that somebody does."""
     known = sorted(known)
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.5)
-    hint = f" Did you mean {by_folded[near[0]]!r}?" if near else ""
-    return UsageError(f"Expected {kind} out of {', '.join(known)}; found {name!r}.{hint}")
+    near = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)
+    hint = f"Did you mean {by_folded[near[0]]!r}?" if near else "Choose one of those." if known else "Leave it out."
+    return UsageError(f"Expected {kind} out of {', '.join(known) or 'none'}; found {name!r}. {hint}")

@@ -1,7 +1,7 @@
 """Faults on request, so that tests can pull the plug at any point of a real run.
 
-``POGM_FAULT=kill@step:120`` kills the process the 120th time it passes the point ``step``;
-``full@write:3`` makes the third write find the disk full.
+``POGM_FAULT=kill@step:120`` sends the process SIGKILL the 120th time it passes the point ``step`` (``term`` and
+``int`` send theirs); ``full@write:3`` makes the third write find the disk full. Commas separate several.
 """
 
 import errno
@@ -17,10 +17,11 @@ def fault_point(point: str) -> None:
     wanted = os.environ.get("POGM_FAULT")
     if not wanted:
         return
-    action, _, place = wanted.partition("@")
-    name, _, count = place.partition(":")
     _passed[point] += 1
-    if name == point and _passed[point] == int(count or 1):
-        if action == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for fault in wanted.split(","):
+        action, _, place = fault.partition("@")
+        if place != f"{point}:{_passed[point]}":
+            continue
+        if action == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.kill(os.getpid(), signal.Signals[f"SIG{action.upper()}"])

@@ -4,22 +4,25 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pogm.core.errors import DataError, UsageError
 from pogm.core.faults import fault_point
 
 TEMPORARY = ".part"
+LOCK = "lock"
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one, or none, and never half of the new one."""
     part = path.with_name(path.name + TEMPORARY)
     try:
+        path.parent.mkdir(exist_ok=True)
         with open(part, "wb") as file:
             fault_point("write")
             file.write(content)
@@ -29,7 +32,8 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(part, path)
         sync_folder(path.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise DataError(
             f"Expected to write {len(content)} bytes to {path}; found: {error.strerror or error}. "
             "What was there before is intact; free some space or permit writing, then resume."
@@ -51,6 +55,11 @@ def remove_temporary(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
+def is_empty(folder: Path) -> bool:
+    """Whether nobody has written to the folder; a lock, and what a killed process left half-written, do not count."""
+    return all(path.name == LOCK or path.suffix == TEMPORARY for path in folder.iterdir())
+
+
 def digest(content: bytes) -> str:
     """SHA-256, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
@@ -62,40 +71,59 @@ def canonical_json(value: Any) -> str:
 
 
 def read_json(path: Path, limit: int = 1 << 20) -> Any:
-    """A small JSON file of ours; refuses repeated keys, other encodings and absurd sizes."""
+    """A small JSON file of ours; refuses repeated fields, NaN, other encodings and absurd sizes."""
+    size = path.stat().st_size
+    if size > limit:
+        raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. It is not a file of ours.")
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"Expected UTF-8 text in {path}; found {error.reason} at byte {error.start}. It is not a file of ours."
+        ) from error
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for name, value in pairs:
             if name in seen:
-                raise UsageError(f"Expected each field once in {path}; found {name!r} twice. Remove one.")
+                lines = [text[: found.start()].count("\n") + 1 for found in re.finditer(_key(name), text)]
+                where = f" (lines {', '.join(map(str, lines))})" if lines else ""
+                raise UsageError(f"Expected each field of {path} once; found {name!r} twice{where}. Remove one.")
             seen[name] = value
         return seen
 
-    size = path.stat().st_size
-    if size > limit:
-        raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. It is not a file of ours.")
+    def refuse(literal: str) -> NoReturn:
+        raise UsageError(f"Expected JSON in {path}; found {literal}, which JSON does not have. Write a number.")
+
     try:
-        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=unique)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"Expected UTF-8 text in {path}; found {error.reason} at byte {error.start}.") from error
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except UsageError:
+        raise
     except json.JSONDecodeError as error:
-        raise UsageError(f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}.") from error
+        raise UsageError(
+            f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}. Undo what changed it."
+        ) from error
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
+        raise UsageError(f"Expected JSON in {path}; found: {error}. It is not a file of ours.") from error
+
+
+def _key(name: str) -> str:
+    return re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Own a folder while the block runs. The lock of a process that died is free by itself."""
-    with open(folder / "lock", "a+") as file:
+    with open(folder / LOCK, "ab+", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
-            owner = file.read().strip() or "another process"
+            owner = file.read(1000).decode(errors="replace").strip() or "another process"
             raise UsageError(
                 f"Expected to be alone in {folder}; found it in use by {owner}. Wait for it, or choose another folder."
             ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        with suppress(OSError):  # on a full disk the lock holds without the name of its owner
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield

@@ -135,9 +135,8 @@ def _checked(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
             or (limits.get("above") is not None and found <= limits["above"])
             or (limits.get("most") is not None and found > limits["most"])
         )
-    elif isinstance(found, str) and limits.get("options"):
-        if found not in limits["options"]:
-            raise unknown(f"{owner}.{field.name}", found, limits["options"])
+    elif isinstance(found, str) and found not in (limits.get("options") or (found,)):
+        raise unknown(f"{owner}.{field.name}", found, limits["options"])
     if wrong:
         raise UsageError(
             f"Expected {owner}.{field.name} to be {wanted}; found {value!r}. "
@@ -152,9 +151,9 @@ def _converted(field: dataclasses.Field[Any], value: Any) -> Any:
     if kind is bool:
         named = {"true": True, "false": False, "1": True, "0": False}
         return value if isinstance(value, bool) else named.get(str(value).lower())
-    if kind in (int, float) and not isinstance(value, bool):
+    if kind in (int, float):
         try:
-            number = float(value)
+            number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
             return None
         if kind is float:

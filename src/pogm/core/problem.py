@@ -44,9 +44,9 @@ class Problem:
         buffers = {n: b.clone() if n in self.live else b for n, b in state.buffers.items()}
         return Model(self.network, params, buffers, autocast=self.autocast, penalties=self.penalties)
 
-    def changed_buffers(self, model: Model) -> Params:
-        """What the model's passes left in the live buffers."""
-        return {name: model.buffers[name] for name in self.live}
+    def live_buffers(self, holder: State | Model) -> Params:
+        """The buffers that training passes write to: what a model's left there, or a state's."""
+        return {name: holder.buffers[name] for name in sorted(self.live)}
 
 
 def live_buffers(network: nn.Module) -> frozenset[str]:

@@ -23,7 +23,8 @@ def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
 
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
-    return _mix(key + (data + 1) * GOLDEN)
+    offset = (data + 1) * GOLDEN
+    return _mix(key + (offset if isinstance(offset, Tensor) else _as_int64(offset)))
 
 
 def split(key: Tensor, count: int) -> Tensor:
@@ -71,6 +72,11 @@ def _mix(z: Tensor) -> Tensor:
     z = (z ^ _shift(z, 30)) * FIRST
     z = (z ^ _shift(z, 27)) * SECOND
     return z ^ _shift(z, 31)
+
+
+def _as_int64(value: int) -> int:
+    """A Python integer, wrapped as int64 arithmetic wraps it."""
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:

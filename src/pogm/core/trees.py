@@ -5,85 +5,95 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 Tree = Any  # a tensor, or a dictionary, (named) tuple or list of trees
 Params = dict[str, Tensor]
 
 
-def map_leaves(function: Callable[..., Any], *trees: Tree) -> Tree:
-    """Apply a function leaf by leaf."""
-    return tree_map(function, *trees)
+def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply a function leaf by leaf, to trees of one shape. (Torch's own ``tree_map`` takes five times as long.)"""
+    if isinstance(tree, Tensor):
+        return function(tree, *others)
+    if isinstance(tree, dict):
+        return {name: map_leaves(function, child, *(o[name] for o in others)) for name, child in tree.items()}
+    children = (map_leaves(function, *together) for together in zip(tree, *others, strict=True))
+    return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """Every tensor of the tree."""
+    return [leaf for _, leaf in named(tree)]
 
 
 def add(left: Tree, right: Tree) -> Tree:
     """left + right."""
-    return tree_map(torch.add, left, right)
+    return map_leaves(torch.add, left, right)
 
 
 def subtract(left: Tree, right: Tree) -> Tree:
     """left − right."""
-    return tree_map(torch.sub, left, right)
+    return map_leaves(torch.sub, left, right)
 
 
 def scale(tree: Tree, factor: Tensor | float) -> Tree:
     """factor · tree, in the tree's own dtype."""
-    return tree_map(lambda leaf: leaf * _like(factor, leaf), tree)
+    return map_leaves(lambda leaf: leaf * _like(factor, leaf), tree)
 
 
 def move(start: Tree, direction: Tree, rate: Tensor | float) -> Tree:
     """start + rate · direction."""
-    return tree_map(lambda a, d: a + _like(rate, a) * d, start, direction)
+    return map_leaves(lambda a, d: a + _like(rate, a) * d, start, direction)
 
 
 def combine(weights: Tensor, stacked: Tree) -> Tree:
     """Σ_i weights_i · stacked_i over the leading axis of every leaf."""
-    return tree_map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, dims=1), stacked)
+    return map_leaves(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, dims=1), stacked)
 
 
 def mean(stacked: Tree) -> Tree:
     """The mean over the leading axis; of integers, the first."""
-    return tree_map(lambda leaf: leaf.mean(0) if leaf.is_floating_point() else leaf[0], stacked)
+    return map_leaves(lambda leaf: leaf.mean(0) if leaf.is_floating_point() else leaf[0], stacked)
 
 
 def where(condition: Tensor, yes: Tree, no: Tree) -> Tree:
     """yes where the condition (a scalar, or one per leading index) holds, else no."""
+    return map_leaves(lambda a, b: torch.where(_spread(condition, a), a, b), yes, no)
 
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(condition.reshape(condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
 
-    return tree_map(choose, yes, no)
+def masked(condition: Tensor, tree: Tree) -> Tree:
+    """The tree where the condition (a scalar, or one per leading index) holds, else zeros, even for NaN."""
+    return map_leaves(lambda leaf: torch.where(_spread(condition, leaf), leaf, 0), tree)
 
 
 def dot(left: Tree, right: Tree) -> Tensor:
     """The inner product over all leaves, in float64."""
-    products = tree_map(lambda a, b: (a.double() * b.double()).sum(), left, right)
-    return torch.stack(tree_leaves(products)).sum()
+    products = map_leaves(lambda a, b: (a.double() * b.double()).sum(), left, right)
+    return torch.stack(leaves(products)).sum()
 
 
 def all_finite(tree: Tree) -> Tensor:
     """Whether every number of the tree is finite."""
-    return torch.stack([leaf.isfinite().all() for leaf in tree_leaves(tree)]).all()
+    return torch.stack([leaf.isfinite().all() for leaf in leaves(tree)]).all()
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
     """One tree whose leaves have the list as leading axis."""
-    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
+    return map_leaves(lambda *leaves: torch.stack(leaves), *trees)
 
 
 def index(stacked: Tree, position: int) -> Tree:
     """The tree at a position of the leading axis."""
-    return tree_map(lambda leaf: leaf[position], stacked)
+    return map_leaves(lambda leaf: leaf[position], stacked)
 
 
 def repeat(tree: Tree, count: int) -> Tree:
     """``count`` copies along a new leading axis."""
-    return tree_map(lambda leaf: leaf.expand(count, *leaf.shape).clone(), tree)
+    return map_leaves(lambda leaf: leaf.expand(count, *leaf.shape).clone(), tree)
 
 
 def leading(tree: Tree) -> int:
     """The length of the leading axis, which all leaves share."""
-    length: int = tree_leaves(tree)[0].shape[0]
+    length: int = leaves(tree)[0].shape[0]
     return length
 
 
@@ -100,6 +110,10 @@ def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         children = enumerate(tree)
     for name, child in children:
         yield from named(child, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _spread(condition: Tensor, leaf: Tensor) -> Tensor:
+    return condition.reshape(condition.shape + (1,) * (leaf.ndim - condition.ndim))
 
 
 def _like(factor: Tensor | float, leaf: Tensor) -> Tensor | float:

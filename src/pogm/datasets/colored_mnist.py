@@ -1,4 +1,4 @@
-"""ColoredMNIST."""
+"""Colored digits, from MNIST."""
 
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from pogm.datasets.mnist import read_mnist
 class ColoredMNIST(DomainDataset):
     """Is the digit below five? Its colour tells, except where it lies.
 
-    Input: MNIST, 2×28×28. Label: 1 if the digit is below five, else 0; a quarter of the labels is flipped.
-    Domain: how often the colour agrees with the label (shape agrees with it three times in four everywhere); 23334, 23333, 23333 images.
-    Paper: Arjovsky et al., Invariant Risk Minimization, 2019. Licence: CC BY-SA 3.0 (MNIST).
+    Input: MNIST's digits, 2×28×28.
+    Label: 1 if the digit is below five, else 0; a quarter of the labels is flipped.
+    Domain: how often the colour agrees with the label; the shape agrees with it three times in four everywhere.
+    Images: 23334, 23333, 23333.
+    Paper: Arjovsky et al., Invariant Risk Minimization, 2019.
+    Licence: CC BY-SA 3.0 (MNIST).
     """
 
     domains = tuple(COLOR_NOISE)

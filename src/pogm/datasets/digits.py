@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pogm.datasets.base import Training
 
-EMBEDDED = Training(network="mlp", batch_size=32, lr=3e-3)  # learns these in a second on a CPU
+EMBEDDED = Training(network="mlp", batch_size=32)  # learns these in a second on a CPU
 
 
 def read_digits() -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""RotatedMNIST."""
+"""Rotated digits, from MNIST."""
 
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from pogm.datasets.rotation import ANGLES, rotated
 class RotatedMNIST(DomainDataset):
     """Which digit, turned by an angle that names the domain.
 
-    Input: MNIST, 1×28×28. Label: the digit.
-    Domain: the angle, counter-clockwise; 11667 ×4, 11666 ×2 images.
-    Paper: Ghifary et al., Domain Generalization for Object Recognition with Multi-task Autoencoders, ICCV 2015. Licence: CC BY-SA 3.0 (MNIST).
+    Input: MNIST's digits, 1×28×28.
+    Label: the digit.
+    Domain: the angle in degrees, counter-clockwise.
+    Images: 11667 in each of the first four, 11666 in the last two.
+    Paper: Ghifary et al., Domain Generalization for Object Recognition with Multi-task Autoencoders, ICCV 2015.
+    Licence: CC BY-SA 3.0 (MNIST).
     """
 
     domains = ANGLES

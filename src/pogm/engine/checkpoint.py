@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -21,56 +22,81 @@ class CheckpointWarning(UserWarning):
     """A checkpoint was damaged; an older one serves."""
 
 
-def save(folder: Path, progress: Progress, facts: dict[str, Any]) -> None:
-    """Write a checkpoint; ``facts`` (the trial, the last evaluation) go into its manifest."""
-    folder.mkdir(exist_ok=True)
+def save(folder: Path, progress: Progress, *, trial: str, after: int, **facts: Any) -> None:
+    """Write a checkpoint. The trial, the last step that was evaluated and other facts go into its manifest."""
     step = int(progress.state.step.reshape(-1)[0])
-    content = save_tensors({name: leaf.detach().cpu().clone() for name, leaf in trees.named(progress)})
-    write_whole(folder / f"{step:08d}.safetensors", content)
-    manifest = {"step": step, "sha256": digest(content), "bytes": len(content), **facts}
-    write_whole(folder / f"{step:08d}.json", canonical_json(manifest).encode())
-    for old in _manifests(folder)[KEPT:]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    name = _name(step, after)
+    plain = {n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format) for n, leaf in trees.named(progress)}
+    content = save_tensors(plain)
+    write_whole(folder / f"{name}.safetensors", content)
+    manifest = {"trial": trial, "step": step, "after": after, "sha256": digest(content), "bytes": len(content), **facts}
+    write_whole(folder / f"{name}.json", canonical_json(manifest).encode())
+
+    # Those that come later than this one were damaged, or we would have gone on from them.
+    older = [old for old in _names(folder) if old < name and (folder / f"{old}.json").exists()]
+    kept = [name, *older[: KEPT - 1]]
+    for path in _files(folder):
+        if path.stem not in kept:
+            path.unlink(missing_ok=True)
 
 
 def load(folder: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, shaped like ``like``, with its manifest; None if there was never one."""
+    """The newest whole checkpoint, shaped like ``like``, and its manifest; None if none was ever finished."""
     if not folder.exists():
         return None
     remove_temporary(folder)
-    faults = []
-    for path in _manifests(folder):
+    faults, damaged = [], False
+    for name in _names(folder):
+        manifest = folder / f"{name}.json"
         try:
-            progress, manifest = _read(path, like, trial)
-        except (PogmError, OSError, KeyError, TypeError, ValueError) as fault:
-            faults.append(f"{path.with_suffix('.safetensors').name}: {fault}")
+            found = _read(manifest, like, trial)
+        except (PogmError, OSError, KeyError, TypeError, ValueError, SafetensorError) as fault:
+            unfinished = not manifest.exists()  # its writer was killed before the last word
+            faults.append(f"{name}.safetensors: {'it has no manifest' if unfinished else fault}")
+            damaged = damaged or not unfinished
             continue
-        if faults:
-            warnings.warn(
-                f"Damaged checkpoints in {folder} were passed over ({'; '.join(faults)}); going on from step "
-                f"{manifest['step']}.",
-                CheckpointWarning,
-                stacklevel=2,
-            )
-        return progress, manifest
-    if faults:
+        _warn(folder, faults, f"going on from step {found[1]['step']}")
+        return found
+    if damaged:
         raise IntegrityError(
             f"Expected a whole checkpoint in {folder}; found none: {'; '.join(faults)}. "
-            "Restore the folder from a copy, or delete it to start this run again."
+            f"Restore them from a copy, or delete {folder.parent} to start this run again."
         )
+    _warn(folder, faults, "starting again")
     return None
 
 
-def _manifests(folder: Path) -> list[Path]:
-    """Newest first. Tensors without a manifest do not count: their writer was killed."""
-    return sorted(folder.glob("*.json"), reverse=True)
+def _warn(folder: Path, faults: list[str], then: str) -> None:
+    if faults:
+        text = f"Passed over damaged checkpoints in {folder} ({'; '.join(faults)}); {then}."
+        warnings.warn(text, CheckpointWarning, stacklevel=3)
+
+
+def _name(step: int, after: int) -> str:
+    """A checkpoint's name, in order of age.
+
+    Several evaluations may see one step (a round that waits for minibatches). Their checkpoints differ in name, so
+    that tensors are never replaced under a manifest that vouches for others.
+    """
+    return f"{step:08d}-{after + 1:08d}"
+
+
+def _names(folder: Path) -> list[str]:
+    """Of all checkpoints, whole or not, the newest first."""
+    return sorted({path.stem for path in _files(folder)}, reverse=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Ours, each manifest before its tensors."""
+    return sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
 
 
 def _read(path: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, Any]]:
     manifest = read_json(path)
     if manifest["trial"] != trial:
         raise IntegrityError(f"it belongs to trial {manifest['trial']}, not {trial}")
+    if _name(manifest["step"], manifest["after"]) != path.stem:
+        raise IntegrityError(f"its manifest is of step {manifest['step']}, evaluated up to {manifest['after']}")
     content = path.with_suffix(".safetensors").read_bytes()
     if len(content) != manifest["bytes"] or digest(content) != manifest["sha256"]:
         raise IntegrityError(f"its SHA-256 is not the manifest's ({len(content)} of {manifest['bytes']} bytes)")
@@ -98,9 +124,3 @@ def _filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
 
 def _alike(left: Tensor, right: Tensor) -> bool:
     return left.shape == right.shape and left.dtype == right.dtype
-
-
-def equal(left: Progress, right: Progress) -> bool:
-    """Whether two are the same to the last bit."""
-    mine, theirs = dict(trees.named(left)), dict(trees.named(right))
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)

@@ -9,7 +9,8 @@ from torch import Tensor
 Centre = tuple[Tensor, Tensor]
 """Another centre h_0 of the ball: its inner products ``b_i = h_i·h_0`` [..., K] and ``‖h_0‖²`` [...]."""
 
-CANCELLED = 1e-7  # |Σ π_i h_i| below this share of Σ π_i |h_i| is rounding error: G knows ν² to 1e-16 only
+CANCELLED = 1e-6  # a mixture shorter than this share of what is mixed counts as zero: G knows ν² to 1e-16 only
+NO_MEAN = 1e-7  # the same for the mean, h_0
 ABSENT = 1e-12  # an update shorter than this share of the typical one is a zero update
 
 
@@ -25,14 +26,8 @@ class Problem(NamedTuple):
     radius: Tensor  # [..., 1]: r
     length: Tensor  # [..., 1]: s, or 0 where h_0 is nothing but rounding error
     scale: Tensor  # [..., 1]: trace(G) / K as given; lengths are in units of its root
-    absent: Tensor  # [..., K]: zero updates, which no step can align with
-    far: Tensor  # [..., 1]: above any alignment in reach
-
-    def present(self) -> tuple[Tensor, Tensor]:
-        """G and b in which zero updates never matter: orthogonal to all, and far from being the worst."""
-        either = self.absent.unsqueeze(-1) | self.absent.unsqueeze(-2)
-        G = torch.where(either, 0.0, self.G) + torch.diag_embed(self.absent.to(self.G.dtype))
-        return G, torch.where(self.absent, self.far, self.b)
+    ball: Tensor  # [..., 1]: r s
+    target: Tensor  # [..., K]: b, but far above any alignment in reach for zero updates, which no step can align with
 
 
 def normalised(G: Tensor, radius: float | Tensor, centre: Centre | None = None) -> Problem:
@@ -42,25 +37,22 @@ def normalised(G: Tensor, radius: float | Tensor, centre: Centre | None = None) 
     G = G.detach().to(torch.float64)
     K = G.shape[-1]
     radius = relative_radius(radius, G)
-    diagonal = G.diagonal(dim1=-2, dim2=-1)
-    scale = diagonal.mean(-1, keepdim=True)
-    scale = torch.where(scale == 0, 1.0, scale)
+    scale = G.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).clamp(min=1e-300)
     G = G / scale.unsqueeze(-1)
-    squares = diagonal / scale
     if centre is None:
         b = G.mean(-1)
-        square = b.mean(-1, keepdim=True).clamp(min=0)
-        nothing = square <= (CANCELLED * squares.sqrt().mean(-1, keepdim=True)) ** 2
+        square, least = b.mean(-1, keepdim=True).clamp(min=0), NO_MEAN
     else:
         b, square = (part.detach().to(torch.float64) for part in centre)
         if b.shape[-1] != K:
             raise ValueError(f"expected a centre with h_i·h_0 of {K} updates, found shape {tuple(b.shape)}")
-        b, square = b / scale, square.unsqueeze(-1) / scale
-        nothing = square <= ABSENT**2
-    length = torch.where(nothing, 0.0, square.sqrt())
-    b = torch.where(nothing, 0.0, b) / torch.where(nothing, 1.0, length)
+        b, square, least = b / scale, square.unsqueeze(-1) / scale, ABSENT
+    length = square.sqrt()
+    b = b / length.clamp(min=ABSENT)
+    length = torch.where(square <= least**2, 0.0, length)
     far = 2 * math.sqrt(K) * (1 + radius)
-    return Problem(G, b, radius, length, scale, squares <= ABSENT**2, far)
+    target = torch.where(G.diagonal(dim1=-2, dim2=-1) <= ABSENT**2, far, b)
+    return Problem(G, b, radius, length, scale, radius * length, target)
 
 
 def relative_radius(radius: float | Tensor, like: Tensor) -> Tensor:
@@ -73,12 +65,11 @@ def relative_radius(radius: float | Tensor, like: Tensor) -> Tensor:
 
 
 def images(mixtures: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each mixture π [..., F, K]: the inner products h_i·h_π [..., F, K] and the length ν = ‖h_π‖ [..., F, 1]."""
+    """Of each mixture π [..., F, K]: the inner products h_i·h_π [..., F, K] and the square ν² = ‖h_π‖² [..., F, 1]."""
     products = mixtures @ G
-    return products, (mixtures * products).sum(-1, keepdim=True).clamp(min=0).sqrt()
+    return products, (mixtures * products).sum(-1, keepdim=True).clamp(min=0)
 
 
-def cancels(mixtures: Tensor, length: Tensor, G: Tensor) -> Tensor:
-    """Whether h_π is zero as far as G can tell. [..., F, K], [..., F, 1] -> [..., F, 1]."""
-    lengths = G.diagonal(dim1=-2, dim2=-1).sqrt().unsqueeze(-1)
-    return length <= CANCELLED * (mixtures @ lengths)
+def cancels(mixtures: Tensor, square: Tensor, G: Tensor) -> Tensor:
+    """Whether h_π is zero as far as G can tell, from ν². [..., F, K], [..., F, 1] -> [..., F, 1]."""
+    return square <= CANCELLED**2 * (mixtures @ G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1))

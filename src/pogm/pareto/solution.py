@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.pareto import faces, interior
+from pogm.pareto import faces, interior, quick
 from pogm.pareto.problem import Centre, Problem, cancels, images, normalised, relative_radius
 
 EXACT = 8  # up to this many domains all 2^K - 1 faces are solved at once
@@ -49,49 +49,49 @@ def solve(
     """
     if stationary not in ("keep", "project"):
         raise ValueError(f'expected stationary="keep" or "project", found {stationary!r}')
+    if centre is None and quick.applies(G, radius, 0.0 if step_radius is None else step_radius):
+        found = quick.solution(G, radius, radius if step_radius is None else step_radius)  # type: ignore[arg-type]
+        if found is not None:
+            return Solution(*(torch.tensor(part, dtype=torch.float64) for part in found), torch.tensor(False))
     problem = normalised(G, radius, centre)
     reach = problem.radius if step_radius is None else relative_radius(step_radius, problem.G)
     K = G.shape[-1]
 
-    mixture = minimiser(problem)
-    pointless = (problem.radius == 0) | (problem.length == 0)  # the ball is a point: any mixture will do
-    mixture = torch.where(pointless, 1 / K, mixture)
-
+    mixture = torch.where(problem.ball > 0, minimiser(problem), 1 / K)  # in a ball that is a point any will do
     products, length, nothing = measured(mixture, problem)
     correction = escape(problem, nothing, always=stationary == "project")
     worst, gap = certificate(problem, mixture, products, length, nothing, correction)
 
-    weights = reach * problem.length * mixture / length.clamp(min=1e-300)
-    at_rest = problem.length * correction if stationary == "project" else torch.zeros_like(weights)
-    weights = torch.where(nothing, at_rest, weights)
-    weights = torch.where(problem.length == 0, 0.0, weights) + (1 / K if centre is None else 0.0)
+    weights = reach * problem.length * mixture / length
+    if correction is not None:
+        weights = torch.where(nothing, problem.length * correction if stationary == "project" else 0.0, weights)
     flag = nothing | (problem.length == 0)
+    if centre is None:
+        weights = weights + 1 / K
     return Solution(mixture, weights, worst.squeeze(-1), gap.squeeze(-1), flag.squeeze(-1))
 
 
 def minimiser(problem: Problem) -> Tensor:
     """π̃ [..., K], by the method that suits K."""
-    G, b = problem.present()
-    K = G.shape[-1]
-    if K > EXACT:
-        return interior.interior(G, b, problem.radius)
-    return faces.best_on_faces(G, b, problem.radius, faces.every_face(K, G.device))
+    if problem.G.shape[-1] > EXACT:
+        return interior.interior(problem.G, problem.target, problem.radius)
+    return faces.best_on_faces(problem.G, problem.target, problem.radius, faces.every_face(problem.G))
 
 
 def measured(mixture: Tensor, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """G π [..., K], ν [..., 1], and whether ν is zero up to rounding [..., 1], in a ball that is not a point."""
-    products, length = images(mixture.unsqueeze(-2), problem.G)
-    nothing = cancels(mixture.unsqueeze(-2), length, problem.G).squeeze(-2)
-    return products.squeeze(-2), length.squeeze(-2), nothing & (problem.radius > 0) & (problem.length > 0)
+    """G π [..., K], ν > 0 [..., 1], and whether ν is zero up to rounding [..., 1], in a ball that is not a point."""
+    products, square = images(mixture.unsqueeze(-2), problem.G)
+    nothing = cancels(mixture.unsqueeze(-2), square, problem.G).squeeze(-2) & (problem.ball > 0)
+    return products.squeeze(-2), square.squeeze(-2).sqrt().clamp(min=1e-150), nothing
 
 
-def escape(problem: Problem, nothing: Tensor, always: bool) -> Tensor:
-    """The y of the nearest direction ĥ_0 + Σ y_i h_i that hurts no domain; zeros where nobody will ask for it."""
+def escape(problem: Problem, nothing: Tensor, always: bool) -> Tensor | None:
+    """The y of the nearest direction ĥ_0 + Σ y_i h_i that hurts no domain; None where nobody will ask for it."""
     if not always and known_false(nothing):
-        return torch.zeros_like(problem.b)
-    G, b = problem.present()
-    K = G.shape[-1]
-    return interior.projection(G, b) if K > EXACT else faces.projection_on_faces(G, b, faces.every_face(K, G.device))
+        return None
+    if problem.G.shape[-1] > EXACT:
+        return interior.projection(problem.G, problem.target)
+    return faces.projection_on_faces(problem.G, problem.target, faces.every_face(problem.G))
 
 
 def known_false(flags: Tensor) -> bool:
@@ -105,17 +105,17 @@ def known_false(flags: Tensor) -> bool:
 
 
 def certificate(
-    problem: Problem, mixture: Tensor, products: Tensor, length: Tensor, nothing: Tensor, correction: Tensor
+    problem: Problem, mixture: Tensor, products: Tensor, length: Tensor, nothing: Tensor, correction: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """min_i h_i·d(π) and how far q(π) is above it, [..., 1] each, in the units of G."""
     level = (problem.b * mixture).sum(-1, keepdim=True) + problem.radius * length
-    alignment = problem.b + problem.radius * products / length.clamp(min=1e-300)
-    # at h_π = 0 the norm has many gradients; the best of them leads to the projection, if that is in the ball
-    pull, size = images(correction.unsqueeze(-2), problem.G)
-    shrink = (problem.radius / size.squeeze(-2).clamp(min=1e-300)).clamp(max=1)
-    alignment = torch.where(nothing, problem.b + shrink * pull.squeeze(-2), alignment)
-    alignment = torch.where(problem.radius == 0, problem.b, alignment)
-    worst = torch.where(problem.absent, problem.far, alignment).amin(-1, keepdim=True)
-    gap = (torch.where(nothing, 0.0, level) - worst).clamp(min=0)
+    turn = problem.radius * products / length
+    if correction is not None:
+        # at h_π = 0 the norm has many gradients; the best of them leads to the projection, if that is in the ball
+        pull, square = (part.squeeze(-2) for part in images(correction.unsqueeze(-2), problem.G))
+        shrink = (problem.radius / square.sqrt().clamp(min=1e-150)).clamp(max=1)
+        turn = torch.where(nothing, shrink * pull, turn)
+        level = torch.where(nothing, 0.0, level)
+    worst = (problem.target + turn).amin(-1, keepdim=True)
     unit = problem.length * problem.scale
-    return unit * worst, unit * torch.where(problem.radius == 0, 0.0, gap)
+    return unit * worst, unit * (level - worst).clamp(min=0) * (problem.radius > 0)

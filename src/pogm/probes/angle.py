@@ -34,13 +34,14 @@ class AngleProbe:
     ) -> tuple[Tree, Metrics]:
         """The angles of one round."""
         follow = partial(_follow, before, problem)
-        trajectories, memory = problem.each_domain(follow, batches, memory)
+        live = trees.repeat(problem.live_buffers(before), problem.num_domains)
+        trajectories, memory = problem.each_domain(follow, batches, memory, live)
         step = trees.subtract(after.params, before.params)
         return memory, {"angle": cosines(trajectories, step)}
 
 
-def _follow(state: State, problem: Problem, batches: list[Batch], optimizer: Tree) -> tuple[Params, Tree]:
-    copy = state._replace(optimizer=optimizer)
+def _follow(state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params) -> tuple[Params, Tree]:
+    copy = state._replace(optimizer=optimizer, buffers=state.buffers | live)
     for batch in batches:
         copy, _ = ERM().step(copy, [batch], problem)
     return trees.subtract(copy.params, state.params), copy.optimizer

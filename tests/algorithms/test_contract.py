@@ -1,0 +1,163 @@
+"""What every algorithm promises, present and future."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from support import assert_close, batches, needs_gpu, steps, toy, trial
+from torch.func import vmap
+
+from pogm.algorithms import Algorithm, all_algorithms
+from pogm.core import trees
+from pogm.core.hyper import fields
+from pogm.engine.domains import by_vmap, in_a_loop
+from pogm.engine.session import Engine, Session
+from pogm.engine.train import train
+
+every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
+
+
+def eager(cls: type[Algorithm]) -> Algorithm:
+    """The method with every schedule at its beginning, so that a few steps see all of it."""
+    return cls(**{f.name: 2 for f in fields(cls) if f.name.endswith("anneal_iters")})
+
+
+@every
+def test_its_docstring_says_what_it_is_and_from_whom(cls):
+    first = cls.__doc__.strip().splitlines()[0]
+    assert "(" in first, "the first line cites the paper"
+    assert ".. math::" in cls.__doc__
+
+
+@every
+def test_domains_by_vmap_equal_domains_in_a_loop(cls):
+    loop = steps(eager(cls), 4, each_domain=in_a_loop)
+    mapped = steps(eager(cls), 4, each_domain=by_vmap)
+    assert_close(loop, mapped)
+
+
+@every
+def test_a_step_changes_the_weights_and_nothing_it_was_given(cls):
+    algorithm = eager(cls)
+    state, problem = toy(algorithm)
+    made = batches(algorithm.minibatches)
+    before = trees.map_leaves(torch.clone, state)
+    after, metrics = algorithm.step(state, made, problem)
+    assert_close(state, before, 0.0)
+    assert any(not torch.equal(after.params[name], leaf) for name, leaf in state.params.items())
+    assert metrics["loss"].isfinite()
+    assert after.step == state.step + 1
+
+
+@every
+def test_the_state_keeps_its_shape(cls):
+    """So that it can be captured in a graph, stacked and saved."""
+    algorithm = eager(cls)
+    state, problem = toy(algorithm)
+    after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
+    shapes = [{n: (t.shape, t.dtype) for n, t in trees.named(s)} for s in (state, after)]
+    assert shapes[0] == shapes[1]
+
+
+@every
+def test_the_same_step_twice_gives_the_same_numbers(cls):
+    assert_close(steps(eager(cls), 3), steps(eager(cls), 3), 0.0)
+
+
+@every
+def test_batched_trials_equal_single_trials(cls):
+    """Trials that differ in seed, held-out domain and every float hyperparameter run as one."""
+    floats = [f.name for f in fields(cls) if isinstance(f.default, float)]
+    other = dataclasses.replace(eager(cls), **{name: 0.9 * getattr(cls(), name) for name in floats})
+    trials = [
+        trial(eager(cls), precision="fp64", seed=0, test_domains=(0,), probe_every=3),
+        trial(other, precision="fp64", seed=1, test_domains=(3,), probe_every=3),
+    ]
+    slower = dataclasses.replace(trials[1].training, lr=1e-3, weight_decay=1e-3)
+    trials[1] = dataclasses.replace(trials[1], training=slower)
+    together = Session([t.task(None) for t in trials], Engine())
+    apart = [Session([t.task(None)], Engine()) for t in trials]
+    for number in range(6):
+        for session in (together, *apart):
+            session.step(probing=number % 3 == 0)
+    for row, session in enumerate(apart):
+        assert_close(trees.index(together.progress, row), session.progress, 1e-8)
+        assert together.accuracies()[row] == session.accuracies()[0]
+
+
+@every
+def test_search_space_draws_valid_hyperparameters(cls):
+    for seed in range(50):
+        source = np.random.RandomState(seed)
+        cls(**{f.name: f.metadata["space"].draw(source) for f in fields(cls) if f.metadata.get("space")})
+
+
+@every
+def test_every_preset_is_valid(cls):
+    for name in cls.presets:
+        assert isinstance(cls.preset(name), cls)
+
+
+@every
+def test_it_works_with_live_batch_norm(cls):
+    algorithm = eager(cls)
+    state, problem = toy(algorithm, batch_norm=True)
+    after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
+    name = next(name for name in problem.live if name.endswith("running_mean"))
+    assert not torch.equal(after.buffers[name], state.buffers[name]), "the running statistics follow the data"
+    assert_close(steps(algorithm, 2, batch_norm=True, each_domain=by_vmap), steps(algorithm, 2, batch_norm=True))
+
+
+@every
+def test_it_learns(cls):
+    """Clearly above the one in ten of chance on a domain it has never seen."""
+    learner = trial(eager(cls), steps=101, evaluate_every=100, test_domains=(2,))
+    session = Session([learner.task(None)], Engine())
+    *_, last = train(session, learner.schedule)
+    assert last.accuracies[0][2 * 2] > 0.5
+
+
+@every
+@pytest.mark.gpu
+@needs_gpu
+def test_a_step_does_not_synchronise(cls):
+    session = Session([trial(eager(cls), probe_every=1).task(None)], Engine("cuda", capture=False))
+    for _ in range(2):
+        session.step(probing=True)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        session.step(probing=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@every
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("count", [1, 3])
+def test_captured_steps_equal_single_steps_on_the_host(cls, count):
+    trials = [trial(eager(cls), precision="fp64", seed=s, test_domains=(s,), probe_every=2) for s in range(count)]
+    captured = Session([t.task(None) for t in trials], Engine("cuda"))
+    plain = [Session([t.task(None)], Engine("cpu")) for t in trials]
+    for number in range(7):
+        for session in (captured, *plain):
+            session.step(probing=number % 2 == 0)
+    for row, session in enumerate(plain):
+        one = trees.index(captured.progress, row) if count > 1 else captured.progress
+        assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.progress, 1e-7)
+
+
+@every
+def test_a_step_is_a_pure_function_under_vmap(cls):
+    """Two copies of one state, mapped, are each what one alone is."""
+    algorithm = eager(cls)
+    state, problem = toy(algorithm)
+    made = batches(algorithm.minibatches)
+
+    def step(state):
+        return algorithm.step(state, made, problem)[0]
+
+    mapped = vmap(step)(trees.stack([state, state]))
+    alone = step(state)
+    assert_close(trees.index(mapped, 1), alone)

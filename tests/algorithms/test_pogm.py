@@ -1,0 +1,303 @@
+"""POGM: each test a claim of the paper, or a place where we leave it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support import B, K, assert_close, batches, steps, toy
+from torch.func import grad
+
+from pogm import ERM, POGM, pareto
+from pogm.algorithms.base import Algorithm
+from pogm.core import trees
+from pogm.core.batch import Batch
+from pogm.core.errors import UsageError
+from pogm.core.optim import SGD, Adam
+from pogm.engine.domains import by_vmap
+
+
+def one_round(pogm, **options):
+    state, problem = toy(pogm, **options)
+    domains = options.get("domains", K)
+    after, metrics = pogm.step(state, batches(pogm.minibatches, domains=domains), problem)
+    return state, after, metrics
+
+
+def trajectories(pogm, **options):
+    """Every domain's displacement after E steps of its own, by hand."""
+    state, problem = toy(pogm, **options)
+    made = batches(pogm.minibatches)
+    rows = []
+    for k in range(K):
+        params, inner = state.params, problem.optimizer.init(state.params)
+        for batch in made:
+            x, y = batch.x[k], batch.y[k]
+            slope = grad(lambda p, x=x, y=y: problem.model(p, state).losses(Batch(x[None], y[None])).mean())(params)
+            params, inner = problem.optimizer.update(params, slope, inner)
+        rows.append(trees.subtract(params, state.params))
+    return trees.stack(rows)
+
+
+@pytest.mark.parametrize("inner_steps", [1, 3])
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 0.9])
+def test_a_round_moves_along_theorem_1(inner_steps, kappa):
+    """θ + α (h_0 + κ |h_0| h_π / |h_π|), from trajectories computed naively and the worst mixture of their hull."""
+    pogm = POGM(kappa=kappa, inner_steps=inner_steps, meta_lr=0.7)
+    before, after, metrics = one_round(pogm)
+    rows = trajectories(pogm)
+    flat = torch.cat([leaf.flatten(1) for leaf in rows.values()], dim=1)
+    centre, mixed = flat.mean(0), metrics["mixture"] @ flat
+    direction = centre + kappa * centre.norm() * mixed / mixed.norm()
+    moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in rows])
+    torch.testing.assert_close(moved, 0.7 * direction, rtol=1e-9, atol=1e-12)
+
+
+def test_no_other_direction_in_the_ball_serves_the_worst_domain_better():
+    pogm = POGM(kappa=0.5, meta_lr=1.0)
+    before, after, metrics = one_round(pogm)
+    flat = torch.cat([leaf.flatten(1) for leaf in trajectories(pogm).values()], dim=1)
+    centre = flat.mean(0)
+    moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
+    torch.testing.assert_close((flat @ moved).min(), metrics["worst"], rtol=1e-9, atol=0)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        away = flat.T @ torch.randn(K, generator=generator, dtype=torch.float64)
+        other = centre + 0.5 * centre.norm() * away / away.norm()
+        assert (flat @ other).min() <= metrics["worst"] + 1e-12
+
+
+def test_one_domain_without_a_ball_is_erm_with_adam():
+    """Spec §1.9: K = 1, κ = 0, α = 1, E = 1, persistent state."""
+    pogm = POGM(kappa=0.0, meta_lr=1.0, inner_steps=1)
+    assert_close(steps(pogm, 6, domains=1).params, steps(ERM(), 6, domains=1).params)
+
+
+def test_with_sgd_and_no_ball_it_is_erm():
+    """Corollary 1: as κ goes to 0 POGM becomes ERM; with SGD the mean of the steps is the step of the mean."""
+
+    class SgdERM(ERM):
+        def optimizer(self, lr, weight_decay):
+            return SGD(lr, weight_decay)
+
+    pogm = POGM(kappa=0.0, meta_lr=1.0, inner_optimizer="sgd")
+    assert_close(steps(pogm, 5).params, steps(SgdERM(), 5).params)
+
+
+@pytest.mark.parametrize("inner_optimizer", ["sgd", "adam"])
+def test_without_a_ball_it_is_local_sgd_averaging(inner_optimizer):
+    """FedAvg: every domain trains alone for E steps, then the copies are averaged."""
+    pogm = POGM(kappa=0.0, meta_lr=1.0, inner_steps=4, inner_optimizer=inner_optimizer)
+    before, after, _ = one_round(pogm)
+    mean = trees.add(before.params, trees.mean(trajectories(pogm)))
+    assert_close(after.params, mean)
+
+
+def test_with_sgd_and_one_inner_step_it_is_cagrad_on_minibatch_gradients():
+    """Liu et al., 2021: the gradients' own weights, and the learning rate α·η."""
+    pogm = POGM(kappa=0.4, meta_lr=0.3, inner_optimizer="sgd")
+    state, problem = toy(pogm, lr=0.05)
+    (batch,) = batches()
+
+    def risk(params, x, y):
+        return problem.model(params, state).losses(Batch(x[None], y[None])).mean()
+
+    gradients = trees.stack([grad(risk)(state.params, batch.x[k], batch.y[k]) for k in range(K)])
+    weights = pareto.invariant_weights(pareto.gramian(gradients), 0.4)
+    expected = trees.move(state.params, trees.combine(weights, gradients), -0.3 * 0.05)
+    after, _ = pogm.step(state, [batch], problem)
+    assert_close(after.params, expected)
+
+
+def test_the_ball_has_one_radius_by_convention():
+    """κ as radius; √κ in both places; or, as printed, √κ in the problem and κ in the step."""
+    flat = torch.cat([leaf.flatten(1) for leaf in trajectories(POGM()).values()], dim=1)
+    G = pareto.gramian(flat)
+    for convention, solve_radius, step_radius in (
+        ("radius", 0.3, 0.3),
+        ("sqrt", 0.3**0.5, 0.3**0.5),
+        ("paper_mixed", 0.3**0.5, 0.3),
+    ):
+        before, after, metrics = one_round(POGM(kappa=0.3, meta_lr=1.0, convention=convention))
+        mixture = pareto.mixture(G, solve_radius)
+        torch.testing.assert_close(metrics["mixture"], mixture, rtol=1e-7, atol=1e-9)
+        centre, mixed = flat.mean(0), mixture @ flat
+        moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
+        direction = centre + step_radius * centre.norm() * mixed / mixed.norm()
+        torch.testing.assert_close(moved, direction, rtol=1e-7, atol=1e-10)
+
+
+def test_rescale_divides_by_one_plus_kappa_squared_or_restores_the_mean_length():
+    plain = one_round(POGM(kappa=0.5, meta_lr=1.0))
+    official = one_round(POGM(kappa=0.5, meta_lr=1.0, rescale="official"))
+    norm = one_round(POGM(kappa=0.5, meta_lr=1.0, rescale="norm"))
+
+    def moved(result):
+        before, after, _ = result
+        return torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
+
+    torch.testing.assert_close(moved(official), moved(plain) / 1.25)
+    torch.testing.assert_close(moved(norm).norm(), plain[2]["centre_norm"])
+    torch.testing.assert_close(moved(norm) / moved(norm).norm(), moved(plain) / moved(plain).norm())
+
+
+def test_the_official_preset_uses_the_authors_solver_and_rescale():
+    pogm = POGM.preset("official")
+    before, after, _ = one_round(pogm)
+    rows = trajectories(pogm)
+    _, weights = pareto.official_weights(pareto.gramian(rows), 0.5)
+    assert_close(after.params, trees.move(before.params, trees.combine(weights, rows), 0.5))
+    assert (pogm.kappa, pogm.meta_lr, pogm.inner_steps, pogm.inner_optimizer) == (0.5, 0.5, 1, "adam")
+
+
+def test_the_paper_text_preset_has_the_numbers_of_the_text():
+    pogm = POGM.preset("paper_text")
+    assert (pogm.kappa, pogm.meta_lr, pogm.inner_steps) == (0.5, 0.01, 5)
+    assert (pogm.inner_optimizer, pogm.convention) == ("sgd", "paper_mixed")
+
+
+def test_inner_states_persist_from_round_to_round_or_start_afresh():
+    """The state after two rounds is that of two Adam steps per domain, or zero."""
+    kept = steps(POGM(inner_state="persist"), 2).optimizer["domains"]
+    reset = steps(POGM(inner_state="reset"), 2).optimizer["domains"]
+    assert kept["count"].tolist() == [2.0] * K
+    assert all((leaf == 0).all() for leaf in reset.values())
+
+
+def test_reset_rounds_are_each_like_the_first():
+    pogm = POGM(inner_state="reset")
+    state = steps(pogm, 2)
+    again, problem = toy(pogm)
+    fresh = again._replace(params=state.params, step=state.step)
+    (made,) = batches(seed=9)
+    assert_close(pogm.step(state, [made], problem)[0].params, pogm.step(fresh, [made], problem)[0].params)
+
+
+@pytest.mark.parametrize("each_domain_by", ["loop", "vmap"])
+def test_a_pooled_centre_is_the_trajectory_of_a_copy_that_sees_every_domain(each_domain_by):
+    options = {"each_domain": by_vmap} if each_domain_by == "vmap" else {}
+    pogm = POGM(kappa=0.5, meta_lr=1.0, inner_steps=2, erm_direction="pooled")
+    before, after, metrics = one_round(pogm, **options)
+    state, problem = toy(ERM())
+    for batch in batches(2):
+        state, _ = ERM().step(state, [batch], problem)
+    centre = torch.cat([(state.params[n] - before.params[n]).flatten() for n in before.params])
+    flat = torch.cat([leaf.flatten(1) for leaf in trajectories(pogm).values()], dim=1)
+    mixed = metrics["mixture"] @ flat
+    moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
+    torch.testing.assert_close(moved, centre + 0.5 * centre.norm() * mixed / mixed.norm())
+    assert (flat @ moved).min() >= (flat @ centre).min()
+
+
+def test_with_classifier_scope_only_the_head_is_matched_and_the_rest_follows_the_mean():
+    pogm = POGM(kappa=0.5, meta_lr=1.0, scope="classifier")
+    before, after, _ = one_round(pogm)
+    rows = trajectories(pogm)
+    head = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
+    weights = pareto.invariant_weights(pareto.gramian(head), 0.5)
+    for name, leaf in rows.items():
+        expected = trees.combine(weights, leaf) if name in head else leaf.mean(0)
+        torch.testing.assert_close(after.params[name] - before.params[name], expected)
+
+
+def broken(domain: int) -> list[Batch]:
+    (batch,) = batches()
+    x = batch.x.clone()
+    x[domain, 0, 0] = torch.nan
+    return [Batch(x, batch.y)]
+
+
+def test_a_domain_that_is_not_finite_stops_the_round_and_is_named():
+    pogm = POGM()
+    state = steps(pogm, 1)
+    _, problem = toy(pogm)
+    after, metrics = pogm.step(state, broken(1), problem)
+    assert_close(after.params, state.params, 0.0)
+    assert after.memory["skipped"] == 1
+    assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
+    assert after.optimizer["domains"]["count"].tolist() == [2.0, 0.0, 2.0], "only its own optimizer is cleared"
+    assert trees.all_finite(after)
+
+
+def test_or_is_dropped_and_the_others_go_on_without_it():
+    pogm = POGM(nonfinite="drop", kappa=0.5, meta_lr=1.0)
+    state, problem = toy(pogm)
+    after, metrics = pogm.step(state, broken(1), problem)
+    rows = trees.map_leaves(lambda leaf: leaf[[0, 2]], trajectories(pogm))
+    weights = pareto.invariant_weights(pareto.gramian(rows), 0.5)
+    assert_close(after.params, trees.move(state.params, trees.combine(weights, rows), 1.0))
+    assert after.memory["skipped"] == 0
+    assert metrics["skipped"] == 0
+
+
+def test_a_featurizer_that_is_not_finite_is_seen_in_classifier_scope_too():
+    pogm = POGM(scope="classifier")
+    state, problem = toy(pogm)
+    after, _ = pogm.step(state, broken(2), problem)
+    assert_close(after.params, state.params, 0.0)
+
+
+def test_identical_domains_move_one_plus_kappa_times_as_far():
+    pogm = POGM(kappa=0.5, meta_lr=1.0)
+    state, problem = toy(pogm)
+    (batch,) = batches(domains=1)
+    same = Batch(batch.x.expand(K, *batch.x.shape[1:]), batch.y.expand(K, B))
+    after, _ = pogm.step(state, [same], problem)
+    alone, problem = toy(ERM(), domains=1)
+    erm, _ = ERM().step(alone, [batch], problem)
+    step = trees.subtract(erm.params, alone.params)
+    assert_close(after.params, trees.move(state.params, step, 1.5))
+
+
+def test_weights_do_not_depend_on_the_order_of_the_domains():
+    pogm = POGM(inner_steps=2)
+    state, problem = toy(pogm)
+    forwards = batches(2)
+    backwards = [Batch(batch.x.flip(0), batch.y.flip(0)) for batch in forwards]
+    first, second = pogm.step(state, forwards, problem), pogm.step(state, backwards, problem)
+    torch.testing.assert_close(first[1]["mixture"], second[1]["mixture"].flip(0))
+    assert_close(first[0].params, second[0].params)
+
+
+def test_the_angle_it_reports_is_the_cosine_of_trajectory_and_step():
+    pogm = POGM()
+    before, after, metrics = one_round(pogm)
+    flat = torch.cat([leaf.flatten(1) for leaf in trajectories(pogm).values()], dim=1)
+    moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
+    torch.testing.assert_close(metrics["angle"], torch.cosine_similarity(flat, moved[None]))
+    assert metrics["gap"] <= 1e-10
+
+
+def test_live_statistics_become_the_mean_of_the_copies():
+    """Spec §1.8, item 16."""
+    pogm = POGM()
+    state, problem = toy(pogm, batch_norm=True)
+    (batch,) = batches()
+    after, _ = pogm.step(state, [batch], problem)
+    copies = []
+    for k in range(K):
+        one, single = toy(ERM(), batch_norm=True, domains=1)
+        copies.append(ERM().step(one, [Batch(batch.x[k : k + 1], batch.y[k : k + 1])], single)[0].buffers)
+    for name in problem.live:
+        expected = torch.stack([copy[name].double() for copy in copies]).mean(0)
+        torch.testing.assert_close(after.buffers[name].double(), expected)
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(UsageError, match="pooled"):
+        POGM(erm_direction="pooled", solver="official")
+    with pytest.raises(UsageError, match="head"):
+        state, problem = toy(Headless())
+        replace(Headless(), scope="classifier").step(state, batches(), problem)
+
+
+class Headless(POGM):
+    """POGM on a network whose last layer is hidden in the featurizer."""
+
+    def build(self, features, width, num_classes, num_domains):
+        network = Algorithm().build(features, width, num_classes, num_domains)
+        return type(network)(torch.nn.Sequential(network.features, network.head), torch.nn.Identity())
+
+
+def test_adam_is_the_inner_optimizer_unless_sgd_is_asked_for():
+    assert isinstance(POGM().optimizer(0.1, 0.0), Adam)
+    assert isinstance(POGM(inner_optimizer="sgd").optimizer(0.1, 0.0), SGD)

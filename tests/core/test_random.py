@@ -1,0 +1,55 @@
+"""Random numbers as a function of a key."""
+
+import pytest
+import torch
+from torch.func import vmap
+
+from pogm.core import random
+
+
+def test_the_stream_is_splitmix64():
+    """The first outputs of the published generator from state 0."""
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    ours = random.split(torch.tensor(0), 3)
+    assert [value % 2**64 for value in ours.tolist()] == published
+
+
+def test_uniform_numbers_are_uniform_and_uncorrelated():
+    numbers = random.uniform(random.key(1), (200_000,))
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert abs(numbers.mean() - 0.5) < 3e-3
+    assert abs(numbers.var() - 1 / 12) < 1e-3
+    assert abs(torch.corrcoef(torch.stack([numbers[1:], numbers[:-1]]))[0, 1]) < 0.01
+
+
+def test_keys_of_neighbouring_steps_give_unrelated_numbers():
+    first = random.uniform(random.fold(random.key(0), 0), (50_000,))
+    second = random.uniform(random.fold(random.key(0), 1), (50_000,))
+    assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.02
+
+
+def test_numbers_are_the_same_alone_and_under_vmap():
+    keys = random.split(random.key(3), 4)
+    together = vmap(lambda key: random.uniform(key, (5, 2)))(keys)
+    assert torch.equal(together, torch.stack([random.uniform(key, (5, 2)) for key in keys]))
+
+
+def test_normal_numbers_have_mean_zero_and_variance_one():
+    numbers = random.normal(random.key(5), (100_000,))
+    assert abs(numbers.mean()) < 0.02
+    assert abs(numbers.var() - 1) < 0.02
+
+
+def test_a_permutation_has_every_number_once_and_every_place_equally_often():
+    drawn = torch.stack([random.permutation(random.key(seed), 4) for seed in range(2000)])
+    assert torch.equal(drawn.sort(1).values, torch.arange(4).expand(2000, 4))
+    assert (drawn[:, 0].bincount() / 2000 - 0.25).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 10.0])
+def test_beta_numbers_have_the_mean_and_variance_of_the_beta_distribution(alpha):
+    numbers = random.beta(random.key(7), alpha, (100_000,))
+    assert numbers.isfinite().all()
+    assert abs(numbers.mean() - 0.5) < 0.01
+    assert abs(numbers.var() - 1 / (4 * (2 * alpha + 1))) < 0.005

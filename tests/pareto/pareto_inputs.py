@@ -1,0 +1,105 @@
+"""Updates to test with: the kinds of geometry that trouble solvers."""
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+RADII = (0.05, 0.5, 0.5**0.5, 0.9)
+SCALES = tuple(10.0**k for k in (-12, -6, 0, 6, 12))
+
+EXAMPLES = {  # §1.5: updates, r, mixture (None where not unique), worst alignment, step
+    "orthogonal": ([[1, 0], [0, 1]], 0.5, [0.5, 0.5], 0.75, [0.75, 0.75]),
+    "unequal lengths": ([[2, 0], [0, 1]], 0.5, [0, 1], 1.059017, [1, 1.059017]),
+    "conflict": ([[1, 0], [-0.5, 0.5]], 0.5, [0, 1], 0.125, [0.125, 0.375]),
+    "conflict, larger ball": (
+        [[1, 0], [-0.5, 0.5]],
+        0.5**0.5,
+        [0.236701, 0.763299],
+        0.161237,
+        [0.161237, 0.483712],
+    ),
+    "duplicates": ([[1, 0, 0], [1, 0, 0], [0, 1, 0]], 0.5, None, 0.704124, [0.704124, 0.704124, 0]),
+    "three": (
+        [[1, 2, 0], [0, 1, -1], [2, -1, 1]],
+        0.5,
+        [0, 0.746349, 0.253651],
+        1.353700,
+        [1.353700, 1.010183, -0.343517],
+    ),
+    "three, larger ball": (
+        [[1, 2, 0], [0, 1, -1], [2, -1, 1]],
+        0.5**0.5,
+        [0, 0.721466, 0.278534],
+        1.564751,
+        None,
+    ),
+    "beyond repair": (
+        [[1, 0.2, 0], [-0.8, 0.1, 0], [0.3, 0.1, 0.5]],
+        0.5,
+        [0, 1, 0],
+        -0.010837,
+        [0.032312, 0.150128, 0.166667],
+    ),
+    "just repaired": (
+        [[1, 0.2, 0], [-0.8, 0.1, 0], [0.3, 0.1, 0.5]],
+        0.5**0.5,
+        [0.266978, 0.733022, 0],
+        0.029457,
+        None,
+    ),
+}
+
+
+def double(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def gram(H: Tensor) -> Tensor:
+    return H @ H.mT
+
+
+def draw(kind: str, K: int, dimension: int, seed: int, count: int | None = None) -> Tensor:
+    """K updates of a kind, [K, dimension], or [count, K, dimension]."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(count or 1, *shape, generator=generator, dtype=torch.float64)
+
+    H = normal(K, dimension)
+    if kind == "agreeing":
+        H = H + 1
+    elif kind == "flat":  # rank 2
+        H = normal(K, 2) @ normal(2, dimension)
+    elif kind == "near duplicates":
+        H[:, 1::2] = H[:, :1] + 1e-7 * H[:, 1::2]
+    elif kind == "duplicates":
+        H[:, 1::2] = H[:, :1]
+    elif kind == "near opposites":
+        H[:, -1] = -H[:, 0] + 1e-2 * H[:, -1]
+    elif kind == "unequal":
+        H = H * 10 ** (-4 * torch.rand(H.shape[0], K, 1, generator=generator, dtype=torch.float64))
+    return H if count else H[0]
+
+
+KINDS = ("plain", "agreeing", "flat", "near duplicates", "duplicates", "near opposites", "unequal")
+
+
+@st.composite
+def updates(draw_from: st.DrawFn, largest: int = 6) -> Tensor:
+    """K updates of any kind, at any scale."""
+    K = draw_from(st.integers(2, largest))
+    kind = draw_from(st.sampled_from(KINDS))
+    dimension = draw_from(st.integers(2, 2 * K))
+    scale = draw_from(st.sampled_from(SCALES))
+    return scale * draw(kind, K, dimension, draw_from(st.integers(0, 10_000)))
+
+
+def relative(value: Tensor, G: Tensor) -> Tensor:
+    return value / G.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+
+def rounding(G: Tensor, mixture: Tensor) -> Tensor:
+    """What the rounding of G can do to the relative gap: ν² is only known to 1e-16."""
+    G = G / G.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    square = torch.einsum("...i,...ij,...j->...", mixture, G, mixture)
+    return 1e-15 / square.clamp(min=1e-12)

@@ -1,0 +1,70 @@
+"""On a CUDA device nothing waits, everything can be captured, and the numbers are those of the CPU."""
+
+import pytest
+import torch
+from pareto_inputs import draw, gram
+from torch.testing import assert_close
+
+from pogm.pareto import gap, gramian, official_weights, solve
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+sizes = pytest.mark.parametrize("K", [1, 3, 8, 16])
+
+
+def everything(H, radius):
+    G = gramian({"w": H})
+    solution = solve(G, radius, stationary="project")
+    return *solution, gap(G, solution.mixture, radius), *official_weights(G, radius)
+
+
+@pytest.fixture
+def no_waiting():
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@sizes
+def test_nothing_waits_for_the_device(K, no_waiting):
+    H = torch.ones(K, 20, device="cuda").cumsum(0).sin()
+    everything(H, 0.5)
+    torch.func.vmap(everything)(torch.stack([H, H + 1]), torch.full((2,), 0.5, device="cuda"))
+
+
+@sizes
+def test_the_numbers_are_those_of_the_cpu(K):
+    H = draw("agreeing", K, 20, seed=0)
+    for ours, theirs in zip(everything(H.cuda(), 0.5), everything(H, 0.5), strict=True):
+        assert_close(ours.cpu(), theirs, atol=1e-9, rtol=1e-9)
+
+
+@sizes
+def test_a_batch_can_be_captured_and_replayed_on_new_updates(K):
+    H = draw("agreeing", K, 20, seed=0, count=4).cuda()
+    radius = torch.tensor([0.05, 0.1, 0.5, 0.9], device="cuda", dtype=torch.float64)
+    mapped = torch.func.vmap(everything)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            mapped(H, radius)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = mapped(H, radius)
+    fresh = draw("agreeing", K, 20, seed=1, count=4)
+    H.copy_(fresh)
+    graph.replay()
+    torch.cuda.synchronize()
+    for i in range(4):
+        alone = everything(fresh[i], radius[i].item())
+        for ours, theirs in zip(captured, alone, strict=True):
+            assert_close(ours[i].cpu(), theirs, atol=1e-9, rtol=1e-9)
+
+
+def test_a_gramian_built_from_gram_is_the_same():
+    H = draw("plain", 3, 20, seed=0)
+    assert_close(gramian(H.cuda()).cpu(), gram(H))
