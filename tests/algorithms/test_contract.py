@@ -106,7 +106,9 @@ def test_it_works_with_live_batch_norm(cls):
     after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
     name = next(name for name in problem.live if name.endswith("running_mean"))
     assert not torch.equal(after.buffers[name], state.buffers[name]), "the running statistics follow the data"
-    assert_close(steps(algorithm, 2, batch_norm=True, each_domain=by_vmap), steps(algorithm, 2, batch_norm=True))
+    mapped = steps(algorithm, 2, batch_norm=True, each_domain=by_vmap)
+    # A bias before batch norm has a gradient of rounding errors alone, which Adam makes larger.
+    assert_close(mapped, steps(algorithm, 2, batch_norm=True), 1e-7)
 
 
 @every

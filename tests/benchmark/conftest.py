@@ -16,9 +16,7 @@ MakeRun = Callable[..., Path]
 DOMAINS = ("A", "B", "C")
 
 
-def record(
-    step: int, inside: Sequence[float | None], outside: Sequence[float | None], **more: Any
-) -> dict[str, Any]:
+def record(step: int, inside: Sequence[float | None], outside: Sequence[float | None], **more: Any) -> dict[str, Any]:
     return {
         "accuracy": {"in": list(inside), "out": list(outside)},
         "epoch": step / 100,
@@ -100,8 +98,7 @@ def write_sweep(
                 for step in [*range(0, 300, 30), 299]:
                     learnt = 1 - math.exp(-step / (70 - 6 * strength))
                     hard = [
-                        0.22 if i in test_domains and i in (0, len(domains) - 1) else 0.05
-                        for i in range(len(domains))
+                        0.22 if i in test_domains and i in (0, len(domains) - 1) else 0.05 for i in range(len(domains))
                     ]
                     values = [
                         min(1.0, max(0.0, 0.1 + learnt * (0.86 - h + 0.02 * strength) + draw.gauss(0, 0.012)))
@@ -109,12 +106,9 @@ def write_sweep(
                     ]
                     count = len(domains) - len(test_domains)
                     angle = [
-                        0.55 + 0.06 * strength - 0.25 * learnt + 0.03 * i + draw.gauss(0, 0.02)
-                        for i in range(count)
+                        0.55 + 0.06 * strength - 0.25 * learnt + 0.03 * i + draw.gauss(0, 0.02) for i in range(count)
                     ]
-                    lines.append(
-                        record(step, values, values, metrics={"loss": 2.3 - 2 * learnt, "angle": angle})
-                    )
+                    lines.append(record(step, values, values, metrics={"loss": 2.3 - 2 * learnt, "angle": angle}))
                 write_run(
                     root,
                     lines,

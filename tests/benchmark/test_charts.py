@@ -100,9 +100,7 @@ def test_names_cannot_become_markup():
 
 
 def test_a_picture_of_its_own_brings_style_and_a_white_ground():
-    svg = standalone(
-        [line_chart([RISING], title="t", at=(0, 40))], [RISING], title="t", width=400, height=300
-    )
+    svg = standalone([line_chart([RISING], title="t", at=(0, 40))], [RISING], title="t", width=400, height=300)
     root = parse(svg)
     assert root.find(f"{SVG}rect").get("fill") == "#fff"
     assert "var(" not in root.find(f"{SVG}style").text  # not every viewer of pictures knows variables

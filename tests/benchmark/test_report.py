@@ -47,9 +47,7 @@ def page_of(runs, tmp_path, **options):
     return Page(write_report(runs, tmp_path / "report.html", **options).read_text(encoding="utf-8"))
 
 
-def test_curves_are_means_over_trial_seeds_of_the_accuracy_on_the_held_out_domain(
-    make_run, make_record, tmp_path
-):
+def test_curves_are_means_over_trial_seeds_of_the_accuracy_on_the_held_out_domain(make_run, make_record, tmp_path):
     for seed, value in enumerate((0.70, 0.72, 0.74)):
         make_run([make_record(0, [value, 0.1, 0.1], [0] * 3)], trial_seed=seed)
     (series,) = curves(read_runs(tmp_path), "Toy", 0)
@@ -73,15 +71,11 @@ def test_runs_that_differ_in_more_than_seeds_are_not_averaged(make_run, make_rec
     assert curves(read_runs(tmp_path), "Toy", 0) == []
 
 
-def test_an_angle_belongs_to_the_source_domain_at_its_place_among_the_training_domains(
-    make_run, make_record, tmp_path
-):
+def test_an_angle_belongs_to_the_source_domain_at_its_place_among_the_training_domains(make_run, make_record, tmp_path):
     make_run([make_record(0, [0] * 3, [0] * 3, metrics={"angle": [0.2, 0.4]})], test_domains=[1])  # A, C
     make_run([make_record(0, [0] * 3, [0] * 3, metrics={"angle": [0.6, None]})], test_domains=[0])  # B, C
     runs = read_runs(tmp_path)
-    found = {
-        domain: [p.y for s in angles(runs, "Toy", domain) for p in s.points] for domain in (0, 1, 2, None)
-    }
+    found = {domain: [p.y for s in angles(runs, "Toy", domain) for p in s.points] for domain in (0, 1, 2, None)}
     assert found == {0: [0.2], 1: [0.6], 2: [0.4], None: [pytest.approx(0.4)]}  # null is left out
 
 

@@ -95,9 +95,7 @@ def write_pairs(make_run, make_record):
     """Hold out A: seed 0 does better on A's stand-ins at step 30 than anything else."""
     for seed, stand_ins in [(0, [(0.4, 0.4), (0.9, 0.7)]), (1, [(0.5, 0.5), (0.6, 0.6)])]:
         steps = [0, 30]
-        make_run(
-            [make_record(s, [0.1 * (seed + 1) + s / 1000, 0, 0], [0] * 3) for s in steps], hparams_seed=seed
-        )
+        make_run([make_record(s, [0.1 * (seed + 1) + s / 1000, 0, 0], [0] * 3) for s in steps], hparams_seed=seed)
         for v in (1, 2):
             records = [
                 make_record(s, [0.99 if i != v else stand_ins[k][v - 1] for i in range(3)], [0] * 3)
@@ -106,9 +104,7 @@ def write_pairs(make_run, make_record):
             make_run(records, hparams_seed=seed, test_domains=[0, v])
 
 
-def test_leave_one_domain_out_chooses_by_the_mean_over_the_runs_with_two_held_out(
-    make_run, make_record, tmp_path
-):
+def test_leave_one_domain_out_chooses_by_the_mean_over_the_runs_with_two_held_out(make_run, make_record, tmp_path):
     write_pairs(make_run, make_record)
     choice = next(c for c in LEAVE_ONE_DOMAIN_OUT(read_runs(tmp_path)) if c.domain == 0)
     assert (choice.accuracy, choice.step) == (0.13, 30)

@@ -75,9 +75,7 @@ def write(make_run, make_record, tmp_path):
 
 
 def rows(table):
-    return {
-        label: [str(cell) for cell in cells] for label, cells in zip(table.rows, table.cells, strict=True)
-    }
+    return {label: [str(cell) for cell in cells] for label, cells in zip(table.rows, table.cells, strict=True)}
 
 
 def test_a_dataset_table_has_a_column_per_domain_and_their_plain_mean(write):
@@ -175,8 +173,7 @@ def test_csv_has_one_line_per_cell_and_survives_commas(write):
 def test_the_early_stopped_oracle_is_never_written_beside_the_others(write):
     runs = write("ERM", {0: [0.5], 1: [0.5]})
     plain, oracle, early = (
-        dataset_table(runs, "Toy", selection)
-        for selection in (TRAINING_DOMAIN, TEST_DOMAIN, oracle_early_stop(-1))
+        dataset_table(runs, "Toy", selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN, oracle_early_stop(-1))
     )
     assert tables_csv([plain, oracle]).count("dataset,") == 1
     with pytest.raises(UsageError, match="file of its own"):

@@ -18,7 +18,7 @@ ATTEMPTS = 12  # of a rejection sampler that accepts more than 95% of them
 
 def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
     """The key of a seed."""
-    return _mix(torch.tensor(seed, dtype=torch.int64, device=device))
+    return fold(torch.tensor(seed, dtype=torch.int64, device=device), 0)
 
 
 def fold(key: Tensor, data: Tensor | int) -> Tensor:

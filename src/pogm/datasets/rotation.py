@@ -22,22 +22,24 @@ def rotated(images: Tensor, digits: Tensor, seed: int) -> list[Domain]:
 def rotate(images: Tensor, degrees: float) -> Tensor:
     """Turn 8-bit images [N, height, width] counter-clockwise about their centre.
 
-    Bilinear; zero outside; fractions of a grey level are cut off. So does Pillow, which made the published sets.
+    Bilinear; zero outside; fractions of a grey level are cut off. So does Pillow, which made the published sets; the
+    order of operations is its own, so that the images agree to the last bit.
     """
     height, width = images.shape[-2:]
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    y = torch.arange(height, dtype=torch.float64) + 0.5 - height / 2
-    x = torch.arange(width, dtype=torch.float64) + 0.5 - width / 2
-    from_x = cos * x - sin * y[:, None] + width / 2  # where each pixel comes from, in pixel edges
-    from_y = sin * x + cos * y[:, None] + height / 2
+    cos, sin = round(math.cos(math.radians(degrees)), 15), round(math.sin(math.radians(degrees)), 15)
+    x, y = torch.arange(width).double() + 0.5, torch.arange(height).double()[:, None] + 0.5
+    from_x = cos * x - sin * y + (sin * height / 2 - cos * width / 2 + width / 2)  # where each pixel comes from
+    from_y = sin * x + cos * y + (-cos * height / 2 - sin * width / 2 + height / 2)
     inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
 
     left, top = (from_x - 0.5).floor(), (from_y - 0.5).floor()
-    right_share, bottom_share = from_x - 0.5 - left, from_y - 0.5 - top
-    total = torch.zeros(images.shape, dtype=torch.float64)
-    for down, y_share in ((0, 1 - bottom_share), (1, bottom_share)):
-        for along, x_share in ((0, 1 - right_share), (1, right_share)):
-            row = (top.long() + down).clamp(0, height - 1)
-            column = (left.long() + along).clamp(0, width - 1)
-            total += images[:, row, column] * (y_share * x_share)
-    return torch.where(inside, total + 1e-9, 0.0).to(torch.uint8)
+    columns = [(left.long() + step).clamp(0, width - 1) for step in (0, 1)]
+    rows = [(top.long() + step).clamp(0, height - 1) for step in (0, 1)]
+    grey = images.double()
+    upper, lower = (between(grey[:, row, columns[0]], grey[:, row, columns[1]], from_x - 0.5 - left) for row in rows)
+    return torch.where(inside, between(upper, lower, from_y - 0.5 - top), 0.0).to(torch.uint8)
+
+
+def between(start: Tensor, end: Tensor, share: Tensor) -> Tensor:
+    """Linear interpolation, as Pillow writes it."""
+    return start + (end - start) * share

@@ -1,0 +1,66 @@
+"""Minibatches drawn on the device."""
+
+import torch
+from torch.func import vmap
+
+from pogm.core import random, trees
+from pogm.datasets.base import Domain
+from pogm.engine.data import draw, rows_of, table_of
+
+SIZES = (40, 25, 60)
+
+
+def made():
+    """Three domains whose label is the row in the table."""
+    domains, start = [], 0
+    for size in SIZES:
+        labels = torch.arange(start, start + size)
+        domains.append(Domain(labels.reshape(-1, 1, 1, 1).to(torch.uint8), labels))
+        start += size
+    return domains
+
+
+def test_a_minibatch_has_images_of_the_training_parts_only():
+    domains = made()
+    rows, segments = rows_of(domains, (1,), trial_seed=0, device="cpu")
+    table = table_of(domains, "cpu")
+    parts = rows.evaluate.split(segments)
+    seen = [draw(table, rows, random.key(0), number, 16, torch.float32) for number in range(60)]
+    for k, domain in enumerate((0, 2)):
+        labels = set(torch.cat([batch.y[k] for batch in seen]).tolist())
+        assert labels == set(parts[2 * domain].tolist()), "every training image comes up, and no other"
+    assert torch.equal(seen[0].x.flatten(1), seen[0].y / 255)
+
+
+def test_draws_are_uniform():
+    domains = made()
+    rows, _ = rows_of(domains, (1,), trial_seed=0, device="cpu")
+    table = table_of(domains, "cpu")
+    labels = draw(table, rows, random.key(3), 0, 32_000, torch.float32).y[0]
+    shares = labels.unique(return_counts=True)[1] / len(labels)
+    assert (shares - 1 / 32).abs().max() < 0.006
+
+
+def test_segments_are_every_domain_and_split_without_overlap():
+    rows, segments = rows_of(made(), (2,), trial_seed=1, device="cpu")
+    assert segments == [32, 8, 20, 5, 48, 12]
+    assert sorted(rows.evaluate.tolist()) == list(range(sum(SIZES)))
+
+
+def test_a_domain_smaller_than_the_batch_is_drawn_with_replacement():
+    rows, _ = rows_of(made(), (0,), trial_seed=0, device="cpu")
+    batch = draw(table_of(made(), "cpu"), rows, random.key(0), 0, 200, torch.float32)
+    assert batch.y.shape == (2, 200)
+
+
+def test_the_same_number_is_the_same_minibatch_alone_and_mapped():
+    domains = made()
+    table = table_of(domains, "cpu")
+    rows = [rows_of(domains, (held_out,), trial_seed=0, device="cpu")[0] for held_out in (0, 2)]
+    longest = max(r.train.shape[1] for r in rows)
+    rows = [r._replace(train=torch.nn.functional.pad(r.train, (0, longest - r.train.shape[1]))) for r in rows]
+    keys = random.split(random.key(0), 2)
+    mapped = vmap(lambda r, key: draw(table, r, key, 5, 4, torch.float32))(trees.stack(rows), keys)
+    for i in range(2):
+        alone = draw(table, rows[i], keys[i], 5, 4, torch.float32)
+        assert torch.equal(mapped.y[i], alone.y)

@@ -1,0 +1,67 @@
+"""Who may import whom: down, never up, never sideways."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pogm
+
+ROOT = Path(pogm.__file__).parent
+BELOW = {
+    "core": {"core"},
+    "pareto": {"pareto"},
+    "networks": {"networks", "core"},
+    "datasets": {"datasets", "core"},
+    "modifiers": {"modifiers", "core"},
+    "algorithms": {"algorithms", "core", "pareto"},
+    "probes": {"probes", "core", "pareto", "algorithms"},
+    "engine": {"engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks"},
+    "benchmark": {"benchmark", "engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks"},
+}
+HEAVY = {"torchvision", "timm", "sklearn", "ray", "matplotlib"}  # imported where they are used, not at the top
+
+
+def imported(path: Path) -> list[tuple[str, bool]]:
+    """Every module a file imports, and whether at its top level."""
+    tree = ast.parse(path.read_text())
+    top = set(ast.iter_child_nodes(tree))
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found.append((node.module or "", node in top))
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node in top) for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("layer", BELOW)
+def test_a_layer_imports_only_what_lies_below_it(layer):
+    for path in (ROOT / layer).rglob("*.py"):
+        for module, _ in imported(path):
+            parts = module.split(".")
+            if parts[0] == "pogm" and len(parts) > 1:
+                assert parts[1] in BELOW[layer], f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_no_algorithm_imports_another():
+    names = {path.stem for path in (ROOT / "algorithms").glob("*.py")} - {"base", "__init__"}
+    for path in (ROOT / "algorithms").glob("*.py"):
+        for module, _ in imported(path):
+            parts = module.split(".")
+            assert not (parts[:2] == ["pogm", "algorithms"] and set(parts[2:]) & names), path
+
+
+def test_core_and_pareto_need_torch_alone():
+    allowed = {"torch", "pogm"}
+    standard = __import__("sys").stdlib_module_names
+    for layer in ("core", "pareto"):
+        for path in (ROOT / layer).rglob("*.py"):
+            for module, _ in imported(path):
+                assert module.split(".")[0] in allowed | standard, f"{path} imports {module}"
+
+
+def test_heavy_packages_are_imported_where_they_are_used():
+    for path in ROOT.rglob("*.py"):
+        for module, at_top in imported(path):
+            assert not (at_top and module.split(".")[0] in HEAVY), f"{path} imports {module} at its top"

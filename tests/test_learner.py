@@ -1,0 +1,123 @@
+"""The Learner, for people who own their loop."""
+
+import pytest
+import torch
+from support import B, C, INPUTS, K, batches
+from torch import nn
+
+from pogm import ERM, POGM, Batch, Fish, Fishr, Learner, Mixup
+from pogm.core.errors import UsageError
+
+
+class Plain(nn.Module):
+    """A module like anyone's."""
+
+    def __init__(self, norm=False):
+        super().__init__()
+        self.stem = nn.Linear(INPUTS, 7)
+        self.norm = nn.BatchNorm1d(7) if norm else nn.Identity()
+        self.fc = nn.Linear(7, C)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.norm(self.stem(x))))
+
+
+def pairs(seed=0):
+    (batch,) = batches(seed=seed)
+    return [(batch.x[k].float(), batch.y[k]) for k in range(K)]
+
+
+def test_erm_is_what_a_hand_written_loop_does():
+    torch.manual_seed(0)
+    mine, theirs = Plain(), Plain()
+    theirs.load_state_dict(mine.state_dict())
+    learner = Learner(mine, ERM(), lr=0.01, weight_decay=0.1)
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, weight_decay=0.1)
+    for seed in range(5):
+        data = pairs(seed)
+        learner.step(data)
+        loss = nn.functional.cross_entropy(theirs(torch.cat([x for x, _ in data])), torch.cat([y for _, y in data]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for left, right in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("algorithm", [ERM(), Fish(), Fishr(penalty_anneal_iters=0), POGM()])
+def test_every_algorithm_trains_a_module_in_place(algorithm):
+    module = Plain(norm=True)
+    before = {name: leaf.clone() for name, leaf in module.state_dict().items()}
+    metrics = Learner(module, algorithm, head="fc").step(pairs())
+    assert metrics["loss"].isfinite()
+    changed = {name for name, leaf in module.state_dict().items() if not torch.equal(leaf, before[name])}
+    assert changed >= {"stem.weight", "fc.weight", "fc.bias", "norm.running_mean", "norm.num_batches_tracked"}
+
+
+def test_naming_the_head_changes_nothing_for_methods_that_do_not_look_at_it():
+    torch.manual_seed(0)
+    plain, named = Plain(), Plain()
+    named.load_state_dict(plain.state_dict())
+    for seed in range(3):
+        if seed == 0:
+            learners = Learner(plain, POGM()), Learner(named, POGM(), head="fc")
+        for learner in learners:
+            learner.step(pairs(seed))
+    for left, right in zip(plain.parameters(), named.parameters(), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_round_waits_for_its_minibatches():
+    module = Plain()
+    learner = Learner(module, POGM(inner_steps=3))
+    before = module.fc.weight.clone()
+    assert learner.step(pairs(0)) is None
+    assert learner.step(pairs(1)) is None
+    assert torch.equal(module.fc.weight, before)
+    assert learner.step(pairs(2)) is not None
+    assert not torch.equal(module.fc.weight, before)
+
+
+def test_frozen_parameters_stay():
+    module = Plain()
+    module.stem.requires_grad_(False)
+    before = module.stem.weight.clone()
+    Learner(module, POGM()).step(pairs())
+    assert torch.equal(module.stem.weight, before)
+
+
+def test_a_batch_may_come_stacked_and_with_a_modifier():
+    (batch,) = batches()
+    stacked = Batch(batch.x.float(), batch.y)
+    metrics = Learner(Plain(), POGM(), modifiers=[Mixup()]).step(stacked)
+    assert metrics["loss"].isfinite()
+
+
+def test_it_learns():
+    torch.manual_seed(0)
+    x = torch.randn(K, 64, INPUTS)
+    y = (x @ torch.randn(INPUTS, C)).argmax(-1)
+    module = Plain()
+    learner = Learner(module, POGM(kappa=0.5), lr=0.01)
+    for _ in range(200):
+        learner.step(Batch(x, y))
+    assert (module(x.flatten(0, 1)).argmax(1) == y.flatten()).float().mean() > 0.9
+
+
+def test_domains_of_different_size_are_refused():
+    data = [
+        (torch.zeros(B, INPUTS), torch.zeros(B, dtype=torch.long)),
+        (torch.zeros(3, INPUTS), torch.zeros(3, dtype=torch.long)),
+    ]
+    with pytest.raises(UsageError, match=r"\[8, 3\]"):
+        Learner(Plain(), ERM()).step(data)
+
+
+def test_a_head_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="stem, norm, fc"):
+        Learner(Plain(), Fishr(), head="classifier")
+
+
+def test_too_few_domains_are_refused():
+    with pytest.raises(UsageError, match="at least 2 domains"):
+        Learner(Plain(), Fish()).step(pairs()[:1])
