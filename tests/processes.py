@@ -20,7 +20,7 @@ from pogm.core.batch import Batch
 from pogm.modifiers.base import Modifier
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pogm.cli", "sklearn.datasets", "torch._dynamo"])
+_context.set_forkserver_preload(["pogm.cli", "pogm.datasets.rotated_digits", "sklearn.datasets", "torch._dynamo"])
 
 SHORT = ("--test-domain", "75", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--device", "cpu")
 

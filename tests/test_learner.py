@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import B, C, INPUTS, K, batches
+from support import INPUTS, B, C, K, batches
 from torch import nn
 
 from pogm import ERM, POGM, Batch, Fish, Fishr, Learner, Mixup

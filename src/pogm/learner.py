@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -135,11 +134,10 @@ def _stacked(batches: Pairs | Batch) -> Batch:
     """One minibatch with the domains as its first axis."""
     if isinstance(batches, Batch):
         return batches
-    pairs = cast(Pairs, batches)
-    sizes = [len(y) for _, y in pairs]
+    sizes = [len(y) for _, y in batches]
     if len(set(sizes)) != 1:
         raise UsageError(
             f"Expected as many samples from every domain; found {sizes}. Draw the same number from each, with "
             "replacement where a domain has too few."
         )
-    return Batch(torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs]))
+    return Batch(torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches]))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import C, K, WIDTH, batches, features, toy
+from support import WIDTH, C, K, batches, features, toy
 from torch import nn
 
 from pogm import ERM, Fishr

@@ -285,8 +285,8 @@ def test_live_statistics_become_the_mean_of_the_copies():
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(UsageError, match="pooled"):
         POGM(erm_direction="pooled", solver="official")
+    state, problem = toy(Headless())
     with pytest.raises(UsageError, match="head"):
-        state, problem = toy(Headless())
         replace(Headless(), scope="classifier").step(state, batches(), problem)
 
 

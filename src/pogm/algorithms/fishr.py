@@ -64,7 +64,7 @@ class Fishr(Algorithm):
 
 def gradient_variances(model: Model, z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     """The variance over samples of the head's gradient, entry by entry: [K, weights of the head]."""
-    if isinstance(model.network.head, nn.Linear):
+    if isinstance(model.network.get_submodule("head"), nn.Linear):
         return linear_head_variances(z, logits, y)
     return any_head_variances(model, z, y)
 
@@ -81,9 +81,10 @@ def linear_head_variances(z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
 def any_head_variances(model: Model, z: Tensor, y: Tensor) -> Tensor:
     """Of any head: a gradient per sample."""
     head = {name.removeprefix("head."): leaf for name, leaf in model.params.items() if name.startswith("head.")}
+    module = model.network.get_submodule("head")
 
     def sample_loss(weights: Params, z: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(model.network.head, weights, (z[None],))
+        logits = functional_call(module, weights, (z[None],))
         return cross_entropy(logits[None], y[None, None])[0, 0]
 
     gradients = vmap(vmap(grad(sample_loss), (None, 0, 0)), (None, 0, 0))(head, z, y)

@@ -65,10 +65,19 @@ class POGM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.erm_direction == "pooled" and (self.solver == "official" or self.nonfinite == "drop"):
+        chosen = [
+            f"{name}={value!r}"
+            for name, value, usual in (
+                ("erm_direction", self.erm_direction, "mean"),
+                ("solver", self.solver, "exact"),
+                ("nonfinite", self.nonfinite, "skip"),
+            )
+            if value != usual
+        ]
+        if len(chosen) > 1:
             raise UsageError(
-                "Expected POGM.erm_direction='mean' beside solver='official' or nonfinite='drop', which are defined "
-                "for the mean of the trajectories; found 'pooled'. Change one of them."
+                f"Expected at most one of POGM's erm_direction='pooled', solver='official' and nonfinite='drop', which "
+                f"are not defined together; found {' and '.join(chosen)}. Leave one of them out."
             )
 
     @property
@@ -89,91 +98,98 @@ class POGM(Algorithm):
         return state._replace(optimizer=inner, memory={"skipped": torch.zeros_like(state.step)})
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
-        """One round: K copies trained apart, one move of the shared model."""
-        follow = partial(self._trajectory, state, problem)
-        keys = random.split(self.random_key(state), problem.num_domains)
-        stale = trees.repeat(problem.live_buffers(state), problem.num_domains)
-        rows, inner, buffers, losses = problem.each_domain(follow, batches, state.optimizer["domains"], stale, keys)
-        optimizers = {"domains": inner}
-        if self.erm_direction == "pooled":  # h_0 is a further row, the trajectory of a copy that sees every domain
-            live, key = problem.live_buffers(state), self.random_key(state, 1)
-            pooled, optimizers["pooled"], *_ = follow(batches, state.optimizer["pooled"], live, key)
-            rows = trees.map_leaves(lambda domains, one: torch.cat([domains, one[None]]), rows, pooled)
+        """One round: every domain trains a copy, then the shared model moves."""
+        train = partial(self._train_copy, state, problem)
+        live = problem.live_buffers(state)
+        per_domain = (
+            state.optimizer["domains"],
+            trees.repeat(live, problem.num_domains),
+            random.split(self.random_key(state), problem.num_domains),
+        )
+        trajectories, optimizers, buffers, losses = problem.each_domain(train, batches, *per_domain)  # h_i: [K, ...]
+        pooled = None
+        if self.erm_direction == "pooled":  # one more copy, which sees every domain, goes where ERM would
+            pooled = train(batches, state.optimizer["pooled"], live, self.random_key(state, 1))
+            trajectories = trees.map_leaves(lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled[0])
 
-        products = gramian(self._matched(rows))  # G: [K, K], or [K + 1, K + 1]
-        finite = self._finite(rows, products)
+        G = gramian(self._matched(trajectories))
+        finite = self._finite(trajectories, G)
         accepted = finite.any() if self.nonfinite == "drop" else finite.all()
-        rows = trees.masked(finite, rows)
-        products = torch.where(finite & finite[:, None], products, 0.0)
+        trajectories = trees.masked(finite, trajectories)
+        G = torch.where(finite & finite[:, None], G, 0.0)
 
-        solution, weights = self._weights(products, finite)
-        direction = self._combined(weights, finite, rows)
-        moved = trees.move(state.params, direction, self.meta_lr)
+        weights, solution = self._weights(G, finite)  # c_i
+        direction = self._combined(weights, finite, trajectories)  # d = Σ c_i h_i
+        moved = trees.move(state.params, direction, self.meta_lr)  # θ + α d
 
-        domains = finite[: problem.num_domains]
-        kept = domains if self.inner_state == "persist" else torch.zeros_like(domains)
-        optimizers["domains"] = trees.masked(kept, inner)  # a fresh optimizer is all zeros
+        sound = finite[: problem.num_domains]
+        kept = sound if self.inner_state == "persist" else torch.zeros_like(sound)
+        inner = {"domains": trees.masked(kept, optimizers)}  # a fresh optimizer is all zeros
+        if pooled is not None:
+            inner["pooled"] = trees.masked(finite[-1] & (self.inner_state == "persist"), pooled[1])
         after = state._replace(
             params=trees.where(accepted, moved, state.params),
-            buffers=state.buffers | trees.mean(trees.where(domains & accepted, buffers, stale)),
-            optimizer=optimizers,
+            buffers=state.buffers | trees.mean(trees.where(sound & accepted, buffers, per_domain[1])),
+            optimizer=inner,
             memory={"skipped": state.memory["skipped"] + ~accepted},
             step=state.step + 1,
         )
-        metrics = self._metrics(products, weights, solution, problem.num_domains)
-        metrics |= {"loss": losses.mean(), "nonfinite": (~domains).double(), "skipped": (~accepted).double()}
-        return after, metrics
+        report = {"loss": losses.mean(), "nonfinite": (~sound).double(), "skipped": (~accepted).double()}
+        return after, report | self._metrics(G, weights, solution, problem.num_domains)
 
-    def _trajectory(
-        self, state: State, problem: Problem, batches: list[Batch], inner: Tree, live: Params, key: Tensor
+    def _train_copy(
+        self, state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params, key: Tensor
     ) -> Tree:
-        """Where E minibatches take a copy of the model: h_i, with its optimizer, buffers and mean loss."""
-        copy, losses = state._replace(optimizer=inner, buffers=state.buffers | live, key=key), []
+        """Where E minibatches take a copy of the model: its trajectory, optimizer, buffers and mean loss."""
+        copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
         for batch in batches:
             copy, metrics = super().step(copy, [batch], problem)
             losses.append(metrics["loss"])
-        trajectory = trees.subtract(copy.params, state.params)
+        trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
         return trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean()
 
-    def _weights(self, products: Tensor, finite: Tensor) -> tuple[Solution, Tensor]:
-        """The weight of each row in the direction d."""
+    def _weights(self, G: Tensor, finite: Tensor) -> tuple[Tensor, Solution]:
+        """The weight c_i of each trajectory in the direction d, a pooled one's last."""
         root = self.kappa**0.5
-        radius = self.kappa if self.convention == "radius" else root
-        step_radius = root if self.convention == "sqrt" else self.kappa
-
+        radius = self.kappa if self.convention == "radius" else root  # in the problem
+        step_radius = root if self.convention == "sqrt" else self.kappa  # in the step
         if self.erm_direction == "pooled":
-            centre = (products[:-1, -1], products[-1, -1])  # h_i · h_0 and h_0 · h_0
-            solution = solve(
-                products[:-1, :-1], radius, centre=centre, step_radius=step_radius, stationary=self.stationary
-            )
+            centre = G[:-1, -1], G[-1, -1]  # h_i · h_0 and |h_0|²
+            solution = solve(G[:-1, :-1], radius, centre=centre, step_radius=step_radius, stationary=self.stationary)
             weights = torch.cat([solution.weights, torch.ones_like(solution.weights[:1])])
         else:
-            solution = solve(products, radius, step_radius=step_radius, stationary=self.stationary)
+            solution = solve(G, radius, step_radius=step_radius, stationary=self.stationary)
             weights = solution.weights
-            if self.solver == "official":
-                mixture, weights = official_weights(products, self.kappa, rescale=False)
-                solution = solution._replace(mixture=mixture, weights=weights)
-            # Dropped rows are zero, and the mean over the others is the mean over all times K / (number of others).
-            weights = weights * (len(finite) / finite.sum().clamp(min=1))
+        if self.solver == "official":
+            mixture, weights = official_weights(G, self.kappa, rescale=False)
+            solution = solution._replace(mixture=mixture)
 
         if self.rescale == "official":
             weights = weights / (1 + self.kappa**2)
-        if self.rescale == "norm":
-            centre_norm = products[-1, -1].sqrt() if self.erm_direction == "pooled" else products.mean().sqrt()
-            norm = (weights @ products @ weights).clamp(min=0).sqrt()
-            weights = torch.where(norm > 0, weights * centre_norm / norm, weights)
-        return solution, weights
+        elif self.rescale == "norm":
+            norm = _norm(weights, G)
+            weights = torch.where(norm > 0, weights * self._centre_norm(G) / norm, weights)
+        # What was dropped is zero here: the mean of the others is the mean of all, times K over their number.
+        return weights * (len(finite) / finite.sum().clamp(min=1)), solution
 
-    def _finite(self, rows: Params, products: Tensor) -> Tensor:
-        """Which rows are finite: those whose squared norm is, if that sees all of the row."""
-        if self.scope == "all":
-            return products.diagonal().isfinite()
-        return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in rows.values()]).all(0)
+    def _centre_norm(self, G: Tensor) -> Tensor:
+        """|h_0|."""
+        return (G[-1, -1] if self.erm_direction == "pooled" else G.mean()).clamp(min=0).sqrt()
 
-    def _matched(self, rows: Params) -> Params:
+    def _combined(self, weights: Tensor, finite: Tensor, trajectories: Params) -> Params:
+        """d = Σ_i c_i h_i. Where only the head is matched, the features follow h_0."""
+        if self.erm_direction == "pooled":
+            centre = torch.arange(len(weights), device=weights.device) == len(weights) - 1
+        else:
+            centre = finite / finite.sum().clamp(min=1)
+        matched = self._matched(trajectories)
+        return {n: trees.combine(weights if n in matched else centre, leaf) for n, leaf in trajectories.items()}
+
+    def _matched(self, trajectories: Params) -> Params:
+        """The weights that the inner products are taken over."""
         if self.scope == "all":
-            return rows
-        head = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
+            return trajectories
+        head = {name: leaf for name, leaf in trajectories.items() if name.startswith("head.")}
         if not head:
             raise UsageError(
                 "Expected a network with a head for POGM.scope='classifier'; found one without. "
@@ -181,34 +197,30 @@ class POGM(Algorithm):
             )
         return head
 
-    def _combined(self, weights: Tensor, finite: Tensor, rows: Params) -> Params:
-        """d = Σ_i c_i h_i; weights that are not matched follow h_0."""
+    def _finite(self, trajectories: Params, G: Tensor) -> Tensor:
+        """Which trajectories are finite: those whose squared norm is, where that sees all of them."""
         if self.scope == "all":
-            direction: Params = trees.combine(weights, rows)
-            return direction
-        plain = torch.zeros_like(weights)
-        if self.erm_direction == "pooled":
-            plain[-1] = 1
-        else:
-            plain = finite / finite.sum().clamp(min=1)
-        return {
-            name: trees.combine(weights if name.startswith("head.") else plain, leaf) for name, leaf in rows.items()
-        }
+            return G.diagonal().isfinite()
+        return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in trajectories.values()]).all(0)
 
-    def _metrics(self, products: Tensor, weights: Tensor, solution: Solution, count: int) -> Metrics:
+    def _metrics(self, G: Tensor, weights: Tensor, solution: Solution, count: int) -> Metrics:
         """What the theory speaks of: π, p*, the certificate, and who agrees with whom."""
-        norms = products.diagonal().sqrt()
-        norm = (weights @ products @ weights).clamp(min=0).sqrt()  # |d|
-        cosines = (products / (norms * norms[:, None]))[:count, :count]  # cos(h_i, h_j); NaN for a zero trajectory
-        pairs = (cosines.sum() - cosines.diagonal().sum()) / max(count * (count - 1), 1)
-        alignments = (products @ weights)[:count]
+        norms, norm = G.diagonal().sqrt(), _norm(weights, G)  # |h_i|, |d|
+        cosines = (G / (norms * norms[:, None]))[:count, :count]  # cos(h_i, h_j); NaN for a zero trajectory
+        pairs = count * (count - 1) or torch.nan  # a domain alone agrees with nobody
+        alignments = (G @ weights)[:count]  # h_i · d
         return {
             "mixture": solution.mixture,
             "worst": alignments.min(),
-            "gap": solution.gap / products[:count, :count].diagonal().mean(),
+            "gap": solution.gap / G.diagonal()[:count].mean(),
             "stationary": solution.stationary.double(),
-            "centre_norm": products[-1, -1].sqrt() if len(weights) > count else products.mean().clamp(min=0).sqrt(),
+            "centre_norm": self._centre_norm(G),
             "norm": norm,
             "angle": alignments / (norms[:count] * norm),
-            "agreement": pairs if count > 1 else torch.full_like(pairs, torch.nan),
+            "agreement": (cosines.sum() - cosines.diagonal().sum()) / pairs,
         }
+
+
+def _norm(weights: Tensor, G: Tensor) -> Tensor:
+    """|Σ_i weights_i h_i|."""
+    return (weights @ G @ weights).clamp(min=0).sqrt()

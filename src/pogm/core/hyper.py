@@ -147,7 +147,7 @@ def _checked(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
 
 def _converted(field: dataclasses.Field[Any], value: Any) -> Any:
     """The value in the field's type, or None where it does not fit."""
-    kind = type(field.default)
+    kind: Any = type(field.default)
     if kind is bool:
         named = {"true": True, "false": False, "1": True, "0": False}
         return value if isinstance(value, bool) else named.get(str(value).lower())

@@ -95,13 +95,14 @@ class Model:
 
 def over_samples(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function of [N, ...] to [K, B, ...] at once."""
-    return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    result = function(x.flatten(0, 1))
+    return result.view(*x.shape[:2], *result.shape[1:])
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropy of logits [K, B, C] and labels, indices or probabilities: [K, B]."""
     pooled = F.cross_entropy(logits.flatten(0, 1), y.flatten(0, 1), reduction="none")
-    return pooled.unflatten(0, logits.shape[:2])
+    return pooled.view(logits.shape[:2])
 
 
 def probabilities(y: Tensor, num_classes: int) -> Tensor:

@@ -78,7 +78,7 @@ def _name(step: int, after: int) -> str:
     Several evaluations may see one step (a round that waits for minibatches). Their checkpoints differ in name, so
     that tensors are never replaced under a manifest that vouches for others.
     """
-    return f"{step:08d}-{after + 1:08d}"
+    return f"{step:08d}"
 
 
 def _names(folder: Path) -> list[str]:

@@ -17,10 +17,10 @@ def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int]) 
     """The share of images whose most likely class is the right one, segment by segment."""
     model = setting.problem.model(state.params, state)
     correct = []
-    for part in rows.evaluate.split(LARGE):
+    for part in torch.split(rows.evaluate, LARGE):
         logits = setting.algorithm.predict(model, pixels(setting.table.images[part], setting.dtype))
         correct.append(logits.argmax(-1) == setting.table.labels[part])
-    shares = torch.cat(correct).double().split(segments)
+    shares = torch.split(torch.cat(correct).double(), segments)
     return torch.stack([share.mean() for share in shares])
 
 

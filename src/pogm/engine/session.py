@@ -123,8 +123,9 @@ class Session:
 
 def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[Table, list[Rows], list[int]]:
     """One table for all tasks (those with the same data share its rows), and each task's rows in it."""
-    tables, rows, offset, segments = {}, [], 0, []
-    offsets: dict[object, int] = {}
+    tables: dict[int, Table] = {}
+    offsets: dict[int, int] = {}
+    rows, offset, segments = [], 0, list[int]()
     for task in tasks:
         domains = task.load()
         if id(domains) not in offsets:

@@ -111,12 +111,13 @@ def batched(settings: Sequence[Setting], rows: Rows) -> Step:
     first = settings[0]
     floats = {name: torch.stack(values) for name, values in _floats(settings).items()}
 
-    def of_one(progress: Progress, rows: Rows, floats: dict[str, Tensor], probing: bool) -> Progress:
-        return with_floats(first, floats).round(progress, rows, probing)
-
     def step(progress: Progress, probing: bool) -> Progress:
+        def of_one(progress: Progress, rows: Rows, floats: dict[str, Tensor]) -> Progress:
+            return with_floats(first, floats).round(progress, rows, probing)
+
         with torch.no_grad():
-            return vmap(lambda *one: of_one(*one, probing))(progress, rows, floats)
+            result: Progress = vmap(of_one)(progress, rows, floats)
+            return result
 
     return step
 
@@ -143,7 +144,7 @@ def _floats(settings: Sequence[Setting]) -> dict[str, list[Tensor]]:
     first = settings[0]
     result: dict[str, list[Tensor]] = {}
     for setting in settings:
-        parts = {"algorithm": setting.algorithm}
+        parts: dict[str, Any] = {"algorithm": setting.algorithm}
         parts |= {f"modifier{place}": part for place, part in enumerate(setting.modifiers)}
         values = {f"{name}.{f.name}": getattr(part, f.name) for name, part in parts.items() for f in fields(part)}
         values |= {f"rates.{name}": value for name, value in setting.rates._asdict().items()}
@@ -203,7 +204,7 @@ class Captured:
 
     def _record(self, probing: bool) -> None:
         assert self.progress is not None
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # lets libraries choose their kernels before they are recorded

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pogm.core.batch import Batch
 from pogm.core.hyper import validate
-from pogm.core.model import Model
+from pogm.core.model import Model, Network
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Modifier:
     def __post_init__(self) -> None:
         validate(self)
 
-    def network(self, network: nn.Module) -> nn.Module:
+    def network(self, network: Network) -> Network:
         """The network, once, when it is built."""
         return network
 

@@ -1,7 +1,7 @@
-"""One small problem in plain floats: what a CPU is fastest at, where a tensor of three numbers costs as much as a big one.
+"""One small problem in plain floats: on a CPU a tensor of three numbers costs as much as one of a thousand.
 
-An active set finds the face, the closed form of `faces` the mixture on it. What is not clearly the only optimum (dependent
-or vanishing updates, ties, conflict without a way out) is left to the general solver: None.
+An active set finds the face, the closed form of `faces` the mixture on it. What is not clearly the only optimum
+(dependent or vanishing updates, ties, conflict without a way out) is left to the general solver: None.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The inner problem of POGM, solved: the worst mixture, the weights of the step, and what they are worth."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,8 +9,6 @@ from pogm.pareto import faces, interior, quick
 from pogm.pareto.problem import Centre, Problem, cancels, images, normalised, relative_radius
 
 EXACT = 8  # up to this many domains all 2^K - 1 faces are solved at once
-
-Stationary = Literal["keep", "project"]
 
 
 class Solution(NamedTuple):
@@ -29,7 +27,7 @@ def solve(
     *,
     centre: Centre | None = None,
     step_radius: float | Tensor | None = None,
-    stationary: Stationary = "keep",
+    stationary: str = "keep",
 ) -> Solution:
     r"""Solve the max-min problem over the ball around h_0, from the inner products G of the updates.
 
@@ -52,7 +50,8 @@ def solve(
     if centre is None and quick.applies(G, radius, 0.0 if step_radius is None else step_radius):
         found = quick.solution(G, radius, radius if step_radius is None else step_radius)  # type: ignore[arg-type]
         if found is not None:
-            return Solution(*(torch.tensor(part, dtype=torch.float64) for part in found), torch.tensor(False))
+            mixture, weights, worst, gap = (torch.tensor(part, dtype=torch.float64) for part in found)
+            return Solution(mixture, weights, worst, gap, stationary=torch.tensor(False))
     problem = normalised(G, radius, centre)
     reach = problem.radius if step_radius is None else relative_radius(step_radius, problem.G)
     K = G.shape[-1]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pogm.pareto.problem import Centre
-from pogm.pareto.solution import Stationary, solve
+from pogm.pareto.solution import solve
 
 
 def invariant_weights(
@@ -13,7 +13,7 @@ def invariant_weights(
     *,
     centre: Centre | None = None,
     step_radius: float | Tensor | None = None,
-    stationary: Stationary = "keep",
+    stationary: str = "keep",
 ) -> Tensor:
     r"""The weights c [..., K] of the step on which the worst-off domain agrees most, d* = Σ c_i h_i.
 
