@@ -14,6 +14,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from pogm.benchmark.records import Record, read_records
 from pogm.cli import main
 from pogm.core.batch import Batch
@@ -110,11 +112,11 @@ def weights(folder: Path) -> bytes:
 
 
 class Deadly(Modifier):
-    """Kills the process that trains with it."""
+    """Kills the process that trains with it, before anything is written."""
 
-    def batch(self, batch: Batch, key: Any, num_classes: int) -> Batch:
+    def network(self, network: nn.Module) -> nn.Module:
         os.kill(os.getpid(), signal.SIGKILL)
-        return batch
+        return network
 
 
 class Poison(Modifier):

@@ -1,6 +1,8 @@
 """Small problems that tests share."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +22,18 @@ from pogm.engine.domains import gradient, in_a_loop
 K, B, C, INPUTS, WIDTH = 3, 8, 4, 6, 5
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Make every wait of the host for the GPU an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def features(batch_norm: bool = False) -> nn.Module:

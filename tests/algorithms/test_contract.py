@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from support import assert_close, batches, needs_gpu, steps, toy, trial
+from support import assert_close, batches, needs_gpu, no_synchronisation, steps, toy, trial
 from torch.func import vmap
 
 from pogm.algorithms import Algorithm, all_algorithms
@@ -127,11 +127,8 @@ def test_a_step_does_not_synchronise(cls):
     session = Session([trial(eager(cls), probe_every=1).task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step(probing=True)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronisation():
         session.step(probing=True)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @every

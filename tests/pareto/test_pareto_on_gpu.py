@@ -3,14 +3,12 @@
 import pytest
 import torch
 from pareto_inputs import draw, gram
+from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 
 from pogm.pareto import gap, gramian, official_weights, solve
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, needs_gpu]
 
 sizes = pytest.mark.parametrize("K", [1, 3, 8, 16])
 
@@ -21,18 +19,13 @@ def everything(H, radius):
     return *solution, gap(G, solution.mixture, radius), *official_weights(G, radius)
 
 
-@pytest.fixture
-def no_waiting():
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
 @sizes
-def test_nothing_waits_for_the_device(K, no_waiting):
+def test_nothing_waits_for_the_device(K):
     H = torch.ones(K, 20, device="cuda").cumsum(0).sin()
-    everything(H, 0.5)
-    torch.func.vmap(everything)(torch.stack([H, H + 1]), torch.full((2,), 0.5, device="cuda"))
+    radii = torch.full((2,), 0.5, device="cuda")
+    with no_synchronisation():
+        everything(H, 0.5)
+        torch.func.vmap(everything)(torch.stack([H, H + 1]), radii)
 
 
 @sizes

@@ -75,10 +75,10 @@ def _warn(folder: Path, faults: list[str], then: str) -> None:
 def _name(step: int, after: int) -> str:
     """A checkpoint's name, in order of age.
 
-    Several evaluations may see one step (a round that waits for minibatches). Their checkpoints differ in name, so
+    There may be several of one step: stopped before its evaluation and saved again after it. Their names differ, so
     that tensors are never replaced under a manifest that vouches for others.
     """
-    return f"{step:08d}"
+    return f"{step:08d}-{after + 1:08d}"
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,0 +1,95 @@
+"""Many trials in many processes: none disturbs another."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import Deadly, records, until, weights
+from support import trial
+
+from pogm import ERM, POGM
+from pogm.benchmark import executors
+from pogm.benchmark.executors import cores, run_all
+from pogm.benchmark.run import Settings, run
+from pogm.datasets.base import Training
+
+EVERY_SAVE = Settings(checkpoint_seconds=0)
+
+
+def test_trials_in_a_pool_equal_trials_alone_and_those_that_fail_say_why(tmp_path, monkeypatch):
+    fine, diverging = trial(POGM()), trial(ERM(), training=Training(network="mlp", lr=1e30))
+    without_data = trial(ERM(), dataset="RotatedMNIST", steps=1)
+    run(fine, tmp_path / "alone")
+    outcomes = {o.trial: o.error for o in run_all([diverging, fine, without_data], tmp_path / "pool", Settings(), 1)}
+    assert outcomes[fine] is None
+    assert "Expected finite weights" in outcomes[diverging]
+    assert "Pass --data FOLDER" in outcomes[without_data]
+    assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
+    assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
+
+    monkeypatch.setattr(executors, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
+    assert [o.error for o in run_all([fine], tmp_path / "pool", Settings())] == [None]
+
+
+def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    one = trial(ERM(), steps=41)
+    run(one, tmp_path / "alone")
+    monkeypatch.setenv("POGM_FAULT", "kill@step:25")
+    assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
+    assert records(tmp_path / one.id) == records(tmp_path / "alone")
+    assert weights(tmp_path / one.id) == weights(tmp_path / "alone")
+
+
+def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path):
+    deadly, fine = trial(ERM(), modifiers=(Deadly(),)), trial(ERM())
+    outcomes = {o.trial: o.error for o in run_all([deadly, fine], tmp_path, Settings(), 1)}
+    assert outcomes == {deadly: "its process died 3 times (out of memory, or killed)", fine: None}
+
+
+def test_a_folder_in_use_is_reported_and_nothing_is_written_to_it(tmp_path):
+    one, other = trial(ERM()), trial(POGM())
+    run(one, tmp_path / other.id)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert "found another run's" in executors._work(other, tmp_path / other.id, Settings())
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_consumer_that_stops_early_leaves_no_process_behind(tmp_path):
+    outcomes = run_all([trial(ERM(), seed=seed) for seed in range(3)], tmp_path, Settings(), 1)
+    next(outcomes)
+    (worker,) = _children(os.getpid(), "spawn_main")
+    outcomes.close()
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_noise(tmp_path):
+    words = [sys.executable, "-m", "pogm", "demo", "--out", str(tmp_path), "--workers", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: any(tmp_path.glob("*/records.jsonl")))
+    os.killpg(process.pid, signal.SIGINT)  # a terminal tells every process
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out + err
+    assert "The same command goes on from here" in err
+    begun = [path.parent for path in tmp_path.glob("*/trial.json")]
+    assert all(list(folder.glob("checkpoints/*.json")) for folder in begun)
+    assert not _children(process.pid, "spawn_main")
+
+
+def test_there_is_at_least_one_core():
+    assert cores() >= 1
+
+
+def _children(pid: int, name: str) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and name in (status.parent / "cmdline").read_text():
+                found.append(int(status.parent.name))
+        except (OSError, ValueError):  # it ended while we looked
+            continue
+    return found
