@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -48,7 +49,9 @@ class Started:
         code = self.process.exitcode
         assert code is not None, "still running after a minute"
         self.process.close()
-        return Finished(code, (self.said / "out").read_text(), (self.said / "err").read_text())
+        finished = Finished(code, (self.said / "out").read_text(), (self.said / "err").read_text())
+        shutil.rmtree(self.said)
+        return finished
 
 
 def start(*words: object, fault: str = "") -> Started:

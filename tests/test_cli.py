@@ -175,3 +175,11 @@ def test_a_reader_that_has_had_enough_ends_a_command_quietly():
     words = f"{sys.executable} -m pogm list algorithms | head -n 1"
     said = subprocess.run(words, shell=True, capture_output=True, text=True, check=True)
     assert (said.stdout.strip(), said.stderr) == (next(iter(all_algorithms())), "")
+
+
+def test_a_run_that_nobody_watches_any_more_goes_on(tmp_path):
+    words = [sys.executable, "-m", "pogm", *RUN, "--out", str(tmp_path / "run")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdout.close()
+    assert process.returncode == 0
+    assert (tmp_path / "run" / "done").exists()

@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from pogm.benchmark.demo import plan
 from pogm.benchmark.executors import cores, run_all
 from pogm.benchmark.folder import load_trial, make_folder
 from pogm.benchmark.options import trial_of
-from pogm.benchmark.progress import EvaluationLines, tracked
+from pogm.benchmark.progress import EvaluationLines, silence, tracked
 from pogm.benchmark.records import read_runs
 from pogm.benchmark.report import write_picture, write_report
 from pogm.benchmark.run import Settings, run
@@ -55,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("pogm: stopped. The same command goes on from here.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        silence()
+        return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"pogm: Expected to read and write files; found: {error}. Check that path and its disk.", file=sys.stderr)
         return DataError.exit_code

@@ -1,11 +1,20 @@
 """A trial out of names and texts."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from pogm import POGM, Mixup
+from pogm.benchmark import options
 from pogm.benchmark.options import trial_of
 from pogm.core.errors import UsageError
-from pogm.modifiers import base
+from pogm.core.hyper import hyper
+from pogm.modifiers.base import Modifier
+
+
+@dataclass(frozen=True)
+class Twin(Modifier):
+    kappa: float = hyper(1.0)
 
 
 def test_names_and_texts_become_a_trial_with_the_datasets_defaults():
@@ -26,7 +35,7 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("changes", "message"),
     [
         ({"dataset": "rotateddigit"}, "a dataset out of .*found 'rotateddigit'. Did you mean 'RotatedDigits'?"),
         ({"algorithm": "PGOM"}, "an algorithm out of .*Did you mean 'POGM'?"),
@@ -54,23 +63,14 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
         ({"test_domains": ["0", "15", "30", "45", "60"], "algorithm": "Fish"}, "at least 2 training domains"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_the_nearest_name_or_the_range(options, message):
+def test_what_cannot_be_meant_is_refused_with_the_nearest_name_or_the_range(changes, message):
     usual = {"dataset": "RotatedDigits", "algorithm": "POGM", "test_domains": ["0"]}
     with pytest.raises(UsageError, match=message):
-        trial_of(**usual | options)
+        trial_of(**usual | changes)
 
 
 def test_a_name_that_two_parts_have_must_say_which(monkeypatch):
     """No two parts of ours share a name, so a modifier with one of POGM's is made up."""
-    from dataclasses import dataclass
-
-    from pogm.benchmark import options
-    from pogm.core.hyper import hyper
-
-    @dataclass(frozen=True)
-    class Twin(base.Modifier):
-        kappa: float = hyper(1.0)
-
     monkeypatch.setattr(options, "modifier_class", lambda name: Twin)
     with pytest.raises(UsageError, match=r"'kappa', which is algorithm.kappa, Twin.kappa. Choose one"):
         trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["kappa=2"])

@@ -189,17 +189,22 @@ def test_a_run_that_was_killed_leaves_no_lock(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "path"), [("full@write:7", "00000021-00000021.safetensors"), ("full@append:3", "records.jsonl")]
+    ("fault", "path", "left"),
+    [
+        ("full@write:1", "trial.json", []),
+        ("full@write:7", "00000021-00000021.safetensors", ["00000001-00000001", "00000011-00000011"]),
+        ("full@append:3", "records.jsonl", ["00000001-00000001", "00000011-00000011"]),
+    ],
 )
-def test_a_full_disk_stops_the_run_names_path_and_bytes_and_leaves_what_was_there(tmp_path, clean, fault, path):
+def test_a_full_disk_stops_the_run_names_path_and_bytes_and_leaves_what_was_there(tmp_path, clean, fault, path, left):
     folder = tmp_path / "run"
     end = pogm(*command(folder, *METHODS["ERM"]), fault=fault)
     assert end.code == 3
     assert "bytes to" in end.err
     assert f"{path}; found: No space left on device" in end.err
     assert "Traceback" not in end.err
-    assert max(folder.glob("checkpoints/*.json")).stem == "00000011-00000011"
-    assert pogm(*command(folder)).code == 0
+    assert sorted(manifest.stem for manifest in folder.glob("checkpoints/*.json")) == left
+    assert pogm(*command(folder, *METHODS["ERM"])).code == 0
     assert_same(folder, clean)
 
 

@@ -50,7 +50,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_the_path_and_the_bytes(tmp_pa
 
 def test_writing_below_a_file_says_that_it_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="found: (Not a directory|File exists)"):
+    with pytest.raises(DataError, match=r"found: (Not a directory|File exists)"):
         write_whole(tmp_path / "file" / "below", b"")
 
 

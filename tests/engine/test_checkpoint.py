@@ -168,5 +168,5 @@ def test_a_first_checkpoint_whose_writer_was_killed_does_not_exist(tmp_path, age
 
 def test_tensors_of_another_method_are_refused_by_name(two):
     other = Session([trial(Fish()).task(None)], Engine()).progress
-    with pytest.raises(IntegrityError, match="differ from the run's in name, shape or type: .*state/optimizer/"):
+    with pytest.raises(IntegrityError, match=r"differ from the run's in name, shape or type: .*state/optimizer/"):
         load(two, other, "mine")

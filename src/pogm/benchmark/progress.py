@@ -1,5 +1,6 @@
 """How far a job is and how long it will take: a bar on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -79,4 +80,12 @@ class EvaluationLines:
         else:
             start, began = self.first
             line += f"  {(now - began) / (step - start) * (last - step):.0f} s left"
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:  # the run goes on
+            silence()
+
+
+def silence() -> None:
+    """Print to nobody from now on: the reader, such as ``head``, has had enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -65,6 +65,8 @@ def run(
         make_folder(folder)
         with locked(folder):
             check_owner(folder, trial)  # again: another run may have come before us
+            remove_temporary(folder)
+            describe(folder, trial, _provenance(settings, session))  # from here on, the folder is ours
             with _failure_noted(folder), _memory_explained(trial):
                 _train(trial, folder, settings, session, stopped, on_evaluation)
 
@@ -77,8 +79,6 @@ def _train(
     stopped: "_Stop",
     on_evaluation: Callable[[dict[str, Any]], None],
 ) -> None:
-    remove_temporary(folder)
-    describe(folder, trial, _provenance(settings, session))
     after = _restore(folder, session, trial)
     saved = time.monotonic()
     for evaluation in train(session, trial.schedule, after=after, stop=lambda: stopped.signal is not None):

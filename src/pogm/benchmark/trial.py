@@ -170,7 +170,9 @@ def differences(found: Any, wanted: Any) -> str:
 def _unlike(found: Any, wanted: Any, path: str) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(wanted, dict):
         fields = sorted(found.keys() | wanted.keys())
-        if found.get("name") != wanted.get("name"):  # two algorithms: that their hyperparameters differ goes without saying
+        if found.get("name") != wanted.get(
+            "name"
+        ):  # two algorithms: that their hyperparameters differ goes without saying
             fields = ["name"]
         for field in fields:
             place = f"{path}.{field}" if path else field
