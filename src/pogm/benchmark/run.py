@@ -1,29 +1,23 @@
 """One trial in one folder: started, resumed, stopped, finished."""
 
-import json
 import platform
-import resource
 import shlex
 import signal
-import sys
-import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 import pogm
 from pogm.benchmark.folder import check_owner, describe, make_folder
+from pogm.benchmark.guards import Stop, failure_noted, memory_explained, stoppable, threads
 from pogm.benchmark.records import append_record, read_records, record_line
 from pogm.benchmark.trial import Trial
-from pogm.core.errors import DataError, DivergedError, IntegrityError, MemoryLimitError, PogmError, StoppedError
+from pogm.core.errors import DivergedError, IntegrityError, StoppedError
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.datasets import dataset_class
 from pogm.engine import checkpoint
@@ -59,15 +53,15 @@ def run(
     check_owner(folder, trial)
     if (folder / "done").exists():
         return
-    with _threads(settings.threads), _stoppable() as stopped:
-        with _memory_explained(trial):
+    with threads(settings.threads), stoppable() as stopped:
+        with memory_explained(trial):
             session = Session([trial.task(settings.data)], settings.engine)  # reads the data before anything is written
         make_folder(folder)
         with locked(folder):
             check_owner(folder, trial)  # again: another run may have come before us
             remove_temporary(folder)
             describe(folder, trial, _provenance(settings, session))  # from here on, the folder is ours
-            with _failure_noted(folder), _memory_explained(trial):
+            with failure_noted(folder), memory_explained(trial):
                 _train(trial, folder, settings, session, stopped, on_evaluation)
 
 
@@ -76,7 +70,7 @@ def _train(
     folder: Path,
     settings: Settings,
     session: Session,
-    stopped: "_Stop",
+    stopped: Stop,
     on_evaluation: Callable[[dict[str, Any]], None],
 ) -> None:
     after = _restore(folder, session, trial)
@@ -168,79 +162,3 @@ def _report_nonfinite(trial: Trial, shares: Any, step: int) -> None:
     if bad:
         text = f"Trajectories that are not finite were left out up to step {step}: domain {', '.join(bad)}."
         warnings.warn(text, TrajectoryWarning, stacklevel=2)
-
-
-@contextmanager
-def _failure_noted(folder: Path) -> Iterator[None]:
-    """Leave the reason in the folder where a run fails, for the report to show; one that was stopped has not."""
-    note = folder / "failed.json"
-    note.unlink(missing_ok=True)
-    try:
-        yield
-    except StoppedError:
-        raise
-    except Exception as error:
-        reason = str(error) if isinstance(error, PogmError) else traceback.format_exc()
-        with suppress(DataError):  # the disk may be what failed
-            write_whole(note, json.dumps({"error": reason}).encode())
-        raise
-
-
-@contextmanager
-def _memory_explained(trial: Trial) -> Iterator[None]:
-    """Say what would need less memory."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-        if not full:
-            raise
-        raise MemoryLimitError(
-            f"Expected {trial.label} on {trial.dataset} to fit into memory; found it full ({_peak()}) with batches of "
-            f"{trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
-            f"{str(error).splitlines()[0]} Start a new run with a smaller batch (--set batch_size=...) or network "
-            "(--set network=...), with --precision bf16, or on a larger device."
-        ) from error
-
-
-def _peak() -> str:
-    """The most memory that was in use so far."""
-    device = max((torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count())), default=0)
-    if device:
-        return f"peak {device / 2**30:.1f} GiB on the GPU"
-    return f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
-
-
-@dataclass
-class _Stop:
-    signal: int | None = None
-
-
-@contextmanager
-def _stoppable() -> Iterator[_Stop]:
-    """Let the first SIGINT, SIGTERM or SIGUSR1 (a scheduler's warning) end the step; the second ends the process."""
-    stop = _Stop()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.signal is not None:
-            sys.exit(128 + number)
-        stop.signal = number
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere, whoever owns it owns the signals
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ class Trial:
         )
 
 
-@cache
+@lru_cache(maxsize=2)  # trials that follow one another often share their data
 def _loaded(dataset: str, data: Path | None, seed: int) -> list[Domain]:
     return dataset_class(dataset)().load(data, seed)
 

@@ -12,6 +12,7 @@ from pogm.core.errors import UsageError
 from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.trees import Params
+from pogm.datasets.base import Domain
 from pogm.engine.data import Rows, Table, rows_of, table_of
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
 from pogm.engine.evaluate import accuracies, evaluating
@@ -123,19 +124,17 @@ class Session:
 
 def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[Table, list[Rows], list[int]]:
     """One table for all tasks (those with the same data share its rows), and each task's rows in it."""
-    tables: dict[int, Table] = {}
-    offsets: dict[int, int] = {}
-    rows, offset, segments = [], 0, list[int]()
+    loaded: list[list[Domain]] = []
+    rows, segments = [], list[int]()
     for task in tasks:
         domains = task.load()
-        if id(domains) not in offsets:
-            tables[id(domains)] = table_of(domains, device)
-            offsets[id(domains)] = offset
-            offset += sum(len(domain.labels) for domain in domains)
-        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offsets[id(domains)])
+        if not any(domains is other for other in loaded):
+            loaded.append(domains)
+        before = loaded[: next(place for place, other in enumerate(loaded) if other is domains)]
+        offset = sum(len(domain.labels) for other in before for domain in other)
+        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset)
         rows.append(mine)
-    table = Table(*(torch.cat(parts) for parts in zip(*tables.values(), strict=True)))
-    return table, rows, segments
+    return table_of([domain for domains in loaded for domain in domains], device), rows, segments
 
 
 def _all_linear(network: Network) -> bool:
