@@ -1,7 +1,7 @@
 """Small problems that tests share."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -110,8 +110,3 @@ def trial(algorithm: Algorithm, dataset: str = "RotatedDigits", **options: Any) 
         "evaluate_every": 10,
     }
     return Trial(dataset=dataset, algorithm=algorithm, **defaults | options)
-
-
-def reduced(function: Callable[[torch.Tensor], torch.Tensor], tree: trees.Tree) -> torch.Tensor:
-    """One number of a tree: the sum over leaves of a function's sums."""
-    return torch.stack([function(leaf).sum() for leaf in trees.leaves(tree)]).sum()

@@ -121,3 +121,53 @@ def test_a_head_that_is_not_there_is_refused():
 def test_too_few_domains_are_refused():
     with pytest.raises(UsageError, match="at least 2 domains"):
         Learner(Plain(), Fish()).step(pairs()[:1])
+
+
+def test_layers_in_evaluation_mode_stay_in_it():
+    """The usual way to freeze batch norm."""
+    module = Plain(norm=True)
+    module.norm.eval()
+    before = module.norm.running_mean.clone()
+    learner = Learner(module, POGM())
+    learner.step(pairs())
+    assert not module.norm.training
+    assert torch.equal(module.norm.running_mean, before)
+    module.train()
+    learner.step(pairs())
+    assert not torch.equal(module.norm.running_mean, before), "and follow the module when it changes"
+
+
+def test_weights_that_are_loaded_between_steps_count():
+    module, other = Plain(), Plain()
+    learner = Learner(module, ERM(), lr=1e-4)
+    learner.step(pairs())
+    module.load_state_dict(other.state_dict())
+    learner.step(pairs())
+    assert (module.fc.weight - other.fc.weight).abs().max() < 1e-3
+
+
+def test_a_head_that_is_not_the_last_thing_is_refused():
+    class Odd(Plain):
+        def forward(self, x):
+            return 3 * torch.relu(super().forward(x))
+
+    with pytest.raises(UsageError, match="last thing"):
+        Learner(Odd(), POGM(), head="fc").step(pairs())
+
+
+def test_a_modifier_sees_the_network():
+    seen = []
+
+    class Watching(Mixup):
+        def network(self, network):
+            seen.append(network)
+            return network
+
+    Learner(Plain(), ERM(), modifiers=[Watching()]).step(pairs())
+    assert len(seen) == 1
+
+
+def test_a_frozen_bias_of_the_head_is_no_obstacle_for_fishr():
+    module = Plain()
+    module.fc.bias.requires_grad_(False)
+    assert Learner(module, Fishr(penalty_anneal_iters=0), head="fc").step(pairs())["loss"].isfinite()

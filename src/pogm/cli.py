@@ -94,7 +94,8 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--steps", type=int, help="minibatches of each domain (default: the dataset's)")
     sub.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the dataset's)")
-    sub.add_argument("--seed", type=int, default=0, help="of data, weights and minibatches (default 0)")
+    sub.add_argument("--seed", type=int, default=0, help="of weights, minibatches and all else (default 0)")
+    sub.add_argument("--data-seed", type=int, help="of the data's construction (default: the seed)")
     sub.add_argument("--trial-seed", type=int, help="of the train/validation split (default: the seed)")
     sub.add_argument("--precision", default="fp32", help="fp32, tf32, bf16 or fp64 (default fp32); recorded")
     sub.add_argument(
@@ -163,6 +164,7 @@ def run_one(options: argparse.Namespace) -> int:
         steps=options.steps,
         evaluate_every=options.evaluate_every,
         seed=options.seed,
+        data_seed=options.data_seed,
         trial_seed=options.trial_seed,
         precision=options.precision,
         probe_every=options.probe_every,

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
 from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
-from pogm.core.state import Metrics, State
+from pogm.core.state import Metrics, Purpose, State
+from pogm.core.trees import Params
 from pogm.engine.domains import gradient, in_a_loop
 from pogm.modifiers.base import Modifier
 
@@ -22,9 +24,9 @@ Pairs = Sequence[tuple[Tensor, Tensor]]  # one (x, y) per domain, all of the sam
 class Learner:
     """Trains a module of yours with an algorithm of ours, one minibatch of every domain at a time.
 
-    The module's own weights are updated in place, so everything else you do with it keeps working. Parameters
-    that do not require a gradient stay as they are. ``head`` names the last layer, for algorithms that look at
-    the classifier apart from the features.
+    The module stays yours: its weights are read before a step and written after it, in place, so that loading a
+    checkpoint, freezing layers (``requires_grad`` and ``eval``) and everything else you do with it keeps working.
+    ``head`` names the last layer, for algorithms that look at the classifier apart from the features.
     """
 
     def __init__(
@@ -46,7 +48,12 @@ class Learner:
         self._seed = seed
         self._waiting: list[Batch] = []
         self._seen = 0
-        self._network, self._names = _network(module, head)
+        self._head = head
+        self._network = _network(module, head)
+        names = [*dict(self._network.named_parameters()), *dict(self._network.named_buffers())]
+        self._names = {name: _own_name(name, head) for name in names}
+        for modifier in self.modifiers:
+            self._network = modifier.network(self._network)
 
     def step(self, batches: Pairs | Batch) -> Metrics | None:
         """Learn from one minibatch of each domain.
@@ -56,78 +63,97 @@ class Learner:
         """
         batch = _stacked(batches)
         if self.state is None:
-            self._start(batch)
-        assert self.state is not None
+            self.state, self._problem = self._start(batch)
         for place, modifier in enumerate(self.modifiers):
-            key = random.fold(random.fold(self.state.key, self._seen), place)
+            key = random.fold(self.state.random_key(Purpose.MODIFIER, self._seen), place)
             batch = modifier.batch(batch, key, self._problem.num_classes)
         self._seen += 1
         self._waiting.append(batch)
         if len(self._waiting) < self.algorithm.minibatches:
             return None
+
         waiting, self._waiting = self._waiting, []
-        self._network.train(self.module.training)
+        self._take_modes()
+        problem = replace(self._problem, live=live_buffers(self._network))
+        params, buffers = self._tensors()
         with torch.no_grad():
-            self.state, metrics = self.algorithm.step(self.state, waiting, self._problem)
-            self._write_back(self.state)
+            before = self.state._replace(params=params, buffers=buffers)
+            self.state, metrics = self.algorithm.step(before, waiting, problem)
+            self._write_back(self.state, problem)
         return metrics
 
-    def _start(self, batch: Batch) -> None:
+    def _start(self, batch: Batch) -> tuple[State, Problem]:
         count = batch.y.shape[0]
         if count < self.algorithm.min_domains:
             raise UsageError(
                 f"Expected minibatches of at least {self.algorithm.min_domains} domains for "
                 f"{type(self.algorithm).__name__}; found {count}. Pass one (x, y) per domain."
             )
-        training = self.module.training
-        with torch.no_grad():
-            logits = self.module.eval()(batch.x[0, :1])
-        self.module.train(training)
-        self._network.train(training)
-        self._problem = Problem(
+        problem = Problem(
             network=self._network,
             optimizer=self._optimizer,
             num_domains=count,
-            num_classes=logits.shape[-1],
+            num_classes=self._classes(batch.x[0, :2]),
             gradient=gradient,
             each_domain=in_a_loop,
-            penalties=tuple(modifier.penalty for modifier in self.modifiers),
-            live=live_buffers(self._network),
+            penalties=Modifier.penalties(self.modifiers),
         )
-        mine = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        trained = {n for n, p in self._network.named_parameters() if mine[self._names[n]].requires_grad}
-        tensors = {name: mine[own].detach().clone() for name, own in self._names.items()}
-        params = {name: leaf for name, leaf in tensors.items() if name in trained}
-        buffers = {name: leaf for name, leaf in tensors.items() if name not in trained}
+        params, buffers = self._tensors()
         key = random.key(self._seed, batch.y.device)
-        self.state = self.algorithm.start(params, buffers, key, self._problem)
+        return self.algorithm.start(params, buffers, key, problem), problem
 
-    def _write_back(self, state: State) -> None:
-        mine = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        for name, leaf in {**state.params, **{n: state.buffers[n] for n in self._problem.live}}.items():
-            mine[self._names[name]].copy_(leaf)
+    def _classes(self, x: Tensor) -> int:
+        """How many there are; and that features and head, put together, are still the module."""
+        ours, theirs = copy.deepcopy(self._network).eval(), copy.deepcopy(self.module).eval()
+        with torch.no_grad():
+            logits, expected = ours(x), theirs(x)
+        if logits.shape != expected.shape or not torch.allclose(logits, expected, rtol=1e-3, atol=1e-5):
+            raise UsageError(
+                f"Expected the head {self._head!r} to be the last thing the module does; found that its outputs are "
+                "not the module's. Name the layer that makes the logits, or leave head out."
+            )
+        return int(logits.shape[-1])
+
+    def _take_modes(self) -> None:
+        """Train and evaluate, layer by layer, as the module does."""
+        modes = {name: layer.training for name, layer in self.module.named_modules()}
+        for name, layer in self._network.named_modules():
+            layer.training = modes.get(_own_name(name, self._head), self.module.training)
+
+    def _own(self) -> Params:
+        return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+
+    def _tensors(self) -> tuple[Params, Params]:
+        """The module's tensors under the network's names: those that are trained, and the others."""
+        own = self._own()
+        tensors = {name: own[mine] for name, mine in self._names.items()}
+        params = {name: leaf.detach() for name, leaf in tensors.items() if leaf.requires_grad}
+        return params, {name: leaf.detach() for name, leaf in tensors.items() if name not in params}
+
+    def _write_back(self, state: State, problem: Problem) -> None:
+        own = self._own()
+        for name, leaf in {**state.params, **problem.live_buffers(state)}.items():
+            own[self._names[name]].copy_(leaf)
 
 
-def _network(module: nn.Module, head: str | None) -> tuple[Network, dict[str, str]]:
-    """The module as features and head, and the module's own name for each of the network's tensors."""
+def _network(module: nn.Module, head: str | None) -> Network:
+    """A copy of the module as features and head."""
     skeleton = copy.deepcopy(module)
-    last: nn.Module = nn.Identity()
-    if head is not None:
-        try:
-            last = skeleton.get_submodule(head)
-        except AttributeError as error:
-            names = ", ".join(name for name, _ in module.named_children())
-            raise UsageError(f"Expected the name of a layer ({names}, ...) as head; found {head!r}.") from error
-        skeleton.set_submodule(head, nn.Identity())
-    network = Network(skeleton, last)
-    tensors = [*dict(network.named_parameters()), *dict(network.named_buffers())]
-    own = {name: _own_name(name, head) for name in tensors}
-    return network, own
+    if head is None:
+        return Network(skeleton, nn.Identity())
+    try:
+        last = skeleton.get_submodule(head)
+    except AttributeError as error:
+        names = ", ".join(name for name, _ in module.named_children())
+        raise UsageError(f"Expected the name of a layer ({names}, ...) as head; found {head!r}.") from error
+    skeleton.set_submodule(head, nn.Identity())
+    return Network(skeleton, last)
 
 
 def _own_name(name: str, head: str | None) -> str:
+    """What the module calls what the network calls ``name``."""
     part, _, rest = name.partition(".")
-    return f"{head}.{rest}" if part == "head" else rest
+    return ".".join(filter(None, (head, rest))) if part == "head" else rest
 
 
 def _stacked(batches: Pairs | Batch) -> Batch:

@@ -9,13 +9,18 @@ from support import assert_close, batches, needs_gpu, no_synchronisation, steps,
 from torch.func import vmap
 
 from pogm.algorithms import Algorithm, all_algorithms
+from pogm.benchmark.trial import Trial
 from pogm.core import trees
 from pogm.core.hyper import fields
+from pogm.engine import checkpoint
 from pogm.engine.domains import by_vmap, in_a_loop
 from pogm.engine.session import Engine, Session
 from pogm.engine.train import train
 
 every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
+
+
+networks = pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:
@@ -65,25 +70,58 @@ def test_the_same_step_twice_gives_the_same_numbers(cls):
     assert_close(steps(eager(cls), 3), steps(eager(cls), 3), 0.0)
 
 
-@every
-def test_batched_trials_equal_single_trials(cls):
-    """Trials that differ in seed, held-out domain and every float hyperparameter run as one."""
+def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
+    """Two that differ in seed, data, split, held-out domain and every float."""
     floats = [f.name for f in fields(cls) if isinstance(f.default, float)]
-    other = dataclasses.replace(eager(cls), **{name: 0.9 * getattr(cls(), name) for name in floats})
-    trials = [
-        trial(eager(cls), precision="fp64", seed=0, test_domains=(0,), probe_every=3),
-        trial(other, precision="fp64", seed=1, test_domains=(3,), probe_every=3),
+    other = dataclasses.replace(eager(cls), **{name: getattr(cls(), name) / 1.1 for name in floats})
+    first = trial(eager(cls), precision="fp64", test_domains=(0,), probe_every=3)
+    small = dataclasses.replace(first.training, network=network, batch_size=4)
+    second = {"seed": 1, "data_seed": 1, "trial_seed": 1, "test_domains": (3,), "algorithm": other}
+    return [
+        dataclasses.replace(first, training=small),
+        dataclasses.replace(first, training=dataclasses.replace(small, lr=1e-3, weight_decay=1e-3), **second),
     ]
-    slower = dataclasses.replace(trials[1].training, lr=1e-3, weight_decay=1e-3)
-    trials[1] = dataclasses.replace(trials[1], training=slower)
+
+
+@every
+@networks
+def test_batched_trials_equal_single_trials(cls, network):
+    trials = two_trials(cls, network)
     together = Session([t.task(None) for t in trials], Engine())
     apart = [Session([t.task(None)], Engine()) for t in trials]
-    for number in range(6):
+    for number in range(5):
         for session in (together, *apart):
             session.step(probing=number % 3 == 0)
     for row, session in enumerate(apart):
         assert_close(trees.index(together.progress, row), session.progress, 1e-8)
         assert together.accuracies()[row] == session.accuracies()[0]
+
+
+@every
+@networks
+def test_domains_by_vmap_equal_domains_in_a_loop_in_a_session(cls, network):
+    task = two_trials(cls, network)[0].task(None)
+    loop, mapped = (Session([task], Engine(domains=domains)) for domains in ("loop", "vmap"))
+    for session in (loop, mapped):
+        for _ in range(3):
+            session.step(probing=True)
+    assert_close(loop.progress, mapped.progress, 1e-8)
+
+
+@every
+def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(cls, tmp_path):
+    """To the last bit, with all that the method keeps."""
+    task = two_trials(cls, "mlp")[0].task(None)
+    whole, first, second = (Session([task], Engine()) for _ in range(3))
+    for number in range(7):
+        whole.step(probing=number % 2 == 0)
+    for number in range(4):
+        first.step(probing=number % 2 == 0)
+    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=0)
+    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    for number in range(4, 7):
+        second.step(probing=number % 2 == 0)
+    assert_close(second.progress, whole.progress, 0.0)
 
 
 @every
@@ -121,10 +159,11 @@ def test_it_learns(cls):
 
 
 @every
+@networks
 @pytest.mark.gpu
 @needs_gpu
-def test_a_step_does_not_synchronise(cls):
-    session = Session([trial(eager(cls), probe_every=1).task(None)], Engine("cuda", capture=False))
+def test_a_step_does_not_synchronise(cls, network):
+    session = Session([two_trials(cls, network)[0].task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step(probing=True)
     with no_synchronisation():
@@ -132,11 +171,12 @@ def test_a_step_does_not_synchronise(cls):
 
 
 @every
+@networks
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("count", [1, 3])
-def test_captured_steps_equal_single_steps_on_the_host(cls, count):
-    trials = [trial(eager(cls), precision="fp64", seed=s, test_domains=(s,), probe_every=2) for s in range(count)]
+@pytest.mark.parametrize("count", [1, 2])
+def test_captured_steps_equal_single_steps_on_the_host(cls, network, count):
+    trials = two_trials(cls, network)[:count]
     captured = Session([t.task(None) for t in trials], Engine("cuda"))
     plain = [Session([t.task(None)], Engine("cpu")) for t in trials]
     for number in range(7):

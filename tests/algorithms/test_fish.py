@@ -57,7 +57,7 @@ def test_to_second_order_the_walk_follows_the_inner_products_of_the_gradients():
     state, problem = toy(fish, lr=rate, domains=2)
     flipped = Batch(batch.x.flip(0), batch.y.flip(0))
     ends = [fish.step(state, [b], problem)[0].params for b in (batch, flipped)]
-    walk = trees.scale(trees.subtract(trees.scale(trees.add(*ends), 0.5), state.params), -1 / rate)
+    walk = trees.map_leaves(lambda a, b, start: (start - (a + b) / 2) / rate, *ends, state.params)
 
     def risk(params, k):
         return problem.model(params, state).risks(one(batch, k))[0]

@@ -32,7 +32,14 @@ def per_sample_variances(problem, state, batch):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("cls", [Fishr, DeepHead])
+class NoBias(Fishr):
+    """Fishr on a linear head without a bias."""
+
+    def build(self, features, width, num_classes, num_domains):
+        return Network(features, nn.Linear(width, num_classes, bias=False))
+
+
+@pytest.mark.parametrize("cls", [Fishr, DeepHead, NoBias])
 def test_variances_are_those_of_per_sample_backward_passes(cls):
     state, problem = toy(cls())
     (batch,) = batches()
@@ -100,6 +107,12 @@ def test_domains_with_the_same_samples_have_no_penalty():
     same = type(batch)(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
     loss = fishr.loss(problem.model(state.params, state), same, state)
     assert loss.metrics["penalty"] < 1e-25
+
+
+def test_a_head_without_a_bias_trains():
+    state, problem = toy(NoBias(penalty_anneal_iters=0))
+    after, _ = NoBias(penalty_anneal_iters=0).step(state, batches(), problem)
+    assert after.memory["variances"].shape == (K, WIDTH * C)
 
 
 def test_a_network_without_a_head_is_refused():

@@ -9,6 +9,7 @@ from torch.func import grad
 
 from pogm import ERM, POGM, pareto
 from pogm.algorithms.base import Algorithm
+from pogm.algorithms.pogm import KappaWarning
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
@@ -282,12 +283,84 @@ def test_live_statistics_become_the_mean_of_the_copies():
         torch.testing.assert_close(after.buffers[name].double(), expected)
 
 
-def test_options_that_contradict_each_other_are_refused():
-    with pytest.raises(UsageError, match="pooled"):
-        POGM(erm_direction="pooled", solver="official")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"solver": "official", "erm_direction": "pooled"},
+        {"erm_direction": "pooled", "nonfinite": "drop"},
+        {"solver": "official", "nonfinite": "drop"},
+        {"solver": "official", "convention": "sqrt"},
+        {"solver": "official", "stationary": "project"},
+    ],
+)
+def test_options_that_are_not_defined_together_are_refused(options):
+    with pytest.raises(UsageError, match=" and ".join(f"{n}={v!r}" for n, v in options.items())):
+        POGM(**options)
+
+
+def test_a_head_is_needed_to_match_the_head():
     state, problem = toy(Headless())
     with pytest.raises(UsageError, match="head"):
         replace(Headless(), scope="classifier").step(state, batches(), problem)
+
+
+def test_the_official_solver_is_reported_with_its_own_gap():
+    pogm = POGM.preset("official")
+    _, _, metrics = one_round(pogm)
+    G = pareto.gramian(trajectories(pogm))
+    mixture, _ = pareto.official_weights(G, 0.5)
+    torch.testing.assert_close(metrics["gap"], pareto.gap(G, mixture, 0.5) / G.diagonal().mean())
+    assert metrics["gap"] > 1e-9, "twenty steps do not get there"
+
+
+def test_a_skipped_round_reports_no_angles():
+    state, problem = toy(POGM())
+    _, metrics = POGM().step(state, broken(1), problem)
+    for name in ("angle", "norm", "worst", "mixture", "gap"):
+        assert metrics[name].isnan().all(), name
+
+
+def test_what_is_reported_without_a_dropped_domain_is_what_the_others_alone_report():
+    pogm = POGM(nonfinite="drop")
+    state, problem = toy(pogm)
+    _, metrics = pogm.step(state, broken(1), problem)
+    rows = trees.map_leaves(lambda leaf: leaf[[0, 2]], trajectories(pogm))
+    G = pareto.gramian(rows)
+    alone = pareto.solve(G, 0.5)
+    torch.testing.assert_close(metrics["worst"], alone.worst)
+    torch.testing.assert_close(metrics["norm"], pareto.length(G, alone.weights))
+    torch.testing.assert_close(metrics["centre_norm"], G.mean().sqrt())
+    torch.testing.assert_close(metrics["angle"][[0, 2]], pareto.angles(G, alone.weights))
+    assert metrics["angle"][1].isnan()
+
+
+def test_the_worst_alignment_is_that_of_the_problem_whatever_the_rescale():
+    values = {one_round(POGM(rescale=rescale))[2]["worst"].item() for rescale in ("none", "official", "norm")}
+    assert max(values) - min(values) < 1e-12
+
+
+def test_an_angle_over_the_head_alone_is_not_called_an_angle():
+    assert "angle" not in one_round(POGM(scope="classifier"))[2]
+
+
+def test_weights_that_would_overflow_are_not_written():
+    pogm = POGM(meta_lr=1e308)
+    state, problem = toy(pogm, lr=1e3)
+    after, _ = pogm.step(state, batches(), problem)
+    assert_close(after.params, state.params, 0.0)
+    assert after.memory["skipped"] == 1
+
+
+def test_domains_that_cancel_each_other_are_counted_as_a_round_without_a_move():
+    pogm = POGM(inner_optimizer="sgd", meta_lr=1.0)
+    state, problem = toy(pogm, lr=0.0 + 1e-300)
+    _, metrics = pogm.step(state, batches(), problem)
+    assert metrics["skipped"] == 1, "trajectories too short to be more than rounding"
+
+
+def test_a_ball_that_reaches_the_origin_is_warned_about():
+    with pytest.warns(KappaWarning, match="from 1 on"):
+        POGM(kappa=1.5)
 
 
 class Headless(POGM):

@@ -105,7 +105,7 @@ def test_json_with_another_type_or_name_is_refused_with_the_field(path, value, m
 
 @pytest.mark.parametrize("values", [None, [], "trial", {}, {"seed": 0}])
 def test_json_that_is_no_trial_is_refused(values):
-    with pytest.raises(UsageError, match=r"Expected a trial with .*fields algorithm, dataset"):
+    with pytest.raises(UsageError, match=r"Expected a trial with .*fields algorithm, data_seed, dataset"):
         Trial.from_json(values)
 
 

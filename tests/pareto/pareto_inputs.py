@@ -102,4 +102,4 @@ def rounding(G: Tensor, mixture: Tensor) -> Tensor:
     """What the rounding of G can do to the relative gap: ν² is only known to 1e-16."""
     G = G / G.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     square = torch.einsum("...i,...ij,...j->...", mixture, G, mixture)
-    return 1e-15 / square.clamp(min=1e-12)
+    return 2e-16 / square.clamp(min=1e-12)

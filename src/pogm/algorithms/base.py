@@ -13,7 +13,7 @@ from pogm.core.hyper import changed, validate
 from pogm.core.model import Model, Network
 from pogm.core.optim import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
-from pogm.core.state import Loss, Metrics, State
+from pogm.core.state import Loss, Metrics, Purpose, State
 from pogm.core.trees import Params
 
 
@@ -94,7 +94,7 @@ class Algorithm:
 
     def random_key(self, state: State, purpose: int = 0) -> Tensor:
         """The key for this step's random numbers."""
-        return random.fold(random.fold(state.key, state.step), purpose)
+        return random.fold(state.random_key(Purpose.ALGORITHM, state.step), purpose)
 
     def predict(self, model: Model, x: Tensor) -> Tensor:
         """The logits at test time."""

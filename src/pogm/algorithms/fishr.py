@@ -57,14 +57,15 @@ class Fishr(Algorithm):
         averages = self.ema * state.memory["variances"] + (1 - self.ema) * variances  # m_k
         corrected = averages / (1 - self.ema)
         spread = (corrected - corrected.mean(0)).square().mean()
-        strength = torch.where(state.step >= self.penalty_anneal_iters, self.penalty, 0.0)  # lambda_t
+        weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * spread, 0.0)  # lambda_t pen
         memory = {"variances": averages.detach()}
-        return Loss(risk + strength * spread, {"nll": risk, "penalty": spread}, memory)
+        return Loss(risk + weighted, {"nll": risk, "penalty": spread}, memory)
 
 
 def gradient_variances(model: Model, z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     """The variance over samples of the head's gradient, entry by entry: [K, weights of the head]."""
-    if isinstance(model.network.get_submodule("head"), nn.Linear):
+    plain = isinstance(model.network.get_submodule("head"), nn.Linear)
+    if plain and {"head.weight", "head.bias"} <= model.params.keys():
         return linear_head_variances(z, logits, y)
     return any_head_variances(model, z, y)
 
@@ -81,10 +82,11 @@ def linear_head_variances(z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
 def any_head_variances(model: Model, z: Tensor, y: Tensor) -> Tensor:
     """Of any head: a gradient per sample."""
     head = {name.removeprefix("head."): leaf for name, leaf in model.params.items() if name.startswith("head.")}
+    frozen = {name.removeprefix("head."): leaf for name, leaf in model.buffers.items() if name.startswith("head.")}
     module = model.network.get_submodule("head")
 
     def sample_loss(weights: Params, z: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(module, weights, (z[None],))
+        logits = functional_call(module, (weights, frozen), (z[None],))
         return cross_entropy(logits[None], y[None, None])[0, 0]
 
     gradients = vmap(vmap(grad(sample_loss), (None, 0, 0)), (None, 0, 0))(head, z, y)

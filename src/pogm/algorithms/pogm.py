@@ -1,5 +1,6 @@
 """Pareto optimal gradient matching, the paper's method."""
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -16,7 +17,13 @@ from pogm.core.optim import SGD, Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params, Tree
-from pogm.pareto import Solution, gramian, official_weights, solve
+from pogm.pareto import Solution, agreement, alignment, angles, gap, gramian, length, official_weights, solve
+
+STILL = 1e-7  # |h_0| below this share of the trajectories' length is rounding error
+
+
+class KappaWarning(UserWarning):
+    """The ball is so large that a step in it need not lower the mean loss."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +72,21 @@ class POGM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        chosen = [
-            f"{name}={value!r}"
-            for name, value, usual in (
-                ("erm_direction", self.erm_direction, "mean"),
-                ("solver", self.solver, "exact"),
-                ("nonfinite", self.nonfinite, "skip"),
-            )
-            if value != usual
-        ]
+        unusual = {
+            "solver": self.solver != "exact",
+            "erm_direction": self.erm_direction != "mean",
+            "nonfinite": self.nonfinite != "skip",
+            "convention": self.convention != "radius" and self.solver == "official",
+            "stationary": self.stationary != "keep" and self.solver == "official",
+        }
+        chosen = [f"{name}={getattr(self, name)!r}" for name, is_so in unusual.items() if is_so]
         if len(chosen) > 1:
             raise UsageError(
-                f"Expected at most one of POGM's erm_direction='pooled', solver='official' and nonfinite='drop', which "
-                f"are not defined together; found {' and '.join(chosen)}. Leave one of them out."
+                f"Expected options of POGM that are defined together; found {' and '.join(chosen)}. Leave one out."
             )
+        if isinstance(self.kappa, float) and self.kappa >= 1:
+            text = f"POGM.kappa={self.kappa:g}: from 1 on, a step may go against the mean of the domains."
+            warnings.warn(text, KappaWarning, stacklevel=3)
 
     @property
     def minibatches(self) -> int:
@@ -114,13 +122,15 @@ class POGM(Algorithm):
 
         G = gramian(self._matched(trajectories))
         finite = self._finite(trajectories, G)
-        accepted = finite.any() if self.nonfinite == "drop" else finite.all()
         trajectories = trees.masked(finite, trajectories)
         G = torch.where(finite & finite[:, None], G, 0.0)
 
         weights, solution = self._weights(G, finite)  # c_i
         direction = self._combined(weights, finite, trajectories)  # d = Σ c_i h_i
         moved = trees.move(state.params, direction, self.meta_lr)  # θ + α d
+        enough = finite.any() if self.nonfinite == "drop" else finite.all()
+        accepted = enough & trees.all_finite(moved)
+        still = self._centre_norm(G, finite) <= STILL * G.diagonal().mean().sqrt()  # h_0 = 0: there is no way to go
 
         sound = finite[: problem.num_domains]
         kept = sound if self.inner_state == "persist" else torch.zeros_like(sound)
@@ -131,11 +141,13 @@ class POGM(Algorithm):
             params=trees.where(accepted, moved, state.params),
             buffers=state.buffers | trees.mean(trees.where(sound & accepted, buffers, per_domain[1])),
             optimizer=inner,
-            memory={"skipped": state.memory["skipped"] + ~accepted},
+            memory={"skipped": state.memory["skipped"] + (~accepted | still)},
             step=state.step + 1,
         )
-        report = {"loss": losses.mean(), "nonfinite": (~sound).double(), "skipped": (~accepted).double()}
-        return after, report | self._metrics(G, weights, solution, problem.num_domains)
+        metrics = self._metrics(G, weights, finite, solution, problem.num_domains)
+        metrics = {name: torch.where(accepted, value, torch.nan) for name, value in metrics.items()}
+        report = {"loss": losses.mean(), "nonfinite": (~sound).double(), "skipped": (~accepted | still).double()}
+        return after, report | metrics
 
     def _train_copy(
         self, state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params, key: Tensor
@@ -162,19 +174,24 @@ class POGM(Algorithm):
             weights = solution.weights
         if self.solver == "official":
             mixture, weights = official_weights(G, self.kappa, rescale=False)
-            solution = solution._replace(mixture=mixture)
+            worst, missed = alignment(G, weights).min(), gap(G, mixture, self.kappa)
+            solution = Solution(mixture, weights, worst, missed, torch.zeros_like(worst, dtype=torch.bool))
 
         if self.rescale == "official":
             weights = weights / (1 + self.kappa**2)
         elif self.rescale == "norm":
-            norm = _norm(weights, G)
+            norm = length(G, weights)
             weights = torch.where(norm > 0, weights * self._centre_norm(G) / norm, weights)
-        # What was dropped is zero here: the mean of the others is the mean of all, times K over their number.
-        return weights * (len(finite) / finite.sum().clamp(min=1)), solution
+        return weights * self._share(finite), solution
 
-    def _centre_norm(self, G: Tensor) -> Tensor:
+    def _share(self, finite: Tensor) -> Tensor:
+        """What was dropped is zero in G: the mean of the others is the mean of all, times K over their number."""
+        return len(finite) / finite.sum().clamp(min=1)
+
+    def _centre_norm(self, G: Tensor, finite: Tensor | None = None) -> Tensor:
         """|h_0|."""
-        return (G[-1, -1] if self.erm_direction == "pooled" else G.mean()).clamp(min=0).sqrt()
+        norm = (G[-1, -1] if self.erm_direction == "pooled" else G.mean()).clamp(min=0).sqrt()
+        return norm if finite is None else norm * self._share(finite)
 
     def _combined(self, weights: Tensor, finite: Tensor, trajectories: Params) -> Params:
         """d = Σ_i c_i h_i. Where only the head is matched, the features follow h_0."""
@@ -203,24 +220,18 @@ class POGM(Algorithm):
             return G.diagonal().isfinite()
         return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in trajectories.values()]).all(0)
 
-    def _metrics(self, G: Tensor, weights: Tensor, solution: Solution, count: int) -> Metrics:
+    def _metrics(self, G: Tensor, weights: Tensor, finite: Tensor, solution: Solution, count: int) -> Metrics:
         """What the theory speaks of: π, p*, the certificate, and who agrees with whom."""
-        norms, norm = G.diagonal().sqrt(), _norm(weights, G)  # |h_i|, |d|
-        cosines = (G / (norms * norms[:, None]))[:count, :count]  # cos(h_i, h_j); NaN for a zero trajectory
-        pairs = count * (count - 1) or torch.nan  # a domain alone agrees with nobody
-        alignments = (G @ weights)[:count]  # h_i · d
-        return {
+        domains = G[:count, :count]
+        metrics = {
             "mixture": solution.mixture,
-            "worst": alignments.min(),
-            "gap": solution.gap / G.diagonal()[:count].mean(),
+            "worst": solution.worst * self._share(finite),
+            "gap": solution.gap / domains.diagonal().mean(),
             "stationary": solution.stationary.double(),
-            "centre_norm": self._centre_norm(G),
-            "norm": norm,
-            "angle": alignments / (norms[:count] * norm),
-            "agreement": (cosines.sum() - cosines.diagonal().sum()) / pairs,
+            "centre_norm": self._centre_norm(G, finite),
+            "norm": length(G, weights),
+            "agreement": agreement(domains),
         }
-
-
-def _norm(weights: Tensor, G: Tensor) -> Tensor:
-    """|Σ_i weights_i h_i|."""
-    return (weights @ G @ weights).clamp(min=0).sqrt()
+        if self.scope == "all":  # else G does not see the whole step; a probe will
+            metrics["angle"] = angles(G, weights)[:count]
+        return metrics

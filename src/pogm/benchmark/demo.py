@@ -26,6 +26,7 @@ def plan(seeds: int = SEEDS) -> list[Trial]:
         for algorithm, values in sorted(ALGORITHMS.items(), reverse=True):
             for held_out in range(len(dataset.domains)):
                 for seed in range(seeds):
+                    number = seed_hash(name, held_out, seed)
                     trial = Trial(
                         dataset=name,
                         algorithm=algorithm_class(algorithm)(**values),
@@ -33,7 +34,8 @@ def plan(seeds: int = SEEDS) -> list[Trial]:
                         training=dataset.training,
                         steps=dataset.steps,
                         evaluate_every=dataset.evaluate_every,
-                        seed=seed_hash(name, held_out, seed),
+                        seed=number,
+                        data_seed=number,
                         trial_seed=seed,
                         probe_every=1,  # Adam's momentum makes angles at every tenth round look smaller than they are
                     )

@@ -22,11 +22,12 @@ def trial_of(
     steps: int | None = None,
     evaluate_every: int | None = None,
     seed: int = 0,
+    data_seed: int | None = None,
     trial_seed: int | None = None,
     precision: str = "fp32",
     probe_every: int = 0,
 ) -> Trial:
-    """The trial they describe. What is None is the dataset's; ``settings`` are texts such as "kappa=0.1"."""
+    """The trial they describe. What is None is the dataset's, or the seed; ``settings`` are texts like "kappa=0.1"."""
     data = dataset_class(dataset)
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
@@ -47,6 +48,7 @@ def trial_of(
         steps=data.steps if steps is None else steps,
         evaluate_every=data.evaluate_every if evaluate_every is None else evaluate_every,
         seed=seed,
+        data_seed=seed if data_seed is None else data_seed,
         trial_seed=seed if trial_seed is None else trial_seed,
         precision=precision,
         probe_every=probe_every,

@@ -87,7 +87,7 @@ def _train(
         append_record(folder / RECORDS, record)
         on_evaluation(record)
         after = evaluation.step
-        if evaluation.diverged[0] is not None:
+        if evaluation.diverged[0]:
             raise DivergedError(
                 f"Expected finite weights; found NaN or infinity in those of {folder} at step {after}. "
                 "A smaller learning rate (--set lr=...) is the usual cure."
@@ -150,7 +150,7 @@ def _record(trial: Trial, session: Session, evaluation: Evaluation) -> dict[str,
         "metrics": metrics,
         "seconds_per_step": evaluation.seconds_per_step,
         "memory_gb": memory,
-        "status": "ok" if evaluation.diverged[0] is None else "diverged",
+        "status": "diverged" if evaluation.diverged[0] else "ok",
     }
 
 

@@ -24,6 +24,7 @@ LIMITS = {
     "steps": (1, 10**8),
     "evaluate_every": (1, 10**8),
     "seed": (0, 2**63 - 1),
+    "data_seed": (0, 2**63 - 1),
     "trial_seed": (0, 2**63 - 1),
     "hparams_seed": (0, 2**63 - 1),
     "probe_every": (0, 10**8),
@@ -50,7 +51,8 @@ class Trial:
     steps: int
     evaluate_every: int
     modifiers: tuple[Modifier, ...] = ()
-    seed: int = 0  # of the data's construction, the weights and the minibatches
+    seed: int = 0  # of the weights and the minibatches
+    data_seed: int = 0  # of the data's construction, where that is random; in DomainBed's protocol, the seed
     trial_seed: int = 0  # of the split into training and validation images
     hparams_seed: int = 0  # which draw of the search this is; 0 for the defaults
     precision: str = "fp32"
@@ -146,7 +148,7 @@ class Trial:
         return Task(
             algorithm=self.algorithm,
             dataset=dataset_class(self.dataset)(),
-            load=lambda: _loaded(self.dataset, data, self.seed),
+            load=lambda: _loaded(self.dataset, data, self.data_seed),
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,

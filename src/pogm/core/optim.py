@@ -71,7 +71,10 @@ class Adam:
         change = rate.to(flat.dtype) * mean / (square.sqrt() * correction.to(flat.dtype) + self.eps)
 
         pieces = change.split([leaf.numel() for leaf in params.values()])
-        moved = {n: leaf - piece.view(leaf.shape) for (n, leaf), piece in zip(params.items(), pieces, strict=True)}
+        moved = {
+            n: leaf - piece.view(leaf.shape).to(leaf.dtype)
+            for (n, leaf), piece in zip(params.items(), pieces, strict=True)
+        }
         return moved, {"mean": mean, "square": square, "count": count}
 
 

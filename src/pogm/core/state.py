@@ -1,13 +1,23 @@
 """All that a step may change, and what a loss says."""
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from torch import Tensor
 
+from pogm.core import random
 from pogm.core.optim import Optimizer
 from pogm.core.trees import Params, Tree
 
 Metrics = dict[str, Tensor]
+
+
+class Purpose(IntEnum):
+    """What a run's random numbers are for; each has a stream of its own."""
+
+    DATA = 0
+    MODIFIER = 1
+    ALGORITHM = 2
 
 
 class Loss(NamedTuple):
@@ -28,6 +38,10 @@ class State(NamedTuple):
     memory: dict[str, Tensor]  # what a method keeps: moving averages, domain weights, counters
     step: Tensor  # int64: steps taken
     key: Tensor  # int64: the key of the run's random numbers
+
+    def random_key(self, purpose: Purpose, number: Tensor | int) -> Tensor:
+        """The key of the random numbers for a purpose at a step, or for a minibatch."""
+        return random.fold(random.fold(self.key, purpose), number)
 
     def descend(self, gradient: Params, optimizer: Optimizer, loss: Loss) -> "State":
         """The state after one optimizer update along a gradient."""

@@ -35,11 +35,6 @@ def subtract(left: Tree, right: Tree) -> Tree:
     return map_leaves(torch.sub, left, right)
 
 
-def scale(tree: Tree, factor: Tensor | float) -> Tree:
-    """factor · tree, in the tree's own dtype."""
-    return map_leaves(lambda leaf: leaf * _like(factor, leaf), tree)
-
-
 def move(start: Tree, direction: Tree, rate: Tensor | float) -> Tree:
     """start + rate · direction."""
     return map_leaves(lambda a, d: a + _like(rate, a) * d, start, direction)

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core.hyper import Choice, Power, hyper, validate
+from pogm.core.hyper import Power, hyper, validate
 
 
 class Domain(NamedTuple):
@@ -25,7 +25,6 @@ class Training:
     lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)
     weight_decay: float = hyper(0.0, least=0)
     batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # of each domain
-    dropout: float = hyper(0.0, Choice(0.0, 0.1, 0.5), least=0, most=1, draw_as="resnet_dropout")
 
     def __post_init__(self) -> None:
         validate(self)

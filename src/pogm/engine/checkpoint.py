@@ -105,7 +105,7 @@ def _read(path: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, A
 
 def _filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
     """The tree of ``like`` with the tensors of a file; the running totals are as the file has them."""
-    device = like.diverged_at.device
+    device = like.state.step.device
     totals: dict[str, dict[str, Tensor]] = {}
     for name in [name for name in tensors if name.startswith("totals/")]:
         _, metric, kind = name.split("/")

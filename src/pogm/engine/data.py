@@ -23,7 +23,7 @@ class Table(NamedTuple):
 class Rows(NamedTuple):
     """Which rows of the table a trial uses for what."""
 
-    train: Tensor  # [K, longest in part]: rows of each training domain, filled up with its first
+    train: Tensor  # [K, longest in part of any domain]: rows of each training domain, filled up with its first
     sizes: Tensor  # [K]: how many of them count
     evaluate: Tensor  # [N]: rows of every domain and split, in the order of ``segments``
 
@@ -49,16 +49,16 @@ def rows_of(
         start += len(domain.labels)
 
     trained = [inside for number, (inside, _) in enumerate(parts) if number not in test_domains]
-    longest = max(map(len, trained))
+    longest = max(len(inside) for inside, _ in parts)  # of all domains, so that trials that hold out others match
     train = torch.stack([torch.cat([rows, rows[:1].expand(longest - len(rows))]) for rows in trained])
     segments = [len(rows) for pair in parts for rows in pair]
     rows = Rows(train, torch.tensor([len(rows) for rows in trained]), torch.cat([r for pair in parts for r in pair]))
     return Rows(*(part.to(device) for part in rows)), segments
 
 
-def draw(table: Table, rows: Rows, key: Tensor, number: Tensor | int, batch_size: int, dtype: torch.dtype) -> Batch:
-    """Minibatch ``number``: B rows of each training domain, uniform and with replacement."""
-    share = random.uniform(random.fold(key, number), (rows.train.shape[0], batch_size))  # [K, B]
+def draw(table: Table, rows: Rows, key: Tensor, batch_size: int, dtype: torch.dtype) -> Batch:
+    """The minibatch of a key: B rows of each training domain, uniform and with replacement."""
+    share = random.uniform(key, (rows.train.shape[0], batch_size))  # [K, B]
     chosen = rows.train.gather(1, (share * rows.sizes[:, None]).long())
     return Batch(pixels(table.images[chosen], dtype), table.labels[chosen])
 

@@ -13,11 +13,11 @@ from pogm.engine.steps import Setting
 LARGE = 4096  # images a pass
 
 
-def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int]) -> Tensor:
-    """The share of images whose most likely class is the right one, segment by segment."""
+def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], size: int = LARGE) -> Tensor:
+    """The share of images whose most likely class is the right one, segment by segment; ``size`` images a pass."""
     model = setting.problem.model(state.params, state)
     correct = []
-    for part in torch.split(rows.evaluate, LARGE):
+    for part in torch.split(rows.evaluate, size):
         logits = setting.algorithm.predict(model, pixels(setting.table.images[part], setting.dtype))
         correct.append(logits.argmax(-1) == setting.table.labels[part])
     shares = torch.split(torch.cat(correct).double(), segments)
@@ -27,9 +27,11 @@ def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int]) 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """The network in evaluation mode, and without gradients, for a while."""
+    modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        network.train()
+        for module, training in modes.items():
+            module.training = training

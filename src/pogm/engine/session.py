@@ -8,18 +8,22 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from pogm.core import trees
-from pogm.core.errors import UsageError
+from pogm.core.errors import UsageError, unknown
 from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
+from pogm.core.state import State
 from pogm.core.trees import Params
 from pogm.datasets.base import Domain
+from pogm.engine.capture import Captured
 from pogm.engine.data import Rows, Table, rows_of, table_of
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
-from pogm.engine.evaluate import accuracies, evaluating
-from pogm.engine.steps import Captured, Progress, Rates, Setting, Step, batched, single
+from pogm.engine.evaluate import LARGE, accuracies, evaluating
+from pogm.engine.steps import Progress, Rates, Setting, Step, batched, floats_of, single, with_floats
 from pogm.engine.task import Task
+from pogm.modifiers.base import Modifier
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
+DOMAINS = ("auto", "loop", "vmap")
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Engine:
     device: str = "cpu"
     capture: bool = True  # record the step as a CUDA graph, on a GPU
     domains: str = "auto"  # "loop" over them or "vmap" them; auto maps networks of linear layers, which gain by it
+
+    def __post_init__(self) -> None:
+        if self.domains not in DOMAINS:
+            raise unknown("a way to go over domains", self.domains, DOMAINS)
 
     def place(self) -> torch.device:
         """The device, checked."""
@@ -51,23 +59,23 @@ class Session:
         self.tasks = tasks
         self.device = engine.place()
         self.together = len(tasks) > 1
-        first = tasks[0]
-        dtype = torch.float64 if first.precision == "fp64" else torch.float32
-        if self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = first.precision != "fp32"
+        _check_alike(tasks)
+        dtype = _set_precision(tasks[0].precision, self.device)
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
         self.network = networks[0].train().requires_grad_(False)
         table, rows, self.segments = _laid_out(tasks, self.device)
-        self.settings = [self._setting(task, engine, table, dtype) for task in tasks]
+        settings = [self._setting(task, engine, table, dtype) for task in tasks]
         starts = [
             setting.start(_params(network), _buffers(network), task.seed)
-            for setting, network, task in zip(self.settings, networks, tasks, strict=True)
+            for setting, network, task in zip(settings, networks, tasks, strict=True)
         ]
+        self.setting = settings[0]
         self.rows: Rows = trees.stack(rows) if self.together else rows[0]
+        self.floats = trees.stack([floats_of(setting) for setting in settings])
         self.progress: Progress = trees.stack(starts) if self.together else starts[0]
-        step: Step = batched(self.settings, self.rows) if self.together else single(self.settings[0], self.rows)
-        self.step_function = Captured(step) if engine.capture and self.device.type == "cuda" else step
+        step = batched(self.setting, self.rows, self.floats) if self.together else single(self.setting, self.rows)
+        self.advance: Step = Captured(step) if engine.capture and self.device.type == "cuda" else step
 
     def _setting(self, task: Task, engine: Engine, table: Table, dtype: torch.dtype) -> Setting:
         rates = Rates(task.training.lr, task.training.weight_decay)
@@ -79,47 +87,69 @@ class Session:
             num_classes=task.dataset.num_classes,
             gradient=gradient,
             each_domain=by_vmap if mapped else in_a_loop,
-            penalties=task.penalties(),
+            penalties=Modifier.penalties(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
             live=live_buffers(self.network),
         )
-        return Setting(
-            task.algorithm, task.modifiers, rates, problem, table, task.training.batch_size, task.probe, dtype
-        )
+        batch_size = task.training.batch_size
+        return Setting(task.algorithm, task.modifiers, rates, problem, table, batch_size, task.probe, dtype)
 
     def step(self, probing: bool = False) -> None:
         """One round."""
-        self.progress = self.step_function(self.progress, probing)
+        self.progress = self.advance(self.progress, probing)
 
     def accuracies(self) -> list[list[float]]:
         """Of every task: the accuracy on each segment."""
+
+        def of_one(state: State, rows: Rows, floats: dict[str, Tensor]) -> Tensor:
+            size = max(LARGE // len(self.tasks), 1)
+            return accuracies(with_floats(self.setting, floats), state, rows, self.segments, size)
+
         with evaluating(self.network):
-            if not self.together:
-                result = accuracies(self.settings[0], self.progress.state, self.rows, self.segments)[None]
+            if self.together:
+                result = vmap(of_one)(self.progress.state, self.rows, self.floats)
             else:
-                result = vmap(self._accuracies_of_one)(self.progress.state, self.rows)
+                result = accuracies(self.setting, self.progress.state, self.rows, self.segments)[None]
         numbers: list[list[float]] = result.tolist()
         return numbers
 
-    def _accuracies_of_one(self, state: "trees.Tree", rows: Rows) -> Tensor:
-        return accuracies(self.settings[0], state, rows, self.segments)
-
     def fetch_metrics(self) -> list[dict[str, float | list[float]]]:
-        """Of every task: the mean of each metric since the last fetch. The only other place that waits for the GPU."""
+        """Of every task: the mean of each metric since the last fetch."""
         means = {name: (t["sum"] / t["count"]).cpu() for name, t in self.progress.totals.items()}
         self.progress = self.progress._replace(totals=trees.map_leaves(torch.zeros_like, self.progress.totals))
         rows = range(len(self.tasks)) if self.together else [...]
         return [{name: value[row].tolist() for name, value in means.items()} for row in rows]
 
-    def diverged(self) -> list[int | None]:
-        """Of every task: the step at which its weights stopped being finite numbers, or None."""
-        finite = (
-            vmap(trees.all_finite)(self.progress.state.params)
-            if self.together
-            else (trees.all_finite(self.progress.state.params)[None])
+    def diverged(self) -> list[bool]:
+        """Of every task: whether its weights have left the finite numbers."""
+        params = self.progress.state.params
+        finite = vmap(trees.all_finite)(params) if self.together else trees.all_finite(params)[None]
+        return [not fine for fine in finite.tolist()]
+
+
+def _check_alike(tasks: Sequence[Task]) -> None:
+    """What is not a float may shape the computation, so it must be the same for all."""
+    first = tasks[0].shape()
+    for task in tasks:
+        other = task.shape()
+        differing = [name for name in first.keys() | other.keys() if first.get(name) != other.get(name)]
+        if differing:
+            raise UsageError(
+                "Expected trials that train as one to differ in floats, seeds and held-out domains alone; found "
+                f"different values of {', '.join(sorted(differing))}. Train them apart."
+            )
+
+
+def _set_precision(precision: str, device: torch.device) -> torch.dtype:
+    """Prepare the device for a precision; the type of the weights."""
+    if precision == "tf32" and device.type != "cuda":
+        raise UsageError(
+            "Expected a GPU for precision tf32, which is a mode of its matrix units; found a CPU. Pass fp32."
         )
-        when = self.progress.diverged_at.reshape(-1)
-        return [None if fine else step for fine, step in zip(finite.tolist(), when.tolist(), strict=True)]
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+        torch.backends.cudnn.deterministic = True
+    return torch.float64 if precision == "fp64" else torch.float32
 
 
 def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[Table, list[Rows], list[int]]:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pogm.algorithms.base import Algorithm
-from pogm.core.model import Network, Penalty
+from pogm.core.hyper import fields
+from pogm.core.model import Network
 from pogm.datasets.base import Domain, DomainDataset, Training
+from pogm.datasets.splits import seed_hash
 from pogm.modifiers.base import Modifier
 from pogm.networks import build_features
 from pogm.probes.angle import AngleProbe
@@ -36,13 +39,18 @@ class Task:
     def build_network(self) -> Network:
         """The network with its first weights, which the seed decides and nothing else."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            features, width = build_features(self.training.network, self.dataset.input_shape, self.training.dropout)
+            torch.manual_seed(seed_hash("weights", self.seed))  # not the stream that data of this seed were dealt by
+            features, width = build_features(self.training.network, self.dataset.input_shape)
             network = self.algorithm.build(features, width, self.dataset.num_classes, self.num_domains)
-        for modifier in self.modifiers:
-            network = modifier.network(network)
+            for modifier in self.modifiers:
+                network = modifier.network(network)
         return network
 
-    def penalties(self) -> tuple[Penalty, ...]:
-        """What the modifiers add to a risk."""
-        return tuple(m.penalty for m in self.modifiers if type(m).penalty is not Modifier.penalty)
+    def shape(self) -> dict[str, Any]:
+        """All that tasks must share to train as one: everything but floats, seeds and which domains are held out."""
+        shape = {"dataset": type(self.dataset), "held out": len(self.test_domains), "probe": self.probe}
+        for part in (self.algorithm, *self.modifiers, self.training):
+            shape[type(part).__name__] = type(part)
+            values = {field.name: getattr(part, field.name) for field in fields(part)}
+            shape |= {f"{type(part).__name__}.{n}": v for n, v in values.items() if not isinstance(v, float)}
+        return shape | {"precision": self.precision}

@@ -28,7 +28,7 @@ class Evaluation:
     step: int
     accuracies: list[list[float]]
     metrics: list[dict[str, float | list[float]]]
-    diverged: list[int | None]
+    diverged: list[bool]  # whether its weights have left the finite numbers
     seconds_per_step: float | None  # None where no minibatch was trained on since the last evaluation
 
 

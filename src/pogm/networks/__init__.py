@@ -1,4 +1,4 @@
-"""One architecture per file; the folder is the registry. A file has ``build(input_shape, dropout)``."""
+"""One architecture per file; the folder is the registry. A file has ``build(input_shape)``."""
 
 import importlib
 import pkgutil
@@ -13,9 +13,9 @@ def all_networks() -> list[str]:
     return sorted(info.name for info in pkgutil.iter_modules(__path__))
 
 
-def build_features(name: str, input_shape: tuple[int, int, int], dropout: float) -> tuple[nn.Module, int]:
+def build_features(name: str, input_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
     """A featurizer and the number of its outputs."""
     if name not in all_networks():
         raise unknown("a network", name, all_networks())
-    features, width = importlib.import_module(f"{__name__}.{name}").build(input_shape, dropout)
+    features, width = importlib.import_module(f"{__name__}.{name}").build(input_shape)
     return features, width

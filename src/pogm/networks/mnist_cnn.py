@@ -7,8 +7,8 @@ from torch import nn
 WIDTH = 64
 
 
-def build(input_shape: tuple[int, int, int], dropout: float, width: int = WIDTH) -> tuple[nn.Module, int]:
-    """Four blocks of convolution, ReLU and group norm, then the mean over positions; dropout has no place here."""
+def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> tuple[nn.Module, int]:
+    """Four blocks of convolution, ReLU and group norm, then the mean over positions."""
     blocks: OrderedDict[str, nn.Module] = OrderedDict(
         block1=_block(input_shape[0], width),
         block2=_block(width, 2 * width, stride=2),

@@ -8,10 +8,13 @@ tensor([0.1250, 0.3750], dtype=torch.float64)
 """
 
 from pogm.pareto.gramian import gramian as gramian
+from pogm.pareto.measures import agreement as agreement
+from pogm.pareto.measures import alignment as alignment
+from pogm.pareto.measures import angles as angles
+from pogm.pareto.measures import length as length
 from pogm.pareto.mixture import gap as gap
 from pogm.pareto.mixture import mixture as mixture
 from pogm.pareto.official import official_weights as official_weights
 from pogm.pareto.solution import Solution as Solution
 from pogm.pareto.solution import solve as solve
-from pogm.pareto.weights import alignment as alignment
 from pogm.pareto.weights import invariant_weights as invariant_weights

@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 LARGEST = 64  # domains; beyond, tensors are faster
 FAR = 1e6
@@ -51,9 +52,14 @@ def solution(G: Tensor, radius: float, step_radius: float) -> tuple[list[float],
 def applies(G: Tensor, *radii: float | Tensor) -> bool:
     """Whether this is one problem, on a CPU, outside of transforms and graphs."""
     plain = all(isinstance(radius, float | int) and 0 <= radius < math.inf for radius in radii)
-    outside = torch._C._functorch.peek_interpreter_stack() is None and not torch.compiler.is_compiling()
+    outside = not inside_transform()
     square = G.ndim == 2 and G.shape[0] == G.shape[1] and 0 < len(G) <= LARGEST
     return plain and square and G.device.type == "cpu" and outside
+
+
+def inside_transform() -> bool:
+    """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
+    return peek_interpreter_stack() is not None or torch.compiler.is_compiling()
 
 
 def _normalised(G: Tensor) -> tuple[float, list[list[float]], list[float], float]:

@@ -1,6 +1,5 @@
 """Theorem 1: from the inner products of the updates to their weights in the step."""
 
-import torch
 from torch import Tensor
 
 from pogm.pareto.problem import Centre
@@ -25,8 +24,3 @@ def invariant_weights(
     the rounding of the sum. The arguments are those of `pogm.pareto.solve`.
     """
     return solve(G, radius, centre=centre, step_radius=step_radius, stationary=stationary).weights
-
-
-def alignment(G: Tensor, weights: Tensor) -> Tensor:
-    """How far each update agrees with the step d = Σ c_j h_j: h_i·d = (G c)_i, [..., K]."""
-    return (G.to(torch.float64) @ weights.to(torch.float64).unsqueeze(-1)).squeeze(-1)

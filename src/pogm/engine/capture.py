@@ -1,0 +1,59 @@
+"""A step recorded as a CUDA graph, and replayed without the host."""
+
+import torch
+
+from pogm.core import trees
+from pogm.engine.steps import Progress, Step
+
+
+class Captured:
+    """A step as a CUDA graph: recorded once, then replayed without the host.
+
+    The graph and every tensor it touches live as long as this object.
+    """
+
+    def __init__(self, step: Step):
+        self.step = step
+        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self.progress: Progress | None = None
+
+    def __call__(self, progress: Progress, probing: bool) -> Progress:
+        """Replay on this object's own copy of the progress, which is copied in only when it is another one."""
+        if self.progress is None:
+            self._prepare(progress)
+        if progress is not self.progress:
+            self._load(progress)
+        if probing not in self.graphs:
+            self._record(probing)
+        self.graphs[probing].replay()
+        assert self.progress is not None
+        return self.progress
+
+    def _prepare(self, progress: Progress) -> None:
+        """A first step, thrown away, tells which metrics there are."""
+        totals = self.step(progress._replace(totals={}), True).totals
+        zeros = trees.map_leaves(torch.zeros_like, totals)
+        self.progress = trees.map_leaves(torch.clone, progress._replace(totals=zeros))
+
+    def _load(self, progress: Progress) -> None:
+        assert self.progress is not None
+        for name, sums in self.progress.totals.items():
+            for kind, total in sums.items():
+                known = progress.totals.get(name)
+                total.copy_(known[kind]) if known else total.zero_()
+        for mine, theirs in ((self.progress.state, progress.state), (self.progress.probe, progress.probe)):
+            trees.map_leaves(lambda a, b: a.copy_(b), mine, theirs)
+
+    def _record(self, probing: bool) -> None:
+        assert self.progress is not None
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # lets libraries choose their kernels before they are recorded
+                self.step(self.progress, probing)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            after = self.step(self.progress, probing)
+            trees.map_leaves(lambda mine, new: mine.copy_(new), self.progress, after)
+        self.graphs[probing] = graph
