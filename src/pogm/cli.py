@@ -1,4 +1,4 @@
-"""The command line: ``pogm demo | run | resume | report | list``."""
+"""The command line: ``pogm demo | run | sweep | status | resume | report | list``."""
 
 import argparse
 import math
@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pogm import __version__
 from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.demo import plan
+from pogm.benchmark.estimate import Estimate, duration, estimates
 from pogm.benchmark.executors import cores, run_all
 from pogm.benchmark.folder import load_trial, make_folder
 from pogm.benchmark.options import trial_of
@@ -22,6 +24,7 @@ from pogm.benchmark.records import read_runs
 from pogm.benchmark.report import write_picture, write_report
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.selection import SELECTIONS
+from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
 from pogm.benchmark.tables import averages_table, dataset_table, tables_csv
 from pogm.core.errors import DataError, PogmError, UsageError
 from pogm.core.files import canonical_json
@@ -30,9 +33,18 @@ from pogm.engine.session import Engine
 EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
+  pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --out runs/sweep
+  pogm status runs/sweep                             how many runs are done, running, failed or waiting
   pogm resume runs/first                             go on after a crash or a Ctrl-C
   pogm report runs                                   tables here, and runs/report.html to look at
   pogm list algorithms                               every method with its defaults and search space
+"""
+
+SWEEP_EPILOG = """examples:
+  pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
+  pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run
+  pogm status runs/sweep
+The same command again, or pogm resume, goes on where it stopped.
 """
 
 RUN_EPILOG = """examples:
@@ -105,9 +117,26 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="print the trial and stop")
     _add_settings(sub)
 
-    sub = command("resume", resume, "example:\n  pogm resume runs/first\n")
-    sub.add_argument("folder", type=Path, help="folder of a run")
-    _add_settings(sub)
+    sub = command("sweep", start_sweep, SWEEP_EPILOG)
+    sub.add_argument("--algorithms", nargs="+", required=True, metavar="NAME", help="see: pogm list algorithms")
+    sub.add_argument("--datasets", nargs="+", required=True, metavar="NAME", help="see: pogm list datasets")
+    sub.add_argument("--with", dest="modifiers", nargs="+", default=[], metavar="MODIFIER", help="on every algorithm")
+    sub.add_argument("--configurations", type=int, default=20, help="of hyperparameters; the first is the defaults")
+    sub.add_argument("--trials", type=int, default=3, help="repetitions with other seeds and splits (default 3)")
+    sub.add_argument("--mode", default="single", help="single: hold out each domain; full: each pair too")
+    sub.add_argument("--steps", type=int, help="minibatches of each domain (default: the dataset's)")
+    sub.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the dataset's)")
+    sub.add_argument("--precision", default="fp32", help="fp32, tf32, bf16 or fp64 (default fp32); recorded")
+    sub.add_argument("--out", type=Path, required=True, help="folder of the sweep")
+    sub.add_argument("--dry-run", action="store_true", help="count the runs, measure a few steps, say hours and memory")
+    _add_driver(sub)
+
+    sub = command("status", show_status, "example:\n  pogm status runs/sweep\n")
+    sub.add_argument("folder", type=Path, help="folder of a sweep")
+
+    sub = command("resume", resume, "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n")
+    sub.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
+    _add_driver(sub)
 
     sub = command("report", report, "example:\n  pogm report runs/demo\n  pogm report runs --format csv > table.csv\n")
     sub.add_argument("folders", type=Path, nargs="+", metavar="folder", help="folders with runs, at any depth")
@@ -117,6 +146,12 @@ def parser() -> argparse.ArgumentParser:
     sub = command("list", list_things, "example:\n  pogm list algorithms\n")
     sub.add_argument("what", choices=tuple(CATALOGUES))
     return top
+
+
+def _add_driver(sub: Any) -> None:
+    sub.add_argument("--workers", type=int, default=cores(), help="processes of a sweep (default: one per core)")
+    sub.add_argument("--retry-failed", action="store_true", help="run those trials of a sweep again that failed")
+    _add_settings(sub)
 
 
 def _add_settings(sub: Any) -> None:
@@ -178,8 +213,62 @@ def run_one(options: argparse.Namespace) -> int:
     return 0
 
 
+def start_sweep(options: argparse.Namespace) -> int:
+    """Compare algorithms on datasets: every domain held out, several configurations, several trials."""
+    sweep = Sweep(
+        algorithms=tuple(options.algorithms),
+        datasets=tuple(options.datasets),
+        configurations=options.configurations,
+        trials=options.trials,
+        mode=options.mode,
+        modifiers=tuple(options.modifiers),
+        steps=options.steps,
+        evaluate_every=options.evaluate_every,
+        precision=options.precision,
+    )
+    settings = _settings(options)
+    trials = sweep.plan()
+    if options.dry_run:
+        _show_estimates(estimates(trials, settings), len(trials), options.workers)
+        return 0
+    save_sweep(sweep, options.out)
+    return _carry_out(sweep, options.out, settings, options)
+
+
+def _show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
+    for kind in kinds:
+        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
+    total = duration(sum(kind.seconds for kind in kinds) / workers)
+    print(f"{runs} runs, about {total} on {workers} processes.")
+
+
+def _carry_out(sweep: Sweep, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
+    if options.workers < 1:
+        raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
+    outcomes = carry_out(sweep, folder, settings, options.workers, options.retry_failed)
+    failed = [o for o in tracked(outcomes, len(sweep.plan()), "runs") if o.error is not None]
+    for outcome in failed:
+        print(f"pogm: {folder / outcome.trial.id}: {outcome.trial.label} failed: {outcome.error}", file=sys.stderr)
+    _show_tables([folder], "text")
+    _write_html([folder], folder)
+    return 1 if failed else 0
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """Say how many runs of a sweep are done, running, interrupted, failed or waiting."""
+    counts = status(load_sweep(options.folder), options.folder)
+    total: Counter[str] = Counter()
+    for (dataset, label), found in counts.items():
+        total += found
+        print(f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}")
+    print(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
+    return 0
+
+
 def resume(options: argparse.Namespace) -> int:
-    """Go on with a run that was stopped or killed."""
+    """Go on with a run, or a sweep, that was stopped or killed."""
+    if (options.folder / "sweep.json").exists():
+        return _carry_out(load_sweep(options.folder), options.folder, _settings(options), options)
     trial = load_trial(options.folder)
     if (options.folder / "done").exists():
         print(f"{options.folder} is done already.", file=sys.stderr)

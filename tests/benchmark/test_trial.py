@@ -86,7 +86,7 @@ def test_one_training_domain_is_enough_where_the_method_allows_it():
         ("algorithm.kapa", 0.5, "Did you mean 'kappa'?"),
         ("modifiers", [3], "with a name; found 3"),
         ("modifiers", "Mixup", "modifiers of a trial to be of type list"),
-        ("training.lr", [], "Training.lr"),
+        ("training.lr", [], "SmallDigits.lr"),
         ("test_domains", ["0"], "test domains"),
         ("test_domains", "0", "test_domains of a trial to be of type list"),
         ("sede", 0, "a field of a trial .*Did you mean 'seed'?"),

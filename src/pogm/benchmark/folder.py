@@ -1,12 +1,11 @@
 """Whose a run folder is: the file that says which trial lives there, and the checks before anyone writes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pogm.benchmark.trial import Trial, differences
 from pogm.core.errors import UsageError
-from pogm.core.files import LOCK, is_empty, read_json, write_whole
+from pogm.core.files import LOCK, is_empty, read_json, readable_json, write_whole
 from pogm.datasets import dataset_class
 
 SCHEMA = 1
@@ -81,6 +80,4 @@ def _description(trial: Trial) -> dict[str, Any]:
 def describe(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
     """Make the folder this trial's, if it is not yet."""
     if not (folder / TRIAL).exists():
-        content = _description(trial) | {"provenance": provenance}
-        text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
-        write_whole(folder / TRIAL, text.encode() + b"\n")
+        write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": provenance}))

@@ -135,7 +135,7 @@ class Trial:
             | {
                 "algorithm": _made(algorithm_class, values["algorithm"]),
                 "modifiers": tuple(_made(modifier_class, modifier) for modifier in values["modifiers"]),
-                "training": changed(Training(), values["training"]),
+                "training": changed(dataset_class(values["dataset"]).training, values["training"]),
                 "test_domains": tuple(values["test_domains"]),
             }
         )

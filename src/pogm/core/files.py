@@ -70,6 +70,11 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def readable_json(value: Any) -> bytes:
+    """The same for a file that people open."""
+    return json.dumps(value, sort_keys=True, indent=2, allow_nan=False).encode() + b"\n"
+
+
 def read_json(path: Path, limit: int = 1 << 20) -> Any:
     """A small JSON file of ours; refuses repeated fields, NaN, other encodings and absurd sizes."""
     size = path.stat().st_size
@@ -127,3 +132,15 @@ def locked(folder: Path) -> Iterator[None]:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether some living process owns the folder."""
+    if not (folder / LOCK).exists():
+        return False
+    with open(folder / LOCK, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

@@ -1,11 +1,10 @@
 """Colored digits, small enough to come with the package."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from pogm.datasets.base import Domain, DomainDataset
 from pogm.datasets.coloring import COLOR_NOISE, colored
-from pogm.datasets.digits import EMBEDDED, read_digits
+from pogm.datasets.digits import SmallDigits, read_digits
 
 
 class ColoredDigits(DomainDataset):
@@ -22,7 +21,7 @@ class ColoredDigits(DomainDataset):
     domains = tuple(COLOR_NOISE)
     num_classes = 2
     input_shape = (2, 8, 8)
-    training = replace(EMBEDDED, lr=1.5e-3)
+    training = SmallDigits(lr=1.5e-3)
     steps = 201
     evaluate_every = 20
     embedded = True

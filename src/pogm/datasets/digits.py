@@ -1,11 +1,21 @@
 """The digits that the embedded datasets are made of: 1,797 handwritten ones, 8×8, that scikit-learn ships."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from pogm.core.hyper import Power, hyper
 from pogm.datasets.base import Training
 
-EMBEDDED = Training(network="mlp", batch_size=32)  # learns these in a second on a CPU
+
+@dataclass(frozen=True)
+class SmallDigits(Training):
+    """What learns 8×8 digits in a second on a CPU, and ranges around it: DomainBed's are meant for larger images."""
+
+    network: str = hyper("mlp")
+    lr: float = hyper(3e-3, Power(10, -3.5, -2), above=0)
+    batch_size: int = hyper(32, Power(2, 3, 6, integer=True), least=1)
 
 
 def read_digits() -> tuple[Tensor, Tensor]:

@@ -1,10 +1,9 @@
 """Rotated digits, small enough to come with the package."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from pogm.datasets.base import Domain, DomainDataset
-from pogm.datasets.digits import EMBEDDED, read_digits
+from pogm.datasets.digits import SmallDigits, read_digits
 from pogm.datasets.rotation import ANGLES, rotated
 
 
@@ -22,7 +21,7 @@ class RotatedDigits(DomainDataset):
     domains = ANGLES
     num_classes = 10
     input_shape = (1, 8, 8)
-    training = replace(EMBEDDED, lr=5e-3)
+    training = SmallDigits(lr=5e-3)
     steps = 151
     evaluate_every = 15
     embedded = True

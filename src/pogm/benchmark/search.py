@@ -1,0 +1,26 @@
+"""Random search with DomainBed's seeds: a value depends on the configuration, the trial and its own name alone."""
+
+from typing import Any
+
+import numpy as np
+
+from pogm.core.hyper import Space, changed, fields
+from pogm.datasets.splits import seed_hash
+
+
+def configuration(settings: Any, hparams_seed: int, trial_seed: int) -> Any:
+    """The hyperparameters of a configuration: number 0 is the defaults, the others are drawn from their spaces."""
+    if hparams_seed == 0:
+        return settings
+    spaces = {field.name: field for field in fields(settings) if field.metadata.get("space")}
+    values = {
+        name: drawn(field.metadata["space"], field.metadata["draw_as"] or name, hparams_seed, trial_seed)
+        for name, field in spaces.items()
+    }
+    return changed(settings, values)
+
+
+def drawn(space: Space, name: str, hparams_seed: int, trial_seed: int) -> Any:
+    """One value. The name enters the seed, so that adding a hyperparameter does not change the others."""
+    seed = seed_hash(seed_hash(hparams_seed, trial_seed), name)
+    return space.draw(np.random.RandomState(seed))
