@@ -51,9 +51,12 @@ def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish
 
 
 def test_a_folder_in_use_is_reported_and_nothing_is_written_to_it(tmp_path):
-    with locked(tmp_path):
-        assert f"in use by process {os.getpid()}" in executors._work(trial(ERM()), tmp_path, Settings())
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    one = trial(ERM())
+    (tmp_path / one.id).mkdir()
+    with locked(tmp_path / one.id):
+        (error,) = executors._work([one], tmp_path, Settings())
+    assert f"in use by process {os.getpid()}" in error
+    assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
 
 
 def test_a_consumer_that_stops_early_leaves_no_process_behind(tmp_path):

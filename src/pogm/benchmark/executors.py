@@ -1,4 +1,4 @@
-"""Carrying out many trials: here, in as many processes as there are cores."""
+"""Carrying out many trials here: in as many processes as there are cores, or as batches on a GPU."""
 
 import multiprocessing
 import os
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pogm.benchmark.run import Settings, run
+from pogm.benchmark.together import groups_of, run_together
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import PogmError
 
 ATTEMPTS = 3  # for a trial whose process died
+TOGETHER = 16  # trials in a batch, at most
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Outcome:
 def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: int | None = None) -> Iterator[Outcome]:
     """Run every trial in ``root/<its id>``, giving each outcome as it comes. Finished trials are not run again.
 
-    A trial whose process dies is tried again, from its last checkpoint; the others do not notice.
+    On a CPU a trial has a process to itself, and gives the bits that it would give alone. On a GPU new trials that
+    differ in floats, seeds and held-out domains train as one batch, and the batches take turns. A trial whose process
+    dies is tried again, alone, from its last checkpoint; the others do not notice.
     """
     waiting = []
     for trial in trials:
@@ -39,28 +43,32 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
             yield Outcome(trial)
         else:
             waiting.append(trial)
-    waiting.reverse()  # the first is taken from the end
+    on_gpu = settings.engine.place().type == "cuda"
+    jobs = _batches(waiting, root) if on_gpu else [[trial] for trial in waiting]
+    jobs.reverse()  # the first is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[_Worker] = []
     busy: dict[Any, _Worker] = {}
     try:
-        idle += [_Worker() for _ in range(min(workers or cores(), len(waiting)))]
-        while waiting or busy:
-            while waiting and idle:
+        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or cores(), len(jobs)))]
+        while jobs or busy:
+            while jobs and idle:
                 worker = idle.pop()
                 busy[worker.pipe] = worker
-                worker.begin(waiting.pop(), root, settings)
+                worker.begin(jobs.pop(), root, settings)
             for pipe in wait(list(busy)):
                 worker = busy.pop(pipe)
-                trial, outcome = worker.trial, worker.outcome()
-                idle.append(worker if outcome else worker.replaced())
-                if outcome is None:
+                job, outcomes = worker.job, worker.outcomes()
+                idle.append(worker.replaced() if outcomes is None else worker)
+                if outcomes is not None:
+                    yield from outcomes
+                    continue
+                for trial in job:
                     deaths[trial.id] += 1
                     if deaths[trial.id] < ATTEMPTS:
-                        waiting.append(trial)
-                        continue
-                    outcome = Outcome(trial, f"its process died {ATTEMPTS} times (out of memory, or killed)")
-                yield outcome
+                        jobs.append([trial])
+                    else:
+                        yield Outcome(trial, f"its process died {ATTEMPTS} times (out of memory, or killed)")
     finally:
         crew = [*idle, *busy.values()]
         for worker in crew:
@@ -69,10 +77,16 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
             worker.close()
 
 
+def _batches(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
+    """New trials with their like; those that were begun go on alone."""
+    begun = [trial for trial in trials if (root / trial.id / "trial.json").exists()]
+    return [*groups_of([trial for trial in trials if trial not in begun], TOGETHER), *([trial] for trial in begun)]
+
+
 class _Worker:
     """A process that runs trials, one after the other."""
 
-    trial: Trial
+    job: list[Trial]
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half-alive
@@ -87,18 +101,19 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # so that the end of the process is the end of the pipe
 
-    def begin(self, trial: Trial, root: Path, settings: Settings) -> None:
-        """Hand it a trial."""
-        self.trial = trial
-        with suppress(ConnectionError):  # it died in the meantime, which `outcome` will find
-            self.pipe.send((trial, root / trial.id, settings))
+    def begin(self, job: list[Trial], root: Path, settings: Settings) -> None:
+        """Hand it a trial, or several to train as one."""
+        self.job = job
+        with suppress(ConnectionError):  # it died in the meantime, which `outcomes` will find
+            self.pipe.send((job, root, settings))
 
-    def outcome(self) -> Outcome | None:
-        """What became of the trial; None if the process died over it."""
+    def outcomes(self) -> list[Outcome] | None:
+        """What became of the trials; None if the process died over them."""
         try:
-            return Outcome(self.trial, self.pipe.recv())
+            errors = self.pipe.recv()
         except (EOFError, ConnectionError):
             return None
+        return [Outcome(trial, error) for trial, error in zip(self.job, errors, strict=True)]
 
     def replaced(self) -> "_Worker":
         """A new one in place of one that died."""
@@ -119,15 +134,17 @@ def _serve(pipe: Connection) -> None:
             pipe.send(_work(*pipe.recv()))
 
 
-def _work(trial: Trial, folder: Path, settings: Settings) -> str | None:
-    """Run one trial; what went wrong, in words."""
+def _work(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
+    """Run one trial, or several as one; what went wrong with each, in words."""
     try:
-        run(trial, folder, settings)
+        if len(job) > 1:
+            return run_together(job, root, settings)
+        run(job[0], root / job[0].id, settings)
     except PogmError as error:
-        return str(error)
+        return [str(error)] * len(job)
     except Exception:
-        return traceback.format_exc()
-    return None
+        return [traceback.format_exc()] * len(job)
+    return [None]
 
 
 def cores() -> int:

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shlex
 import signal
 import sys
 import threading
@@ -18,21 +19,27 @@ from pogm.benchmark.trial import Trial
 from pogm.core.errors import DataError, MemoryLimitError, PogmError, StoppedError
 from pogm.core.files import write_whole
 
+FAILED = "failed.json"
+
 
 @contextmanager
 def failure_noted(folder: Path) -> Iterator[None]:
     """Leave the reason in the folder where a run fails, for the report to show; one that was stopped has not."""
-    note = folder / "failed.json"
-    note.unlink(missing_ok=True)
+    (folder / FAILED).unlink(missing_ok=True)
     try:
         yield
     except StoppedError:
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, PogmError) else traceback.format_exc()
-        with suppress(DataError):  # the disk may be what failed
-            write_whole(note, json.dumps({"error": reason}).encode())
+        note_failure(folder, error)
         raise
+
+
+def note_failure(folder: Path, error: Exception) -> None:
+    """Write down why a run failed."""
+    reason = str(error) if isinstance(error, PogmError) else traceback.format_exc()
+    with suppress(DataError):  # the disk may be what failed
+        write_whole(folder / FAILED, json.dumps({"error": reason}).encode())
 
 
 @contextmanager
@@ -65,6 +72,14 @@ class Stop:
     """The signal that asked for an end, if one did."""
 
     signal: int | None = None
+
+    def error(self, folder: Path) -> StoppedError:
+        """The error that ends a run after its checkpoint."""
+        return StoppedError(
+            f"Stopped by {signal.Signals(self.signal or 0).name} in {folder} with a checkpoint. "
+            f"Go on with: pogm resume {shlex.quote(str(folder))}",
+            exit_code=130 if self.signal == signal.SIGINT else 75,
+        )
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """One trial in one folder: started, resumed, stopped, finished."""
 
 import platform
-import shlex
-import signal
 import time
 import warnings
 from collections.abc import Callable
@@ -17,12 +15,13 @@ from pogm.benchmark.folder import check_owner, describe, make_folder
 from pogm.benchmark.guards import Stop, failure_noted, memory_explained, stoppable, threads
 from pogm.benchmark.records import append_record, read_records, record_line
 from pogm.benchmark.trial import Trial
-from pogm.core.errors import DivergedError, IntegrityError, StoppedError
+from pogm.core.errors import DivergedError, IntegrityError
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.datasets import dataset_class
 from pogm.engine import checkpoint
 from pogm.engine.data import SPLITS
 from pogm.engine.session import Engine, Session
+from pogm.engine.steps import Progress
 from pogm.engine.train import Evaluation, train
 
 RECORDS = "records.jsonl"
@@ -60,7 +59,7 @@ def run(
         with locked(folder):
             check_owner(folder, trial)  # again: another run may have come before us
             remove_temporary(folder)
-            describe(folder, trial, _provenance(settings, session))  # from here on, the folder is ours
+            describe(folder, trial, provenance(settings, session))  # from here on, the folder is ours
             with failure_noted(folder), memory_explained(trial):
                 _train(trial, folder, settings, session, stopped, on_evaluation)
 
@@ -77,29 +76,31 @@ def _train(
     saved = time.monotonic()
     for evaluation in train(session, trial.schedule, after=after, stop=lambda: stopped.signal is not None):
         if evaluation is None:
-            _save(folder, session, trial, after)
-            raise StoppedError(
-                f"Stopped by {signal.Signals(stopped.signal or 0).name} in {folder} with a checkpoint. "
-                f"Go on with: pogm resume {shlex.quote(str(folder))}",
-                exit_code=130 if stopped.signal == signal.SIGINT else 75,
-            )
-        record = _record(trial, session, evaluation)
+            save(folder, session.progress, trial, after)
+            raise stopped.error(folder)
+        record = record_of(trial, session, evaluation)
         append_record(folder / RECORDS, record)
         on_evaluation(record)
         after = evaluation.step
         if evaluation.diverged[0]:
-            raise DivergedError(
-                f"Expected finite weights; found NaN or infinity in those of {folder} at step {after}. "
-                "A smaller learning rate (--set lr=...) is the usual cure."
-            )
+            raise diverged(folder, after)
         if time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1:
-            _save(folder, session, trial, after)
+            save(folder, session.progress, trial, after)
             saved = time.monotonic()
-    _save(folder, session, trial, after)
+    save(folder, session.progress, trial, after)
     write_whole(folder / "done", b"done\n")
 
 
-def _provenance(settings: Settings, session: Session) -> dict[str, Any]:
+def diverged(folder: Path, step: int) -> DivergedError:
+    """The error for weights that have left the finite numbers."""
+    return DivergedError(
+        f"Expected finite weights; found NaN or infinity in those of {folder} at step {step}. "
+        "A smaller learning rate (--set lr=...) is the usual cure."
+    )
+
+
+def provenance(settings: Settings, session: Session) -> dict[str, Any]:
+    """What made the numbers of a run."""
     on_gpu = session.device.type == "cuda"
     return {
         "pogm": pogm.__version__,
@@ -131,14 +132,15 @@ def _restore(folder: Path, session: Session, trial: Trial) -> int:
     return after
 
 
-def _save(folder: Path, session: Session, trial: Trial, after: int) -> None:
+def save(folder: Path, progress: Progress, trial: Trial, after: int) -> None:
+    """Write a checkpoint of a trial whose last evaluation was after step ``after``."""
     versions = {"pogm": pogm.__version__, "torch": torch.__version__}
-    checkpoint.save(folder / "checkpoints", session.progress, trial=trial.id, after=after, **versions)
+    checkpoint.save(folder / "checkpoints", progress, trial=trial.id, after=after, **versions)
 
 
-def _record(trial: Trial, session: Session, evaluation: Evaluation) -> dict[str, Any]:
-    """One line of records.jsonl. Segments come domain by domain, split by split."""
-    accuracies, metrics = evaluation.accuracies[0], evaluation.metrics[0]
+def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
+    """One line of records.jsonl, of one trial of a session. Segments come domain by domain, split by split."""
+    accuracies, metrics = evaluation.accuracies[row], evaluation.metrics[row]
     count = len(SPLITS)
     _report_nonfinite(trial, metrics.get("nonfinite"), evaluation.step)
     trained = min(session.segments[::count])  # images in the smallest in part, as DomainBed counts epochs
@@ -150,7 +152,7 @@ def _record(trial: Trial, session: Session, evaluation: Evaluation) -> dict[str,
         "metrics": metrics,
         "seconds_per_step": evaluation.seconds_per_step,
         "memory_gb": memory,
-        "status": "diverged" if evaluation.diverged[0] else "ok",
+        "status": "diverged" if evaluation.diverged[row] else "ok",
     }
 
 

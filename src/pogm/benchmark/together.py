@@ -1,0 +1,77 @@
+"""Like trials as one batch on one GPU, each with a folder of its own, as if it had been alone."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pogm.benchmark.folder import check_owner, describe, make_folder
+from pogm.benchmark.guards import memory_explained, note_failure, stoppable
+from pogm.benchmark.records import append_record
+from pogm.benchmark.run import RECORDS, Settings, diverged, provenance, record_of, save
+from pogm.benchmark.trial import Trial
+from pogm.core import trees
+from pogm.core.files import locked, remove_temporary, write_whole
+from pogm.engine.session import Session
+from pogm.engine.train import train
+
+
+def groups_of(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
+    """Trials that can share a batch, together; in the order in which the first of each came."""
+    alike: dict[str, list[list[Trial]]] = {}
+    groups: list[list[Trial]] = []
+    for trial in trials:
+        shape = str([trial.schedule, *trial.task(None).shape().items()])
+        found = alike.setdefault(shape, [])
+        if not found or len(found[-1]) == most:
+            found.append([])
+            groups.append(found[-1])
+        found[-1].append(trial)
+    return groups
+
+
+def run_together(trials: Sequence[Trial], root: Path, settings: Settings) -> list[str | None]:
+    """Run new trials as one batch, each into ``root/<its id>``; what went wrong with each, if anything did.
+
+    One that diverges is left out of the records from then on, and does not disturb the others. Interrupted, each goes
+    on alone from a checkpoint of its own.
+    """
+    folders = [root / trial.id for trial in trials]
+    errors: list[str | None] = [None] * len(trials)
+    with ExitStack() as held, stoppable() as stopped, memory_explained(trials[0]):
+        session = Session([trial.task(settings.data) for trial in trials], settings.engine)
+        for trial, folder in zip(trials, folders, strict=True):
+            check_owner(folder, trial)
+            make_folder(folder)
+            held.enter_context(locked(folder))
+            remove_temporary(folder)
+            describe(folder, trial, provenance(settings, session))
+
+        after, saved = -1, time.monotonic()
+        going = dict(enumerate(zip(trials, folders, strict=True)))
+        for evaluation in train(session, trials[0].schedule, stop=lambda: stopped.signal is not None):
+            if evaluation is None:
+                _save_all(session, going, after)
+                raise stopped.error(root)
+            after = evaluation.step
+            for row, (trial, folder) in list(going.items()):
+                append_record(folder / RECORDS, record_of(trial, session, evaluation, row))
+                if evaluation.diverged[row]:
+                    error = diverged(folder, after)
+                    note_failure(folder, error)
+                    errors[row] = str(error)
+                    del going[row]
+            if not going:
+                break
+            if time.monotonic() - saved >= settings.checkpoint_seconds and after < trials[0].steps - 1:
+                _save_all(session, going, after)
+                saved = time.monotonic()
+        _save_all(session, going, after)
+        for _, folder in going.values():
+            write_whole(folder / "done", b"done\n")
+    return errors
+
+
+def _save_all(session: Session, going: dict[int, tuple[Trial, Path]], after: int) -> None:
+    for row, (trial, folder) in going.items():
+        save(folder, trees.index(session.progress, row), trial, after)
