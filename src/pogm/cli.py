@@ -1,4 +1,4 @@
-"""The command line: ``pogm demo | run | sweep | status | resume | report | list``."""
+"""The command line: ``pogm demo | run | sweep | status | resume | report | export | list``."""
 
 import argparse
 import math
@@ -14,18 +14,21 @@ from typing import Any
 
 from pogm import __version__
 from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.demo import plan
+from pogm.benchmark.domainbed import export_domainbed
 from pogm.benchmark.estimate import Estimate, duration, estimates
 from pogm.benchmark.executors import cores, run_all
 from pogm.benchmark.folder import load_trial, make_folder
 from pogm.benchmark.options import trial_of
 from pogm.benchmark.progress import EvaluationLines, silence, tracked
+from pogm.benchmark.published import SOURCES, published
 from pogm.benchmark.records import read_runs
 from pogm.benchmark.report import write_picture, write_report
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.selection import SELECTIONS
 from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
-from pogm.benchmark.tables import averages_table, dataset_table, tables_csv
+from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_csv
 from pogm.core.errors import DataError, PogmError, UsageError
 from pogm.core.files import canonical_json
 from pogm.engine.session import Engine
@@ -37,6 +40,7 @@ EPILOG = """examples:
   pogm status runs/sweep                             how many runs are done, running, failed or waiting
   pogm resume runs/first                             go on after a crash or a Ctrl-C
   pogm report runs                                   tables here, and runs/report.html to look at
+  pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
   pogm list algorithms                               every method with its defaults and search space
 """
 
@@ -52,6 +56,13 @@ RUN_EPILOG = """examples:
   pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
   pogm run --dataset RotatedDigits --algorithm POGM --preset official --with Mixup --test-domain 0 --out runs/third
 The same command again goes on where it stopped, and does nothing once the run is done.
+"""
+
+REPORT_EPILOG = """examples:
+  pogm report runs/demo
+  pogm report runs --format csv > table.csv
+  pogm report runs domainbed/sweep                   a DomainBed sweep as it is, beside ours
+  pogm report runs --against paper                   the tables of the paper beside ours, with differences
 """
 
 
@@ -138,10 +149,22 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
     _add_driver(sub)
 
-    sub = command("report", report, "example:\n  pogm report runs/demo\n  pogm report runs --format csv > table.csv\n")
-    sub.add_argument("folders", type=Path, nargs="+", metavar="folder", help="folders with runs, at any depth")
+    sub = command("report", report, REPORT_EPILOG)
+    sub.add_argument(
+        "folders", type=Path, nargs="+", metavar="folder", help="folders with runs, ours or DomainBed's, at any depth"
+    )
     sub.add_argument("--format", choices=("text", "csv", "json", "latex", "html"), default="text")
     sub.add_argument("--out", type=Path, help="where the HTML report goes (default: the first folder)")
+    sub.add_argument(
+        "--against", choices=tuple(SOURCES), help="published results to put beside ours; as csv, these lines alone"
+    )
+
+    sub = command("export", export, "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n")
+    sub.add_argument("folders", type=Path, nargs="+", metavar="folder", help="folders with runs, at any depth")
+    sub.add_argument(
+        "--layout", choices=("domainbed",), default="domainbed", help="whose (default and only: DomainBed)"
+    )
+    sub.add_argument("--out", type=Path, required=True, help="a new folder, one job folder in it for each run")
 
     sub = command("list", list_things, "example:\n  pogm list algorithms\n")
     sub.add_argument("what", choices=tuple(CATALOGUES))
@@ -279,9 +302,16 @@ def resume(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     """Print the tables of finished runs and write the HTML report."""
     if options.format != "html":
-        _show_tables(options.folders, options.format)
+        _show_tables(options.folders, options.format, options.against)
     if options.format in ("text", "html"):
-        _write_html(options.folders, options.out or options.folders[0])
+        _write_html(options.folders, options.out or options.folders[0], options.against)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write finished runs as a DomainBed sweep, for its collector to read."""
+    jobs = export_domainbed(read_runs(*options.folders), options.out)
+    print(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {options.out}", file=sys.stderr)
     return 0
 
 
@@ -304,7 +334,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(data, engine, options.threads, options.checkpoint_seconds)
 
 
-def _show_tables(folders: Sequence[Path], form: str) -> None:
+def _show_tables(folders: Sequence[Path], form: str, against: str | None = None) -> None:
     runs = read_runs(*folders)
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in SELECTIONS]
@@ -313,17 +343,22 @@ def _show_tables(folders: Sequence[Path], form: str) -> None:
     shown = [table for table in tables if not table.empty]
     if not shown:
         raise UsageError(f"Expected finished runs in {', '.join(map(str, folders))}; found none. Resume them first.")
-    if form == "csv":
-        print(tables_csv(shown), end="")
+    beside = compare(runs, published(against)) if against else []
+    if against and not beside:
+        print(f"pogm: Nothing here to compare with {published(against).title}.", file=sys.stderr)
+    everything: list[Table | Comparison] = [*shown, *beside]
+    if form == "csv":  # whose lines all have the same columns: either ours, or ours beside theirs
+        print(comparisons_csv(beside) if against else tables_csv(shown), end="")
     elif form == "json":
-        print("[" + ",\n".join(table.json() for table in shown) + "]")
+        print("[" + ",\n".join(table.json() for table in everything) + "]")
     else:
-        print("\n".join(table.text() if form == "text" else table.latex() for table in shown))
+        print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
 
 
-def _write_html(folders: Sequence[Path], out: Path) -> None:
+def _write_html(folders: Sequence[Path], out: Path, against: str | None = None) -> None:
     runs = read_runs(*folders)
-    path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]))
+    source = published(against) if against else None
+    path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
     write_picture(runs, path.with_name("picture.svg"))
     print(f"Report: {path}", file=sys.stderr)
 

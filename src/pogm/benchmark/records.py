@@ -5,7 +5,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from unicodedata import category
 from pogm.core.errors import DataError
 from pogm.core.faults import fault_point
 
+TRIAL = "trial.json"
 Record = Mapping[str, Any]
 
 
@@ -31,7 +32,7 @@ class Run:
     label: str
     domains: tuple[str, ...]
     records: tuple[Record, ...]  # by step
-    done: bool
+    done: bool  # its records count
     failure: str | None  # why it stopped early, if it said so
     provenance: Mapping[str, Any]
 
@@ -63,8 +64,8 @@ class Run:
     @property
     def status(self) -> str:
         """How it ended, in one word."""
-        if self.done:
-            return "done"
+        if self.done:  # a job of DomainBed's counts even where it stopped early
+            return "done" if self.failure is None else "unfinished"
         if self.diverged:
             return "diverged"
         return "failed" if self.failure is not None else "unfinished"
@@ -146,23 +147,26 @@ def read_records(path: Path) -> tuple[Record, ...]:
 
 
 def read_runs(*folders: Path | str) -> list[Run]:
-    """Every run folder at or below the given ones, ordered by what was run, not by where it lies.
+    """Every run folder at or below the given ones, ours or DomainBed's, ordered by what was run, not by where it lies.
 
-    A `trial.json` that cannot be read is reported as a `RecordWarning`. A trial found twice (a copied
+    A folder that cannot be read is reported as a `RecordWarning`. A trial found twice (a copied
     folder has the same id) counts once, as the copy that got further.
     """
+    from pogm.benchmark import domainbed  # which is written in the terms of this file
+
+    readers: dict[str, Callable[[Path], Run]] = {TRIAL: _read_run, domainbed.RESULTS: domainbed.read_job}
     by_id: dict[str, Run] = {}
-    for folder in _run_folders(folders):
+    for path in _run_files(folders, tuple(readers)):
         try:
-            run = _read_run(folder)
+            run = readers[path.name](path.parent)
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"{folder / 'trial.json'}: run left out ({reason})", RecordWarning, stacklevel=2)
+            warnings.warn(f"{path}: run left out ({reason})", RecordWarning, stacklevel=2)
             continue
         twin = by_id.get(run.id)
         if twin is None or (run.done, len(run.records)) > (twin.done, len(twin.records)):
             by_id[run.id] = run
-    return sorted(by_id.values(), key=_order)
+    return sorted(domainbed.told_apart(by_id.values()), key=_order)
 
 
 def _order(run: Run) -> tuple[object, ...]:
@@ -178,20 +182,22 @@ def _order(run: Run) -> tuple[object, ...]:
     )
 
 
-def _run_folders(folders: tuple[Path | str, ...]) -> list[Path]:
+def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[Path]:
+    """The file that makes a folder a run's; the first of the names, where there are several."""
     found: set[Path] = set()
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise DataError(
                 f"Expected a folder of runs; found nothing at {folder}. "
-                "Pass the folder that `pogm run` or `pogm sweep` wrote to."
+                "Pass the folder that `pogm run`, `pogm sweep` or DomainBed wrote to."
             )
-        found.update(Path(parent) for parent, _, files in os.walk(folder) if "trial.json" in files)
+        for parent, _, files in os.walk(folder):
+            found.update([Path(parent, name) for name in names if name in files][:1])
     return sorted(found)
 
 
 def _read_run(folder: Path) -> Run:
-    saved = _parse((folder / "trial.json").read_bytes())
+    saved = _parse((folder / TRIAL).read_bytes())
     if not isinstance(saved, dict) or not isinstance(saved.get("trial"), dict):
         raise ValueError("expected an object with a trial in it")
     trial, domains = saved["trial"], saved["domains"]

@@ -12,6 +12,8 @@ from statistics import fmean, pstdev
 from pogm import __version__
 from pogm.benchmark import charts
 from pogm.benchmark.charts import Point, Series, escape
+from pogm.benchmark.comparison import HEAD, Comparison, compare
+from pogm.benchmark.published import Source
 from pogm.benchmark.records import Run, accuracy, finite
 from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
 from pogm.benchmark.tables import (
@@ -131,8 +133,12 @@ def write_report(
     *,
     command: str | None = None,
     title: str = "Domain generalization report",
+    against: Source | None = None,
 ) -> Path:
-    """Write the report and return its path; a folder gets a `report.html` inside."""
+    """Write the report and return its path; a folder gets a `report.html` inside.
+
+    With published results to hold against, those come beside ours.
+    """
     runs = list(runs)
     path = Path(path)
     datasets = list(dict.fromkeys(run.dataset for run in runs))
@@ -143,7 +149,7 @@ def write_report(
         links = "".join(f'<li><a href="#dataset-{i}">{escape(name)}</a></li>' for i, name in enumerate(datasets))
         body += [f"<nav><ul>{links}</ul></nav>", _averages(runs)]
     body += [_dataset(runs, name, f"dataset-{i}") for i, name in enumerate(datasets)]
-    body += [_stopped(runs), _trials(runs)]
+    body += [_beside(runs, against), _stopped(runs), _trials(runs)]
     return _write(path / "report.html" if path.is_dir() else path, _page(title, "\n".join(filter(None, body))))
 
 
@@ -264,6 +270,28 @@ def _cell(table: Table, cell: Cell, *, best: bool) -> str:
     return f'<td title="n = {cell.n}">{mean}{error}{marks}</td>'
 
 
+def _beside(runs: Sequence[Run], source: Source | None) -> str:
+    if source is None:
+        return ""
+    shown = "".join(map(_comparison, compare(runs, source))) or '<p class="muted">They have nothing in common.</p>'
+    return f"<section><h2>Beside {escape(source.title)}</h2>{shown}</section>"
+
+
+def _comparison(comparison: Comparison) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEAD)
+    rows = []
+    for pair in comparison.pairs:
+        first, *rest = pair.shown()
+        cells = "".join(f"<td>{escape(text)}</td>" for text in rest)
+        rows.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+    notes = "<br>".join(map(escape, comparison.footnotes))
+    return (
+        f'<figure class="table"><h3>{escape(comparison.selection.title)}</h3><div class="scroll" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<figcaption>{notes}</figcaption></figure>"
+    )
+
+
 def _figures(title: str, by_title: Mapping[str, list[Series]], y_label: str, ceiling: float, reading: str) -> str:
     """Small charts on one scale, with one legend for all; nothing where nothing was measured."""
     drawn = {name: series for name, series in by_title.items() if series}
@@ -303,7 +331,7 @@ def _chosen(chosen: Iterable[tuple[str, Choice]], domains: Sequence[str]) -> str
 def _stopped(runs: Iterable[Run]) -> str:
     rows = []
     for run in runs:
-        if not run.done:
+        if run.status != "done":
             last = f"last record at step {run.records[-1]['step']}" if run.records else "no record"
             why = run.failure or last
             rows.append((run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, run.status, why))

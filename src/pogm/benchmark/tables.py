@@ -129,13 +129,13 @@ class Table:
     def latex(self) -> str:
         """A tabular for the booktabs package, with the best of every column in bold."""
         lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
-        lines += [" & ".join(["Algorithm", *map(_latex, self.columns)]) + r" \\", r"\midrule"]
+        lines += [" & ".join(["Algorithm", *map(latex_text, self.columns)]) + r" \\", r"\midrule"]
         for i, (row, cells) in enumerate(zip(self.rows, self.cells, strict=True)):
             shown = []
             for j, cell in enumerate(cells):
-                number = rf"\textbf{{{_latex(str(cell))}}}" if i in self.best(j) else _latex(str(cell))
-                shown.append(number + _latex(self.marks(cell)))
-            lines.append(" & ".join([_latex(row), *shown]) + r" \\")
+                number = rf"\textbf{{{latex_text(str(cell))}}}" if i in self.best(j) else latex_text(str(cell))
+                shown.append(number + latex_text(self.marks(cell)))
+            lines.append(" & ".join([latex_text(row), *shown]) + r" \\")
         notes = [f"% {printable(note)}" for note in (self.selection.title, self.selection.rule, *self.footnotes)]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
@@ -305,5 +305,6 @@ _LATEX = str.maketrans(
 )
 
 
-def _latex(text: str) -> str:
+def latex_text(text: str) -> str:
+    """Text that LaTeX prints as it is."""
     return printable(text).translate(_LATEX)

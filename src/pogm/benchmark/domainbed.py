@@ -1,0 +1,244 @@
+"""DomainBed's sweep folders, in and out: job folders read as `Run`s, and `Run`s written as job folders.
+
+A job folder holds `results.jsonl` (one record per evaluation, with everything that was asked for in each)
+and, once finished, `done`. Its collector does not ask for `done`: what a killed job had measured counts.
+"""
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from pogm.benchmark.records import Record, RecordWarning, Run, accuracy, read_records
+from pogm.core.errors import UsageError
+from pogm.core.files import canonical_json, digest, is_empty, write_whole
+from pogm.datasets import all_datasets
+from pogm.datasets.splits import HOLDOUT
+
+RESULTS = "results.jsonl"
+LAYOUT = "DomainBed"  # in the provenance of a run that came from there
+SUFFIX = f" ({LAYOUT})"
+
+JOB = (
+    "dataset",
+    "algorithm",
+    "test_envs",
+    "holdout_fraction",
+    "hparams_seed",
+    "data_dir",
+    "task",
+    "trial_seed",
+    "seed",
+)
+JOB_IF_GIVEN = ("steps", "hparams")
+NOT_METRICS = {"args", "domains", "epoch", "hparams", "mem_gb", "nonfinite", "step", "step_time"}
+KNOWN = (  # what its collector prints a table of; other datasets it passes over without a word
+    *("Debug28", "Debug224", "ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita"),
+    *("DomainNet", "SVIRO", "WILDSCamelyon", "WILDSFMoW"),
+)
+
+
+def job_name(args: Mapping[str, Any]) -> str:
+    """The name of a job's folder: MD5 of its arguments as JSON."""
+    hashed = {key: args[key] for key in JOB if key in args}
+    hashed |= {key: args[key] for key in JOB_IF_GIVEN if args.get(key) is not None}
+    return hashlib.md5(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+
+def read_job(folder: Path) -> Run:
+    """A job folder as a run; `ValueError` where its records do not say what was run."""
+    lines = read_records(folder / RESULTS)
+    if not lines:
+        raise ValueError("no whole record")
+    args, hparams = lines[-1].get("args"), lines[-1].get("hparams")
+    if not isinstance(args, dict):
+        raise ValueError("expected DomainBed's records, with args in each")
+    environments = len(list(takewhile(lambda i: f"env{i}_out_acc" in lines[-1], count())))
+    _check(args, environments)
+    finished = (folder / "done").exists()
+    settings = {key: args[key] for key in ("seed", "steps") if args.get(key) is not None}
+    return Run(
+        folder=folder,
+        id=digest(canonical_json({key: value for key, value in args.items() if key != "output_dir"}).encode())[:16],
+        trial={
+            "dataset": args["dataset"],
+            "algorithm": {"name": args["algorithm"], **(hparams if isinstance(hparams, dict) else {})},
+            "test_domains": args["test_envs"],
+            "hparams_seed": args["hparams_seed"],
+            "trial_seed": args["trial_seed"],
+            **settings,
+        },
+        label=args["algorithm"],
+        domains=_domains(args["dataset"], environments, lines[-1].get("domains")),
+        records=tuple(_our_record(line, environments) for line in lines),
+        done=True,
+        failure=None if finished else f"no `done`; counted all the same, as {LAYOUT} does",
+        provenance={"layout": LAYOUT},
+    )
+
+
+def _check(args: Mapping[str, Any], environments: int) -> None:
+    for key, kind in {
+        "dataset": str,
+        "algorithm": str,
+        "hparams_seed": int,
+        "trial_seed": int,
+        "test_envs": list,
+    }.items():
+        if not isinstance(args.get(key), kind):
+            raise ValueError(f"expected {key} of type {kind.__name__} in args, found {args.get(key)!r}")
+    held_out = args["test_envs"]
+    if not held_out or not all(type(i) is int for i in held_out) or not set(held_out) < set(range(environments)):
+        raise ValueError(f"expected test_envs to be some of {environments} environments, found {held_out}")
+
+
+def _domains(dataset: str, environments: int, written: object) -> tuple[str, ...]:
+    """Names that an export of ours wrote down, or our dataset's of that name, or numbers."""
+    if isinstance(written, list) and len(written) == environments and all(isinstance(name, str) for name in written):
+        return tuple(written)
+    known = all_datasets().get(dataset)
+    if known is not None and len(known.domains) == environments:
+        return known.domains
+    return tuple(f"env{i}" for i in range(environments))
+
+
+def _our_record(line: Record, environments: int) -> Record:
+    accuracies = {split: [line.get(f"env{i}_{split}_acc") for i in range(environments)] for split in ("in", "out")}
+    measured = {
+        key: value
+        for key, value in line.items()
+        if key not in NOT_METRICS and not (key.startswith("env") and key.endswith("_acc"))
+    }
+    return {
+        "step": line["step"],
+        "epoch": line.get("epoch"),
+        "accuracy": accuracies,
+        "metrics": measured,
+        "seconds_per_step": line.get("step_time"),
+        "memory_gb": line.get("mem_gb"),
+        "status": "ok",
+    }
+
+
+def told_apart(runs: Iterable[Run]) -> list[Run]:
+    """Runs of both kinds for one table: where ours and DomainBed's share a label, theirs says whose it is.
+
+    They are never two trials of one thing. Jobs without `done` are counted, as there, and a warning says so.
+    """
+    runs = list(runs)
+    theirs = [run for run in runs if _is_theirs(run)]
+    unfinished = [run for run in theirs if run.failure is not None]
+    if unfinished:
+        warnings.warn(
+            f"{unfinished[0].folder.parent}: {len(unfinished)} of {len(theirs)} {LAYOUT} jobs have no `done`; "
+            f"what they measured is counted, as {LAYOUT}'s own collector does",
+            RecordWarning,
+            stacklevel=3,
+        )
+    ours = {run.label for run in runs if not _is_theirs(run)}
+    return [replace(run, label=run.label + SUFFIX) if _is_theirs(run) and run.label in ours else run for run in runs]
+
+
+def _is_theirs(run: Run) -> bool:
+    return run.provenance.get("layout") == LAYOUT
+
+
+def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") -> list[Path]:
+    """Write finished runs as a DomainBed sweep, which its collector reads; the job folders.
+
+    Runs that did not finish are left out, since its collector would count them. `data_dir` goes into the
+    names of the folders, so it is a fixed word unless one is given.
+    """
+    runs = list(runs)
+    finished = {_identity(run): run for run in runs if run.status == "done"}
+    left_out = sum(run.status != "done" for run in runs)
+    if not finished:
+        raise UsageError(f"Expected finished runs to export; found none of {len(runs)}. Resume them first.")
+    if len(finished) + left_out < len(runs):
+        raise UsageError(
+            "Expected runs that differ in dataset, algorithm, test domains or seeds; found some that differ in other "
+            f"settings only, which {LAYOUT}'s collector would take for one run. Export them into two folders."
+        )
+    if folder.exists() and not (folder.is_dir() and is_empty(folder)):
+        raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
+    _warn(finished.values(), left_out)
+    jobs = []
+    for run in finished.values():
+        args = _args(run, data_dir)
+        job = folder / job_name(args)
+        args["output_dir"] = str(job)
+        job.mkdir(parents=True)
+        lines = [json.dumps(_their_record(run, record, args), sort_keys=True) for record in run.records]
+        write_whole(job / RESULTS, "".join(f"{line}\n" for line in lines).encode())
+        write_whole(job / "done", b"done")
+        jobs.append(job)
+    return jobs
+
+
+def _identity(run: Run) -> tuple[object, ...]:
+    return run.dataset, run.label, run.test_domains, run.hparams_seed, run.trial_seed
+
+
+def _warn(runs: Iterable[Run], left_out: int) -> None:
+    if left_out:
+        text = f"Left out {left_out} unfinished run{'s' * (left_out > 1)}: {LAYOUT}'s collector would count them"
+        warnings.warn(text, RecordWarning, stacklevel=3)
+    unknown = sorted({run.dataset for run in runs} - set(KNOWN))
+    if unknown:
+        text = f"{LAYOUT}'s collector prints no table of {', '.join(unknown)}, which it does not know"
+        warnings.warn(text, RecordWarning, stacklevel=3)
+
+
+def _args(run: Run, data_dir: str) -> dict[str, Any]:
+    """What DomainBed's train script would have been asked for; null is its default."""
+    known, steps = all_datasets().get(run.dataset), run.trial.get("steps")
+    return {
+        "algorithm": run.label,
+        "checkpoint_freq": run.trial.get("evaluate_every"),
+        "data_dir": data_dir,
+        "dataset": run.dataset,
+        "holdout_fraction": HOLDOUT,
+        "hparams": None,
+        "hparams_seed": run.hparams_seed,
+        "save_model_every_checkpoint": False,
+        "seed": run.trial.get("seed", 0),
+        "skip_model_save": True,
+        "steps": None if known is not None and known.steps == steps else steps,
+        "task": "domain_generalization",
+        "test_envs": sorted(run.test_domains),
+        "trial_seed": run.trial_seed,
+        "uda_holdout_fraction": 0,
+    }
+
+
+def _their_record(run: Run, record: Record, args: Mapping[str, Any]) -> dict[str, Any]:
+    metrics = {key: value for key, value in (record.get("metrics") or {}).items() if key not in NOT_METRICS}
+    line = metrics | {
+        "step": record["step"],
+        "epoch": record.get("epoch"),
+        "step_time": record.get("seconds_per_step"),
+        "mem_gb": record.get("memory_gb"),
+        "hparams": dict(_hparams(run.trial)),
+        "args": args,
+        "domains": run.domains,  # nobody's but ours: its own records know environments by number
+    }
+    # NaN, which is not JSON, where we have null: its collector computes with these and stops at a null.
+    line |= {
+        f"env{i}_{split}_acc": accuracy(record, split, i) for i in range(len(run.domains)) for split in ("in", "out")
+    }
+    if any(value is None or (isinstance(value, float) and math.isnan(value)) for value in line.values()):
+        line["nonfinite"] = True
+    return line
+
+
+def _hparams(trial: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """All settings in one dictionary, as there; those of modifiers under their name."""
+    yield from (trial.get("training") or {}).items()
+    yield from ((key, value) for key, value in trial["algorithm"].items() if key != "name")
+    for modifier in trial.get("modifiers") or ():
+        yield from ((f"{modifier['name']}.{key}", value) for key, value in modifier.items() if key != "name")
