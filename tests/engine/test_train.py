@@ -92,7 +92,7 @@ def test_a_stop_ends_the_loop_between_two_steps():
     [
         ({"algorithm": POGM(inner_steps=2)}, "POGM.inner_steps"),
         ({"algorithm": ERM()}, "POGM"),
-        ({"training": dataclasses.replace(trial(ERM()).training, batch_size=8)}, "Training.batch_size"),
+        ({"training": dataclasses.replace(trial(ERM()).training, batch_size=8)}, "SmallDigits.batch_size"),
         ({"precision": "fp64"}, "precision"),
         ({"probe_every": 3}, "probe"),
         ({"modifiers": (Mixup(),)}, "Mixup"),

@@ -17,7 +17,7 @@ from pogm.engine.session import PRECISIONS
 from pogm.engine.task import Task
 from pogm.engine.train import Schedule
 from pogm.modifiers import Modifier, modifier_class
-from pogm.networks import all_networks
+from pogm.networks import check_network
 from pogm.probes.angle import AngleProbe
 
 LIMITS = {
@@ -82,8 +82,7 @@ class Trial:
                 )
         if self.precision not in PRECISIONS:
             raise unknown("a precision", self.precision, PRECISIONS)
-        if self.training.network not in all_networks():
-            raise unknown("a network", self.training.network, all_networks())
+        check_network(self.training.network, self.training.weights)
 
     @property
     def train_domains(self) -> tuple[int, ...]:

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from pogm.core import random
 from pogm.core.model import Model, Penalty
 from pogm.core.optim import Optimizer
-from pogm.core.state import Loss, State
+from pogm.core.random_layer import key_buffers
+from pogm.core.state import Loss, Purpose, State
 from pogm.core.trees import Params, Tree
 
 Objective = Callable[[Params], Loss]
@@ -40,9 +43,19 @@ class Problem:
     live: frozenset[str] = field(default_factory=frozenset)  # buffers that a training pass writes to
 
     def model(self, params: Params, state: State) -> Model:
-        """The network with these weights, and the state's buffers: cloned where a pass would write to them."""
+        """The network with these weights and the state's buffers: cloned where a pass would write to them.
+
+        Its random layers get the keys of this step.
+        """
         buffers = {n: b.clone() if n in self.live else b for n, b in state.buffers.items()}
+        for place, name in enumerate(self.keys):
+            buffers[name] = random.fold(state.random_key(Purpose.NETWORK, state.step), place)
         return Model(self.network, params, buffers, autocast=self.autocast, penalties=self.penalties)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The buffers that hold the keys of the network's random layers."""
+        return key_buffers(self.network)
 
     def live_buffers(self, holder: State | Model) -> Params:
         """The buffers that training passes write to: what a model's left there, or a state's."""

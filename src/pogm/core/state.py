@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     DATA = 0
     MODIFIER = 1
     ALGORITHM = 2
+    NETWORK = 3
 
 
 class Loss(NamedTuple):

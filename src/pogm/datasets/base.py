@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core.hyper import Power, hyper, validate
+from pogm.core.hyper import Choice, Power, hyper, validate
 
 
 class Domain(NamedTuple):
@@ -22,6 +22,9 @@ class Training:
     """What the data decides, whatever the algorithm: DomainBed's settings for small images."""
 
     network: str = hyper("mnist_cnn")
+    weights: str = hyper("random")  # or "pretrained", or "sha256:..." for a file with that content
+    freeze_bn: bool = hyper(True)  # keep the running statistics of batch norm
+    dropout: float = hyper(0.0, Choice(0.0, 0.1, 0.5), least=0, most=0.99, draw_as="resnet_dropout")  # of features
     lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)
     weight_decay: float = hyper(0.0, least=0)
     batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # of each domain

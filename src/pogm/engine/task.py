@@ -40,7 +40,13 @@ class Task:
         """The network with its first weights, which the seed decides and nothing else."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_hash("weights", self.seed))  # not the stream that data of this seed were dealt by
-            features, width = build_features(self.training.network, self.dataset.input_shape)
+            features, width = build_features(
+                self.training.network,
+                self.dataset.input_shape,
+                weights=self.training.weights,
+                freeze_bn=self.training.freeze_bn,
+                dropout=self.training.dropout,
+            )
             network = self.algorithm.build(features, width, self.dataset.num_classes, self.num_domains)
             for modifier in self.modifiers:
                 network = modifier.network(network)

@@ -4,10 +4,12 @@ import math
 
 from torch import nn
 
+from pogm.networks.featurizer import Featurizer
+
 WIDTH = 128
 
 
-def build(input_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
+def build(input_shape: tuple[int, int, int]) -> Featurizer:
     """Linear, ReLU, linear, ReLU on the pixels."""
     layers = [
         nn.Flatten(),
@@ -16,4 +18,4 @@ def build(input_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
         nn.Linear(WIDTH, WIDTH),
         nn.ReLU(),
     ]
-    return nn.Sequential(*layers), WIDTH
+    return Featurizer(nn.Sequential(*layers), WIDTH)

@@ -4,10 +4,12 @@ from collections import OrderedDict
 
 from torch import nn
 
+from pogm.networks.featurizer import Featurizer
+
 WIDTH = 64
 
 
-def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> tuple[nn.Module, int]:
+def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
     """Four blocks of convolution, ReLU and group norm, then the mean over positions."""
     blocks: OrderedDict[str, nn.Module] = OrderedDict(
         block1=_block(input_shape[0], width),
@@ -17,7 +19,7 @@ def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> tuple[nn.Mod
         pool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
     )
-    return nn.Sequential(blocks), 2 * width
+    return Featurizer(nn.Sequential(blocks), 2 * width)
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
