@@ -17,11 +17,16 @@ from pogm.engine.session import Engine
 FOUR = [trial(POGM(), precision="fp64", seed=s, test_domains=(d,)) for s in (0, 1) for d in (0, 5)]
 
 
-def measured(folder, one):
-    """What does not depend on the clock, rounded."""
+def numbers(folder, one):
+    """What a run recorded that does not depend on the clock."""
     (found,) = read_runs(folder / one.id)
     assert found.status == "done"
-    return [(r["step"], r["accuracy"], pytest.approx(r["metrics"]["loss"], rel=1e-6)) for r in found.records]
+    return [[r["step"], *r["accuracy"]["in"], *r["accuracy"]["out"], r["metrics"]["loss"]] for r in found.records]
+
+
+def measured(folder, one):
+    """The same, to be equal up to rounding."""
+    return [pytest.approx(row, rel=1e-6) for row in numbers(folder, one)]
 
 
 def test_trials_that_can_share_a_batch_are_grouped():
@@ -34,7 +39,7 @@ def test_together_they_write_what_each_would_write_alone(tmp_path):
     assert run_together(FOUR, tmp_path / "batch", Settings()) == [None] * 4
     for one in FOUR:
         run(one, tmp_path / "alone" / one.id)
-        assert measured(tmp_path / "batch", one) == measured(tmp_path / "alone", one)
+        assert numbers(tmp_path / "batch", one) == measured(tmp_path / "alone", one)
 
 
 def test_one_that_diverges_does_not_disturb_the_others(tmp_path):
@@ -67,7 +72,7 @@ def test_stopped_each_goes_on_alone_from_its_own_checkpoint(tmp_path, monkeypatc
         run_together(FOUR[:2], tmp_path / "parts", Settings())
     for one in FOUR[:2]:
         run(one, tmp_path / "parts" / one.id)
-        assert measured(tmp_path / "parts", one) == measured(whole, one)
+        assert numbers(tmp_path / "parts", one) == measured(whole, one)
 
 
 @pytest.mark.gpu
@@ -78,4 +83,4 @@ def test_on_a_gpu_a_list_of_trials_is_run_in_batches(tmp_path):
     assert [o.error for o in outcomes] == [None] * 5
     for one in FOUR:
         run(one, tmp_path / "cpu" / one.id)
-        assert measured(tmp_path / "gpu", one) == measured(tmp_path / "cpu", one)
+        assert numbers(tmp_path / "gpu", one) == measured(tmp_path / "cpu", one)
