@@ -1,37 +1,20 @@
 """The command line: ``pogm demo | run | sweep | status | resume | report | export | list``."""
 
 import argparse
-import math
 import os
-import shlex
 import signal
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pogm import __version__
+from pogm import __version__, commands
 from pogm.benchmark.catalogue import CATALOGUES
-from pogm.benchmark.comparison import Comparison, compare, comparisons_csv
-from pogm.benchmark.demo import plan
-from pogm.benchmark.domainbed import export_domainbed
-from pogm.benchmark.estimate import Estimate, duration, estimates
-from pogm.benchmark.executors import cores, run_all
-from pogm.benchmark.folder import load_trial, make_folder
-from pogm.benchmark.options import trial_of
-from pogm.benchmark.progress import EvaluationLines, silence, tracked
-from pogm.benchmark.published import SOURCES, published
-from pogm.benchmark.records import read_runs
-from pogm.benchmark.report import write_picture, write_report
-from pogm.benchmark.run import Settings, run
-from pogm.benchmark.selection import SELECTIONS
-from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
-from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_csv
-from pogm.core.errors import DataError, PogmError, UsageError
-from pogm.core.files import canonical_json
-from pogm.engine.session import Engine
+from pogm.benchmark.executors import cores
+from pogm.benchmark.progress import silence
+from pogm.benchmark.published import SOURCES
+from pogm.core.errors import DataError, PogmError
 
 EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
@@ -66,6 +49,10 @@ REPORT_EPILOG = """examples:
 """
 
 
+RESUME_EPILOG = "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n"
+EXPORT_EPILOG = "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. Errors meant for the user come as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
@@ -92,21 +79,21 @@ def parser() -> argparse.ArgumentParser:
     plain = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser("pogm", description=__doc__, epilog=EPILOG, formatter_class=plain)
     top.add_argument("--version", action="version", version=f"pogm {__version__}")
-    commands = top.add_subparsers(required=True, metavar="command")
+    choices = top.add_subparsers(required=True, metavar="command")
 
     def command(name: str, function: Callable[[argparse.Namespace], int | None], epilog: str = "") -> Any:
         summary = (function.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(name, help=summary, description=summary, epilog=epilog, formatter_class=plain)
+        sub = choices.add_parser(name, help=summary, description=summary, epilog=epilog, formatter_class=plain)
         sub.set_defaults(command=function)
         return sub
 
-    sub = command("demo", demo, "example:\n  pogm demo --out runs/demo --seeds 3\n")
+    sub = command("demo", commands.demo, "example:\n  pogm demo --out runs/demo --seeds 3\n")
     sub.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the report")
     sub.add_argument("--seeds", type=int, default=3, help="seeds per held-out domain (default 3)")
     sub.add_argument("--workers", type=int, default=cores(), help="processes (default: one per core)")
     sub.add_argument("--dry-run", action="store_true", help="say what would be run, and stop")
 
-    sub = command("run", run_one, RUN_EPILOG)
+    sub = command("run", commands.run_one, RUN_EPILOG)
     sub.add_argument("--dataset", required=True, help="see: pogm list datasets")
     sub.add_argument("--algorithm", required=True, help="see: pogm list algorithms")
     sub.add_argument("--preset", help="a named set of the algorithm's hyperparameters")
@@ -128,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="print the trial and stop")
     _add_settings(sub)
 
-    sub = command("sweep", start_sweep, SWEEP_EPILOG)
+    sub = command("sweep", commands.start_sweep, SWEEP_EPILOG)
     sub.add_argument("--algorithms", nargs="+", required=True, metavar="NAME", help="see: pogm list algorithms")
     sub.add_argument("--datasets", nargs="+", required=True, metavar="NAME", help="see: pogm list datasets")
     sub.add_argument("--with", dest="modifiers", nargs="+", default=[], metavar="MODIFIER", help="on every algorithm")
@@ -142,14 +129,16 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="count the runs, measure a few steps, say hours and memory")
     _add_driver(sub)
 
-    sub = command("status", show_status, "example:\n  pogm status runs/sweep\n")
+    sub = command("status", commands.show_status, "example:\n  pogm status runs/sweep\n")
     sub.add_argument("folder", type=Path, help="folder of a sweep")
 
-    sub = command("resume", resume, "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n")
+    sub = command(
+        "resume", commands.resume, "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n"
+    )
     sub.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
     _add_driver(sub)
 
-    sub = command("report", report, REPORT_EPILOG)
+    sub = command("report", commands.report, REPORT_EPILOG)
     sub.add_argument(
         "folders", type=Path, nargs="+", metavar="folder", help="folders with runs, ours or DomainBed's, at any depth"
     )
@@ -159,14 +148,16 @@ def parser() -> argparse.ArgumentParser:
         "--against", choices=tuple(SOURCES), help="published results to put beside ours; as csv, these lines alone"
     )
 
-    sub = command("export", export, "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n")
+    sub = command(
+        "export", commands.export, "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n"
+    )
     sub.add_argument("folders", type=Path, nargs="+", metavar="folder", help="folders with runs, at any depth")
     sub.add_argument(
         "--layout", choices=("domainbed",), default="domainbed", help="whose (default and only: DomainBed)"
     )
     sub.add_argument("--out", type=Path, required=True, help="a new folder, one job folder in it for each run")
 
-    sub = command("list", list_things, "example:\n  pogm list algorithms\n")
+    sub = command("list", commands.list_things, "example:\n  pogm list algorithms\n")
     sub.add_argument("what", choices=tuple(CATALOGUES))
     return top
 
@@ -185,182 +176,6 @@ def _add_settings(sub: Any) -> None:
     sub.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="at least, between checkpoints (default 30)"
     )
-
-
-def demo(options: argparse.Namespace) -> int:
-    """Run four methods on two small datasets (about a minute), print tables, write a report."""
-    for name in ("seeds", "workers"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"Expected --{name} of at least 1; found {getattr(options, name)}. Leave it out.")
-    trials = plan(options.seeds)
-    if options.dry_run:
-        print(
-            f"{len(trials)} runs of {trials[0].steps} minibatches on {options.workers} processes, into {options.out}:"
-        )
-        for trial in trials:
-            print(f"  {trial.id}  {trial.dataset}  {trial.label}  held out {trial.test_domains[0]}")
-        return 0
-    make_folder(options.out)
-    outcomes = run_all(trials, options.out, Settings(), options.workers)
-    failed = [o for o in tracked(outcomes, len(trials), "runs") if o.error is not None]
-    for outcome in failed:
-        print(f"pogm: {outcome.trial.label} on {outcome.trial.dataset} failed: {outcome.error}", file=sys.stderr)
-    _show_tables([options.out], "text")
-    _write_html([options.out], options.out)
-    return 1 if failed else 0
-
-
-def run_one(options: argparse.Namespace) -> int:
-    """Train one algorithm on one dataset with some domains held out."""
-    trial = trial_of(
-        options.dataset,
-        options.algorithm,
-        options.test_domain,
-        preset=options.preset,
-        modifiers=options.modifiers,
-        settings=options.set,
-        steps=options.steps,
-        evaluate_every=options.evaluate_every,
-        seed=options.seed,
-        data_seed=options.data_seed,
-        trial_seed=options.trial_seed,
-        precision=options.precision,
-        probe_every=options.probe_every,
-    )
-    settings = _settings(options)
-    if options.dry_run:
-        print(canonical_json(trial.to_json()))
-        return 0
-    print(f"{trial.label} on {trial.dataset}, trial {trial.id}, into {options.out}", file=sys.stderr)
-    run(trial, options.out, settings, EvaluationLines(trial))
-    return 0
-
-
-def start_sweep(options: argparse.Namespace) -> int:
-    """Compare algorithms on datasets: every domain held out, several configurations, several trials."""
-    sweep = Sweep(
-        algorithms=tuple(options.algorithms),
-        datasets=tuple(options.datasets),
-        configurations=options.configurations,
-        trials=options.trials,
-        mode=options.mode,
-        modifiers=tuple(options.modifiers),
-        steps=options.steps,
-        evaluate_every=options.evaluate_every,
-        precision=options.precision,
-    )
-    settings = _settings(options)
-    trials = sweep.plan()
-    if options.dry_run:
-        _show_estimates(estimates(trials, settings), len(trials), options.workers)
-        return 0
-    save_sweep(sweep, options.out)
-    return _carry_out(sweep, options.out, settings, options)
-
-
-def _show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
-    for kind in kinds:
-        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
-    total = duration(sum(kind.seconds for kind in kinds) / workers)
-    print(f"{runs} runs, about {total} on {workers} processes.")
-
-
-def _carry_out(sweep: Sweep, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
-    if options.workers < 1:
-        raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
-    outcomes = carry_out(sweep, folder, settings, options.workers, options.retry_failed)
-    failed = [o for o in tracked(outcomes, len(sweep.plan()), "runs") if o.error is not None]
-    for outcome in failed:
-        print(f"pogm: {folder / outcome.trial.id}: {outcome.trial.label} failed: {outcome.error}", file=sys.stderr)
-    _show_tables([folder], "text")
-    _write_html([folder], folder)
-    return 1 if failed else 0
-
-
-def show_status(options: argparse.Namespace) -> int:
-    """Say how many runs of a sweep are done, running, interrupted, failed or waiting."""
-    counts = status(load_sweep(options.folder), options.folder)
-    total: Counter[str] = Counter()
-    for (dataset, label), found in counts.items():
-        total += found
-        print(f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}")
-    print(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
-    return 0
-
-
-def resume(options: argparse.Namespace) -> int:
-    """Go on with a run, or a sweep, that was stopped or killed."""
-    if (options.folder / "sweep.json").exists():
-        return _carry_out(load_sweep(options.folder), options.folder, _settings(options), options)
-    trial = load_trial(options.folder)
-    if (options.folder / "done").exists():
-        print(f"{options.folder} is done already.", file=sys.stderr)
-    run(trial, options.folder, _settings(options), EvaluationLines(trial))
-    return 0
-
-
-def report(options: argparse.Namespace) -> int:
-    """Print the tables of finished runs and write the HTML report."""
-    if options.format != "html":
-        _show_tables(options.folders, options.format, options.against)
-    if options.format in ("text", "html"):
-        _write_html(options.folders, options.out or options.folders[0], options.against)
-    return 0
-
-
-def export(options: argparse.Namespace) -> int:
-    """Write finished runs as a DomainBed sweep, for its collector to read."""
-    jobs = export_domainbed(read_runs(*options.folders), options.out)
-    print(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {options.out}", file=sys.stderr)
-    return 0
-
-
-def list_things(options: argparse.Namespace) -> int:
-    """List algorithms, datasets, modifiers or networks, with defaults and search spaces."""
-    for line in CATALOGUES[options.what]():
-        print(line)
-    return 0
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    if options.threads < 1:
-        raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
-    if not 0 <= options.checkpoint_seconds < math.inf:
-        raise UsageError(
-            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
-        )
-    engine = Engine(device=options.device, capture=not options.no_capture)
-    data = options.data.expanduser() if options.data else None
-    return Settings(data, engine, options.threads, options.checkpoint_seconds)
-
-
-def _show_tables(folders: Sequence[Path], form: str, against: str | None = None) -> None:
-    runs = read_runs(*folders)
-    datasets = list(dict.fromkeys(run.dataset for run in runs))
-    tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in SELECTIONS]
-    if len(datasets) > 1:
-        tables += [averages_table(runs, selection) for selection in SELECTIONS]
-    shown = [table for table in tables if not table.empty]
-    if not shown:
-        raise UsageError(f"Expected finished runs in {', '.join(map(str, folders))}; found none. Resume them first.")
-    beside = compare(runs, published(against)) if against else []
-    if against and not beside:
-        print(f"pogm: Nothing here to compare with {published(against).title}.", file=sys.stderr)
-    everything: list[Table | Comparison] = [*shown, *beside]
-    if form == "csv":  # whose lines all have the same columns: either ours, or ours beside theirs
-        print(comparisons_csv(beside) if against else tables_csv(shown), end="")
-    elif form == "json":
-        print("[" + ",\n".join(table.json() for table in everything) + "]")
-    else:
-        print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
-
-
-def _write_html(folders: Sequence[Path], out: Path, against: str | None = None) -> None:
-    runs = read_runs(*folders)
-    source = published(against) if against else None
-    path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
-    write_picture(runs, path.with_name("picture.svg"))
-    print(f"Report: {path}", file=sys.stderr)
 
 
 def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:

@@ -150,3 +150,25 @@ def section_16(tmp_path: Path) -> list[Run]:
     write_run(tmp_path, a, hparams_seed=0)
     write_run(tmp_path, b, hparams_seed=1)
     return read_runs(tmp_path)
+
+
+@pytest.fixture
+def write(make_run, make_record, tmp_path):
+    """Write runs of a label: {domain: [accuracy of trial 0, 1, ...]}, None for a run that failed."""
+
+    def make(label, by_domain, dataset="Toy", domains=("A", "B")):
+        for domain, accuracies in by_domain.items():
+            for seed, value in enumerate(accuracies):
+                make_run(
+                    [make_record(0, [value] * len(domains), [value] * len(domains))],
+                    label=label,
+                    dataset=dataset,
+                    domains=domains,
+                    test_domains=[domain],
+                    trial_seed=seed,
+                    done=value is not None,
+                    failure="no memory" if value is None else None,
+                )
+        return read_runs(tmp_path)
+
+    return make

@@ -12,8 +12,9 @@ from pogm.benchmark.published import (
     published,
     rows,
 )
+from pogm.benchmark.ranking import rankings
 from pogm.benchmark.selection import TEST_DOMAIN
-from pogm.benchmark.tables import AVERAGE, Cell, Table, rankings
+from pogm.benchmark.tables import AVERAGE, Cell, Table
 from pogm.core.errors import UsageError
 
 DATASETS = ("ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "DomainNet")

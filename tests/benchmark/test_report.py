@@ -6,8 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pogm.benchmark.picture import write_picture
 from pogm.benchmark.records import read_runs
-from pogm.benchmark.report import angles, curves, write_picture, write_report
+from pogm.benchmark.report import write_report
+from pogm.benchmark.series import angles, curves
 from pogm.core.errors import UsageError
 
 HOSTILE = "<script>alert(1)</script>"

@@ -1,4 +1,4 @@
-"""Sections 10 and 11 of the protocol: what a cell, a row and a rank say."""
+"""Section 10 of the protocol: what a cell and a row say."""
 
 import csv
 import io
@@ -6,19 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pogm.benchmark.records import read_runs
 from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, oracle_early_stop
 from pogm.benchmark.tables import (
     Cell,
-    Ranking,
     averages_table,
-    competition_ranks,
     dataset_table,
     mean_and_error,
-    rankings,
     tables_csv,
 )
 from pogm.core.errors import UsageError
@@ -33,45 +27,6 @@ def test_mean_and_error_of_section_16():
 
 def test_one_trial_has_no_error():
     assert str(mean_and_error([0.5])) == "50.0 ± 0.0"
-
-
-def test_ranks_of_section_16():
-    assert competition_ranks((3, 3, 1)) == [1, 1, 3]
-
-
-@given(st.lists(st.integers(0, 5), min_size=1))
-def test_the_best_rank_is_one_and_every_rank_counts_those_ahead(values):
-    ranks = competition_ranks(values)
-    assert min(ranks) == 1
-    assert all(rank == 1 + sum(other < rank for other in ranks) for rank in ranks)
-
-
-def test_ranks_are_summarised_by_two_means_and_the_median():
-    ranking = Ranking("POGM", (1, 2, 4))  # 1·2·4 = 2³
-    assert (ranking.arithmetic_mean, ranking.median) == (pytest.approx(7 / 3), 2)
-    assert ranking.geometric_mean == pytest.approx(2)
-
-
-@pytest.fixture
-def write(make_run, make_record, tmp_path):
-    """Write runs of a label: {domain: [accuracy of trial 0, 1, ...]}, None for a run that failed."""
-
-    def make(label, by_domain, dataset="Toy", domains=("A", "B")):
-        for domain, accuracies in by_domain.items():
-            for seed, value in enumerate(accuracies):
-                make_run(
-                    [make_record(0, [value] * len(domains), [value] * len(domains))],
-                    label=label,
-                    dataset=dataset,
-                    domains=domains,
-                    test_domains=[domain],
-                    trial_seed=seed,
-                    done=value is not None,
-                    failure="no memory" if value is None else None,
-                )
-        return read_runs(tmp_path)
-
-    return make
 
 
 def rows(table):
@@ -122,15 +77,6 @@ def test_the_averages_table_knows_what_was_not_run(write):
         "ERM": ["X (not run)", "60.0 ± 0.0", "X"],
         "POGM": ["60.0 ± 0.0", "X (not run)", "X"],
     }
-
-
-def test_ranks_go_by_the_printed_accuracy_and_leave_out_rows_with_gaps(write):
-    write("ERM", {0: [0.6004], 1: [0.6]})
-    write("Fish", {0: [0.6], 1: [0.6]})
-    write("Gap", {0: [None]})
-    runs = write("POGM", {0: [0.5], 1: [0.5]})
-    ranked = rankings(averages_table(runs, TRAINING_DOMAIN))
-    assert [(r.label, r.ranks) for r in ranked] == [("ERM", (1,)), ("Fish", (1,)), ("POGM", (3,))]
 
 
 def test_the_best_of_a_column_is_marked_ties_too_unless_it_is_alone(write):

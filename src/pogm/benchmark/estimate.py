@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from pogm.benchmark.guards import threads
 from pogm.benchmark.run import Settings
 from pogm.benchmark.trial import Trial
 from pogm.engine.session import Session
@@ -31,12 +32,12 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
     kinds: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         kinds.setdefault((trial.dataset, trial.label), []).append(trial)
-    torch.set_num_threads(settings.threads)
     found = []
     for (dataset, label), alike in kinds.items():
         middle = statistics.median_low([trial.training.batch_size for trial in alike])
         sample = next(trial for trial in alike if trial.training.batch_size == middle)
-        minibatch, evaluation, memory = _measured(sample, settings)
+        with threads(settings.threads):
+            minibatch, evaluation, memory = _measured(sample, settings)
         share = sum(trial.steps * trial.training.batch_size for trial in alike) / middle
         looks = sum(len(trial.schedule.points()) for trial in alike)
         found.append(Estimate(dataset, label, len(alike), minibatch * share + evaluation * looks, memory))

@@ -1,0 +1,209 @@
+"""What each command of the command line does."""
+
+import argparse
+import math
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.comparison import Comparison, compare, comparisons_csv
+from pogm.benchmark.demo import plan
+from pogm.benchmark.domainbed import export_domainbed
+from pogm.benchmark.estimate import Estimate, duration, estimates
+from pogm.benchmark.executors import Outcome, run_all
+from pogm.benchmark.folder import load_trial, make_folder
+from pogm.benchmark.options import trial_of
+from pogm.benchmark.picture import write_picture
+from pogm.benchmark.progress import EvaluationLines, tracked
+from pogm.benchmark.published import published
+from pogm.benchmark.records import Run, read_runs
+from pogm.benchmark.report import write_report
+from pogm.benchmark.run import Settings, run
+from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS
+from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
+from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_csv
+from pogm.core.errors import UsageError
+from pogm.core.files import canonical_json
+from pogm.engine.session import Engine
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Run four methods on two small datasets (about a minute), print tables, write a report."""
+    for name in ("seeds", "workers"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"Expected --{name} of at least 1; found {getattr(options, name)}. Leave it out.")
+    trials = plan(options.seeds)
+    if options.dry_run:
+        print(
+            f"{len(trials)} runs of {trials[0].steps} minibatches on {options.workers} processes, into {options.out}:"
+        )
+        for trial in trials:
+            print(f"  {trial.id}  {trial.dataset}  {trial.label}  held out {trial.test_domains[0]}")
+        return 0
+    make_folder(options.out)
+    return _finished(run_all(trials, options.out, Settings(), options.workers), len(trials), options.out)
+
+
+def run_one(options: argparse.Namespace) -> int:
+    """Train one algorithm on one dataset with some domains held out."""
+    trial = trial_of(
+        options.dataset,
+        options.algorithm,
+        options.test_domain,
+        preset=options.preset,
+        modifiers=options.modifiers,
+        settings=options.set,
+        steps=options.steps,
+        evaluate_every=options.evaluate_every,
+        seed=options.seed,
+        data_seed=options.data_seed,
+        trial_seed=options.trial_seed,
+        precision=options.precision,
+        probe_every=options.probe_every,
+    )
+    settings = _settings(options)
+    if options.dry_run:
+        print(canonical_json(trial.to_json()))
+        return 0
+    print(f"{trial.label} on {trial.dataset}, trial {trial.id}, into {options.out}", file=sys.stderr)
+    run(trial, options.out, settings, EvaluationLines(trial))
+    return 0
+
+
+def start_sweep(options: argparse.Namespace) -> int:
+    """Compare algorithms on datasets: every domain held out, several configurations, several trials."""
+    sweep = Sweep(
+        algorithms=tuple(options.algorithms),
+        datasets=tuple(options.datasets),
+        configurations=options.configurations,
+        trials=options.trials,
+        mode=options.mode,
+        modifiers=tuple(options.modifiers),
+        steps=options.steps,
+        evaluate_every=options.evaluate_every,
+        precision=options.precision,
+    )
+    settings = _settings(options)
+    trials = sweep.plan()
+    if options.dry_run:
+        _show_estimates(estimates(trials, settings), len(trials), options.workers)
+        return 0
+    save_sweep(sweep, options.out)
+    return _carry_out(sweep, options.out, settings, options)
+
+
+def _show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
+    for kind in kinds:
+        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
+    total = duration(sum(kind.seconds for kind in kinds) / workers)
+    print(f"{runs} runs, about {total} on {workers} processes.")
+
+
+def _carry_out(sweep: Sweep, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
+    if options.workers < 1:
+        raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
+    outcomes = carry_out(sweep, folder, settings, options.workers, options.retry_failed)
+    return _finished(outcomes, len(sweep.plan()), folder)
+
+
+def _finished(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
+    """Wait for the runs of a folder, then say what failed and show the rest."""
+    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
+    for outcome in failed:
+        place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset}"
+        print(f"pogm: {place} failed: {outcome.error}", file=sys.stderr)
+    runs = read_runs(folder)
+    _show_tables(runs, "text")
+    _write_html(runs, folder)
+    return 1 if failed else 0
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """Say how many runs of a sweep are done, running, interrupted, failed or waiting."""
+    counts = status(load_sweep(options.folder), options.folder)
+    total: Counter[str] = Counter()
+    for (dataset, label), found in counts.items():
+        total += found
+        print(f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}")
+    print(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
+    return 0
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Go on with a run, or a sweep, that was stopped or killed."""
+    if (options.folder / "sweep.json").exists():
+        return _carry_out(load_sweep(options.folder), options.folder, _settings(options), options)
+    trial = load_trial(options.folder)
+    if (options.folder / "done").exists():
+        print(f"{options.folder} is done already.", file=sys.stderr)
+    run(trial, options.folder, _settings(options), EvaluationLines(trial))
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the tables of finished runs and write the HTML report."""
+    runs = read_runs(*options.folders)
+    if options.format != "html":
+        _show_tables(runs, options.format, options.against)
+    if options.format in ("text", "html"):
+        _write_html(runs, options.out or options.folders[0], options.against)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write finished runs as a DomainBed sweep, for its collector to read."""
+    jobs = export_domainbed(read_runs(*options.folders), options.out)
+    print(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {options.out}", file=sys.stderr)
+    return 0
+
+
+def list_things(options: argparse.Namespace) -> int:
+    """List algorithms, datasets, modifiers or networks, with defaults and search spaces."""
+    for line in CATALOGUES[options.what]():
+        print(line)
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    if options.threads < 1:
+        raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
+    if not 0 <= options.checkpoint_seconds < math.inf:
+        raise UsageError(
+            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
+        )
+    engine = Engine(device=options.device, capture=not options.no_capture)
+    data = options.data.expanduser() if options.data else None
+    return Settings(data, engine, options.threads, options.checkpoint_seconds)
+
+
+def _show_tables(runs: Sequence[Run], form: str, against: str | None = None) -> None:
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in SELECTIONS]
+    if len(datasets) > 1:
+        tables += [averages_table(runs, selection) for selection in SELECTIONS]
+    shown = [table for table in tables if not table.empty]
+    if not shown:
+        raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
+    beside = compare(runs, published(against)) if against else []
+    if against and not beside:
+        print(f"pogm: Nothing here to compare with {published(against).title}.", file=sys.stderr)
+    everything: list[Table | Comparison] = [*shown, *beside]
+    if form == "csv":  # whose lines all have the same columns: either ours, or ours beside theirs
+        print(comparisons_csv(beside) if against else tables_csv(shown), end="")
+    elif form == "json":
+        print("[" + ",\n".join(table.json() for table in everything) + "]")
+    else:
+        print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
+    if form == "text" and all(len(run.test_domains) == 1 for run in runs):
+        why = "no table, for it needs runs that hold out two domains. See: pogm sweep --mode full"
+        print(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
+
+
+def _write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> None:
+    source = published(against) if against else None
+    path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
+    write_picture(runs, path.with_name("picture.svg"))
+    print(f"Report: {path}", file=sys.stderr)
