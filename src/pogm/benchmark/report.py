@@ -37,8 +37,8 @@ all its domains at once. Runs that train on the domain, whichever other they hol
 """
 
 AVERAGED = """
-Lines are means over trial seeds, of finished runs with an algorithm's first configuration (hparams seed 0,
-its defaults, where that was run); bands are ± one standard error.
+Lines are means over trial seeds, of finished runs with an algorithm's first configuration (hparams seed 0, which is
+not drawn at random, where that was run); bands are ± one standard error.
 """
 
 

@@ -1,0 +1,29 @@
+"""One round of POGM, and what its domains' copies did, computed by hand."""
+
+from support import K, batches, toy
+from torch.func import grad
+
+from pogm.core import trees
+from pogm.core.batch import Batch
+
+
+def one_round(pogm, **options):
+    state, problem = toy(pogm, **options)
+    domains = options.get("domains", K)
+    after, metrics = pogm.step(state, batches(pogm.minibatches, domains=domains), problem)
+    return state, after, metrics
+
+
+def trajectories(pogm, **options):
+    """Every domain's displacement after E steps of its own, by hand."""
+    state, problem = toy(pogm, **options)
+    made = batches(pogm.minibatches)
+    rows = []
+    for k in range(K):
+        params, inner = state.params, problem.optimizer.init(state.params)
+        for batch in made:
+            x, y = batch.x[k], batch.y[k]
+            slope = grad(lambda p, x=x, y=y: problem.model(p, state).losses(Batch(x[None], y[None])).mean())(params)
+            params, inner = problem.optimizer.update(params, slope, inner)
+        rows.append(trees.subtract(params, state.params))
+    return trees.stack(rows)
