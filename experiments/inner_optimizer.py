@@ -41,7 +41,7 @@ def plan() -> dict[str, tuple[str, Trial]]:
             for seed in range(3):
                 number = seed_hash(DATASET, held_out, seed)
                 trial = Trial(
-                    dataset=DATASET,
+                    dataset=dataset_class(DATASET)(),
                     algorithm=algorithm,
                     test_domains=(held_out,),
                     training=replace(dataset_class(DATASET).training, lr=lr),

@@ -102,11 +102,11 @@ def assert_close(left: trees.Tree, right: trees.Tree, tolerance: float = 1e-10) 
 
 def trial(algorithm: Algorithm, dataset: str = "RotatedDigits", **options: Any) -> Trial:
     """A short trial on embedded data."""
-    known = dataset_class(dataset)
+    known = dataset_class(dataset)()
     defaults: dict[str, Any] = {
         "test_domains": (0,),
         "training": known.training,
         "steps": 21,
         "evaluate_every": 10,
     }
-    return Trial(dataset=dataset, algorithm=algorithm, **defaults | options)
+    return Trial(dataset=known, algorithm=algorithm, **defaults | options)

@@ -12,11 +12,14 @@ BELOW = {
     "core": {"core"},
     "pareto": {"pareto"},
     "networks": {"networks", "core"},
-    "datasets": {"datasets", "core"},
+    "transforms": {"transforms", "core"},
+    "images": {"images", "core"},
+    "sources": {"sources", "core"},
+    "datasets": {"datasets", "core", "images", "transforms"},
     "modifiers": {"modifiers", "core"},
     "algorithms": {"algorithms", "core", "pareto"},
     "probes": {"probes", "core", "pareto", "algorithms"},
-    "engine": {"engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks"},
+    "engine": {"engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks", "transforms"},
     "benchmark": {"benchmark", "engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks"},
 }
 HEAVY = {"torchvision", "timm", "sklearn", "ray", "matplotlib"}  # imported where they are used, not at the top

@@ -1,4 +1,4 @@
-"""The command line: ``pogm demo | run | sweep | status | resume | report | export | list``."""
+"""The command line: ``pogm demo | run | sweep | data | status | resume | report | export | list``."""
 
 import argparse
 import os
@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pogm import __version__, commands
+from pogm import __version__, commands, data_commands
 from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.execution import EXECUTORS
 from pogm.benchmark.executors import cores
 from pogm.benchmark.progress import silence
 from pogm.benchmark.published import SOURCES
 from pogm.core.errors import DataError, PogmError
+from pogm.images.cache import ON_BAD_IMAGE
 
 EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
@@ -24,6 +26,7 @@ EPILOG = """examples:
   pogm resume runs/first                             go on after a crash or a Ctrl-C
   pogm report runs                                   tables here, and runs/report.html to look at
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
+  pogm data check ./hospitals                        read every image of a folder and say what is wrong
   pogm list algorithms                               every method with its defaults and search space
 """
 
@@ -38,7 +41,15 @@ RUN_EPILOG = """examples:
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --out runs/first
   pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
   pogm run --dataset RotatedDigits --algorithm POGM --preset official --with Mixup --test-domain 0 --out runs/third
+  pogm run --dataset ./hospitals --algorithm POGM --test-domain site_c --out runs/fourth      folders of your images
 The same command again goes on where it stopped, and does nothing once the run is done.
+"""
+
+DATA_EPILOG = """examples:
+  pogm data list                                     which datasets are there, and how to get the others
+  pogm data check ./hospitals                        read every image; say what is corrupt, doubled or in two classes
+  pogm data fetch PACS --data ~/data                 download, verify, unpack
+  pogm data prepare DomainNet --from ~/downloads     make the layout out of what was published
 """
 
 REPORT_EPILOG = """examples:
@@ -50,6 +61,7 @@ REPORT_EPILOG = """examples:
 
 
 RESUME_EPILOG = "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n"
+PREPARE_EPILOG = "example:\n  pogm data prepare TerraIncognita --from ~/downloads/terra --data ~/data\n"
 EXPORT_EPILOG = "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n"
 
 
@@ -81,9 +93,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"pogm {__version__}")
     choices = top.add_subparsers(required=True, metavar="command")
 
-    def command(name: str, function: Callable[[argparse.Namespace], int | None], epilog: str = "") -> Any:
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int | None], epilog: str = "", group: Any = choices
+    ) -> Any:
         summary = (function.__doc__ or "").splitlines()[0]
-        sub = choices.add_parser(name, help=summary, description=summary, epilog=epilog, formatter_class=plain)
+        sub = group.add_parser(name, help=summary, description=summary, epilog=epilog, formatter_class=plain)
         sub.set_defaults(command=function)
         return sub
 
@@ -94,14 +108,12 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="say what would be run, and stop")
 
     sub = command("run", commands.run_one, RUN_EPILOG)
-    sub.add_argument("--dataset", required=True, help="see: pogm list datasets")
+    sub.add_argument("--dataset", required=True, help="a name (see: pogm list datasets) or a folder of images")
     sub.add_argument("--algorithm", required=True, help="see: pogm list algorithms")
     sub.add_argument("--preset", help="a named set of the algorithm's hyperparameters")
     sub.add_argument("--with", dest="modifiers", action="append", default=[], metavar="MODIFIER", help="such as Mixup")
     sub.add_argument("--test-domain", action="append", required=True, help="its name or number; repeat for several")
-    sub.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
-    )
+    _add_choices(sub)
     sub.add_argument("--steps", type=int, help="minibatches of each domain (default: the dataset's)")
     sub.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the dataset's)")
     sub.add_argument("--seed", type=int, default=0, help="of weights, minibatches and all else (default 0)")
@@ -117,8 +129,9 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("sweep", commands.start_sweep, SWEEP_EPILOG)
     sub.add_argument("--algorithms", nargs="+", required=True, metavar="NAME", help="see: pogm list algorithms")
-    sub.add_argument("--datasets", nargs="+", required=True, metavar="NAME", help="see: pogm list datasets")
+    sub.add_argument("--datasets", nargs="+", required=True, metavar="NAME", help="names, or folders of images")
     sub.add_argument("--with", dest="modifiers", nargs="+", default=[], metavar="MODIFIER", help="on every algorithm")
+    _add_choices(sub)
     sub.add_argument("--configurations", type=int, default=20, help="of hyperparameters; the first is the defaults")
     sub.add_argument("--trials", type=int, default=3, help="repetitions with other seeds and splits (default 3)")
     sub.add_argument("--mode", default="single", help="single: hold out each domain; full: each pair too")
@@ -129,12 +142,29 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="count the runs, measure a few steps, say hours and memory")
     _add_driver(sub)
 
+    group = choices.add_parser(
+        "data", help="List, check, fetch and prepare datasets.", epilog=DATA_EPILOG, formatter_class=plain
+    ).add_subparsers(required=True, metavar="command")
+    sub = command("list", data_commands.list_data, "example:\n  pogm data list --data ~/data\n", group)
+    _add_data(sub)
+    sub = command(
+        "check", data_commands.check_data, "examples:\n  pogm data check PACS\n  pogm data check ./hospitals\n", group
+    )
+    sub.add_argument("dataset", help="a name, or a folder of images")
+    sub.add_argument("--json", action="store_true", help="for programs")
+    _add_data(sub)
+    sub = command("fetch", data_commands.fetch_data, "example:\n  pogm data fetch PACS --data ~/data\n", group)
+    sub.add_argument("datasets", nargs="+", metavar="dataset", help="names; see: pogm data list")
+    _add_data(sub)
+    sub = command("prepare", data_commands.prepare_data, PREPARE_EPILOG, group)
+    sub.add_argument("dataset", help="its name")
+    sub.add_argument("--from", dest="raw", type=Path, required=True, help="the folder with what was downloaded")
+    _add_data(sub)
+
     sub = command("status", commands.show_status, "example:\n  pogm status runs/sweep\n")
     sub.add_argument("folder", type=Path, help="folder of a sweep")
 
-    sub = command(
-        "resume", commands.resume, "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n"
-    )
+    sub = command("resume", commands.resume, RESUME_EPILOG)
     sub.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
     _add_driver(sub)
 
@@ -148,9 +178,7 @@ def parser() -> argparse.ArgumentParser:
         "--against", choices=tuple(SOURCES), help="published results to put beside ours; as csv, these lines alone"
     )
 
-    sub = command(
-        "export", commands.export, "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n"
-    )
+    sub = command("export", commands.export, EXPORT_EPILOG)
     sub.add_argument("folders", type=Path, nargs="+", metavar="folder", help="folders with runs, at any depth")
     sub.add_argument(
         "--layout", choices=("domainbed",), default="domainbed", help="whose (default and only: DomainBed)"
@@ -162,14 +190,28 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _add_choices(sub: Any) -> None:
+    sub.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
+    )
+    sub.add_argument("--weights", type=Path, metavar="FILE", help="of the network, to begin with (default: published)")
+    sub.add_argument("--on-bad-image", choices=ON_BAD_IMAGE, help="of a folder of images (default: refuse)")
+
+
 def _add_driver(sub: Any) -> None:
+    sub.add_argument("--executor", choices=EXECUTORS, default="local", help="here, or on a Ray cluster")
+    sub.add_argument("--address", help="of the Ray cluster (default: start one here)")
     sub.add_argument("--workers", type=int, default=cores(), help="processes of a sweep (default: one per core)")
     sub.add_argument("--retry-failed", action="store_true", help="run those trials of a sweep again that failed")
     _add_settings(sub)
 
 
-def _add_settings(sub: Any) -> None:
+def _add_data(sub: Any) -> None:
     sub.add_argument("--data", type=Path, default=os.environ.get("POGM_DATA"), help="data folder (default: $POGM_DATA)")
+
+
+def _add_settings(sub: Any) -> None:
+    _add_data(sub)
     sub.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     sub.add_argument("--no-capture", action="store_true", help="on a GPU, do not record the step as a CUDA graph")
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")

@@ -2,10 +2,12 @@
 
 import argparse
 import math
+import os
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from pogm.benchmark.catalogue import CATALOGUES
@@ -13,9 +15,10 @@ from pogm.benchmark.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.demo import plan
 from pogm.benchmark.domainbed import export_domainbed
 from pogm.benchmark.estimate import Estimate, duration, estimates
+from pogm.benchmark.execution import executor
 from pogm.benchmark.executors import Outcome, run_all
-from pogm.benchmark.folder import load_trial, make_folder
-from pogm.benchmark.options import trial_of
+from pogm.benchmark.folder import data_of, load_trial, make_folder
+from pogm.benchmark.options import data_folder, dataset_of, trial_of
 from pogm.benchmark.picture import write_picture
 from pogm.benchmark.progress import EvaluationLines, tracked
 from pogm.benchmark.published import published
@@ -28,6 +31,7 @@ from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_c
 from pogm.core.errors import UsageError
 from pogm.core.files import canonical_json
 from pogm.engine.session import Engine
+from pogm.networks.weights import PLACE, weights_of
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -41,7 +45,7 @@ def demo(options: argparse.Namespace) -> int:
             f"{len(trials)} runs of {trials[0].steps} minibatches on {options.workers} processes, into {options.out}:"
         )
         for trial in trials:
-            print(f"  {trial.id}  {trial.dataset}  {trial.label}  held out {trial.test_domains[0]}")
+            print(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
         return 0
     make_folder(options.out)
     return _finished(run_all(trials, options.out, Settings(), options.workers), len(trials), options.out)
@@ -49,13 +53,15 @@ def demo(options: argparse.Namespace) -> int:
 
 def run_one(options: argparse.Namespace) -> int:
     """Train one algorithm on one dataset with some domains held out."""
+    settings = _settings(options, [options.dataset])
     trial = trial_of(
         options.dataset,
         options.algorithm,
         options.test_domain,
+        data=settings.data,
         preset=options.preset,
         modifiers=options.modifiers,
-        settings=options.set,
+        settings=_chosen(options),
         steps=options.steps,
         evaluate_every=options.evaluate_every,
         seed=options.seed,
@@ -64,29 +70,30 @@ def run_one(options: argparse.Namespace) -> int:
         precision=options.precision,
         probe_every=options.probe_every,
     )
-    settings = _settings(options)
     if options.dry_run:
         print(canonical_json(trial.to_json()))
         return 0
-    print(f"{trial.label} on {trial.dataset}, trial {trial.id}, into {options.out}", file=sys.stderr)
+    trial.dataset.prepare(settings.data, partial(tracked, what="images"))
+    print(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {options.out}", file=sys.stderr)
     run(trial, options.out, settings, EvaluationLines(trial))
     return 0
 
 
 def start_sweep(options: argparse.Namespace) -> int:
     """Compare algorithms on datasets: every domain held out, several configurations, several trials."""
+    settings = _settings(options, options.datasets)
     sweep = Sweep(
         algorithms=tuple(options.algorithms),
-        datasets=tuple(options.datasets),
+        datasets=tuple(dataset_of(name, settings.data) for name in options.datasets),
         configurations=options.configurations,
         trials=options.trials,
         mode=options.mode,
         modifiers=tuple(options.modifiers),
+        settings=_chosen(options),
         steps=options.steps,
         evaluate_every=options.evaluate_every,
         precision=options.precision,
     )
-    settings = _settings(options)
     trials = sweep.plan()
     if options.dry_run:
         _show_estimates(estimates(trials, settings), len(trials), options.workers)
@@ -105,7 +112,10 @@ def _show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
 def _carry_out(sweep: Sweep, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
     if options.workers < 1:
         raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
-    outcomes = carry_out(sweep, folder, settings, options.workers, options.retry_failed)
+    for dataset in sweep.datasets:
+        dataset.prepare(settings.data, partial(tracked, what="images"))
+    execute = executor(options.executor, options.workers, options.address)
+    outcomes = carry_out(sweep, folder, settings, execute, options.retry_failed)
     return _finished(outcomes, len(sweep.plan()), folder)
 
 
@@ -113,7 +123,7 @@ def _finished(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
     """Wait for the runs of a folder, then say what failed and show the rest."""
     failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
     for outcome in failed:
-        place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset}"
+        place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
         print(f"pogm: {place} failed: {outcome.error}", file=sys.stderr)
     runs = read_runs(folder)
     _show_tables(runs, "text")
@@ -139,6 +149,7 @@ def resume(options: argparse.Namespace) -> int:
     trial = load_trial(options.folder)
     if (options.folder / "done").exists():
         print(f"{options.folder} is done already.", file=sys.stderr)
+    options.data = options.data or data_of(options.folder)
     run(trial, options.folder, _settings(options), EvaluationLines(trial))
     return 0
 
@@ -167,7 +178,18 @@ def list_things(options: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _chosen(options: argparse.Namespace) -> tuple[str, ...]:
+    """What --set, --weights and --on-bad-image say, as texts like "kappa=0.1"."""
+    chosen = list(options.set)
+    if options.on_bad_image:
+        chosen.append(f"on_bad_image={options.on_bad_image}")
+    if options.weights:
+        chosen.append(f"weights={weights_of(options.weights)}")
+        os.environ[PLACE] = str(options.weights.resolve())  # where this process and its workers find them
+    return tuple(chosen)
+
+
+def _settings(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Settings:
     if options.threads < 1:
         raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
     if not 0 <= options.checkpoint_seconds < math.inf:
@@ -175,7 +197,7 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
         )
     engine = Engine(device=options.device, capture=not options.no_capture)
-    data = options.data.expanduser() if options.data else None
+    data = data_folder(datasets, options.data.expanduser() if options.data else None)
     return Settings(data, engine, options.threads, options.checkpoint_seconds)
 
 

@@ -44,7 +44,7 @@ def write_run(
 ) -> Path:
     name, *modifiers = label.split(" + ")
     trial = {
-        "dataset": dataset,
+        "dataset": {"name": dataset},
         "algorithm": {"name": name, "kappa": 0.5} | settings,
         "modifiers": [{"name": modifier, "alpha": 0.2} for modifier in modifiers],
         "test_domains": list(test_domains),

@@ -35,10 +35,11 @@ def test_trials_in_a_pool_equal_trials_alone_and_those_that_fail_say_why(tmp_pat
     assert [o.error for o in run_all([fine], tmp_path / "pool", Settings())] == [None]
 
 
-def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+@pytest.mark.parametrize("end", ["kill", "term"])
+def test_a_trial_whose_process_is_ended_goes_on_from_its_checkpoint(tmp_path, monkeypatch, end):
     one = trial(ERM(), steps=41)
     run(one, tmp_path / "alone")
-    monkeypatch.setenv("POGM_FAULT", "kill@step:25")
+    monkeypatch.setenv("POGM_FAULT", f"{end}@step:25")
     assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
     assert records(tmp_path / one.id) == records(tmp_path / "alone")
     assert weights(tmp_path / one.id) == weights(tmp_path / "alone")
@@ -54,7 +55,7 @@ def test_a_folder_in_use_is_reported_and_nothing_is_written_to_it(tmp_path):
     one = trial(ERM())
     (tmp_path / one.id).mkdir()
     with locked(tmp_path / one.id):
-        (error,) = executors._work([one], tmp_path, Settings())
+        (error,) = executors.work([one], tmp_path, Settings())
     assert f"in use by process {os.getpid()}" in error
     assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
 

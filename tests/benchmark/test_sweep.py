@@ -7,7 +7,6 @@ import pytest
 from support import trial
 
 from pogm import ERM, POGM
-from pogm.benchmark import sweep as module
 from pogm.benchmark.estimate import duration, estimates
 from pogm.benchmark.executors import Outcome
 from pogm.benchmark.run import Settings, run
@@ -15,25 +14,31 @@ from pogm.benchmark.sweep import Sweep, carry_out, load_sweep, save_sweep, state
 from pogm.cli import main
 from pogm.core.errors import UsageError
 from pogm.core.files import locked
+from pogm.datasets import dataset_class
 from pogm.datasets.splits import seed_hash
 
-SMALL = Sweep(("ERM", "POGM"), ("ColoredDigits",), configurations=2, trials=1, steps=5, evaluate_every=4)
+
+def named(*names):
+    return tuple(dataset_class(name)() for name in names)
+
+
+SMALL = Sweep(("ERM", "POGM"), named("ColoredDigits"), configurations=2, trials=1, steps=5, evaluate_every=4)
 
 
 def test_single_mode_holds_out_every_domain_and_full_mode_every_pair_too():
-    protocol = Sweep(("ERM",), ("RotatedDigits",))
+    protocol = Sweep(("ERM",), named("RotatedDigits"))
     assert len(protocol.plan()) == 60 * 6
     assert len(replace(protocol, mode="full").plan()) == 60 * 6 * 7 // 2
 
 
 def test_seeds_are_those_of_the_protocol():
-    trials = Sweep(("POGM",), ("ColoredMNIST",), configurations=1, trials=1).plan()
+    trials = Sweep(("POGM",), named("ColoredMNIST"), configurations=1, trials=1).plan()
     assert [t.seed for t in trials] == [seed_hash("ColoredMNIST", "POGM", [e], 0, 0) for e in range(3)]
     assert trials[2].seed == 75921242
 
 
 def test_trials_draw_other_configurations_and_the_first_is_the_defaults():
-    plan = Sweep(("POGM",), ("RotatedDigits",), configurations=4, trials=2).plan()
+    plan = Sweep(("POGM",), named("RotatedDigits"), configurations=4, trials=2).plan()
     first = [t for t in plan if t.hparams_seed == 0]
     assert all(t.algorithm == POGM() for t in first)
     drawn = {(t.trial_seed, t.hparams_seed): (t.training.lr, t.algorithm) for t in plan if t.hparams_seed > 0}
@@ -41,7 +46,9 @@ def test_trials_draw_other_configurations_and_the_first_is_the_defaults():
 
 
 def test_every_trial_has_a_folder_of_its_own():
-    plan = Sweep(("ERM", "POGM"), ("ColoredDigits", "RotatedDigits"), configurations=3, trials=2, mode="full").plan()
+    plan = Sweep(
+        ("ERM", "POGM"), named("ColoredDigits", "RotatedDigits"), configurations=3, trials=2, mode="full"
+    ).plan()
     assert len({t.id for t in plan}) == len(plan)
 
 
@@ -101,7 +108,7 @@ def test_a_run_is_in_one_of_five_states(tmp_path):
         assert state_of(tmp_path / "r") == "running"
 
 
-def test_only_what_is_left_is_run(tmp_path, monkeypatch):
+def test_only_what_is_left_is_run(tmp_path):
     """Finished and running trials are not touched; failed ones only when asked."""
     plan = SMALL.plan()
     done, failed, running = (tmp_path / t.id for t in plan[:3])
@@ -115,10 +122,9 @@ def test_only_what_is_left_is_run(tmp_path, monkeypatch):
         given.append([t.id for t in trials])
         return (Outcome(t) for t in trials)
 
-    monkeypatch.setattr(module, "run_all", pretend)
     with locked(running):
-        outcomes = list(carry_out(SMALL, tmp_path, Settings()))
-        list(carry_out(SMALL, tmp_path, Settings(), retry_failed=True))
+        outcomes = list(carry_out(SMALL, tmp_path, Settings(), pretend))
+        list(carry_out(SMALL, tmp_path, Settings(), pretend, retry_failed=True))
     assert {o.trial.id for o in outcomes} == {t.id for t in plan}
     assert [o.error for o in outcomes if o.error] == ["out of luck"]
     assert given[0] == [t.id for t in plan[3:]]

@@ -10,6 +10,7 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.trial import Trial, differences
 from pogm.core.errors import UsageError
 from pogm.core.files import canonical_json
+from pogm.datasets.rotated_digits import RotatedDigits
 
 
 @pytest.mark.parametrize("name", all_algorithms())
@@ -56,13 +57,12 @@ def test_the_label_is_the_row_of_a_table():
         (ERM(), {"hparams_seed": None}, "hparams_seed to be a whole number"),
         (ERM(), {"probe_every": -1}, "probe_every to be a whole number from 0"),
         (ERM(), {"precision": "fp23"}, "a precision out of .*found 'fp23'. Did you mean 'fp32'?"),
-        (ERM(), {"dataset": "RotatedDigit"}, "Did you mean 'RotatedDigits'?"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_was_expected_and_found(algorithm, options, message):
     known = {"training": trial(ERM()).training, "steps": 1, "evaluate_every": 1, "test_domains": (0,)}
     with pytest.raises(UsageError, match=message):
-        Trial(algorithm=algorithm, **{"dataset": "RotatedDigits"} | known | options)
+        Trial(algorithm=algorithm, **{"dataset": RotatedDigits()} | known | options)
 
 
 def test_one_training_domain_is_enough_where_the_method_allows_it():
@@ -75,10 +75,10 @@ def test_one_training_domain_is_enough_where_the_method_allows_it():
         ("steps", "21", "steps of a trial to be of type int; found '21'"),
         ("steps", 21.0, "steps of a trial to be of type int"),
         ("steps", True, "steps to be a whole number"),
-        ("dataset", 5, "dataset of a trial to be of type str"),
-        ("dataset", "RotatedDigit", "Did you mean 'RotatedDigits'?"),
+        ("dataset", 5, "dataset of a trial to be of type dict"),
+        ("dataset.name", "RotatedDigit", "Did you mean 'RotatedDigits'?"),
         ("algorithm", "ERM", "algorithm of a trial to be of type dict"),
-        ("algorithm", {}, "an algorithm or a modifier with a name; found {}"),
+        ("algorithm", {}, "a dataset, an algorithm or a modifier with a name; found {}"),
         ("algorithm.name", "PGOM", "Did you mean 'POGM'?"),
         ("algorithm.name", ["POGM"], "with a name"),
         ("algorithm.kappa", "0.5", 'algorithm.kappa is "0.5" there and 0.5 here'),

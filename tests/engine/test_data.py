@@ -5,9 +5,20 @@ from torch.func import vmap
 
 from pogm.core import random, trees
 from pogm.datasets.base import Domain
-from pogm.engine.data import draw, rows_of, table_of
+from pogm.engine.data import Table, chosen, facts, joined, rows_of
+from pogm.engine.data import draw as draw_with
+from pogm.engine.store import Resident
+from pogm.transforms.pixels import Pixels
 
 SIZES = (40, 25, 60)
+
+
+def table_of(domains, _device):
+    return Table(Resident(joined(domains)), *facts(domains))
+
+
+def draw(table, rows, key, batch_size, dtype):
+    return draw_with(table, rows, key, batch_size, Pixels((1, 1, 1)), dtype)
 
 
 def made():
@@ -63,3 +74,41 @@ def test_the_same_key_is_the_same_minibatch_alone_and_mapped():
     for i in range(2):
         alone = draw(table, rows[i], keys[i], 4, torch.float32)
         assert torch.equal(mapped.y[i], alone.y)
+
+
+def test_balanced_draws_give_every_class_of_a_domain_the_same_share():
+    """Whatever its share of the domain, and though another domain has classes that this one lacks."""
+    labels = (torch.tensor([0] * 90 + [2] * 10), torch.tensor([0] * 5 + [1] * 15 + [2] * 80), torch.tensor([1] * 50))
+    domains = [Domain(torch.zeros(len(label), 1, 1, 1, dtype=torch.uint8), label) for label in labels]
+    for balanced, first, second in ((True, [0.5, 0, 0.5], [1 / 3] * 3), (False, [0.9, 0, 0.1], [0.05, 0.15, 0.8])):
+        rows, _ = rows_of(domains, (2,), trial_seed=0, device="cpu", class_balanced=balanced)
+        drawn = facts(domains)[0][chosen(rows, random.key(1), 60_000)]
+        for found, expected in zip(drawn, (first, second), strict=True):
+            shares = found.bincount(minlength=3) / found.numel()
+            assert (shares - torch.tensor(expected)).abs().max() < (0.01 if balanced else 0.04)
+
+
+def test_balanced_draws_are_of_the_training_parts_and_reach_every_image():
+    domains = [Domain(d.images, d.labels // 7) for d in made()]
+    rows, segments = rows_of(domains, (1,), trial_seed=3, device="cpu", class_balanced=True)
+    parts = rows.evaluate.split(segments)
+    drawn = chosen(rows, random.key(0), 20_000)
+    for k, domain in enumerate((0, 2)):
+        assert set(drawn[k].tolist()) == set(parts[2 * domain].tolist())
+
+
+def test_rows_of_training_domains_are_marked():
+    rows, segments = rows_of(made(), (1,), trial_seed=0, device="cpu")
+    marks = [part.unique().tolist() for part in rows.trained.split(segments)]
+    assert marks == [[True], [True], [False], [False], [True], [True]]
+
+
+def test_neighbours_in_memory_are_joined_without_a_copy():
+    whole = torch.arange(24, dtype=torch.uint8).reshape(6, 1, 2, 2)
+    labels = torch.zeros(3, dtype=torch.long)
+    neighbours = [Domain(whole[:3], labels), Domain(whole[3:], labels)]
+    assert joined(neighbours).data_ptr() == whole.data_ptr()
+    assert torch.equal(joined(neighbours), whole)
+    for apart in ([neighbours[1], neighbours[0]], [neighbours[0], Domain(whole[3:].clone(), labels)]):
+        assert joined(apart).data_ptr() != whole.data_ptr()
+        assert torch.equal(joined(apart), torch.cat([domain.images for domain in apart]))

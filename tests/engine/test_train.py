@@ -54,7 +54,9 @@ def test_accuracies_are_the_share_of_right_answers_in_every_domain_and_split():
     run = trial(ERM())
     session = Session([run.task(None)], Engine())
     state, setting = session.progress.state, session.setting
-    logits = setting.problem.model(state.params, state)(setting.table.images[session.rows.evaluate].float() / 255)
+    logits = setting.problem.model(state.params, state)(
+        setting.table.images.images[session.rows.evaluate].float() / 255
+    )
     right = logits.argmax(1) == setting.table.labels[session.rows.evaluate]
     expected = [part.double().mean().item() for part in right.split(session.segments)]
     assert session.accuracies()[0] == pytest.approx(expected, abs=1e-12)

@@ -22,13 +22,13 @@ def plan(seeds: int = SEEDS) -> list[Trial]:
     """
     trials = []
     for name in DATASETS:
-        dataset = dataset_class(name)
+        dataset = dataset_class(name)()
         for algorithm, values in sorted(ALGORITHMS.items(), reverse=True):
             for held_out in range(len(dataset.domains)):
                 for seed in range(seeds):
                     number = seed_hash(name, held_out, seed)
                     trial = Trial(
-                        dataset=name,
+                        dataset=dataset,
                         algorithm=algorithm_class(algorithm)(**values),
                         test_domains=(held_out,),
                         training=dataset.training,

@@ -66,7 +66,7 @@ def read_job(folder: Path) -> Run:
         folder=folder,
         id=digest(canonical_json({key: value for key, value in args.items() if key != "output_dir"}).encode())[:16],
         trial={
-            "dataset": args["dataset"],
+            "dataset": {"name": args["dataset"]},
             "algorithm": {"name": args["algorithm"], **(hparams if isinstance(hparams, dict) else {})},
             "test_domains": args["test_envs"],
             "hparams_seed": args["hparams_seed"],

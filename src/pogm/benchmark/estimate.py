@@ -31,7 +31,7 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
     """One for each dataset and algorithm, from its trial of median batch size; others cost in proportion."""
     kinds: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
-        kinds.setdefault((trial.dataset, trial.label), []).append(trial)
+        kinds.setdefault((trial.dataset.title, trial.label), []).append(trial)
     found = []
     for (dataset, label), alike in kinds.items():
         middle = statistics.median_low([trial.training.batch_size for trial in alike])

@@ -13,12 +13,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from pogm.benchmark.folder import TRIAL
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.together import groups_of, run_together
 from pogm.benchmark.trial import Trial
-from pogm.core.errors import PogmError
+from pogm.core.errors import PogmError, StoppedError
 
 ATTEMPTS = 3  # for a trial whose process died
+GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 TOGETHER = 16  # trials in a batch, at most
 
 
@@ -44,7 +46,7 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
         else:
             waiting.append(trial)
     on_gpu = settings.engine.place().type == "cuda"
-    jobs = _batches(waiting, root) if on_gpu else [[trial] for trial in waiting]
+    jobs = batches(waiting, root) if on_gpu else [[trial] for trial in waiting]
     jobs.reverse()  # the first is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[_Worker] = []
@@ -68,7 +70,7 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
                     if deaths[trial.id] < ATTEMPTS:
                         jobs.append([trial])
                     else:
-                        yield Outcome(trial, f"its process died {ATTEMPTS} times (out of memory, or killed)")
+                        yield Outcome(trial, GIVEN_UP)
     finally:
         crew = [*idle, *busy.values()]
         for worker in crew:
@@ -77,10 +79,17 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
             worker.close()
 
 
-def _batches(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
+def batches(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
     """New trials with their like; those that were begun go on alone."""
-    begun = [trial for trial in trials if (root / trial.id / "trial.json").exists()]
-    return [*groups_of([trial for trial in trials if trial not in begun], TOGETHER), *([trial] for trial in begun)]
+    new, begun = list[Trial](), list[Trial]()
+    for trial in trials:
+        (begun if is_begun(trial, root) else new).append(trial)
+    return [*groups_of(new, TOGETHER), *([trial] for trial in begun)]
+
+
+def is_begun(trial: Trial, root: Path) -> bool:
+    """Whether there may be something to go on from, which a batch does not look for."""
+    return (root / trial.id / TRIAL).exists()
 
 
 class _Worker:
@@ -128,18 +137,20 @@ class _Worker:
 
 
 def _serve(pipe: Connection) -> None:
-    """Run trials until nobody asks for more."""
-    with suppress(EOFError, ConnectionError):
+    """Run trials until nobody asks for more, or this process is asked to end."""
+    with suppress(EOFError, ConnectionError, StoppedError):
         while True:
-            pipe.send(_work(*pipe.recv()))
+            pipe.send(work(*pipe.recv()))
 
 
-def _work(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
-    """Run one trial, or several as one; what went wrong with each, in words."""
+def work(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
+    """Run one trial, or several as one; what went wrong with each, in words. One that is stopped has not gone wrong."""
     try:
         if len(job) > 1:
             return run_together(job, root, settings)
         run(job[0], root / job[0].id, settings)
+    except StoppedError:
+        raise
     except PogmError as error:
         return [str(error)] * len(job)
     except Exception:

@@ -6,7 +6,6 @@ from typing import Any
 from pogm.benchmark.trial import Trial, differences
 from pogm.core.errors import UsageError
 from pogm.core.files import LOCK, is_empty, read_json, readable_json, write_whole
-from pogm.datasets import dataset_class
 
 SCHEMA = 1
 TRIAL = "trial.json"
@@ -21,10 +20,10 @@ def check_owner(folder: Path, trial: Trial) -> None:
         raise _not_writable(folder, error) from error
     if foreign:
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
-    if taken and (unlike := differences(load_trial(folder).to_json(), trial.to_json())):
+    if taken and (theirs := load_trial(folder)).id != trial.id:
         raise UsageError(
-            f"Expected {folder} to be new or to belong to this run; found another run's: {unlike}. "
-            "Choose another --out."
+            f"Expected {folder} to be new or to belong to this run; found another run's: "
+            f"{differences(theirs.to_json(), trial.to_json())}. Choose another --out."
         )
 
 
@@ -64,16 +63,21 @@ def load_trial(folder: Path) -> Trial:
     return trial
 
 
+def data_of(folder: Path) -> Path | None:
+    """Where a run found its data, if it is still there."""
+    place = read_json(folder / TRIAL)["provenance"].get("data")
+    return Path(place) if place and Path(place).is_dir() else None
+
+
 def _description(trial: Trial) -> dict[str, Any]:
     """What the file says beside where it was written; all of it follows from the trial."""
-    dataset = dataset_class(trial.dataset)
     return {
         "schema": SCHEMA,
         "id": trial.id,
         "trial": trial.to_json(),
         "label": trial.label,
-        "domains": list(dataset.domains),
-        "num_classes": dataset.num_classes,
+        "domains": list(trial.dataset.domains),
+        "num_classes": trial.dataset.num_classes,
     }
 
 

@@ -3,28 +3,32 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 
 from pogm.benchmark.trial import Trial
-from pogm.datasets import dataset_class
 
 Item = TypeVar("Item")
 LINE_SECONDS = 5.0  # between plain lines
 
 
 def tracked(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Pass the items through and show how many have come."""
+    """Pass the items through and show how many have come; of none, show nothing."""
+    if total == 0:
+        return iter(items)
     console = Console(stderr=True)
     return _bar(items, total, what, console) if console.is_terminal else _lines(items, total, what)
 
@@ -60,12 +64,22 @@ def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         yield item
 
 
+@contextmanager
+def transferred(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A function that shows how many bytes have come, and of how many."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda there, total: progress.update(task, completed=there, total=total)
+
+
 class EvaluationLines:
     """A line per evaluation of one run: where it is, how well it goes, how long it will take."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.domains = dataset_class(trial.dataset).domains
+        self.domains = trial.dataset.domains
         self.first: tuple[int, float] | None = None  # the first evaluation's step, and when it came
 
     def __call__(self, record: dict[str, Any]) -> None:

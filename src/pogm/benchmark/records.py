@@ -38,7 +38,9 @@ class Run:
 
     @property
     def dataset(self) -> str:
-        return str(self.trial["dataset"])
+        """Its name: a folder of images has a title."""
+        dataset = self.trial["dataset"]
+        return str(dataset.get("title", dataset["name"]))
 
     @property
     def test_domains(self) -> frozenset[int]:
@@ -202,7 +204,7 @@ def _read_run(folder: Path) -> Run:
         raise ValueError("expected an object with a trial in it")
     trial, domains = saved["trial"], saved["domains"]
     _require(isinstance(saved["id"], str) and isinstance(saved["label"], str), "id and label to be text")
-    _require(isinstance(trial["dataset"], str), "dataset to be text")
+    _require(isinstance(trial["dataset"]["name"], str), "dataset to have a name")
     _require(_are(domains, str) and len(domains) > 0, "domains to be a list of names")
     held_out = trial["test_domains"]
     _require(_are(held_out, int) and len(held_out) > 0, "test_domains to be a list of indices")

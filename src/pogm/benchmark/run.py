@@ -17,7 +17,6 @@ from pogm.benchmark.records import append_record, read_records, record_line
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import DivergedError, IntegrityError
 from pogm.core.files import locked, remove_temporary, write_whole
-from pogm.datasets import dataset_class
 from pogm.engine import checkpoint
 from pogm.engine.data import SPLITS
 from pogm.engine.session import Engine, Session
@@ -108,7 +107,9 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
         "threads": settings.threads,
+        "data": str(settings.data.resolve()) if settings.data else None,
         "captured": on_gpu and settings.engine.capture,
+        **session.tasks[0].dataset.found(settings.data),
     }
 
 
@@ -158,7 +159,7 @@ def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int =
 
 def _report_nonfinite(trial: Trial, shares: Any, step: int) -> None:
     """Name the domains whose trajectories were left out."""
-    domains = dataset_class(trial.dataset).domains
+    domains = trial.dataset.domains
     names = [domains[number] for number in trial.train_domains]
     bad = [f"{name} ({share:.0%} of rounds)" for name, share in zip(names, shares or [], strict=False) if share > 0]
     if bad:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pogm.algorithms import algorithm_class
+from pogm.benchmark.execution import Execute
 from pogm.benchmark.executors import Outcome, run_all
 from pogm.benchmark.folder import make_folder
+from pogm.benchmark.options import apply
 from pogm.benchmark.run import Settings
 from pogm.benchmark.search import configuration
-from pogm.benchmark.trial import Trial, differences
+from pogm.benchmark.trial import Trial, dataset_from_json, differences
 from pogm.core.errors import UsageError, unknown
 from pogm.core.files import is_empty, is_locked, read_json, readable_json, write_whole
-from pogm.datasets import dataset_class
+from pogm.datasets.base import DomainDataset
 from pogm.datasets.splits import seed_hash
 from pogm.modifiers import modifier_class
 
@@ -32,11 +34,12 @@ class Sweep:
     """
 
     algorithms: tuple[str, ...]
-    datasets: tuple[str, ...]
+    datasets: tuple[DomainDataset, ...]
     configurations: int = 20
     trials: int = 3
     mode: str = "single"
     modifiers: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # texts like "kappa=0.1", the same in every trial, whatever was drawn
     steps: int | None = None  # None: the dataset's
     evaluate_every: int | None = None
     precision: str = "fp32"
@@ -48,8 +51,8 @@ class Sweep:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
         if self.mode not in MODES:
             raise unknown("a mode", self.mode, MODES)
-        for name in ("algorithms", "datasets", "modifiers"):
-            values = getattr(self, name)
+        titles = tuple(dataset.title for dataset in self.datasets)
+        for name, values in (("algorithms", self.algorithms), ("datasets", titles), ("modifiers", self.modifiers)):
             if len(set(values)) < len(values):
                 raise UsageError(f"Expected each of --{name} once; found {', '.join(values)}. Leave one out.")
 
@@ -64,22 +67,30 @@ class Sweep:
             for algorithm in self.algorithms
         ]
 
-    def _held_out(self, dataset: str) -> list[list[int]]:
-        count = len(dataset_class(dataset).domains)
+    def _held_out(self, dataset: DomainDataset) -> list[list[int]]:
+        count = len(dataset.domains)
         pairs = itertools.combinations(range(count), 2) if self.mode == "full" else ()
         return [*([domain] for domain in range(count)), *map(list, pairs)]
 
-    def _trial(self, dataset: str, algorithm: str, held_out: list[int], hparams_seed: int, trial_seed: int) -> Trial:
-        data = dataset_class(dataset)
-        seed = seed_hash(dataset, algorithm, held_out, hparams_seed, trial_seed)
+    def _trial(
+        self, data: DomainDataset, algorithm: str, held_out: list[int], hparams_seed: int, trial_seed: int
+    ) -> Trial:
+        seed = seed_hash(data.seed_name, algorithm, held_out, hparams_seed, trial_seed)
+        drawn = {
+            "algorithm": configuration(algorithm_class(algorithm)(), hparams_seed, trial_seed),
+            "training": configuration(data.training, hparams_seed, trial_seed),
+            "dataset": data,
+            **{name: configuration(modifier_class(name)(), hparams_seed, trial_seed) for name in self.modifiers},
+        }
+        apply(self.settings, drawn, f"a hyperparameter of {algorithm} on {data.title}")
         return Trial(
-            dataset=dataset,
-            algorithm=configuration(algorithm_class(algorithm)(), hparams_seed, trial_seed),
+            dataset=drawn.pop("dataset"),
+            algorithm=drawn.pop("algorithm"),
+            training=drawn.pop("training"),
+            modifiers=tuple(drawn.values()),
             test_domains=tuple(held_out),
-            training=configuration(data.training, hparams_seed, trial_seed),
             steps=data.steps if self.steps is None else self.steps,
             evaluate_every=data.evaluate_every if self.evaluate_every is None else self.evaluate_every,
-            modifiers=tuple(configuration(modifier_class(name)(), hparams_seed, trial_seed) for name in self.modifiers),
             seed=seed,
             data_seed=seed,
             trial_seed=trial_seed,
@@ -115,7 +126,8 @@ def load_sweep(folder: Path) -> Sweep:
     if not isinstance(values, dict) or set(values) != names:
         raise UsageError(f"Expected the fields {', '.join(sorted(names))} in {path}; found others. Restore it.")
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    sweep = Sweep(**values | lists)
+    datasets = tuple(dataset_from_json(value) for value in lists.get("datasets", ()))
+    sweep = Sweep(**values | lists | {"datasets": datasets})
     if unlike := differences(values, _plain(sweep)):
         raise UsageError(f"Expected {path} as `pogm sweep` wrote it; found that {unlike}. Restore it.")
     return sweep
@@ -136,12 +148,12 @@ def status(sweep: Sweep, folder: Path) -> dict[tuple[str, str], Counter[str]]:
     """How many runs of each algorithm and dataset are in which state."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for trial in sweep.plan():
-        counts.setdefault((trial.dataset, trial.label), Counter())[state_of(folder / trial.id)] += 1
+        counts.setdefault((trial.dataset.title, trial.label), Counter())[state_of(folder / trial.id)] += 1
     return counts
 
 
 def carry_out(
-    sweep: Sweep, folder: Path, settings: Settings, workers: int | None = None, retry_failed: bool = False
+    sweep: Sweep, folder: Path, settings: Settings, execute: Execute = run_all, retry_failed: bool = False
 ) -> Iterator[Outcome]:
     """Run what is waiting or was interrupted, and what failed if asked to; an outcome for every trial of the sweep.
 
@@ -156,9 +168,10 @@ def carry_out(
             yield Outcome(trial, read_json(folder / trial.id / "failed.json")["error"])
         else:
             yield Outcome(trial)
-    yield from run_all(todo, folder, settings, workers)
+    yield from execute(todo, folder, settings)
 
 
 def _plain(sweep: Sweep) -> dict[str, Any]:
-    values = dataclasses.asdict(sweep)
+    values = {field.name: getattr(sweep, field.name) for field in dataclasses.fields(sweep)}
+    values["datasets"] = [dataset.to_json() for dataset in sweep.datasets]
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -15,6 +15,8 @@ from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.engine.session import Session
 from pogm.engine.train import train
 
+SMALL = 64 * 64  # pixels of an image
+
 
 def groups_of(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
     """Trials that can share a batch, together; in the order in which the first of each came."""
@@ -23,11 +25,17 @@ def groups_of(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
     for trial in trials:
         shape = str([trial.schedule, *trial.task(None).shape().items()])
         found = alike.setdefault(shape, [])
-        if not found or len(found[-1]) == most:
+        if not found or len(found[-1]) == (most if _small(trial) else 1):
             found.append([])
             groups.append(found[-1])
         found[-1].append(trial)
     return groups
+
+
+def _small(trial: Trial) -> bool:
+    """Whether its network leaves the GPU idle: one for photographs fills it, and several would not fit."""
+    _, height, width = trial.task(None).transform.shape
+    return height * width <= SMALL
 
 
 def run_together(trials: Sequence[Trial], root: Path, settings: Settings) -> list[str | None]:

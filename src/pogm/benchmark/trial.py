@@ -12,7 +12,7 @@ from pogm.core.errors import UsageError, unknown
 from pogm.core.files import canonical_json, digest
 from pogm.core.hyper import changed
 from pogm.datasets import dataset_class
-from pogm.datasets.base import Domain, Training
+from pogm.datasets.base import Domain, DomainDataset, Training
 from pogm.engine.session import PRECISIONS
 from pogm.engine.task import Task
 from pogm.engine.train import Schedule
@@ -30,8 +30,8 @@ LIMITS = {
     "probe_every": (0, 10**8),
 }
 JSON_TYPES = {  # of the fields that are not whole numbers
-    "dataset": str,
     "precision": str,
+    "dataset": dict,
     "algorithm": dict,
     "training": dict,
     "modifiers": list,
@@ -44,7 +44,7 @@ ABSENT = object()
 class Trial:
     """One algorithm, with its modifiers, on one dataset with some domains held out. Paths are no part of it."""
 
-    dataset: str
+    dataset: DomainDataset
     algorithm: Algorithm
     test_domains: tuple[int, ...]
     training: Training
@@ -59,12 +59,12 @@ class Trial:
     probe_every: int = 0  # rounds between measurements of the domains' angles; 0 for none
 
     def __post_init__(self) -> None:
-        domains = dataset_class(self.dataset).domains
+        domains = self.dataset.domains
         tested = self.test_domains
         whole = all(_is_whole(t, 0, len(domains) - 1) for t in tested)
         if not tested or not whole or len(set(tested)) < len(tested):
             raise UsageError(
-                f"Expected test domains of {self.dataset}, each once: "
+                f"Expected test domains of {self.dataset.title}, each once: "
                 f"{', '.join(f'{i} ({name})' for i, name in enumerate(domains))}; found {list(tested)}. "
                 "Name those to hold out."
             )
@@ -72,7 +72,7 @@ class Trial:
         if left < least:
             raise UsageError(
                 f"Expected at least {least} training domain{'s' * (least > 1)} for {type(self.algorithm).__name__}; "
-                f"found {left} left of {self.dataset}'s {len(domains)}. Hold out fewer of them."
+                f"found {left} left of {self.dataset.title}'s {len(domains)}. Hold out fewer of them."
             )
         for name, (least, most) in LIMITS.items():
             if not _is_whole(getattr(self, name), least, most):
@@ -87,7 +87,7 @@ class Trial:
     @property
     def train_domains(self) -> tuple[int, ...]:
         """The domains that are not held out."""
-        return tuple(i for i in range(len(dataset_class(self.dataset).domains)) if i not in self.test_domains)
+        return tuple(i for i in range(len(self.dataset.domains)) if i not in self.test_domains)
 
     @property
     def label(self) -> str:
@@ -97,7 +97,9 @@ class Trial:
     @property
     def id(self) -> str:
         """The hash of what is computed: the same on every machine, wherever the data lies."""
-        return digest(canonical_json(self.to_json()).encode())[:16]
+        values = self.to_json()
+        values["dataset"].pop("title", None)  # a folder of images may be renamed
+        return digest(canonical_json(values).encode())[:16]
 
     @property
     def schedule(self) -> Schedule:
@@ -108,6 +110,7 @@ class Trial:
         """As plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return values | {
+            "dataset": self.dataset.to_json(),
             "algorithm": _named(self.algorithm),
             "modifiers": [_named(modifier) for modifier in self.modifiers],
             "training": dataclasses.asdict(self.training),
@@ -129,12 +132,14 @@ class Trial:
             if not isinstance(value, JSON_TYPES.get(name, int)):
                 kind = JSON_TYPES.get(name, int).__name__
                 raise UsageError(f"Expected {name} of a trial to be of type {kind}; found {value!r}. Restore it.")
+        dataset = dataset_from_json(values["dataset"])
         trial = cls(
             **values
             | {
+                "dataset": dataset,
                 "algorithm": _made(algorithm_class, values["algorithm"]),
                 "modifiers": tuple(_made(modifier_class, modifier) for modifier in values["modifiers"]),
-                "training": changed(dataset_class(values["dataset"]).training, values["training"]),
+                "training": changed(dataset.training, values["training"]),
                 "test_domains": tuple(values["test_domains"]),
             }
         )
@@ -146,7 +151,7 @@ class Trial:
         """What the engine trains."""
         return Task(
             algorithm=self.algorithm,
-            dataset=dataset_class(self.dataset)(),
+            dataset=self.dataset,
             load=lambda: _loaded(self.dataset, data, self.data_seed),
             training=self.training,
             test_domains=self.test_domains,
@@ -159,8 +164,14 @@ class Trial:
 
 
 @lru_cache(maxsize=2)  # trials that follow one another often share their data
-def _loaded(dataset: str, data: Path | None, seed: int) -> list[Domain]:
-    return dataset_class(dataset)().load(data, seed)
+def _loaded(dataset: DomainDataset, data: Path | None, seed: int) -> list[Domain]:
+    return dataset.load(data, seed)
+
+
+def dataset_from_json(values: Any) -> DomainDataset:
+    """A dataset from what its ``to_json`` gave."""
+    dataset: DomainDataset = _made(dataset_class, values)
+    return dataset
 
 
 def differences(found: Any, wanted: Any) -> str:
@@ -194,5 +205,5 @@ def _named(part: Any) -> dict[str, Any]:
 
 def _made(find: Callable[[str], Any], values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(values.get("name"), str):
-        raise UsageError(f"Expected an algorithm or a modifier with a name; found {values!r}. Restore it.")
+        raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
     return changed(find(values["name"])(), {name: value for name, value in values.items() if name != "name"})

@@ -159,11 +159,14 @@ def _converted(field: dataclasses.Field[Any], value: Any) -> Any:
         if kind is float:
             return number
         return int(number) if math.isfinite(number) and number == int(number) else None
+    if kind is tuple:  # of texts; JSON has lists
+        fits = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        return tuple(value) if fits else None
     return value if isinstance(value, kind) else None
 
 
 def _expected(field: dataclasses.Field[Any]) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
     text = words.get(type(field.default), type(field.default).__name__)
     limits = field.metadata
     if limits.get("least") is not None:

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     MODIFIER = 1
     ALGORITHM = 2
     NETWORK = 3
+    EVALUATION = 4
 
 
 class Loss(NamedTuple):

@@ -9,30 +9,53 @@ from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.datasets.base import Domain
 from pogm.datasets.splits import split
+from pogm.engine.store import Store
+from pogm.transforms.base import Transform
 
 SPLITS = ("in", "out")
+TRANSFORM, STRATA = -2, -3  # streams beside the numbers 0, 1, 2, ... of a minibatch's key
 
 
 class Table(NamedTuple):
     """All images of all domains, one after the other."""
 
-    images: Tensor  # [N, channels, height, width] uint8
+    images: Store  # [N, channels, height, width] uint8
     labels: Tensor  # [N]
+    sizes: Tensor  # [N, 2]: height and width before all were made one size
 
 
 class Rows(NamedTuple):
     """Which rows of the table a trial uses for what."""
 
     train: Tensor  # [K, longest in part of any domain]: rows of each training domain, filled up with its first
-    sizes: Tensor  # [K]: how many of them count
+    starts: Tensor  # [K, S]: where each stratum begins; one for all, or one for every class
+    sizes: Tensor  # [K, S]: how many rows it has
+    strata: Tensor  # [K]: how many there are
     evaluate: Tensor  # [N]: rows of every domain and split, in the order of ``segments``
+    trained: Tensor  # [N]: whether they are a training domain's
 
 
-def table_of(domains: list[Domain], device: torch.device | str) -> Table:
-    """Every domain on the device."""
-    images = torch.cat([domain.images for domain in domains])
-    labels = torch.cat([domain.labels for domain in domains])
-    return Table(images.to(device), labels.to(device))
+def joined(domains: list[Domain]) -> Tensor:
+    """All images as one tensor; without a copy where they are neighbours in memory, as those of a mapped file are."""
+    parts = [domain.images for domain in domains]
+    first = parts[0]
+    ends = [part.data_ptr() + part.nbytes for part in parts]
+    neighbours = all(part.is_contiguous() for part in parts) and ends[:-1] == [p.data_ptr() for p in parts[1:]]
+    storage = first.untyped_storage()
+    if neighbours and all(part.untyped_storage().data_ptr() == storage.data_ptr() for part in parts):
+        return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+    return torch.cat(parts)
+
+
+def facts(domains: list[Domain]) -> tuple[Tensor, Tensor]:
+    """The labels and original sizes of all images."""
+    sizes = [
+        domain.images.new_tensor(domain.images.shape[-2:], dtype=torch.int64).expand(len(domain.images), 2)
+        if domain.sizes is None
+        else domain.sizes
+        for domain in domains
+    ]
+    return torch.cat([domain.labels for domain in domains]), torch.cat(sizes)
 
 
 def rows_of(
@@ -41,6 +64,7 @@ def rows_of(
     trial_seed: int,
     device: torch.device | str,
     offset: int = 0,
+    class_balanced: bool = False,
 ) -> tuple[Rows, list[int]]:
     """The rows of a trial, and how many there are in each domain and split (the segments)."""
     parts, start = [], offset
@@ -48,21 +72,50 @@ def rows_of(
         parts.append([start + part for part in split(len(domain.labels), number, trial_seed)])
         start += len(domain.labels)
 
-    trained = [inside for number, (inside, _) in enumerate(parts) if number not in test_domains]
+    trained, counts = [], []
+    for number, (inside, _) in enumerate(parts):
+        if number not in test_domains:
+            classes = domains[number].labels[inside - sum(len(d.labels) for d in domains[:number]) - offset]
+            by_class = class_balanced * classes  # all alike if it does not matter
+            trained.append(inside[by_class.argsort(stable=True)])
+            count = by_class.bincount()
+            counts.append(count[count > 0])
     longest = max(len(inside) for inside, _ in parts)  # of all domains, so that trials that hold out others match
-    train = torch.stack([torch.cat([rows, rows[:1].expand(longest - len(rows))]) for rows in trained])
+    most = max(int(domain.labels.max()) + 1 for domain in domains) if class_balanced else 1  # strata, likewise
+    sizes = torch.stack([_filled(count, most, 0) for count in counts])
     segments = [len(rows) for pair in parts for rows in pair]
-    rows = Rows(train, torch.tensor([len(rows) for rows in trained]), torch.cat([r for pair in parts for r in pair]))
+    flags = [torch.full((2,), number not in test_domains) for number in range(len(domains))]
+    rows = Rows(
+        train=torch.stack([_filled(rows, longest, int(rows[0])) for rows in trained]),
+        starts=sizes.cumsum(1) - sizes,
+        sizes=sizes,
+        strata=torch.tensor([len(count) for count in counts]),
+        evaluate=torch.cat([rows for pair in parts for rows in pair]),
+        trained=torch.cat(flags).repeat_interleave(torch.tensor(segments)),
+    )
     return Rows(*(part.to(device) for part in rows)), segments
 
 
-def draw(table: Table, rows: Rows, key: Tensor, batch_size: int, dtype: torch.dtype) -> Batch:
-    """The minibatch of a key: B rows of each training domain, uniform and with replacement."""
+def _filled(numbers: Tensor, length: int, value: int) -> Tensor:
+    return torch.nn.functional.pad(numbers, (0, length - len(numbers)), value=value)
+
+
+def chosen(rows: Rows, key: Tensor, batch_size: int) -> Tensor:
+    """The rows [K, B] of a key's minibatch: uniform in each training domain, or in each of its classes."""
     share = random.uniform(key, (rows.train.shape[0], batch_size))  # [K, B]
-    chosen = rows.train.gather(1, (share * rows.sizes[:, None]).long())
-    return Batch(pixels(table.images[chosen], dtype), table.labels[chosen])
+    stratum = torch.zeros_like(share, dtype=torch.int64)
+    if rows.starts.shape[1] > 1:
+        which = random.uniform(random.fold(key, STRATA), share.shape)
+        stratum = (which * rows.strata[:, None]).long()
+    places = rows.starts.gather(1, stratum) + (share * rows.sizes.gather(1, stratum)).long()
+    return rows.train.gather(1, places)
 
 
-def pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """8-bit images as numbers in [0, 1]."""
-    return images.to(dtype) / 255
+def draw(
+    table: Table, rows: Rows, key: Tensor, batch_size: int, transform: Transform, dtype: torch.dtype, turn: int = 0
+) -> Batch:
+    """The minibatch of a key: B rows of each training domain, with replacement; number ``turn`` of its round."""
+    these = chosen(rows, key, batch_size)
+    images = table.images.take(these, turn)
+    x = transform.for_training(images, table.sizes[these], random.fold(key, TRANSFORM), dtype)
+    return Batch(x, table.labels[these])

@@ -1,27 +1,41 @@
 """The accuracy on every domain and split, in large batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from pogm.core.state import State
-from pogm.engine.data import Rows, pixels
+from pogm.core import random
+from pogm.core.state import Purpose, State
+from pogm.engine.data import Rows
 from pogm.engine.steps import Setting
 
-LARGE = 4096  # images a pass
+PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass: on a CPU, what malloc takes from its heap and not from the system
 
 
-def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], size: int = LARGE) -> Tensor:
-    """The share of images whose most likely class is the right one, segment by segment; ``size`` images a pass."""
+def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], trials: int = 1) -> Tensor:
+    """The share of images whose most likely class is the right one, segment by segment; ``trials`` share the memory."""
     model = setting.problem.model(state.params, state)
+    key = state.random_key(Purpose.EVALUATION, state.step)
+    pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
+    size = max(PIXELS[rows.evaluate.device.type] // (pixels * trials), 1)
+    parts = torch.split(rows.evaluate, size)
+    trained = _known(torch.split(rows.trained, size)) if trials == 1 else torch.split(rows.trained, size)
     correct = []
-    for part in torch.split(rows.evaluate, size):
-        logits = setting.algorithm.predict(model, pixels(setting.table.images[part], setting.dtype))
-        correct.append(logits.argmax(-1) == setting.table.labels[part])
+    for number, images in enumerate(setting.table.images.passes(parts)):
+        sizes = setting.table.sizes[parts[number]]
+        x = setting.transform.for_evaluation(images, sizes, random.fold(key, number), setting.dtype, trained[number])
+        logits = setting.algorithm.predict(model, x)
+        correct.append(logits.argmax(-1) == setting.table.labels[parts[number]])
     shares = torch.split(torch.cat(correct).double(), segments)
     return torch.stack([share.mean() for share in shares])
+
+
+def _known(parts: Sequence[Tensor]) -> list[Tensor | bool]:
+    """One answer for a pass whose images all have the same: most of them, since domains come one after the other."""
+    least, most = (torch.stack(ends).tolist() for ends in ([p.all() for p in parts], [p.any() for p in parts]))
+    return [low if low == high else part for low, high, part in zip(least, most, parts, strict=True)]
 
 
 @contextmanager

@@ -15,15 +15,18 @@ from pogm.core.state import State
 from pogm.core.trees import Params
 from pogm.datasets.base import Domain
 from pogm.engine.capture import Captured
-from pogm.engine.data import Rows, Table, rows_of, table_of
+from pogm.engine.data import Rows, Table, facts, joined, rows_of
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
-from pogm.engine.evaluate import LARGE, accuracies, evaluating
+from pogm.engine.evaluate import accuracies, evaluating
 from pogm.engine.steps import Progress, Rates, Setting, Step, batched, floats_of, single, with_floats
+from pogm.engine.store import Resident, fits
+from pogm.engine.stream import Streamed
 from pogm.engine.task import Task
 from pogm.modifiers.base import Modifier
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 DOMAINS = ("auto", "loop", "vmap")
+IMAGES = ("auto", "resident", "streamed")
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,13 @@ class Engine:
     capture: bool = True  # record the step as a CUDA graph, on a GPU
     domains: str = "auto"  # "loop" over them or "vmap" them; auto maps networks of linear layers, which gain by it
 
+    images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
+
     def __post_init__(self) -> None:
         if self.domains not in DOMAINS:
             raise unknown("a way to go over domains", self.domains, DOMAINS)
+        if self.images not in IMAGES:
+            raise unknown("a place for images", self.images, IMAGES)
 
     def place(self) -> torch.device:
         """The device, checked."""
@@ -64,7 +71,8 @@ class Session:
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
         self.network = networks[0].train().requires_grad_(False)
-        table, rows, self.segments = _laid_out(tasks, self.device)
+        domains, rows, self.segments = _laid_out(tasks, self.device)
+        table, self.stream = self._table(domains, rows, engine)
         settings = [self._setting(task, engine, table, dtype) for task in tasks]
         starts = [
             setting.start(_params(network), _buffers(network), task.seed)
@@ -76,6 +84,20 @@ class Session:
         self.progress: Progress = trees.stack(starts) if self.together else starts[0]
         step = batched(self.setting, self.rows, self.floats) if self.together else single(self.setting, self.rows)
         self.advance: Step = Captured(step) if engine.capture and self.device.type == "cuda" else step
+
+    def _table(self, domains: list[Domain], rows: list[Rows], engine: Engine) -> tuple[Table, Streamed | None]:
+        images = joined(domains)
+        labels, sizes = (part.to(self.device) for part in facts(domains))
+        if engine.images == "resident" or (engine.images == "auto" and fits(images, self.device)):
+            return Table(Resident(images.to(self.device)), labels, sizes), None
+        if self.together:
+            raise UsageError(
+                "Expected images that fit on the device for trials that train as one; found "
+                f"{images.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Train them apart."
+            )
+        task = self.tasks[0]
+        stream = Streamed(images, rows[0], task.training.batch_size, task.algorithm.minibatches, self.device)
+        return Table(stream, labels, sizes), stream
 
     def _setting(self, task: Task, engine: Engine, table: Table, dtype: torch.dtype) -> Setting:
         rates = Rates(task.training.lr, task.training.weight_decay)
@@ -92,18 +114,24 @@ class Session:
             live=live_buffers(self.network),
         )
         batch_size = task.training.batch_size
-        return Setting(task.algorithm, task.modifiers, rates, problem, table, batch_size, task.probe, dtype)
+        return Setting(
+            task.algorithm, task.modifiers, rates, problem, table, task.transform, batch_size, task.probe, dtype
+        )
 
     def step(self, probing: bool = False) -> None:
         """One round."""
-        self.progress = self.advance(self.progress, probing)
+        if self.stream is None:
+            self.progress = self.advance(self.progress, probing)
+        else:
+            self.stream.prepare(self.progress.state)
+            self.progress = self.advance(self.progress, probing)
+            self.stream.follow(self.progress.state)
 
     def accuracies(self) -> list[list[float]]:
         """Of every task: the accuracy on each segment."""
 
         def of_one(state: State, rows: Rows, floats: dict[str, Tensor]) -> Tensor:
-            size = max(LARGE // len(self.tasks), 1)
-            return accuracies(with_floats(self.setting, floats), state, rows, self.segments, size)
+            return accuracies(with_floats(self.setting, floats), state, rows, self.segments, len(self.tasks))
 
         with evaluating(self.network):
             if self.together:
@@ -152,8 +180,8 @@ def _set_precision(precision: str, device: torch.device) -> torch.dtype:
     return torch.float64 if precision == "fp64" else torch.float32
 
 
-def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[Table, list[Rows], list[int]]:
-    """One table for all tasks (those with the same data share its rows), and each task's rows in it."""
+def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain], list[Rows], list[int]]:
+    """The domains of all tasks (those with the same data share them), and each task's rows in a table of them."""
     loaded: list[list[Domain]] = []
     rows, segments = [], list[int]()
     for task in tasks:
@@ -162,9 +190,11 @@ def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[Table, list[
             loaded.append(domains)
         before = loaded[: next(place for place, other in enumerate(loaded) if other is domains)]
         offset = sum(len(domain.labels) for other in before for domain in other)
-        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset)
+        task.dataset.check(domains, task.test_domains)
+        balanced = task.training.class_balanced
+        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset, balanced)
         rows.append(mine)
-    return table_of([domain for domains in loaded for domain in domains], device), rows, segments
+    return [domain for domains in loaded for domain in domains], rows, segments
 
 
 def _all_linear(network: Network) -> bool:

@@ -19,6 +19,7 @@ from pogm.core.trees import Tree
 from pogm.engine.data import Rows, Table, draw
 from pogm.modifiers.base import Modifier
 from pogm.probes.angle import AngleProbe
+from pogm.transforms.base import Transform
 
 
 class Progress(NamedTuple):
@@ -45,6 +46,7 @@ class Setting:
     rates: Rates
     problem: Problem
     table: Table
+    transform: Transform
     batch_size: int
     probe: AngleProbe | None = None
     dtype: torch.dtype = torch.float32
@@ -61,8 +63,10 @@ class Setting:
         before = progress.state
         count = self.algorithm.minibatches
         batches = []
-        for number in (before.step * count + extra for extra in range(count)):
-            batch = draw(self.table, rows, before.random_key(Purpose.DATA, number), self.batch_size, self.dtype)
+        for turn in range(count):
+            number = before.step * count + turn
+            key = before.random_key(Purpose.DATA, number)
+            batch = draw(self.table, rows, key, self.batch_size, self.transform, self.dtype, turn)
             for place, modifier in enumerate(self.modifiers):
                 key = random.fold(before.random_key(Purpose.MODIFIER, number), place)
                 batch = modifier.batch(batch, key, self.problem.num_classes)

@@ -13,7 +13,9 @@ from pogm.datasets.base import Domain, DomainDataset, Training
 from pogm.datasets.splits import seed_hash
 from pogm.modifiers.base import Modifier
 from pogm.networks import build_features
+from pogm.networks.classifier import nonlinear
 from pogm.probes.angle import AngleProbe
+from pogm.transforms.base import Transform
 
 
 @dataclass(frozen=True)
@@ -36,25 +38,32 @@ class Task:
         """K, the training domains."""
         return len(self.dataset.domains) - len(self.test_domains)
 
+    @property
+    def transform(self) -> Transform:
+        """How stored images become inputs."""
+        return self.training.transform(self.dataset.input_shape)
+
     def build_network(self) -> Network:
         """The network with its first weights, which the seed decides and nothing else."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_hash("weights", self.seed))  # not the stream that data of this seed were dealt by
             features, width = build_features(
                 self.training.network,
-                self.dataset.input_shape,
+                self.transform.shape,
                 weights=self.training.weights,
                 freeze_bn=self.training.freeze_bn,
                 dropout=self.training.dropout,
             )
             network = self.algorithm.build(features, width, self.dataset.num_classes, self.num_domains)
+            if self.training.nonlinear_classifier:
+                network.head = nonlinear(network.head)
             for modifier in self.modifiers:
                 network = modifier.network(network)
         return network
 
     def shape(self) -> dict[str, Any]:
         """All that tasks must share to train as one: everything but floats, seeds and which domains are held out."""
-        shape = {"dataset": type(self.dataset), "held out": len(self.test_domains), "probe": self.probe}
+        shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
         for part in (self.algorithm, *self.modifiers, self.training):
             shape[type(part).__name__] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}

@@ -1,0 +1,85 @@
+"""What is evaluated: every domain and split, training domains as the protocol sees them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from image_folders import write_folder
+
+from pogm import ERM
+from pogm.benchmark.trial import Trial
+from pogm.core import random
+from pogm.core.state import Purpose
+from pogm.datasets.folder import Folder
+from pogm.engine import evaluate
+from pogm.engine.session import Engine, Session
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A trial on pictures of three domains, and their data folder."""
+    dataset = Folder.of(write_folder(tmp_path / "sites", images=8))
+    training = replace(dataset.training, network="mlp", weights="random", image_size=16, batch_size=4, lr=1e-3)
+    return Trial(dataset, ERM(), (1,), training, steps=3, evaluate_every=2), tmp_path
+
+
+def accuracies(run, data, **changes):
+    trial = replace(run, training=replace(run.training, **changes))
+    session = Session([trial.task(data)], Engine())
+    for _ in range(30):
+        session.step()
+    return session, session.accuracies()[0]
+
+
+def expected(session, shown):
+    """The accuracies on what ``shown`` makes of the images of each segment."""
+    setting, state, rows = session.setting, session.progress.state, session.rows
+    images, sizes = setting.table.images.images[rows.evaluate], setting.table.sizes[rows.evaluate]
+    logits = setting.problem.model(state.params, state)(shown(setting, state, images, sizes))
+    right = (logits.argmax(1) == setting.table.labels[rows.evaluate]).double()
+    return [part.mean().item() for part in right.split(session.segments)]
+
+
+def plain(setting, state, images, sizes):
+    return setting.transform.plain(images, torch.float32)
+
+
+def augmented(setting, state, images, sizes):
+    key = random.fold(state.random_key(Purpose.EVALUATION, state.step), 0)
+    return setting.transform.augmented(images, sizes, key, torch.float32)
+
+
+def test_training_domains_are_evaluated_on_augmented_images_by_default(run):
+    session, found = accuracies(*run)
+    as_plain, as_augmented = expected(session, plain), expected(session, augmented)
+    assert found[2:4] == pytest.approx(as_plain[2:4]), "the test domain"
+    assert found[:2] + found[4:] == pytest.approx(as_augmented[:2] + as_augmented[4:])
+
+
+def test_or_on_plain_ones(run):
+    for changes in ({"eval_augment": False}, {"data_augmentation": False}):
+        session, found = accuracies(*run, **changes)
+        assert found == pytest.approx(expected(session, plain))
+
+
+def test_small_passes_and_trials_together_see_the_same_test_images(run, monkeypatch):
+    trial, data = run
+    session, whole = accuracies(trial, data)
+    monkeypatch.setattr(evaluate, "PIXELS", {"cpu": 5 * 16 * 16})
+    assert session.accuracies()[0][2:4] == pytest.approx(whole[2:4])
+    trials = [trial, replace(trial, test_domains=(0,))]
+    together = Session([t.task(data) for t in trials], Engine())
+    alone = [Session([t.task(data)], Engine()) for t in trials]
+    for _ in range(5):
+        together.step()
+        for one in alone:
+            one.step()
+    for row, (one, held_out) in enumerate(zip(alone, (1, 0), strict=True)):
+        here = slice(2 * held_out, 2 * held_out + 2)
+        assert together.accuracies()[row][here] == pytest.approx(one.accuracies()[0][here])
+
+
+def test_the_images_of_a_training_step_are_augmented_unless_that_is_off(run):
+    trial, data = run
+    with_, without = (accuracies(trial, data, data_augmentation=on)[0].progress.state.params for on in (True, False))
+    assert any(not torch.equal(with_[name], without[name]) for name in with_)

@@ -1,0 +1,133 @@
+"""Changes of colour are torchvision's, for every image by an amount of its own."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+from torch.func import vmap
+from torch.testing import assert_close
+from torchvision.transforms import functional
+
+from pogm.core import random
+from pogm.transforms import color
+from pogm.transforms.color import BRIGHTNESS, CONTRAST, HUE, SATURATION, blend, greyscale, hue, in_order, jitter
+
+THEIRS = {
+    BRIGHTNESS: functional.adjust_brightness,
+    CONTRAST: functional.adjust_contrast,
+    SATURATION: functional.adjust_saturation,
+    HUE: functional.adjust_hue,
+}
+ORDERS = list(permutations(range(4)))
+
+
+def draw(*shape, dtype=torch.float32, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def amounts(count, seed=1):
+    """Brightness, contrast, saturation and hue, further out than a jitter goes."""
+    numbers = draw(count, 4, seed=seed)
+    return torch.cat([2 * numbers[:, :3], numbers[:, 3:] - 0.5], 1)
+
+
+def close(ours, theirs):
+    assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [BRIGHTNESS, CONTRAST, SATURATION])
+def test_a_blend_is_torchvisions(kind):
+    images, factors = draw(16, 3, 9, 11), amounts(16)[:, kind]
+    theirs = [THEIRS[kind](image, factor) for image, factor in zip(images, factors.tolist(), strict=True)]
+    close(blend(images, torch.full((16,), kind), factors), torch.stack(theirs))
+
+
+def test_hue_is_torchvisions():
+    images, shifts = draw(16, 3, 9, 11), amounts(16)[:, HUE]
+    theirs = [THEIRS[HUE](image, shift) for image, shift in zip(images, shifts.tolist(), strict=True)]
+    close(hue(images, shifts), torch.stack(theirs))
+
+
+def test_pixels_with_equal_channels_are_torchvisions_too():
+    """Ties decide nothing: every pixel whose channels are 0, a half or 1."""
+    levels = torch.tensor([0.0, 0.5, 1.0])
+    image = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 1, 27)
+    for shift in (-0.5, -1 / 3, -0.1, 0.0, 1 / 6, 0.3, 0.5):
+        close(hue(image, torch.tensor([shift])), functional.adjust_hue(image, shift))
+
+
+def test_a_third_of_a_turn_moves_each_channel_on_by_one():
+    images = draw(2, 3, 5, 5, dtype=torch.float64)
+    assert_close(hue(images, torch.full((2,), 1 / 3, dtype=torch.float64)), images.roll(1, -3), atol=1e-12, rtol=0)
+
+
+def test_a_grey_image_is_torchvisions_where_chosen_and_untouched_elsewhere():
+    images = draw(3, 3, 9, 11)
+    found = greyscale(images, torch.tensor([True, False, True]))
+    close(found[::2], functional.rgb_to_grayscale(images[::2], num_output_channels=3))
+    assert torch.equal(found[1], images[1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_of_the_24_orders_is_torchvisions_functions_in_that_order(seed):
+    images, settings = draw(24, 3, 9, 11, seed=seed), amounts(24, seed + 10)
+    found = in_order(images, settings, torch.tensor(ORDERS))
+    for ours, image, setting, order in zip(found, images, settings.tolist(), ORDERS, strict=True):
+        for kind in order:
+            image = THEIRS[kind](image, setting[kind])
+        close(ours, image)
+
+
+def test_factors_of_one_and_no_turn_change_nothing():
+    images = draw(24, 3, 9, 11)
+    neutral = torch.tensor([1.0, 1.0, 1.0, 0.0]).expand(24, 4)
+    assert_close(in_order(images, neutral, torch.tensor(ORDERS)), images, atol=1e-6, rtol=0)
+    assert torch.equal(blend(images, torch.arange(24) % 3, torch.ones(24)), images)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The amounts and orders of 6000 images."""
+    seen = []
+    monkeypatch.setattr(color, "in_order", lambda images, amounts, order: seen.append((amounts, order)))
+    jitter(torch.empty(6000, 3, 1, 1), random.key(0))
+    return seen[0]
+
+
+def test_amounts_are_uniform_and_independent(drawn):
+    found = drawn[0]
+    for kind, low in ((BRIGHTNESS, 0.7), (CONTRAST, 0.7), (SATURATION, 0.7), (HUE, -0.3)):
+        assert kstest(found[:, kind], "uniform", (low, 0.6)).pvalue > 1e-3
+    correlations = torch.corrcoef(found.T) - torch.eye(4)
+    assert correlations.abs().max() < 0.05
+
+
+def test_orders_are_uniform_and_independent_of_the_amounts(drawn):
+    found, order = drawn
+    codes = (order * torch.tensor([64, 16, 4, 1])).sum(-1)
+    values, counts = codes.unique(return_counts=True)
+    assert len(values) == 24
+    assert chisquare(counts).pvalue > 1e-3
+    assert torch.corrcoef(torch.stack([found[:, 0], order[:, 0].double()]))[0, 1].abs() < 0.05
+
+
+def test_the_same_key_gives_the_same_image_and_another_does_not():
+    images = draw(5, 3, 6, 6)
+    assert torch.equal(jitter(images, random.key(1)), jitter(images, random.key(1)))
+    assert not torch.allclose(jitter(images, random.key(1)), jitter(images, random.key(2)), atol=1e-2)
+
+
+def test_equal_images_of_a_batch_are_changed_differently():
+    found = jitter(draw(1, 3, 6, 6).expand(5, 3, 6, 6), random.key(0))
+    assert all(not torch.allclose(found[0], other, atol=1e-2) for other in found[1:])
+
+
+def test_leading_axes_and_maps_change_nothing():
+    images, key = draw(2, 3, 3, 6, 6, dtype=torch.float64), random.key(1)
+    flat = jitter(images.flatten(0, 1), key)
+    assert flat.dtype == torch.float64
+    assert_close(jitter(images, key).flatten(0, 1), flat, atol=1e-14, rtol=0)
+    keys = random.split(key, 2)
+    one_by_one = torch.stack([jitter(*pair) for pair in zip(images, keys, strict=True)])
+    assert_close(vmap(jitter)(images, keys), one_by_one, atol=1e-14, rtol=0)
