@@ -22,7 +22,7 @@ BELOW = {
     "engine": {"engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks", "transforms"},
     "benchmark": {"benchmark", "engine", "core", "algorithms", "modifiers", "probes", "datasets", "networks"},
 }
-HEAVY = {"torchvision", "timm", "sklearn", "ray", "matplotlib"}  # imported where they are used, not at the top
+HEAVY = {"torchvision", "timm", "sklearn", "ray", "matplotlib", "PIL"}  # imported where they are used, not at the top
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
