@@ -62,7 +62,7 @@ def test_what_comes_out_has_the_type_asked_for_and_the_shape_promised():
 
 
 def test_without_jitter_training_sees_torchvisions_crops_flips_and_greys(monkeypatch):
-    monkeypatch.setattr(photographs, "jitter", lambda images, key: images)
+    monkeypatch.setattr(photographs, "in_order", lambda images, *_: images)
     count = 60
     images, sizes, key = draw(count, 3, 30, 40), same((30, 40), count), random.key(1)
     boxes = []
@@ -81,7 +81,7 @@ def test_without_jitter_training_sees_torchvisions_crops_flips_and_greys(monkeyp
 
 def test_boxes_of_the_original_are_cut_out_of_the_stored_image(monkeypatch):
     """An original of 60 × 20 was stored as 30 × 40: half as high, twice as wide."""
-    monkeypatch.setattr(photographs, "jitter", lambda images, key: images)
+    monkeypatch.setattr(photographs, "in_order", lambda images, *_: images)
     monkeypatch.setattr(photographs, "crop_boxes", lambda *_: torch.tensor([[10.0, 4.0, 40.0, 15.0]]).double())
     monkeypatch.setattr(photographs, "FLIPPED", 0.0)
     monkeypatch.setattr(photographs, "GREYED", 0.0)
@@ -148,6 +148,13 @@ def test_the_same_key_gives_the_same_images_and_another_does_not():
     first, again, other = (SMALL.augmented(images, sizes, random.key(seed), torch.float32) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert ((first - other).abs().amax((1, 2, 3)) > 1e-2).all()
+
+
+def test_a_handful_at_a_time_is_all_at_once(monkeypatch):
+    given = draw(7, 3, 20, 30), same((40, 60), 7), random.key(1), torch.float32
+    few = SMALL.augmented(*given)
+    monkeypatch.setattr(photographs, "HANDFUL", 100)
+    assert_close(SMALL.augmented(*given), few, atol=1e-6, rtol=0)
 
 
 def test_leading_axes_and_maps_change_nothing():

@@ -14,12 +14,11 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 MOST = 0.3  # by which a factor is off one, and by which hue turns, in turns of the colour wheel
 
 
-def jitter(images: Tensor, key: Tensor) -> Tensor:
-    """Random brightness, contrast, saturation and hue, in an order that is random too."""
-    size, rank = random.uniform(key, (*images.shape[:-3], 2, 4)).unbind(-2)  # [..., 4] each
-    neutral = torch.arange(4, device=images.device) != HUE  # a factor of one, but no turn
-    amounts = neutral + MOST * (2 * size - 1)
-    return in_order(images, amounts, rank.argsort(-1))
+def jitter(key: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Random amounts [..., 4] of brightness, contrast, saturation and hue, and a random order [..., 4] of these."""
+    size, rank = random.uniform(key, (*shape, 2, 4)).unbind(-2)
+    neutral = torch.arange(4, device=key.device) != HUE  # a factor of one, but no turn
+    return neutral + MOST * (2 * size - 1), rank.argsort(-1)
 
 
 def in_order(images: Tensor, amounts: Tensor, order: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """DomainBed's transform of large images."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from pogm.core import random
 from pogm.core.errors import UsageError
 from pogm.transforms.base import Transform
-from pogm.transforms.color import greyscale, jitter
+from pogm.transforms.color import greyscale, in_order, jitter
 from pogm.transforms.crop import crop_boxes
 from pogm.transforms.resize import resize, resized_crop
 
@@ -16,6 +17,7 @@ MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue
 DEVIATION = (0.229, 0.224, 0.225)
 FLIPPED = 0.5  # the share of training images
 GREYED = 0.1
+HANDFUL = 4  # images that a CPU changes at a time: few enough for its cache
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,40 @@ class Photographs(Transform):
 
     def augmented(self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
         """A random part of each image, perhaps flipped, in random colours or perhaps none, normalised."""
-        height, width = images.shape[-2:]
-        for_boxes, for_coins, for_colors = random.split(key, 3).unbind()
-        flip, grey = random.uniform(for_coins, (*images.shape[:-3], 2)).unbind(-1)
+        leading, stored = images.shape[:-3], images.shape[-3:]
+        changes = _drawn(key, sizes, stored[-2], stored[-1])
+        count = leading.numel()
+        flat = (images.reshape(count, *stored), *(part.flatten(0, len(leading) - 1) for part in changes))
+        size = HANDFUL if images.device.type == "cpu" else count
+        handfuls = zip(*(torch.split(part, size) for part in flat), strict=True)
+        done = torch.cat([self._changed(few, _Changes(*parts), dtype) for few, *parts in handfuls])
+        return done.reshape(*leading, *self.shape)
 
-        tall, wide = sizes.to(torch.float64).unbind(-1)
-        scale = torch.stack([height / tall, width / wide] * 2, -1)  # stored pixels for each original one
-        boxes = crop_boxes(for_boxes, sizes) * scale
+    def _changed(self, images: Tensor, changes: "_Changes", dtype: torch.dtype) -> Tensor:
         # Bytes, not fractions: they are exact in TF32 as well, in which the session may have matrices multiplied.
-        parts = resized_crop(images.to(_wide(dtype)), boxes, self.shape[-1], flip < FLIPPED) / 255
-        return _normalised(greyscale(jitter(parts, for_colors), grey < GREYED), dtype)
+        parts = resized_crop(images.to(_wide(dtype)), changes.boxes, self.shape[-1], changes.flip) / 255
+        return _normalised(greyscale(in_order(parts, changes.amounts, changes.order), changes.grey), dtype)
+
+
+class _Changes(NamedTuple):
+    """What happens to each image."""
+
+    boxes: Tensor  # [..., 4] in stored pixels
+    flip: Tensor  # [...]
+    amounts: Tensor  # [..., 4] of colour
+    order: Tensor  # [..., 4] in which colours change
+    grey: Tensor  # [...]
+
+
+def _drawn(key: Tensor, sizes: Tensor, height: int, width: int) -> _Changes:
+    """Random changes of images with those original sizes [..., 2], stored at one height and width."""
+    for_boxes, for_coins, for_colors = random.split(key, 3).unbind()
+    leading = tuple(sizes.shape[:-1])
+    tall, wide = sizes.to(torch.float64).unbind(-1)
+    scale = torch.stack([height / tall, width / wide] * 2, -1)  # stored pixels for each original one
+    flip, grey = random.uniform(for_coins, (*leading, 2)).unbind(-1)
+    colors = jitter(for_colors, leading)
+    return _Changes(crop_boxes(for_boxes, sizes) * scale, flip < FLIPPED, *colors, grey < GREYED)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
