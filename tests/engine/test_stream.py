@@ -75,6 +75,7 @@ def test_on_a_cpu_everything_fits():
     assert fits(torch.zeros(5, 1, 1, 1, dtype=torch.uint8), torch.device("cpu"))
 
 
+@pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=3)])
 def test_on_a_gpu_too_captured_or_not(algorithm):

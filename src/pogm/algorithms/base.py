@@ -26,6 +26,7 @@ class Algorithm:
 
     min_domains: ClassVar[int] = 2  # with fewer training domains there is nothing to compare
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    predicts_by: ClassVar[int] = 0  # images of one domain that are predicted together, if their company matters
 
     def __post_init__(self) -> None:
         validate(self)
@@ -97,5 +98,5 @@ class Algorithm:
         return random.fold(state.random_key(Purpose.ALGORITHM, state.step), purpose)
 
     def predict(self, model: Model, x: Tensor) -> Tensor:
-        """The logits at test time."""
+        """The logits at test time; where ``predicts_by`` is set, of that many images of one domain, or fewer."""
         return model(x)

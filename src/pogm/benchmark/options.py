@@ -8,7 +8,7 @@ from typing import Any
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError, unknown
-from pogm.core.hyper import changed, fields
+from pogm.core.hyper import changed, fields, suited
 from pogm.datasets import all_datasets, dataset_class
 from pogm.datasets.base import DomainDataset
 from pogm.datasets.folder import Folder
@@ -36,7 +36,7 @@ def trial_of(
     given = dataset_of(dataset, data)
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
-        "algorithm": method() if preset is None else method.preset(preset),
+        "algorithm": suited(method() if preset is None else method.preset(preset), given.large),
         "training": given.training,
         "dataset": given,
         **{name: modifier_class(name)() for name in modifiers},

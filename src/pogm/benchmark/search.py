@@ -4,19 +4,20 @@ from typing import Any
 
 import numpy as np
 
-from pogm.core.hyper import Space, changed, fields
+from pogm.core.hyper import Space, changed, fields, suited
 from pogm.datasets.splits import seed_hash
 
 
-def configuration(settings: Any, hparams_seed: int, trial_seed: int) -> Any:
+def configuration(settings: Any, hparams_seed: int, trial_seed: int, large: bool = False) -> Any:
     """The hyperparameters of a configuration: number 0 is the defaults, the others are drawn from their spaces."""
+    settings = suited(settings, large)
     if hparams_seed == 0:
         return settings
-    spaces = {field.name: field for field in fields(settings) if field.metadata.get("space")}
-    values = {
-        name: drawn(field.metadata["space"], field.metadata["draw_as"] or name, hparams_seed, trial_seed)
-        for name, field in spaces.items()
-    }
+    values = {}
+    for field in fields(settings):
+        space = field.metadata["large"].space if large and field.metadata.get("large") else field.metadata.get("space")
+        if space is not None:
+            values[field.name] = drawn(space, field.metadata["draw_as"] or field.name, hparams_seed, trial_seed)
     return changed(settings, values)
 
 

@@ -77,7 +77,7 @@ class Sweep:
     ) -> Trial:
         seed = seed_hash(data.seed_name, algorithm, held_out, hparams_seed, trial_seed)
         drawn = {
-            "algorithm": configuration(algorithm_class(algorithm)(), hparams_seed, trial_seed),
+            "algorithm": configuration(algorithm_class(algorithm)(), hparams_seed, trial_seed, data.large),
             "training": configuration(data.training, hparams_seed, trial_seed),
             "dataset": data,
             **{name: configuration(modifier_class(name)(), hparams_seed, trial_seed) for name in self.modifiers},

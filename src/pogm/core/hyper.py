@@ -82,10 +82,19 @@ class Power:
         return f"int {text}" if self.integer else text
 
 
+@dataclass(frozen=True)
+class Large:
+    """Another default and space, for datasets of large images."""
+
+    default: Any
+    space: Space | None = None
+
+
 def hyper(
     default: Any,
     space: Space | None = None,
     *,
+    large: Large | None = None,
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
@@ -94,10 +103,18 @@ def hyper(
 ) -> Any:
     """A field with a default, a search space and the values it may take.
 
-    ``draw_as`` is the name the random draw is seeded with, where published searches used another one.
+    ``large`` is for methods that were tuned on small and large images apart. ``draw_as`` is the name the random draw
+    is seeded with, where published searches used another one.
     """
     limits = {"least": least, "above": above, "most": most, "options": options}
-    return dataclasses.field(default=default, metadata={"space": space, "draw_as": draw_as, **limits})
+    return dataclasses.field(default=default, metadata={"space": space, "large": large, "draw_as": draw_as, **limits})
+
+
+def suited(settings: Any, large: bool) -> Any:
+    """A copy with the defaults for large images, if they are; what was changed before stays as it is."""
+    found = {field.name: field for field in fields(settings) if large and field.metadata.get("large")}
+    kept = {name: field for name, field in found.items() if getattr(settings, name) == field.default}
+    return changed(settings, {name: field.metadata["large"].default for name, field in kept.items()})
 
 
 def fields(settings: Any) -> list[dataclasses.Field[Any]]:

@@ -53,6 +53,7 @@ class DomainDataset:
     training: ClassVar[Training] = Training()
     steps: ClassVar[int] = 5001  # minibatches of each domain
     evaluate_every: ClassVar[int] = 100
+    large: ClassVar[bool] = False  # photographs rather than digits: some methods have other defaults for them
     embedded: ClassVar[bool] = False  # whether it comes with the installation
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ class ImageDataset(DomainDataset):
     input_shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
     training: ClassVar[Training] = LargeImages()
     evaluate_every: ClassVar[int] = 300
+    large: ClassVar[bool] = True
 
     on_bad_image: str = hyper("refuse", options=ON_BAD_IMAGE)
     allow_unseen: bool = hyper(False)  # let a test domain have a class that no training domain has

@@ -18,10 +18,9 @@ def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], 
     """The share of images whose most likely class is the right one, segment by segment; ``trials`` share the memory."""
     model = setting.problem.model(state.params, state)
     key = state.random_key(Purpose.EVALUATION, state.step)
-    pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
-    size = max(PIXELS[rows.evaluate.device.type] // (pixels * trials), 1)
-    parts = torch.split(rows.evaluate, size)
-    trained = _known(torch.split(rows.trained, size)) if trials == 1 else torch.split(rows.trained, size)
+    parts = _parts(setting, rows.evaluate, segments, trials)
+    whole = torch.split(rows.trained, [len(part) for part in parts])
+    trained = _known(whole) if trials == 1 else whole
     correct = []
     for number, images in enumerate(setting.table.images.passes(parts)):
         sizes = setting.table.sizes[parts[number]]
@@ -30,6 +29,14 @@ def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], 
         correct.append(logits.argmax(-1) == setting.table.labels[parts[number]])
     shares = torch.split(torch.cat(correct).double(), segments)
     return torch.stack([share.mean() for share in shares])
+
+
+def _parts(setting: Setting, rows: Tensor, segments: list[int], trials: int) -> Sequence[Tensor]:
+    """The rows of each pass: as many as memory allows; or, if their company matters, some of one segment."""
+    if setting.algorithm.predicts_by:
+        return [p for part in torch.split(rows, segments) for p in torch.split(part, setting.algorithm.predicts_by)]
+    pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
+    return torch.split(rows, max(PIXELS[rows.device.type] // (pixels * trials), 1))
 
 
 def _known(parts: Sequence[Tensor]) -> list[Tensor | bool]:

@@ -1,0 +1,130 @@
+"""A sweep whose processes are killed at random until it is done, beside one that is left alone, by either executor.
+
+python benchmarks/soak.py --out FOLDER [--algorithms ERM POGM] [--executors local ray] [--seed 0]
+
+Every domain of ColoredDigits is held out, 3 configurations and 2 trials of each algorithm (default: all there are).
+Some kills take the driver and all its workers, as a power cut does, others one worker. At the end every record must be
+the same, number for number, and so must the tables of `pogm report`.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pogm.algorithms import all_algorithms
+from pogm.benchmark.records import read_runs
+from pogm.benchmark.sweep import STATES, load_sweep, status
+
+MOST = 10  # kills
+CLOCK = ("seconds_per_step", "memory_gb")
+
+
+def command(out: Path, executor: str, algorithms: list[str]) -> list[str]:
+    """The sweep, small; a checkpoint at every evaluation."""
+    size = ["--configurations", "3", "--trials", "2", "--steps", "101", "--evaluate-every", "10"]
+    how = ["--device", "cpu", "--workers", "2", "--checkpoint-seconds", "0", "--executor", executor, "--out", str(out)]
+    words = ["sweep", "--algorithms", *algorithms, "--datasets", "ColoredDigits", *size, *how]
+    return [sys.executable, "-m", "pogm", *words]
+
+
+def start(words: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process with a group of its own."""
+    with log.open("ab") as said:
+        return subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
+
+
+def children(group: int) -> list[int]:
+    """The processes that train in a group: those that hold a run's lock are among its Python processes."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                ours = int(fields[2]) == group or int(fields[3]) == group  # its process group, or its session
+                if ours and int(entry.name) != group:
+                    found.append(int(entry.name))
+            except (OSError, IndexError):
+                continue
+    return found
+
+
+def soak(out: Path, executor: str, algorithms: list[str], seconds: float, chance: random.Random) -> int:
+    """Run the sweep, which takes so many seconds if left alone, killing it now and then; how often that was."""
+    kills, words = 0, command(out, executor, algorithms)
+    while True:
+        process = start(words, out.with_suffix(".log"))
+        patience = seconds * chance.uniform(0.15, 0.6) if kills < MOST else 10**4
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            kills += 1
+            below = children(process.pid)
+            if below and chance.random() < 0.4:
+                os.kill(chance.choice(below), signal.SIGKILL)
+                process.wait(10**4)
+            else:
+                for victim in [process.pid, *below]:
+                    try:
+                        os.kill(victim, signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                process.wait()
+        if (out / "sweep.json").exists():
+            counts = status(load_sweep(out), out)
+            total = {state: sum(count[state] for count in counts.values()) for state in STATES}
+            print(f"{executor}: {kills} kills; " + ", ".join(f"{n} {state}" for state, n in total.items()), flush=True)
+            if total["failed"]:
+                sys.exit("some runs failed")
+            if total["done"] == sum(total.values()):
+                return kills
+        time.sleep(1)
+
+
+def numbers(out: Path) -> dict[str, object]:
+    """All records by run, without what depends on the clock."""
+    return {
+        run.id: [{key: value for key, value in record.items() if key not in CLOCK} for record in run.records]
+        for run in read_runs(out)
+    }
+
+
+def tables(out: Path) -> str:
+    """What `pogm report` prints."""
+    words = [sys.executable, "-m", "pogm", "report", str(out), "--format", "csv"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--algorithms", nargs="+", default=list(all_algorithms()))
+    parser.add_argument("--executors", nargs="+", default=["local", "ray"])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    shutil.rmtree(options.out, ignore_errors=True)
+    options.out.mkdir(parents=True)
+    clean = options.out / "clean"
+    began = time.monotonic()
+    code = start(command(clean, "local", options.algorithms), clean.with_suffix(".log")).wait()
+    if code:
+        sys.exit(f"the sweep that was left alone ended with {code}; see {clean.with_suffix('.log')}")
+    seconds = time.monotonic() - began
+    expected = numbers(clean), tables(clean)
+    print(f"{len(expected[0])} runs without a kill, {seconds:.0f} s", flush=True)
+    for executor in options.executors:
+        out = options.out / executor
+        kills = soak(out, executor, options.algorithms, seconds, random.Random(options.seed))
+        same = (numbers(out), tables(out)) == expected
+        print(f"{executor}: killed {kills} times; records and tables are {'the same' if same else 'NOT the same'}")
+        if not same:
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
