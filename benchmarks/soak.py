@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pogm.algorithms import all_algorithms
@@ -54,27 +55,26 @@ def children(group: int) -> list[int]:
     return found
 
 
+def kill(processes: list[int]) -> None:
+    """Pull the plug of some processes."""
+    for one in processes:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
 def soak(out: Path, executor: str, algorithms: list[str], seconds: float, chance: random.Random) -> int:
     """Run the sweep, which takes so many seconds if left alone, killing it now and then; how often that was."""
     kills, words = 0, command(out, executor, algorithms)
     while True:
         process = start(words, out.with_suffix(".log"))
-        patience = seconds * chance.uniform(0.15, 0.6) if kills < MOST else 10**4
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            kills += 1
-            below = children(process.pid)
-            if below and chance.random() < 0.4:
-                os.kill(chance.choice(below), signal.SIGKILL)
-                process.wait(10**4)
-            else:
-                for victim in [process.pid, *below]:
-                    try:
-                        os.kill(victim, signal.SIGKILL)
-                    except ProcessLookupError:
-                        continue
-                process.wait()
+        while process.poll() is None:
+            try:
+                process.wait(seconds * chance.uniform(0.15, 0.6) if kills < MOST else None)
+            except subprocess.TimeoutExpired:
+                kills += 1
+                below = children(process.pid)
+                kill([chance.choice(below)] if below and chance.random() < 0.4 else [process.pid, *below])
+                time.sleep(1)
         if (out / "sweep.json").exists():
             counts = status(load_sweep(out), out)
             total = {state: sum(count[state] for count in counts.values()) for state in STATES}

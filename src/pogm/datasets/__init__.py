@@ -1,4 +1,4 @@
-"""One dataset per file; the folder is the registry. What states its domains is a dataset, and not a base of some."""
+"""One dataset per file; the folder is the registry."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from pogm.datasets.base import DomainDataset as DomainDataset
 @cache
 def all_datasets() -> dict[str, type[DomainDataset]]:
     """Every dataset by name."""
-    return {name: found for name, found in classes_in(__name__, DomainDataset).items() if hasattr(found, "domains")}
+    return classes_in(__name__, DomainDataset)
 
 
 def dataset_class(name: str) -> type[DomainDataset]:

@@ -21,6 +21,8 @@ from pogm.images.tree import FolderWarning, Tree, read_tree
 class ImageDataset(DomainDataset):
     """A dataset in folders. Its classes are one map over all domains: the names of the class folders, sorted."""
 
+    abstract: ClassVar[bool] = True  # not a dataset, but the base of some
+
     folder: ClassVar[str]  # in the data folder
     folders: ClassVar[tuple[str, ...]]  # of each domain
     counts: ClassVar[tuple[int, ...]]  # images of each domain, where all are there
