@@ -64,6 +64,7 @@ class Learner:
         batch = _stacked(batches)
         if self.state is None:
             self.state, self._problem = self._start(batch)
+            self._kept = [modifier.start(self.state, self._problem) for modifier in self.modifiers]
         for place, modifier in enumerate(self.modifiers):
             key = random.fold(self.state.random_key(Purpose.MODIFIER, self._seen), place)
             batch = modifier.batch(batch, key, self._problem.num_classes)
@@ -79,6 +80,8 @@ class Learner:
         with torch.no_grad():
             before = self.state._replace(params=params, buffers=buffers)
             self.state, metrics = self.algorithm.step(before, waiting, problem)
+            for place, modifier in enumerate(self.modifiers):
+                self._kept[place], self.state = modifier.after(self._kept[place], self.state, waiting, problem)
             self._write_back(self.state, problem)
         return metrics
 
@@ -97,6 +100,7 @@ class Learner:
             gradient=gradient,
             each_domain=in_a_loop,
             penalties=Modifier.penalties(self.modifiers),
+            replacement=Modifier.replacement(self.modifiers),
         )
         params, buffers = self._tensors()
         key = random.key(self._seed, batch.y.device)

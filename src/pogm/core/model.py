@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pogm.core.batch import Batch
+from pogm.core.errors import UsageError
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0
+Risks = Callable[["Model", Batch], Tensor]  # every domain's risk: [K]
 
 
 class Network(nn.Module):
@@ -42,15 +44,19 @@ class Model:
         network: nn.Module,
         params: Params,
         buffers: Params,
+        step: Tensor,
         *,
         autocast: torch.dtype | None = None,
         penalties: Sequence[Penalty] = (),
+        replacement: Risks | None = None,
     ):
         self.network = network
         self.params = params
         self.buffers = buffers
+        self.step = step  # that the weights are used at: some modifiers change with time
         self.autocast = autocast
         self.penalties = penalties
+        self.replacement = replacement
 
     def __call__(self, x: Tensor) -> Tensor:
         """The logits."""
@@ -74,10 +80,20 @@ class Model:
 
     def risks(self, batch: Batch) -> Tensor:
         """The risk of every domain, L_k: [K]. One pass over the pooled batch, as every method's text means it."""
+        if self.replacement is not None:
+            return self._with_penalties(self.replacement(self, batch), batch)
         return self.penalised(self.losses(batch).mean(1), batch)
 
     def penalised(self, risks: Tensor, batch: Batch) -> Tensor:
-        """The risks with what the modifiers add to them."""
+        """The cross-entropy risks, which a method has from its own logits, with what the modifiers add to them."""
+        if self.replacement is not None:
+            raise UsageError(
+                "Expected an algorithm that takes risks as they come, for a modifier that replaces them; found one "
+                "that computes them from its own logits or single samples. Leave the modifier out."
+            )
+        return self._with_penalties(risks, batch)
+
+    def _with_penalties(self, risks: Tensor, batch: Batch) -> Tensor:
         for penalty in self.penalties:
             risks = risks + penalty(self, batch)
         return risks

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pogm.core import random
-from pogm.core.model import Model, Penalty
+from pogm.core.model import Model, Penalty, Risks
 from pogm.core.optim import Optimizer
 from pogm.core.random_layer import key_buffers
 from pogm.core.state import Loss, Purpose, State
@@ -39,6 +39,7 @@ class Problem:
     gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
     each_domain: EachDomain
     penalties: Sequence[Penalty] = ()
+    replacement: Risks | None = None  # of the cross-entropy, by a modifier
     autocast: torch.dtype | None = None
     live: frozenset[str] = field(default_factory=frozenset)  # buffers that a training pass writes to
 
@@ -50,7 +51,15 @@ class Problem:
         buffers = {n: b.clone() if n in self.live else b for n, b in state.buffers.items()}
         for place, name in enumerate(self.keys):
             buffers[name] = random.fold(state.random_key(Purpose.NETWORK, state.step), place)
-        return Model(self.network, params, buffers, autocast=self.autocast, penalties=self.penalties)
+        return Model(
+            self.network,
+            params,
+            buffers,
+            state.step,
+            autocast=self.autocast,
+            penalties=self.penalties,
+            replacement=self.replacement,
+        )
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

@@ -41,7 +41,11 @@ class Captured:
             for kind, total in sums.items():
                 known = progress.totals.get(name)
                 total.copy_(known[kind]) if known else total.zero_()
-        for mine, theirs in ((self.progress.state, progress.state), (self.progress.probe, progress.probe)):
+        for mine, theirs in (
+            (self.progress.state, progress.state),
+            (self.progress.modifiers, progress.modifiers),
+            (self.progress.probe, progress.probe),
+        ):
             trees.map_leaves(lambda a, b: a.copy_(b), mine, theirs)
 
     def _record(self, probing: bool) -> None:

@@ -1,5 +1,6 @@
 """The accuracy on every domain and split, in large batches."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,11 +22,15 @@ def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], 
     parts = _parts(setting, rows.evaluate, segments, trials)
     whole = torch.split(rows.trained, [len(part) for part in parts])
     trained = _known(whole) if trials == 1 else whole
-    correct = []
+    firsts = set(itertools.accumulate(segments, initial=0)) if setting.predicts_by else {0}
+    correct, seen = [], 0
     for number, images in enumerate(setting.table.images.passes(parts)):
+        if seen in firsts:  # of a domain and split
+            predict = setting.predictor(model)
+        seen += len(parts[number])
         sizes = setting.table.sizes[parts[number]]
         x = setting.transform.for_evaluation(images, sizes, random.fold(key, number), setting.dtype, trained[number])
-        logits = setting.algorithm.predict(model, x)
+        logits = predict(x)
         correct.append(logits.argmax(-1) == setting.table.labels[parts[number]])
     shares = torch.split(torch.cat(correct).double(), segments)
     return torch.stack([share.mean() for share in shares])
@@ -33,8 +38,8 @@ def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], 
 
 def _parts(setting: Setting, rows: Tensor, segments: list[int], trials: int) -> Sequence[Tensor]:
     """The rows of each pass: as many as memory allows; or, if their company matters, some of one segment."""
-    if setting.algorithm.predicts_by:
-        return [p for part in torch.split(rows, segments) for p in torch.split(part, setting.algorithm.predicts_by)]
+    if setting.predicts_by:
+        return [p for part in torch.split(rows, segments) for p in torch.split(part, setting.predicts_by)]
     pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
     return torch.split(rows, max(PIXELS[rows.device.type] // (pixels * trials), 1))
 

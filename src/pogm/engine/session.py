@@ -110,6 +110,7 @@ class Session:
             gradient=gradient,
             each_domain=by_vmap if mapped else in_a_loop,
             penalties=Modifier.penalties(task.modifiers),
+            replacement=Modifier.replacement(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
             live=live_buffers(self.network),
         )

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +13,13 @@ from torch.func import vmap
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.hyper import fields
+from pogm.core.model import Model
 from pogm.core.optim import Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Tree
 from pogm.engine.data import Rows, Table, draw
-from pogm.modifiers.base import Modifier
+from pogm.modifiers.base import Modifier, Predictor
 from pogm.probes.angle import AngleProbe
 from pogm.transforms.base import Transform
 
@@ -26,6 +28,7 @@ class Progress(NamedTuple):
     """All that changes while a trial trains: what a checkpoint holds."""
 
     state: State
+    modifiers: Tree  # what each keeps, by its place
     probe: Tree
     totals: dict[str, dict[str, Tensor]]  # of each metric since the last evaluation: sum and count
 
@@ -55,8 +58,22 @@ class Setting:
         """The progress before the first round."""
         key = random.key(seed, self.table.labels.device)
         state = self.algorithm.start(params, buffers, key, self.problem)
+        kept = {str(place): modifier.start(state, self.problem) for place, modifier in enumerate(self.modifiers)}
         memory = self.probe.start(state, self.problem) if self.probe else {}
-        return Progress(state, memory, {})
+        return Progress(state, kept, memory, {})
+
+    @property
+    def predicts_by(self) -> int:
+        """How many images of one domain are predicted together; 0 if their company does not matter."""
+        sizes = [self.algorithm.predicts_by, *(modifier.predicts_by for modifier in self.modifiers)]
+        return min(filter(None, sizes), default=0)
+
+    def predictor(self, model: Model) -> Predictor:
+        """How the images of one domain and split are predicted."""
+        predict: Predictor = partial(self.algorithm.predict, model)
+        for modifier in self.modifiers:
+            predict = modifier.predictor(predict, model)
+        return predict
 
     def round(self, progress: Progress, rows: Rows, probing: bool = False) -> Progress:
         """Draw minibatches, modify them, step, add up what was reported."""
@@ -73,11 +90,14 @@ class Setting:
             batches.append(batch)
 
         state, metrics = self.algorithm.step(before, batches, self.problem)
+        kept = dict(progress.modifiers)
+        for place, modifier in enumerate(self.modifiers):
+            kept[str(place)], state = modifier.after(kept[str(place)], state, batches, self.problem)
         memory = progress.probe
         if probing and self.probe and "angle" not in metrics:
             memory, measured = self.probe.measure(memory, before, state, batches, self.problem)
             metrics = metrics | measured
-        return Progress(state, memory, added(progress.totals, metrics))
+        return Progress(state, kept, memory, added(progress.totals, metrics))
 
 
 def added(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, dict[str, Tensor]]:

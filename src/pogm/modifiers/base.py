@@ -1,18 +1,27 @@
 """A change that composes with any algorithm."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from pogm.core.batch import Batch
+from pogm.core.errors import UsageError
 from pogm.core.hyper import validate
-from pogm.core.model import Model, Network, Penalty
+from pogm.core.model import Model, Network, Penalty, Risks
+from pogm.core.problem import Problem
+from pogm.core.state import State
+from pogm.core.trees import Tree
+
+Predictor = Callable[[Tensor], Tensor]  # images of one domain, or a part of them, to logits
 
 
 @dataclass(frozen=True)
 class Modifier:
     """Override only what the change touches."""
+
+    predicts_by: ClassVar[int] = 0  # as of an algorithm: images of one domain that are predicted together
 
     def __post_init__(self) -> None:
         validate(self)
@@ -25,11 +34,36 @@ class Modifier:
         """Every minibatch, before the algorithm sees it."""
         return batch
 
+    def penalty(self, model: Model, batch: Batch) -> Tensor | float:
+        """What joins the risk of every domain: [K], or 0."""
+        return 0.0
+
+    def risks(self, model: Model, batch: Batch) -> Tensor:
+        """What replaces the risk of every domain: [K]."""
+        raise NotImplementedError
+
+    def start(self, state: State, problem: Problem) -> Tree:
+        """What it keeps from round to round."""
+        return {}
+
+    def after(self, memory: Tree, state: State, batches: list[Batch], problem: Problem) -> tuple[Tree, State]:
+        """After every round of the algorithm: what it keeps, and the state, perhaps changed once more."""
+        return memory, state
+
+    def predictor(self, predict: Predictor, model: Model) -> Predictor:
+        """How images of one domain are predicted: made anew for each domain and split, so it may learn from them."""
+        return predict
+
     @classmethod
     def penalties(cls, modifiers: "Sequence[Modifier]") -> tuple[Penalty, ...]:
         """Those of the modifiers that have one."""
         return tuple(modifier.penalty for modifier in modifiers if type(modifier).penalty is not cls.penalty)
 
-    def penalty(self, model: Model, batch: Batch) -> Tensor | float:
-        """What joins the risk of every domain: [K], or 0."""
-        return 0.0
+    @classmethod
+    def replacement(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
+        """What replaces the risks, if a modifier does."""
+        found = [modifier for modifier in modifiers if type(modifier).risks is not cls.risks]
+        if len(found) > 1:
+            names = " and ".join(type(modifier).__name__ for modifier in found)
+            raise UsageError(f"Expected one modifier that replaces the risk; found {names}. Leave one out.")
+        return found[0].risks if found else None
