@@ -1,10 +1,12 @@
 """Random search: the draws are DomainBed's."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from pogm import POGM
 from pogm.benchmark.search import configuration, drawn
-from pogm.core.hyper import Choice, Power, Uniform
+from pogm.core.hyper import Choice, Large, Power, Uniform, hyper, suited
 from pogm.datasets import dataset_class
 
 
@@ -53,6 +55,39 @@ def test_rotated_mnist_has_the_published_draw():
     training = configuration(dataset_class("RotatedMNIST").training, 1, 0)
     assert training.lr == pytest.approx(0.0001190616291, rel=1e-9)
     assert training.batch_size == 372
+
+
+def test_large_images_have_the_published_draws():
+    for name in ("PACS", "VLCS"):
+        training = configuration(dataset_class(name).training, 1, 0)
+        assert (training.lr, training.weight_decay) == pytest.approx((2.7028930742148706e-05, 0.00044832883881609976))
+        assert (training.batch_size, training.dropout) == (39, 0.5)
+    training = configuration(dataset_class("DomainNet").training, 6, 0)
+    assert (training.lr, training.weight_decay) == pytest.approx((0.000211416337488096, 2.812885384798702e-06))
+    assert (training.batch_size, training.dropout) == (21, 0.1)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A method with other values for large images."""
+
+    rate: float = hyper(1e-3, Power(10, -4.5, -2.5), large=Large(5e-5, Power(10, -5, -3.5)), draw_as="lr_g")
+    decay: float = hyper(0.0, large=Large(0.0, Power(10, -6, -2)))
+
+
+def test_a_method_may_have_other_defaults_and_spaces_for_large_images():
+    assert configuration(Tuned(), 0, 0) == Tuned()
+    assert configuration(Tuned(), 0, 0, large=True) == Tuned(rate=5e-5)
+    small, large = configuration(Tuned(), 1, 0), configuration(Tuned(), 1, 0, large=True)
+    assert small.rate == pytest.approx(0.0015950807441571075, rel=1e-12)
+    assert small.decay == 0
+    assert 1e-5 < large.rate < 10**-3.5
+    assert 1e-6 < large.decay < 1e-2
+
+
+def test_what_was_set_before_is_not_overwritten_by_a_default_for_large_images():
+    assert suited(Tuned(rate=0.5), large=True).rate == 0.5
+    assert suited(Tuned(), large=False) == Tuned()
 
 
 def test_configuration_0_is_the_defaults():

@@ -15,6 +15,7 @@ from pogm.core.errors import DataError
 from pogm.core.faults import fault_point
 
 TRIAL = "trial.json"
+FINAL = "swad"  # the mark of a record of averaged weights
 Record = Mapping[str, Any]
 
 
@@ -35,6 +36,12 @@ class Run:
     done: bool  # its records count
     failure: str | None  # why it stopped early, if it said so
     provenance: Mapping[str, Any]
+    final: Record | None = None  # of weights that stand for the whole run, such as SWAD's mean
+
+    @property
+    def eligible(self) -> tuple[Record, ...]:
+        """What a selection may choose from."""
+        return self.records if self.final is None else (self.final,)
 
     @property
     def dataset(self) -> str:
@@ -126,9 +133,10 @@ def _without_nonfinite(value: Any) -> Any:
 def read_records(path: Path) -> tuple[Record, ...]:
     """The records of one file by step; a step written twice counts once, as it was written last.
 
+    That of the averaged weights, which shares its step with another one, comes last.
     Lines that are no record (half-written, garbage) are skipped with one `RecordWarning`.
     """
-    by_step: dict[int, Record] = {}
+    by_step: dict[tuple[bool, int], Record] = {}
     skipped = 0
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         if not line.strip():
@@ -139,13 +147,18 @@ def read_records(path: Path) -> tuple[Record, ...]:
             record = None
         step = record.get("step") if isinstance(record, dict) else None
         if isinstance(step, int) and not isinstance(step, bool):
-            by_step[step] = record
+            by_step[is_final(record), step] = record
         else:
             skipped += 1
     if skipped:
         lines = "line" if skipped == 1 else "lines"
         warnings.warn(f"{path}: skipped {skipped} unreadable {lines}", RecordWarning, stacklevel=2)
     return tuple(by_step[step] for step in sorted(by_step))
+
+
+def is_final(record: Record) -> bool:
+    """Whether a record is of weights that stand for the whole run."""
+    return record.get(FINAL) is True
 
 
 def read_runs(*folders: Path | str) -> list[Run]:
@@ -212,16 +225,18 @@ def _read_run(folder: Path) -> Run:
     _require(_are([trial["hparams_seed"], trial["trial_seed"]], int), "seeds to be integers")
     done = (folder / "done").exists()
     provenance = saved.get("provenance")
+    records = read_records(folder / "records.jsonl")
     return Run(
         folder=folder,
         id=saved["id"],
         trial=trial,
         label=saved["label"],
         domains=tuple(domains),
-        records=read_records(folder / "records.jsonl"),
+        records=tuple(record for record in records if not is_final(record)),
         done=done,
         failure=None if done else _failure(folder / "failed.json"),
         provenance=provenance if isinstance(provenance, dict) else {},
+        final=next(filter(is_final, reversed(records)), None),
     )
 
 

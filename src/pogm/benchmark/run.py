@@ -13,7 +13,7 @@ import torch
 import pogm
 from pogm.benchmark.folder import check_owner, describe, make_folder
 from pogm.benchmark.guards import Stop, failure_noted, memory_explained, stoppable, threads
-from pogm.benchmark.records import append_record, read_records, record_line
+from pogm.benchmark.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import DivergedError, IntegrityError
 from pogm.core.files import locked, remove_temporary, write_whole
@@ -21,7 +21,7 @@ from pogm.engine import checkpoint
 from pogm.engine.data import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.steps import Progress
-from pogm.engine.train import Evaluation, train
+from pogm.engine.train import Evaluation, final, train
 
 RECORDS = "records.jsonl"
 
@@ -87,6 +87,10 @@ def _train(
             save(folder, session.progress, trial, after)
             saved = time.monotonic()
     save(folder, session.progress, trial, after)
+    for evaluation in final(session) or ():
+        record = record_of(trial, session, evaluation) | {FINAL: True}
+        append_record(folder / RECORDS, record)
+        on_evaluation(record)
     write_whole(folder / "done", b"done\n")
 
 
@@ -120,7 +124,7 @@ def _restore(folder: Path, session: Session, trial: Trial) -> int:
     if found is not None:
         session.progress, manifest = found
         after = manifest["after"]
-    records = {record["step"]: record for record in read_records(folder / RECORDS)}
+    records = {record["step"]: record for record in read_records(folder / RECORDS) if not is_final(record)}
     kept = [point for point in trial.schedule.points() if point <= after]
     missing = [point for point in kept if point not in records]
     if missing:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pogm.benchmark.records import Record, Run, accuracy
+from pogm.benchmark.records import Record, Run, accuracy, is_final
 
 Siblings = Mapping[frozenset[int], list[Run]]  # of one configuration and trial seed, by what they hold out
 
@@ -121,28 +121,32 @@ def _score_training_domain(siblings: Siblings, domain: int) -> Candidate:
         validation = fmean(accuracy(record, "out", i) for i in run.train_domains)
         return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
 
-    return _best(map(candidate, run.records))
+    return _best(map(candidate, run.eligible))
 
 
 def _score_leave_one_domain_out(siblings: Siblings, domain: int) -> Candidate:
     run = _finished(siblings, domain)
     pairs = {v: _finished(siblings, domain, v) for v in run.train_domains}
-    by_step = {v: {record["step"]: record for record in pair.records} for v, pair in pairs.items()}
+    by_moment = {v: {_moment(record): record for record in pair.eligible} for v, pair in pairs.items()}
 
     def candidate(record: Record) -> Candidate:
-        step = record["step"]
-        validation = fmean(accuracy(records[step], "in", v) for v, records in by_step.items())
-        return Candidate(run.id, step, validation, accuracy(record, "in", domain))
+        validation = fmean(accuracy(records[_moment(record)], "in", v) for v, records in by_moment.items())
+        return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
 
-    shared = [record for record in run.records if all(record["step"] in records for records in by_step.values())]
+    shared = [record for record in run.eligible if all(_moment(record) in records for records in by_moment.values())]
     if not shared:
         raise UnusableError("no common step")
     return _best(map(candidate, shared))
 
 
+def _moment(record: Record) -> int | None:
+    """What makes records of two runs correspond: their step; or, of weights that stand for the whole run, just that."""
+    return None if is_final(record) else int(record["step"])
+
+
 def _score_test_domain(siblings: Siblings, domain: int) -> Candidate:
     run = _finished(siblings, domain)
-    return _best([_oracle(run, run.records[-1], domain)])
+    return _best([_oracle(run, run.eligible[-1], domain)])
 
 
 def _oracle(run: Run, record: Record, domain: int) -> Candidate:
@@ -181,7 +185,7 @@ def oracle_early_stop(min_step: int) -> Selection:
 
     def score(siblings: Siblings, domain: int) -> Candidate:
         run = _finished(siblings, domain)
-        late = [record for record in run.records if record["step"] > min_step]
+        late = [record for record in run.eligible if is_final(record) or record["step"] > min_step]
         if not late:
             raise UnusableError(f"no step above {min_step}")
         return _best(_oracle(run, record, domain) for record in late)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pogm.benchmark.folder import check_owner, describe, make_folder
 from pogm.benchmark.guards import memory_explained, note_failure, stoppable
-from pogm.benchmark.records import append_record
+from pogm.benchmark.records import FINAL, append_record
 from pogm.benchmark.run import RECORDS, Settings, diverged, provenance, record_of, save
 from pogm.benchmark.trial import Trial
 from pogm.core import trees
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.engine.session import Session
-from pogm.engine.train import train
+from pogm.engine.train import final, train
 
 SMALL = 64 * 64  # pixels of an image
 
@@ -75,7 +75,10 @@ def run_together(trials: Sequence[Trial], root: Path, settings: Settings) -> lis
                 _save_all(session, going, after)
                 saved = time.monotonic()
         _save_all(session, going, after)
-        for _, folder in going.values():
+        ends = final(session)
+        for row, (trial, folder) in going.items():
+            if ends is not None:
+                append_record(folder / RECORDS, record_of(trial, session, ends[row]) | {FINAL: True})
             write_whole(folder / "done", b"done\n")
     return errors
 
