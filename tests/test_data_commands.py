@@ -148,6 +148,9 @@ def test_a_sweep_takes_a_folder_beside_a_name_and_the_same_settings_in_every_tri
     assert len({run.trial["training"]["lr"] for run in runs}) == 2, "the rest is drawn"
     assert main(["status", str(out)]) == 0
     assert "sites  ERM  6 done" in capsys.readouterr().out
+    (out / runs[0].id / "done").unlink()
+    assert main(["resume", str(out), "--workers", "1", "--device", "cpu"]) == 0, "it knows where its data was"
+    assert all(run.done for run in read_runs(out))
 
 
 def test_bad_images_are_refused_or_skipped_on_request(own, tmp_path, capsys):

@@ -144,12 +144,12 @@ def show_status(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     """Go on with a run, or a sweep, that was stopped or killed."""
+    options.data = options.data or data_of(options.folder)
     if (options.folder / "sweep.json").exists():
         return _carry_out(load_sweep(options.folder), options.folder, _settings(options), options)
     trial = load_trial(options.folder)
     if (options.folder / "done").exists():
         print(f"{options.folder} is done already.", file=sys.stderr)
-    options.data = options.data or data_of(options.folder)
     run(trial, options.folder, _settings(options), EvaluationLines(trial))
     return 0
 

@@ -173,7 +173,7 @@ def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") 
         job = folder / job_name(args)
         args["output_dir"] = str(job)
         job.mkdir(parents=True)
-        lines = [json.dumps(_their_record(run, record, args), sort_keys=True) for record in run.records]
+        lines = [json.dumps(_their_record(run, record, args), sort_keys=True) for record in run.eligible]
         write_whole(job / RESULTS, "".join(f"{line}\n" for line in lines).encode())
         write_whole(job / "done", b"done")
         jobs.append(job)

@@ -64,9 +64,11 @@ def load_trial(folder: Path) -> Trial:
 
 
 def data_of(folder: Path) -> Path | None:
-    """Where a run found its data, if it is still there."""
-    place = read_json(folder / TRIAL)["provenance"].get("data")
-    return Path(place) if place and Path(place).is_dir() else None
+    """Where a run, or the first run of a sweep, found its data, if they are still there."""
+    runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
+    saved = next((read_json(run) for run in runs if run.exists()), None)
+    place = saved["provenance"].get("data") if isinstance(saved, dict) and "provenance" in saved else None
+    return Path(place) if isinstance(place, str) and Path(place).is_dir() else None
 
 
 def _description(trial: Trial) -> dict[str, Any]:

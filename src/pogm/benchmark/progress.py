@@ -19,6 +19,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from pogm.benchmark.records import is_final
 from pogm.benchmark.trial import Trial
 
 Item = TypeVar("Item")
@@ -89,7 +90,9 @@ class EvaluationLines:
         validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
         held_out = " ".join(f"{self.domains[i]} {inside[i]:.1%}" for i in self.trial.test_domains)
         line = f"step {step}/{last}  validation {validation:.1%}  held out {held_out}"
-        if self.first is None:
+        if is_final(record):
+            line += "  with averaged weights"
+        elif self.first is None:
             self.first = (step, now)
         else:
             start, began = self.first

@@ -87,7 +87,7 @@ def _train(
             save(folder, session.progress, trial, after)
             saved = time.monotonic()
     save(folder, session.progress, trial, after)
-    for evaluation in final(session) or ():
+    for evaluation in final(session):
         record = record_of(trial, session, evaluation) | {FINAL: True}
         append_record(folder / RECORDS, record)
         on_evaluation(record)

@@ -77,7 +77,7 @@ def run_together(trials: Sequence[Trial], root: Path, settings: Settings) -> lis
         _save_all(session, going, after)
         ends = final(session)
         for row, (trial, folder) in going.items():
-            if ends is not None:
+            if ends:
                 append_record(folder / RECORDS, record_of(trial, session, ends[row]) | {FINAL: True})
             write_whole(folder / "done", b"done\n")
     return errors
