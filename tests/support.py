@@ -36,9 +36,9 @@ def no_synchronisation() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def features(batch_norm: bool = False) -> nn.Module:
+def features(batch_norm: bool = False, inputs: int = INPUTS) -> nn.Module:
     norm = [nn.BatchNorm1d(WIDTH)] if batch_norm else []
-    return nn.Sequential(nn.Linear(INPUTS, WIDTH), *norm, nn.Tanh())
+    return nn.Sequential(nn.Linear(inputs, WIDTH), *norm, nn.Tanh())
 
 
 def toy(
@@ -53,7 +53,8 @@ def toy(
 ) -> tuple[State, Problem]:
     """A state and a problem in float64: a small network on random numbers."""
     torch.manual_seed(seed)
-    network: Network = algorithm.build(features(batch_norm), WIDTH, C, domains).double().train()
+    made, width = algorithm.featurizer(lambda shape: (features(batch_norm, shape[0]), WIDTH), (INPUTS,))
+    network: Network = algorithm.build(made, width, C, domains).double().train()
     problem = Problem(
         network=network.requires_grad_(False),
         optimizer=algorithm.optimizer(lr, weight_decay),

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from support import batches, toy
 
 from pogm.algorithms import all_algorithms
 from pogm.datasets import all_datasets
@@ -31,7 +29,7 @@ def test_it_names_everything_there_is():
 
 
 def test_its_links_lead_somewhere():
-    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/paper.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/paper.md", "docs/data.md", "docs/methods.md"):
         text = (ROOT / page).read_text()
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
@@ -39,23 +37,11 @@ def test_its_links_lead_somewhere():
 
 
 def test_nothing_is_left_to_be_filled_in():
-    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/paper.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/paper.md", "docs/data.md", "docs/methods.md"):
         assert "<!--" not in (ROOT / page).read_text()
         assert "TODO" not in (ROOT / page).read_text()
 
 
-def test_the_algorithm_of_contributing_works_as_it_stands():
-    """A newcomer pastes it into a file."""
+def test_the_algorithm_of_contributing_is_the_one_in_the_folder():
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    scope: dict = {"__name__": "contributed"}
-    exec(compile(block, "CONTRIBUTING.md", "exec"), scope)
-    algorithm = scope["VREx"]()
-    state, problem = toy(algorithm)
-    (batch,) = batches()
-    model = problem.model(state.params, state)
-    risks = model.risks(batch)
-    variance = ((risks - risks.mean()) ** 2).mean()
-    torch.testing.assert_close(algorithm.loss(model, batch, state).value, risks.mean() + 10 * variance)
-    after, metrics = algorithm.step(state, [batch], problem)
-    assert metrics["loss"].isfinite()
-    assert after.step == 1
+    assert block == (ROOT / "src/pogm/algorithms/vrex.py").read_text()

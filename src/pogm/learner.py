@@ -43,6 +43,11 @@ class Learner:
         self.module = module
         self.algorithm = algorithm
         self.modifiers = tuple(modifiers)
+        if Modifier.observing(self.modifiers):
+            raise UsageError(
+                "Expected modifiers that need no validation images, which a Learner has not; found one that does, "
+                f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
+            )
         self.state: State | None = None  # made with the first minibatch, which tells how many domains there are
         self._optimizer = algorithm.optimizer(lr, weight_decay)
         self._seed = seed

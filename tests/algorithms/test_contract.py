@@ -23,9 +23,9 @@ every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algori
 networks = pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
 
 
-def eager(cls: type[Algorithm]) -> Algorithm:
+def eager(cls: type[Algorithm], at: int = 2) -> Algorithm:
     """The method with every schedule at its beginning, so that a few steps see all of it."""
-    return cls(**{f.name: 2 for f in fields(cls) if f.name.endswith("anneal_iters")})
+    return cls(**{f.name: at for f in fields(cls) if f.name.endswith("anneal_iters")})
 
 
 @every
@@ -76,10 +76,12 @@ def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
     other = dataclasses.replace(eager(cls), **{name: getattr(cls(), name) / 1.1 for name in floats})
     first = trial(eager(cls), precision="fp64", test_domains=(0,), probe_every=3)
     small = dataclasses.replace(first.training, network=network, batch_size=4)
+    # MADG's batch norm is blind to the bias that ends the CNN: its gradient is rounding error, which decay would amplify.
+    decay = 0.0 if (cls.__name__, network) == ("MADG", "mnist_cnn") else 1e-3
     second = {"seed": 1, "data_seed": 1, "trial_seed": 1, "test_domains": (3,), "algorithm": other}
     return [
         dataclasses.replace(first, training=small),
-        dataclasses.replace(first, training=dataclasses.replace(small, lr=1e-3, weight_decay=1e-3), **second),
+        dataclasses.replace(first, training=dataclasses.replace(small, lr=1e-3, weight_decay=decay), **second),
     ]
 
 
@@ -151,8 +153,11 @@ def test_it_works_with_live_batch_norm(cls):
 
 @every
 def test_it_learns(cls):
-    """Clearly above the one in ten of chance on a domain it has never seen."""
-    learner = trial(eager(cls), steps=101, evaluate_every=100, test_domains=(2,))
+    """Clearly above the one in ten of chance on a domain it has never seen.
+
+    Schedules begin late: some penalties, at full weight from the start, are least for a network that says nothing.
+    """
+    learner = trial(eager(cls, at=80), steps=101, evaluate_every=100, test_domains=(2,))
     session = Session([learner.task(None)], Engine())
     *_, last = train(session, learner.schedule)
     assert last.accuracies[0][2 * 2] > 0.5

@@ -257,3 +257,12 @@ def test_reading_a_sweep_without_faults_is_silent(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_runs(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:DomainBed's collector prints no table")
+def test_of_a_run_with_averaged_weights_their_record_alone_is_exported(make_run, make_record, tmp_path):
+    plain = [make_record(step, [0.9] * 3, [0.9] * 3) for step in (0, 30)]
+    make_run([*plain, make_record(30, [0.4] * 3, [0.5] * 3, swad=True)], label="ERM + SWAD")
+    (job,) = export_domainbed(read_runs(tmp_path), tmp_path / "out")
+    (line,) = (job / "results.jsonl").read_text().splitlines()
+    assert (json.loads(line)["step"], json.loads(line)["env0_in_acc"]) == (30, 0.4)

@@ -44,3 +44,5 @@ def test_an_evaluation_is_a_line_with_both_accuracies_and_the_time_that_is_left(
         "step 60/100  validation 30.0%  held out 0 25.0%  20 s left",
         "step 100/100  validation 30.0%  held out 0 25.0%  0 s left",
     ]
+    show({"step": 40, "accuracy": accuracy, "swad": True})
+    assert capsys.readouterr().out == "step 40/100  validation 30.0%  held out 0 25.0%  with averaged weights\n"

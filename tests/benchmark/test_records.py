@@ -52,6 +52,18 @@ def test_a_step_written_twice_counts_once_as_written_last(tmp_path):
     assert [(record["step"], record["loss"]) for record in read_records(path)] == [(0, 0.7), (30, 0.8)]
 
 
+def test_the_record_of_averaged_weights_stands_beside_that_of_its_step_and_comes_last(tmp_path):
+    path = tmp_path / "records.jsonl"
+    for step, more in [(0, {}), (30, {}), (0, {"swad": True}), (60, {}), (30, {"swad": False})]:
+        append_record(path, {"step": step} | more)
+    assert [(record["step"], record.get("swad")) for record in read_records(path)] == [
+        (0, None),
+        (30, False),
+        (60, None),
+        (0, True),
+    ]
+
+
 def test_a_missing_file_has_no_records(tmp_path):
     assert read_records(tmp_path / "records.jsonl") == ()
 

@@ -121,6 +121,25 @@ def test_leave_one_domain_out_drops_steps_that_a_run_lacks(make_run, make_record
     assert (choice.accuracy, choice.step) == (0.23, 30)  # now seed 1: .6 beats seed 0's .4 at step 0
 
 
+def test_a_run_with_averaged_weights_is_judged_by_their_record_alone(make_run, make_record, tmp_path):
+    plain = [make_record(step, [0.9, 0, 0], [0.9, 0.9, 0.9]) for step in (0, 30)]
+    make_run([*plain, make_record(30, [0.4, 0, 0], [0.3, 0.5, 0.7], swad=True)], label="ERM + SWAD")
+    (run,) = read_runs(tmp_path)
+    assert [record["step"] for record in run.records] == [0, 30]
+    assert only(TRAINING_DOMAIN([run])).validation == pytest.approx(0.6)
+    for selection in (TRAINING_DOMAIN, TEST_DOMAIN, oracle_early_stop(30)):
+        choice = only(selection([run]))
+        assert (choice.accuracy, choice.step) == (0.4, 30)
+
+
+def test_leave_one_domain_out_compares_averaged_weights_wherever_they_end(make_run, make_record, tmp_path):
+    for test_domains, step, inside in (([0], 0, [0.4, 0, 0]), ([0, 1], 30, [0, 0.5, 0]), ([0, 2], 60, [0, 0, 0.7])):
+        plain = [make_record(step, [0.9] * 3, [0.9] * 3) for step in (0, 30, 60)]
+        make_run([*plain, make_record(step, inside, [0] * 3, swad=True)], test_domains=test_domains)
+    choice = next(c for c in LEAVE_ONE_DOMAIN_OUT(read_runs(tmp_path)) if c.domain == 0)
+    assert (choice.accuracy, choice.step, choice.validation) == (0.4, 0, pytest.approx(0.6))
+
+
 def test_leave_one_domain_out_without_such_runs_says_so(section_16):
     assert only(LEAVE_ONE_DOMAIN_OUT(section_16)).reason == "no pair runs"
 

@@ -62,6 +62,26 @@ def test_or_on_plain_ones(run):
         assert found == pytest.approx(expected(session, plain))
 
 
+def loss_by_hand(session, trained):
+    """The cross-entropy on the plain images of each training domain's out part, averaged over domains."""
+    setting, state, rows = session.setting, session.progress.state, session.rows
+    model, losses = setting.problem.model(state.params, state), []
+    for number, part in enumerate(rows.evaluate.split(session.segments)[1::2]):
+        if number in trained:
+            logits = model(setting.transform.plain(setting.table.images.images[part], torch.float32))
+            losses.append(torch.nn.functional.cross_entropy(logits, setting.table.labels[part]))
+    return torch.stack(losses).mean().item()
+
+
+def test_the_validation_loss_is_of_training_domains_and_plain_images(run, monkeypatch):
+    session, _ = accuracies(*run)  # with augmentation, in training and in the accuracies
+    wanted = pytest.approx(loss_by_hand(session, (0, 2)), rel=1e-5)
+    for pixels in (2**21, 5 * 16 * 16):
+        monkeypatch.setattr(evaluate, "PIXELS", {"cpu": pixels})
+        arguments = session.setting, session.progress.state, session.rows, session.segments
+        assert evaluate.validation_loss(*arguments).item() == wanted
+
+
 def test_small_passes_and_trials_together_see_the_same_test_images(run, monkeypatch):
     trial, data = run
     session, whole = accuracies(trial, data)

@@ -1,5 +1,6 @@
 """The ladder: loss, gradient, step. A method overrides the lowest rung that can express it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -15,6 +16,8 @@ from pogm.core.optim import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, Purpose, State
 from pogm.core.trees import Params
+
+MakeFeatures = Callable[[tuple[int, int, int]], tuple[nn.Module, int]]  # of images of a shape: module and outputs
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,10 @@ class Algorithm:
     def minibatches(self) -> int:
         """How many minibatches of each domain one step takes."""
         return 1
+
+    def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
+        """The featurizer for images of a shape, and the number of its outputs; ``make`` makes one for any shape."""
+        return make(shape)
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """The network around a featurizer with ``width`` outputs."""

@@ -2,24 +2,20 @@
 
 import warnings
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pogm.algorithms.base import Algorithm
-from pogm.core import random, trees
+from pogm.algorithms.trajectories import STILL, Aim, Trajectories
+from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
 from pogm.core.hyper import Choice, hyper
-from pogm.core.optim import SGD, Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
-from pogm.core.trees import Params, Tree
+from pogm.core.trees import Params
 from pogm.pareto import Solution, agreement, alignment, angles, gap, gramian, length, official_weights, solve
-
-STILL = 1e-7  # |h_0| below this share of the trajectories' length is rounding error
 
 
 class KappaWarning(UserWarning):
@@ -27,7 +23,7 @@ class KappaWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class POGM(Algorithm):
+class POGM(Trajectories):
     r"""Pareto optimal gradient matching (Do et al., ECAI): the direction on which the worst-off domain agrees most.
 
     Each domain trains its own copy of the model for E minibatches. How far that took it is its trajectory
@@ -46,20 +42,15 @@ class POGM(Algorithm):
     """
 
     kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # radius of the ball
-    meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
-    inner_steps: int = hyper(1, Choice(1, 5, 10), least=1, draw_as="pogm_local_steps")  # E
 
     convention: str = hyper("radius", options=("radius", "sqrt", "paper_mixed"))  # what kappa is
     solver: str = hyper("exact", options=("exact", "official"))
     rescale: str = hyper("none", options=("none", "official", "norm"))  # of the direction d
     stationary: str = hyper("keep", options=("keep", "project"))  # d where no direction helps every domain
-    inner_optimizer: str = hyper("adam", options=("adam", "sgd"))
-    inner_state: str = hyper("persist", options=("persist", "reset"))  # between rounds, one per domain
     erm_direction: str = hyper("mean", options=("mean", "pooled"))  # what h_0 is
     scope: str = hyper("all", options=("all", "classifier"))  # the weights that are matched
     nonfinite: str = hyper("skip", options=("skip", "drop"))  # the round, or the domain
 
-    min_domains: ClassVar[int] = 1
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "official": {"solver": "official", "rescale": "official"},
         "paper_text": {
@@ -88,37 +79,21 @@ class POGM(Algorithm):
             text = f"POGM.kappa={self.kappa:g}: from 1 on, a step may go against the mean of the domains."
             warnings.warn(text, KappaWarning, stacklevel=3)
 
-    @property
-    def minibatches(self) -> int:
-        """E."""
-        return self.inner_steps
-
-    def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
-        """What trains the copies."""
-        return SGD(lr, weight_decay) if self.inner_optimizer == "sgd" else Adam(lr, weight_decay)
-
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """One inner optimizer per domain, and one for the pooled copy if there is one."""
         state = super().start(params, buffers, key, problem)
-        inner = {"domains": trees.repeat(state.optimizer, problem.num_domains)}
         if self.erm_direction == "pooled":
-            inner["pooled"] = state.optimizer
-        return state._replace(optimizer=inner, memory={"skipped": torch.zeros_like(state.step)})
+            state = state._replace(optimizer=state.optimizer | {"pooled": problem.optimizer.init(params)})
+        return state
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """One round: every domain trains a copy, then the shared model moves."""
-        train = partial(self._train_copy, state, problem)
-        live = problem.live_buffers(state)
-        per_domain = (
-            state.optimizer["domains"],
-            trees.repeat(live, problem.num_domains),
-            random.split(self.random_key(state), problem.num_domains),
-        )
-        trajectories, optimizers, buffers, losses = problem.each_domain(train, batches, *per_domain)  # h_i: [K, ...]
-        pooled = None
+        copies, pooled = self.copies(state, batches, problem), None
+        trajectories = copies.trajectories  # h_i: [K, ...]
         if self.erm_direction == "pooled":  # one more copy, which sees every domain, goes where ERM would
-            pooled = train(batches, state.optimizer["pooled"], live, self.random_key(state, 1))
-            trajectories = trees.map_leaves(lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled[0])
+            live, key = problem.live_buffers(state), self.random_key(state, 1)
+            pooled = self.train_copy(state, problem, batches, state.optimizer["pooled"], live, key)
+            trajectories = trees.map_leaves(lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled.trajectories)
 
         G = gramian(self._matched(trajectories))
         finite = self._finite(trajectories, G)
@@ -127,38 +102,15 @@ class POGM(Algorithm):
 
         weights, solution = self._weights(G, finite)  # c_i
         direction = self._combined(weights, finite, trajectories)  # d = Σ c_i h_i
-        moved = trees.move(state.params, direction, self.meta_lr)  # θ + α d
         enough = finite.any() if self.nonfinite == "drop" else finite.all()
-        accepted = enough & trees.all_finite(moved)
         still = self._centre_norm(G, finite) <= STILL * G.diagonal().mean().sqrt()  # h_0 = 0: there is no way to go
-
-        sound = finite[: problem.num_domains]
-        kept = sound if self.inner_state == "persist" else torch.zeros_like(sound)
-        inner = {"domains": trees.masked(kept, optimizers)}  # a fresh optimizer is all zeros
-        if pooled is not None:
-            inner["pooled"] = trees.masked(finite[-1] & (self.inner_state == "persist"), pooled[1])
-        after = state._replace(
-            params=trees.where(accepted, moved, state.params),
-            buffers=state.buffers | trees.mean(trees.where(sound & accepted, buffers, per_domain[1])),
-            optimizer=inner,
-            memory={"skipped": state.memory["skipped"] + (~accepted | still)},
-            step=state.step + 1,
-        )
         metrics = self._metrics(G, weights, finite, solution, problem.num_domains)
-        metrics = {name: torch.where(accepted, value, torch.nan) for name, value in metrics.items()}
-        report = {"loss": losses.mean(), "nonfinite": (~sound).double(), "skipped": (~accepted | still).double()}
-        return after, report | metrics
-
-    def _train_copy(
-        self, state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params, key: Tensor
-    ) -> Tree:
-        """Where E minibatches take a copy of the model: its trajectory, optimizer, buffers and mean loss."""
-        copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
-        for batch in batches:
-            copy, metrics = super().step(copy, [batch], problem)
-            losses.append(metrics["loss"])
-        trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
-        return trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean()
+        aim = Aim(direction, finite[: problem.num_domains], enough, still, metrics)
+        after, report = self.moved(state, problem, copies, aim)  # θ + α d
+        if pooled is not None:
+            kept = trees.masked(finite[-1] & (self.inner_state == "persist"), pooled.optimizers)
+            after = after._replace(optimizer=after.optimizer | {"pooled": kept})
+        return after, report
 
     def _weights(self, G: Tensor, finite: Tensor) -> tuple[Tensor, Solution]:
         """The weight c_i of each trajectory in the direction d, a pooled one's last."""

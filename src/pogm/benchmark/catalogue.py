@@ -7,13 +7,13 @@ from importlib import resources
 from typing import Any
 
 from pogm.algorithms import Algorithm, all_algorithms
-from pogm.core.hyper import fields
+from pogm.core.hyper import Space, fields
 from pogm.datasets import all_datasets
 from pogm.modifiers import Modifier, all_modifiers
 from pogm.networks import all_networks
 
 RUNGS = ("loss", "gradient", "step")
-HOOKS = ("network", "batch", "penalty", "risks", "after", "predictor")
+HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")
 
 
 def algorithms() -> Iterator[str]:
@@ -94,10 +94,13 @@ def costs() -> dict[str, dict[str, str]]:
 def _hyperparameters(owner: Any) -> Iterator[str]:
     for field in fields(owner):
         space, options = field.metadata.get("space"), field.metadata.get("options")
-        note = f"search {space}" if space else " | ".join(options or ())
+        yield f"    {field.name:<22} {getattr(owner, field.name)!s:<12} {_searched(space, options)}".rstrip()
         if large := field.metadata.get("large"):
-            note += f"; for large images {large.default}" + (f", search {large.space}" if large.space else "")
-        yield f"    {field.name:<22} {getattr(owner, field.name)!s:<12} {note}".rstrip()
+            yield f"      for large images     {large.default!s:<12} {_searched(large.space)}".rstrip()
+
+
+def _searched(space: Space | None, options: tuple[str, ...] | None = None) -> str:
+    return f"search {space}" if space else " | ".join(options or ())
 
 
 def first_line(owner: type) -> str:

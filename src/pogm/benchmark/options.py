@@ -39,7 +39,7 @@ def trial_of(
         "algorithm": suited(method() if preset is None else method.preset(preset), given.large),
         "training": given.training,
         "dataset": given,
-        **{name: modifier_class(name)() for name in modifiers},
+        **{name: suited(modifier_class(name)(), given.large) for name in modifiers},
     }
     if len(parts) < 3 + len(modifiers):
         raise UsageError(f"Expected each modifier once; found {', '.join(modifiers)}. Leave out the repeated one.")

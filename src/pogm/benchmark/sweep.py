@@ -80,7 +80,10 @@ class Sweep:
             "algorithm": configuration(algorithm_class(algorithm)(), hparams_seed, trial_seed, data.large),
             "training": configuration(data.training, hparams_seed, trial_seed),
             "dataset": data,
-            **{name: configuration(modifier_class(name)(), hparams_seed, trial_seed) for name in self.modifiers},
+            **{
+                name: configuration(modifier_class(name)(), hparams_seed, trial_seed, data.large)
+                for name in self.modifiers
+            },
         }
         apply(self.settings, drawn, f"a hyperparameter of {algorithm} on {data.title}")
         return Trial(

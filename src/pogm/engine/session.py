@@ -1,6 +1,6 @@
 """A session: one trial, or several like ones at once, set up on a device and ready to train."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +11,12 @@ from pogm.core import trees
 from pogm.core.errors import UsageError, unknown
 from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
-from pogm.core.state import State
-from pogm.core.trees import Params
+from pogm.core.trees import Params, Tree
 from pogm.datasets.base import Domain
 from pogm.engine.capture import Captured
 from pogm.engine.data import Rows, Table, facts, joined, rows_of
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
-from pogm.engine.evaluate import accuracies, evaluating
+from pogm.engine.evaluate import accuracies, evaluating, validation_loss
 from pogm.engine.steps import Progress, Rates, Setting, Step, batched, floats_of, single, with_floats
 from pogm.engine.store import Resident, fits
 from pogm.engine.stream import Streamed
@@ -114,6 +113,7 @@ class Session:
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
             live=live_buffers(self.network),
         )
+        Modifier.ending(task.modifiers)  # at most one has the last word: better said before a run than after it
         batch_size = task.training.batch_size
         return Setting(
             task.algorithm, task.modifiers, rates, problem, table, task.transform, batch_size, task.probe, dtype
@@ -131,16 +131,49 @@ class Session:
     def accuracies(self) -> list[list[float]]:
         """Of every task: the accuracy on each segment."""
 
-        def of_one(state: State, rows: Rows, floats: dict[str, Tensor]) -> Tensor:
-            return accuracies(with_floats(self.setting, floats), state, rows, self.segments, len(self.tasks))
+        def of_one(setting: Setting, progress: Progress, rows: Rows) -> Tensor:
+            return accuracies(setting, progress.state, rows, self.segments, len(self.tasks))
+
+        numbers: list[list[float]] = self._evaluated(of_one).tolist()
+        return numbers
+
+    def observe(self, step: int) -> list[dict[str, float | list[float]]]:
+        """Show the modifiers the validation loss at a step, if one wants it; of every task, what was measured."""
+        if not Modifier.observing(self.setting.modifiers):
+            return [{} for _ in self.tasks]
+
+        def of_one(setting: Setting, progress: Progress, rows: Rows) -> tuple[Tree, Tensor]:
+            loss = validation_loss(setting, progress.state, rows, self.segments, len(self.tasks))
+            return setting.observed(progress.modifiers, loss, step), loss
+
+        kept, losses = self._evaluated(of_one)
+        self.progress = self.progress._replace(modifiers=kept if self.together else trees.index(kept, 0))
+        return [{"validation_loss": loss} for loss in losses.tolist()]
+
+    def final(self) -> list[tuple[int, list[float]]]:
+        """Of every task: the step that stands for the run and the accuracies there, if a modifier decides on them."""
+        place = Modifier.ending(self.setting.modifiers)
+        if place is None:
+            return []
+
+        def of_one(setting: Setting, progress: Progress, rows: Rows) -> tuple[Tensor, Tensor]:
+            params, step = setting.modifiers[place].final(progress.modifiers[str(place)], progress.state.params)
+            state = progress.state._replace(params=params)
+            return step, accuracies(setting, state, rows, self.segments, len(self.tasks))
+
+        steps, numbers = self._evaluated(of_one)
+        return list(zip(steps.tolist(), numbers.tolist(), strict=True))
+
+    def _evaluated(self, function: Callable[[Setting, Progress, Rows], Tree]) -> Tree:
+        """What a function makes of every task in evaluation mode, stacked."""
+
+        def of_one(progress: Progress, rows: Rows, floats: dict[str, Tensor]) -> Tree:
+            return function(with_floats(self.setting, floats), progress, rows)
 
         with evaluating(self.network):
             if self.together:
-                result = vmap(of_one)(self.progress.state, self.rows, self.floats)
-            else:
-                result = accuracies(self.setting, self.progress.state, self.rows, self.segments)[None]
-        numbers: list[list[float]] = result.tolist()
-        return numbers
+                return vmap(of_one)(self.progress, self.rows, self.floats)
+            return trees.map_leaves(lambda leaf: leaf[None], function(self.setting, self.progress, self.rows))
 
     def fetch_metrics(self) -> list[dict[str, float | list[float]]]:
         """Of every task: the mean of each metric since the last fetch."""

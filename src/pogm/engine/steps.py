@@ -75,6 +75,11 @@ class Setting:
             predict = modifier.predictor(predict, model)
         return predict
 
+    def observed(self, kept: Tree, loss: Tensor, step: int) -> Tree:
+        """What the modifiers keep once they know the validation loss."""
+        places = enumerate(self.modifiers)
+        return {str(place): modifier.observe(kept[str(place)], loss, step) for place, modifier in places}
+
     def round(self, progress: Progress, rows: Rows, probing: bool = False) -> Progress:
         """Draw minibatches, modify them, step, add up what was reported."""
         before = progress.state

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,13 +48,14 @@ class Task:
         """The network with its first weights, which the seed decides and nothing else."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_hash("weights", self.seed))  # not the stream that data of this seed were dealt by
-            features, width = build_features(
+            make = partial(
+                build_features,
                 self.training.network,
-                self.transform.shape,
                 weights=self.training.weights,
                 freeze_bn=self.training.freeze_bn,
                 dropout=self.training.dropout,
             )
+            features, width = self.algorithm.featurizer(make, self.transform.shape)
             network = self.algorithm.build(features, width, self.dataset.num_classes, self.num_domains)
             if self.training.nonlinear_classifier:
                 network.head = nonlinear(network.head)

@@ -56,10 +56,16 @@ def train(
                 return
         diverged = session.diverged()  # waits for the device: the clock below has seen all of the work
         seconds, trained = time.monotonic() - began, (rounds - first) * minibatches
+        accuracies, metrics, observed = session.accuracies(), session.fetch_metrics(), session.observe(point)
         yield Evaluation(
             step=point,
-            accuracies=session.accuracies(),
-            metrics=session.fetch_metrics(),
+            accuracies=accuracies,
+            metrics=[mine | more for mine, more in zip(metrics, observed, strict=True)],
             diverged=diverged,
             seconds_per_step=seconds / trained if trained else None,
         )
+
+
+def final(session: Session) -> list[Evaluation]:
+    """Of each trial: the evaluation that stands for its run, at a step of its own; none where no modifier has one."""
+    return [Evaluation(step, [accuracies], [{}], [False], None) for step, accuracies in session.final()]

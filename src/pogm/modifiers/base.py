@@ -12,7 +12,7 @@ from pogm.core.hyper import validate
 from pogm.core.model import Model, Network, Penalty, Risks
 from pogm.core.problem import Problem
 from pogm.core.state import State
-from pogm.core.trees import Tree
+from pogm.core.trees import Params, Tree
 
 Predictor = Callable[[Tensor], Tensor]  # images of one domain, or a part of them, to logits
 
@@ -50,6 +50,14 @@ class Modifier:
         """After every round of the algorithm: what it keeps, and the state, perhaps changed once more."""
         return memory, state
 
+    def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
+        """At every evaluation, what it keeps; ``loss`` is that of the validation images, of the current weights."""
+        return memory
+
+    def final(self, memory: Tree, params: Params) -> tuple[Params, Tensor]:
+        """At the end of a run: the weights that stand for it instead of the last ones, and the step they are of."""
+        raise NotImplementedError
+
     def predictor(self, predict: Predictor, model: Model) -> Predictor:
         """How images of one domain are predicted: made anew for each domain and split, so it may learn from them."""
         return predict
@@ -63,7 +71,23 @@ class Modifier:
     def replacement(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
         """What replaces the risks, if a modifier does."""
         found = [modifier for modifier in modifiers if type(modifier).risks is not cls.risks]
-        if len(found) > 1:
-            names = " and ".join(type(modifier).__name__ for modifier in found)
-            raise UsageError(f"Expected one modifier that replaces the risk; found {names}. Leave one out.")
+        _check_one(found, "replaces the risk")
         return found[0].risks if found else None
+
+    @classmethod
+    def observing(cls, modifiers: "Sequence[Modifier]") -> bool:
+        """Whether a modifier wants to know the validation loss."""
+        return any(type(modifier).observe is not cls.observe for modifier in modifiers)
+
+    @classmethod
+    def ending(cls, modifiers: "Sequence[Modifier]") -> int | None:
+        """The place of the modifier that has the last word about the weights, if one has."""
+        places = [place for place, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
+        _check_one([modifiers[place] for place in places], "has the last word about the weights")
+        return places[0] if places else None
+
+
+def _check_one(found: Sequence[Modifier], does: str) -> None:
+    if len(found) > 1:
+        names = " and ".join(type(modifier).__name__ for modifier in found)
+        raise UsageError(f"Expected one modifier that {does}; found {names}. Leave one out.")

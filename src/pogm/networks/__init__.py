@@ -7,9 +7,9 @@ from functools import cache, partial
 
 from torch import nn
 
+from pogm.core.dropout import set_dropout
 from pogm.core.errors import unknown
 from pogm.networks.batch_norm import freeze_batch_norm
-from pogm.networks.dropout import set_dropout
 from pogm.networks.featurizer import Featurizer
 from pogm.networks.timm_models import PREFIX, build_timm
 from pogm.networks.weights import RANDOM, check_weights, fill

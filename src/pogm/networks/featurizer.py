@@ -1,11 +1,20 @@
 """A featurizer: what an architecture builds."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import nn
 
 from pogm.core.trees import Params
+
+
+class Stages(nn.Sequential):
+    """Stages one after the other, which say after which of them the feature maps may be changed, early ones first."""
+
+    def __init__(self, stages: OrderedDict[str, nn.Module], blocks: tuple[str, ...] = ()):
+        super().__init__(stages)
+        self.blocks = blocks  # names of submodules; modifiers read it
 
 
 class Featurizer(NamedTuple):

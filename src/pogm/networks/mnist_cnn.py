@@ -4,14 +4,14 @@ from collections import OrderedDict
 
 from torch import nn
 
-from pogm.networks.featurizer import Featurizer
+from pogm.networks.featurizer import Featurizer, Stages
 
 WIDTH = 64
 
 
 def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
     """Four blocks of convolution, ReLU and group norm, then the mean over positions."""
-    blocks: OrderedDict[str, nn.Module] = OrderedDict(
+    stages: OrderedDict[str, nn.Module] = OrderedDict(
         block1=_block(input_shape[0], width),
         block2=_block(width, 2 * width, stride=2),
         block3=_block(2 * width, 2 * width),
@@ -19,7 +19,7 @@ def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
         pool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
     )
-    return Featurizer(nn.Sequential(blocks), 2 * width)
+    return Featurizer(Stages(stages, ("block1", "block2", "block3", "block4")), 2 * width)
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:

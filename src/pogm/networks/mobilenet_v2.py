@@ -5,8 +5,8 @@ from functools import partial
 
 from torch import nn
 
-from pogm.networks.dropout import Dropout
-from pogm.networks.featurizer import Featurizer
+from pogm.core.dropout import Dropout
+from pogm.networks.featurizer import Featurizer, Stages
 from pogm.networks.torchvision_models import set_channels
 from pogm.networks.weights import published
 
@@ -21,7 +21,7 @@ def build(input_shape: tuple[int, int, int]) -> Featurizer:
         features=model.features, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), dropout=Dropout()
     )
     return Featurizer(
-        nn.Sequential(stages),
+        Stages(stages, ("features.3", "features.6", "features.13", "features.17")),  # a quarter of the size to a 32nd
         model.last_channel,
         first="features.0.0",
         classifier=("classifier",),

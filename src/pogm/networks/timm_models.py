@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from pogm.core.dropout import Dropout
 from pogm.core.errors import DataError, UsageError
 from pogm.core.trees import Params
-from pogm.networks.dropout import Dropout
 from pogm.networks.featurizer import Featurizer
 
 PREFIX = "timm/"

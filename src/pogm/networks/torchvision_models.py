@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from pogm.networks.dropout import Dropout
-from pogm.networks.featurizer import Featurizer
+from pogm.core.dropout import Dropout
+from pogm.networks.featurizer import Featurizer, Stages
 from pogm.networks.weights import published, with_channels
 
 
@@ -22,7 +22,7 @@ def resnet(depth: int, channels: int) -> Featurizer:
     stages |= {"flatten": nn.Flatten(), "dropout": Dropout()}
     source = getattr(models, f"ResNet{depth}_Weights").IMAGENET1K_V1.url
     return Featurizer(
-        nn.Sequential(stages),
+        Stages(stages, ("layer1", "layer2", "layer3", "layer4")),
         model.fc.in_features,
         first="conv1",
         classifier=("fc",),

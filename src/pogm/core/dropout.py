@@ -1,4 +1,4 @@
-"""Dropout after the features."""
+"""Dropout whose masks come from a key."""
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class Dropout(RandomLayer):
         self.register_buffer("rate", torch.tensor(rate, dtype=torch.float64), persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        """The features, some of them zero; all of them as they are in evaluation."""
+        """The inputs, some of them zero; all of them as they are in evaluation."""
         if not self.training:
             return z
         kept = random.uniform(self.key, tuple(z.shape)) >= self.rate

@@ -13,6 +13,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core import random, trees
+from pogm.core.dropout import Dropout
 from pogm.core.hyper import fields
 from pogm.core.random_layer import key_buffers
 from pogm.datasets.base import Training
@@ -21,7 +22,6 @@ from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
 from pogm.engine.task import Task
 from pogm.networks import build_features
-from pogm.networks.dropout import Dropout
 
 both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
 

@@ -1,0 +1,31 @@
+"""CAGrad: the problem of POGM, stated for gradients."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pogm.algorithms.trajectories import Weighted
+from pogm.core.hyper import Choice, hyper
+from pogm.core.state import State
+from pogm.pareto.neighbours import cagrad_weights
+
+
+@dataclass(frozen=True)
+class CAGrad(Weighted):
+    r"""Conflict-averse gradient descent (Liu et al., 2021): near the mean, what the worst-off domain gains most from.
+
+    .. math:: \theta \leftarrow \theta + \frac{\alpha}{1 + c^2} d, \qquad
+        d = \arg\max_{\|d - h_0\| \le c \|h_0\|} \min_i \langle h_i, d \rangle
+
+    CAGrad states this problem for gradients, POGM for trajectories: on the same trajectories they differ in the
+    factor :math:`1 / (1 + c^2)` alone, which the authors' code has by default, and this is
+    ``POGM(kappa=c, rescale="official")``. With one inner step of SGD the trajectories are gradients, and this is
+    CAGrad with SGD as its outer optimizer. The problem is solved exactly. The default of c and its range are our
+    choice: the paper's differ from task to task.
+    """
+
+    radius: float = hyper(0.4, Choice(0.1, 0.2, 0.4, 0.8), least=0, draw_as="cagrad_c")  # c
+
+    def weights(self, G: Tensor, state: State) -> Tensor:
+        """Those of Theorem 1, divided by 1 + c²."""
+        return cagrad_weights(G, self.radius)

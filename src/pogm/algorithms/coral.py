@@ -1,0 +1,54 @@
+"""CORAL: features with the same mean and covariance in every domain."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from pogm.algorithms.base import Algorithm
+from pogm.core.batch import Batch
+from pogm.core.errors import UsageError
+from pogm.core.hyper import Power, hyper
+from pogm.core.model import Model, cross_entropy, over_samples
+from pogm.core.state import Loss, State
+
+
+@dataclass(frozen=True)
+class CORAL(Algorithm):
+    r"""Deep CORAL (Sun and Saenko, 2016): the first two moments of the features, alike in every domain.
+
+    .. math:: \tfrac1K \sum_k L_k + \gamma \tfrac{2}{K (K-1)} \sum_{i<j} \operatorname{mean}_d (m_i - m_j)_d^2
+        + \operatorname{mean}_{d,d'} (C_i - C_j)_{dd'}^2
+
+    with the mean :math:`m_k` and the covariance :math:`C_k` (denominator B − 1) of the features. The term of the means
+    is DomainBed's, as is the mean over all pairs of domains; the paper aligns the covariances of two. The mean over
+    pairs of a squared difference is twice the variance over domains, which needs no pairs. With a single domain this
+    is ERM.
+    """
+
+    penalty: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mmd_gamma")  # gamma
+
+    min_domains: ClassVar[int] = 1
+
+    def loss(self, model: Model, batch: Batch, state: State) -> Loss:
+        """The mean risk plus the weighted distance of the domains' moments."""
+        z = over_samples(model.features, batch.x)  # [K, B, n]
+        losses = cross_entropy(over_samples(model.head, z), batch.y)
+        risk = model.penalised(losses.mean(1), batch).mean()
+        distance = moment_distance(z)
+        return Loss(risk + self.penalty * distance, {"nll": risk, "penalty": distance})
+
+
+def moment_distance(z: Tensor) -> Tensor:
+    """The mean over pairs of domains of the squared distance of their means and covariances."""
+    domains, samples = z.shape[:2]
+    if samples < 2:
+        raise UsageError(
+            f"Expected minibatches of at least 2 samples for CORAL, whose covariances need them; found {samples}. "
+            "Raise batch_size."
+        )
+    if domains == 1:
+        return z.new_zeros(())
+    means = z.mean(1, keepdim=True)  # [K, 1, n]
+    covariances = (z - means).mT @ (z - means) / (samples - 1)  # [K, n, n]
+    return 2 * (means.var(0).mean() + covariances.var(0).mean())

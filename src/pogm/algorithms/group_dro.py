@@ -1,0 +1,44 @@
+"""Group distributionally robust optimisation."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from pogm.algorithms.base import Algorithm
+from pogm.core.batch import Batch
+from pogm.core.hyper import Power, hyper
+from pogm.core.model import Model
+from pogm.core.problem import Problem
+from pogm.core.state import Loss, State
+from pogm.core.trees import Params
+
+
+@dataclass(frozen=True)
+class GroupDRO(Algorithm):
+    r"""Group distributionally robust optimisation (Sagawa et al., 2020): the more a domain is off, the more it counts.
+
+    .. math:: q_k \leftarrow \frac{q_k e^{\eta L_k}}{\sum_j q_j e^{\eta L_j}}, \qquad \sum_k q_k L_k
+
+    The weights move before the loss of the same step is formed, and the gradient does not flow through them. We keep
+    their logarithms, in which nothing overflows and no domain is ever lost to rounding; they are in the state, so a
+    resumed run has them (DomainBed's loses them). DomainBed's tables of 2020 were made with this loss divided by K,
+    which Adam all but undoes.
+    """
+
+    eta: float = hyper(1e-2, Power(10, -3, -1), least=0, draw_as="groupdro_eta")
+
+    min_domains: ClassVar[int] = 1
+
+    def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
+        """Equal weights."""
+        equal = next(iter(params.values())).new_full((problem.num_domains,), -math.log(problem.num_domains))
+        return super().start(params, buffers, key, problem)._replace(memory={"log_weights": equal})
+
+    def loss(self, model: Model, batch: Batch, state: State) -> Loss:
+        """The risk under the new weights."""
+        risks = model.risks(batch)  # [K]
+        log_weights = (state.memory["log_weights"] + self.eta * risks.detach()).log_softmax(0)
+        weights = log_weights.exp()  # q
+        return Loss(weights @ risks, {"nll": risks.mean(), "weights": weights}, {"log_weights": log_weights})

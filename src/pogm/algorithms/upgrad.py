@@ -1,0 +1,26 @@
+"""UPGrad: every trajectory made harmless, then their mean."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pogm.algorithms.trajectories import Weighted
+from pogm.core.state import State
+from pogm.pareto.neighbours import upgrad_weights
+
+
+@dataclass(frozen=True)
+class UPGrad(Weighted):
+    r"""Jacobian descent by unconflicting projections (Quinton and Rey, 2024): each trajectory made harmless; the mean.
+
+    .. math:: \theta \leftarrow \theta + \alpha \tfrac1K \sum_i p_i, \qquad
+        p_i = \arg\min_{p \,:\, \langle h_j, p \rangle \ge 0 \;\forall j} \|p - h_i\|
+
+    PCGrad takes the conflicts one by one, and what it repairs with one domain it may break with another; here no
+    domain has anything against any :math:`p_i`. The paper combines gradients; here it is the trajectories of POGM.
+    The projections are exact, where the authors' code adds a small multiple of the identity to the inner products.
+    """
+
+    def weights(self, G: Tensor, state: State) -> Tensor:
+        """The mean of the projections on the cone that hurts no domain."""
+        return upgrad_weights(G)

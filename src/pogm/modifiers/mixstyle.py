@@ -1,0 +1,98 @@
+"""MixStyle: feature maps in the style of others."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pogm.core import random
+from pogm.core.errors import UsageError
+from pogm.core.hyper import Choice, Large, hyper
+from pogm.core.model import Network
+from pogm.core.random_layer import RandomLayer
+from pogm.modifiers.base import Modifier
+
+EPS = 1e-6  # joins a variance
+
+
+@dataclass(frozen=True)
+class MixStyle(Modifier):
+    r"""MixStyle (Zhou et al., 2021): early feature maps take on a mixture of their own style and another image's.
+
+    .. math:: h \leftarrow \frac{h - \mu}{\sigma} \bigl(\lambda \sigma + (1 - \lambda) \sigma_q\bigr)
+            + \lambda \mu + (1 - \lambda) \mu_q, \qquad \lambda \sim \operatorname{Beta}(a, a)
+
+    A style is the mean μ and the deviation σ of each channel over positions; no gradient flows through it. The partner
+    q of an image is another one of the same pass, by a random permutation: the paper's random mixing, which asks for
+    no domain labels; its cross-domain mixing is not here. A pass over all domains mixes styles between them. Methods
+    that train domains apart (POGM and Fish) pass one at a time, so that they mix the styles within it. Each block has
+    one coin for the whole pass. There is nothing to do in prediction.
+
+    The authors mix after the first three blocks of a ResNet (the first two on OfficeHome); for small images, which
+    they have none of, we mix after the first two.
+    """
+
+    probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p, of each block
+    alpha: float = hyper(0.1, Choice(0.1, 0.2, 0.3), above=0, draw_as="mixstyle_alpha")  # a
+    blocks: int = hyper(2, large=Large(3), least=1)  # after so many, from the first on
+
+    def network(self, network: Network) -> Network:
+        """The network with a layer that mixes after each of its first blocks; its weights keep their names."""
+        found = [module for module in network.modules() if isinstance(getattr(module, "blocks", None), tuple)]
+        if not found:
+            raise UsageError(
+                "Expected a network that names its blocks of feature maps for MixStyle; found one that does not. "
+                "Choose mnist_cnn, resnet18, resnet50 or mobilenet_v2, or leave MixStyle out."
+            )
+        names: tuple[str, ...] = getattr(found[0], "blocks")  # noqa: B009  (torch types an attribute as a module)
+        if len(names) < self.blocks:
+            raise UsageError(
+                f"Expected MixStyle.blocks to be at most the network's {len(names)}; found {self.blocks}. Set it lower."
+            )
+        device = next(network.parameters()).device
+        for place, name in enumerate(names[: self.blocks]):
+            layer = StyleMixing(self.probability, self.alpha).to(device)
+            network.add_module(f"mixstyle{place}", layer)  # where it gets a key
+            found[0].get_submodule(name).register_forward_hook(layer.after)
+        return network
+
+
+class StyleMixing(RandomLayer):
+    """Mixes the styles of a pass. Its numbers are buffers, so that trials with different ones share a batch."""
+
+    probability: Tensor
+    alpha: Tensor
+
+    def __init__(self, probability: float, alpha: float):
+        super().__init__()
+        self.register_buffer("probability", torch.tensor(probability, dtype=torch.float64), persistent=False)
+        self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64), persistent=False)
+
+    def after(self, block: nn.Module, inputs: tuple[Tensor, ...], maps: Tensor) -> Tensor:
+        """As a hook of a block: its maps, mixed."""
+        mixed: Tensor = self(maps)
+        return mixed
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Feature maps [N, C, H, W], mixed or not as the coin fell; as they are in evaluation."""
+        if not self.training:
+            return maps
+        if maps.ndim != 4 or maps.shape[-2] * maps.shape[-1] < 2:
+            raise UsageError(
+                "Expected feature maps [N, C, H, W] of two positions or more for MixStyle; found "
+                f"{list(maps.shape)}. Mix after fewer blocks, or leave MixStyle out."
+            )
+        count = maps.shape[0]
+        partner = random.permutation(random.fold(self.key, 0), count)  # q
+        share = random.beta(random.fold(self.key, 1), self.alpha.double(), (count, 1, 1, 1))  # lambda
+        heads = random.uniform(random.fold(self.key, 2), ()) < self.probability
+
+        wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
+        share = share.to(wide.dtype)
+        still = wide.detach()
+        mean = still.mean((-2, -1), keepdim=True)  # mu: [N, C, 1, 1]
+        deviation = (still.var((-2, -1), keepdim=True) + EPS).sqrt()  # sigma
+        new_mean = share * mean + (1 - share) * mean[partner]
+        new_deviation = share * deviation + (1 - share) * deviation[partner]
+        mixed = (wide - mean) / deviation * new_deviation + new_mean
+        return torch.where(heads, mixed.to(maps.dtype), maps)

@@ -1,0 +1,60 @@
+"""AND-mask."""
+
+import pytest
+import torch
+from support import K, assert_close, batches, steps, toy
+from torch.func import grad
+
+from pogm import ERM
+from pogm.algorithms.and_mask import ANDMask
+from pogm.core.batch import Batch
+
+
+def by_domain(state, problem, batch):
+    """Each domain's gradient, one after the other."""
+
+    def risk(params, x, y):
+        return problem.model(params, state).losses(Batch(x[None], y[None])).mean()
+
+    return [grad(risk)(state.params, x, y) for x, y in zip(batch.x, batch.y, strict=True)]
+
+
+@pytest.mark.parametrize("tau", [0.3, 0.5, 1.0])
+def test_the_gradient_is_the_mean_where_signs_agree(tau):
+    """Entry by entry, in plain numbers."""
+    method = ANDMask(tau=tau)
+    state, problem = toy(method)
+    (batch,) = batches()
+    found, loss = method.gradient(state, batch, problem)
+    gradients = by_domain(state, problem, batch)
+    for name, leaf in found.items():
+        columns = torch.stack([g[name].flatten() for g in gradients]).T.tolist()
+        kept = [abs(sum((g > 0) - (g < 0) for g in column)) / K >= tau - 1e-6 for column in columns]
+        share = sum(kept) / len(kept)
+        expected = [sum(c) / K * k / (1e-10 + share) for c, k in zip(columns, kept, strict=True)]
+        torch.testing.assert_close(leaf.flatten(), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(loss.value, problem.model(state.params, state).risks(batch).mean())
+
+
+def test_at_tau_zero_it_is_erm():
+    assert_close(steps(ANDMask(tau=0.0), 5).params, steps(ERM(), 5).params, 1e-8)
+
+
+def test_three_that_agree_count_as_agreeing_at_tau_one():
+    """One third three times is not exactly one in float32: hence the slack."""
+    g = torch.tensor([[1.0, 1.0], [2.0, -1.0], [3.0, 2.0]])
+    torch.testing.assert_close(ANDMask(tau=1.0)._masked(g), torch.tensor([2.0 / 0.5, 0.0]))
+
+
+def test_domains_in_full_conflict_leave_the_weights_where_they_are():
+    g = torch.tensor([[1.0, -3.0], [-2.0, 1.0], [3.0, 1.0]])
+    assert (ANDMask(tau=1.0)._masked(g) == 0).all()
+
+
+def test_one_domain_agrees_with_itself():
+    """Where no gradient is zero, K = 1 is ERM."""
+    method = ANDMask()
+    state, problem = toy(method, domains=1)
+    (batch,) = batches(domains=1)
+    found, _ = method.gradient(state, batch, problem)
+    assert_close(found, ERM().gradient(state, batch, problem)[0], 1e-8)

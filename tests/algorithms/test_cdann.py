@@ -1,0 +1,59 @@
+"""CDANN."""
+
+import pytest
+import torch
+from support import WIDTH, C, K, batches, toy, trial
+from torch import nn
+
+from pogm import Mixup
+from pogm.algorithms.cdann import CDANN
+from pogm.core.batch import Batch
+from pogm.core.errors import UsageError
+from pogm.engine.session import Engine, Session
+
+
+def test_every_class_weighs_the_same():
+    """Two samples of class 0, one of 1, none of 2 and one of 3, as DomainBed counts: C' = 4."""
+    losses = torch.tensor([[1.0, 10.0], [100.0, 1000.0]])
+    found = CDANN().averaged(losses, torch.tensor([[0, 1], [3, 0]]))
+    torch.testing.assert_close(found, torch.tensor(1 / 8 + 10 / 4 + 100 / 4 + 1000 / 8))
+
+
+def test_classes_above_the_largest_present_do_not_count():
+    losses = torch.tensor([[1.0, 2.0]])
+    torch.testing.assert_close(CDANN().averaged(losses, torch.tensor([[0, 1]])), torch.tensor(1.5))
+    torch.testing.assert_close(CDANN().averaged(losses, torch.tensor([[1, 1]])), torch.tensor(0.75))
+
+
+def test_the_embedding_starts_as_normal_numbers():
+    torch.manual_seed(0)
+    weight = CDANN().build(nn.Identity(), 300, 200, K).embedding.weight
+    assert abs(weight.mean()) < 0.01
+    assert abs(weight.std() - 1) < 0.01
+
+
+def test_the_discriminator_sees_features_moved_by_their_class():
+    state, problem = toy(CDANN())
+    z, y = torch.randn(K, 2, WIDTH, dtype=torch.float64), torch.randint(C, (K, 2))
+    seen = CDANN().seen(problem.model(state.params, state), z, y)
+    for k in range(K):
+        for b in range(2):
+            torch.testing.assert_close(seen[k, b], z[k, b] + state.params["embedding.weight"][:, y[k, b]])
+
+
+def test_the_embedding_is_the_discriminators():
+    """It moves with it, and only the classes that were seen."""
+    for rates, moves in (({"lr_g": 1.0, "lr_d": 1e-12}, False), ({"lr_g": 1e-12, "lr_d": 1.0}, True)):
+        cdann = CDANN(**rates)
+        state, problem = toy(cdann)
+        made = [Batch(x, y.clamp(max=C - 2)) for x, y in batches(2)]
+        after, _ = cdann.step(state, made, problem)
+        change = (after.params["embedding.weight"] - state.params["embedding.weight"]).abs().amax(0)
+        assert (change[:-1] > 0.1).all() == moves
+        assert change[-1] == 0
+
+
+def test_mixed_labels_are_refused():
+    mixed = trial(CDANN(), modifiers=(Mixup(),))
+    with pytest.raises(UsageError, match="Mixup"):
+        Session([mixed.task(None)], Engine()).step()

@@ -1,0 +1,48 @@
+"""DANN."""
+
+import math
+
+import torch
+from support import C, K, batches, toy
+
+from pogm.algorithms.dann import DANN
+from pogm.core.batch import Batch
+from pogm.core.model import probabilities
+
+
+def test_a_discriminator_that_knows_nothing_loses_log_k():
+    state, problem = toy(DANN())
+    blind = {n: torch.zeros_like(leaf) if n.startswith("discriminator.") else leaf for n, leaf in state.params.items()}
+    (batch,) = batches()
+    value = DANN().telling_apart(batch, problem.model(blind, state)).value
+    torch.testing.assert_close(value.item(), math.log(K))
+
+
+def test_labels_do_not_matter_to_the_discriminator():
+    state, problem = toy(DANN())
+    (batch,) = batches()
+    model = problem.model(state.params, state)
+    other = Batch(batch.x, (batch.y + 1) % C)
+    assert DANN().telling_apart(batch, model).value == DANN().telling_apart(other, model).value
+
+
+def test_labels_may_be_probabilities():
+    state, problem = toy(DANN())
+    made = batches(2)
+    soft = [Batch(x, probabilities(y, C).double()) for x, y in made]
+    expected, found = (DANN().step(state, some, problem)[1] for some in (made, soft))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_domains_that_are_alike_cannot_be_told_apart():
+    """With the same samples in every domain the best that a discriminator can do is to know nothing."""
+    dann = DANN(lr_d=0.05, lr_g=1e-12)
+    state, problem = toy(dann)
+    for seed in range(30):
+        made = [Batch(x[:1].expand_as(x), y[:1].expand_as(y)) for x, y in batches(2, seed=seed)]
+        state, metrics = dann.step(state, made, problem)
+    assert metrics["disc_loss"] > 0.9 * math.log(K)
+    for seed in range(30):
+        state, metrics = dann.step(state, batches(2, seed=seed), problem)
+    assert metrics["disc_loss"] < 0.75 * math.log(K)

@@ -1,0 +1,201 @@
+"""EQRM."""
+
+import dataclasses
+import math
+from statistics import NormalDist
+
+import pytest
+import torch
+from support import K, batches, toy
+
+from pogm import ERM
+from pogm.algorithms.eqrm import EQRM, quantile_of
+from pogm.benchmark.search import configuration
+from pogm.core.batch import Batch
+
+RISKS = [[0.3, 1.1, 0.7], [0.1, 2.0], [5.0, 0.2, 0.21, 0.22, 0.2]]
+ALPHAS = [0.5, 0.75, 0.99]
+
+
+def numbers(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def bandwidth(risks):
+    mean = sum(risks) / len(risks)
+    return 1.06 * math.sqrt(sum((r - mean) ** 2 for r in risks) / (len(risks) - 1)) * len(risks) ** -0.2
+
+
+def below(q, risks):
+    """F(q), term by term."""
+    return sum(NormalDist(r, bandwidth(risks)).cdf(q) for r in risks) / len(risks)
+
+
+def halved(risks, alpha):
+    """DomainBed's search: 32 halvings between the quantiles of the first and the last kernel."""
+    low, high = (NormalDist(r, bandwidth(risks)).inv_cdf(alpha) for r in (min(risks), max(risks)))
+    for _ in range(32):
+        middle = (low + high) / 2
+        low, high = (low, middle) if below(middle, risks) > alpha else (middle, high)
+    return (low + high) / 2
+
+
+def slopes(risks, alpha, through):
+    leaf = numbers(risks).requires_grad_()
+    return torch.autograd.grad(quantile_of(leaf, alpha, through), leaf)[0]
+
+
+@pytest.mark.parametrize("risks", RISKS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_alpha_of_the_smoothed_risks_lie_below_the_quantile(risks, alpha):
+    found = quantile_of(numbers(risks), alpha).item()
+    assert below(found, risks) == pytest.approx(alpha, abs=1e-12)
+    assert found == pytest.approx(halved(risks, alpha), abs=1e-8)
+
+
+@pytest.mark.parametrize("risks", RISKS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_gradient_is_that_of_finite_differences(risks, alpha):
+    found = slopes(risks, alpha, "quantile")
+    for k in range(len(risks)):
+        near = [
+            quantile_of(numbers([r + side * (j == k) for j, r in enumerate(risks)]), alpha) for side in (1e-5, -1e-5)
+        ]
+        torch.testing.assert_close(found[k], (near[0] - near[1]) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("risks", RISKS)
+def test_the_gradient_is_the_implicit_one_of_the_text(risks):
+    """dQ = sum w_k dR_k + (sum w_k zeta_k) db with weights w_k from the density of each kernel at Q."""
+    q, b = halved(risks, 0.75), bandwidth(risks)
+    zeta = [(q - r) / b for r in risks]
+    density = [NormalDist().pdf(z) for z in zeta]
+    weights = [d / sum(density) for d in density]
+    mean = sum(risks) / len(risks)
+    by_width = sum(w * z for w, z in zip(weights, zeta, strict=True))
+    width = [1.06**2 * len(risks) ** -0.4 * (r - mean) / ((len(risks) - 1) * b) for r in risks]  # db / dR_k
+    expected = numbers([w + by_width * d for w, d in zip(weights, width, strict=True)])
+    torch.testing.assert_close(slopes(risks, 0.75, "quantile"), expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("through", ["quantile", "ends"])
+@pytest.mark.parametrize("risks", RISKS)
+def test_shifting_all_risks_shifts_the_quantile(through, risks):
+    assert slopes(risks, 0.9, through).sum().item() == pytest.approx(1)
+
+
+def test_through_the_ends_only_the_best_the_worst_and_the_width_have_a_gradient():
+    """DomainBed's: Q = (1 - s) R_min + s R_max + b probit(alpha), with s held."""
+    risks, alpha = [0.3, 1.1, 0.8, 0.7], 0.9
+    probit, b, mean = NormalDist().inv_cdf(alpha), bandwidth(risks), sum(risks) / 4
+    share = (halved(risks, alpha) - b * probit - 0.3) / (1.1 - 0.3)
+    width = [1.06**2 * 4**-0.4 * (r - mean) / (3 * b) for r in risks]
+    expected = numbers([1 - share, share, 0, 0]) + probit * numbers(width)
+    torch.testing.assert_close(slopes(risks, alpha, "ends"), expected, rtol=1e-7, atol=1e-8)
+    assert quantile_of(numbers(risks), alpha, "ends").item() == pytest.approx(halved(risks, alpha), abs=1e-8)
+    middle = slopes(risks, 0.5, "ends")  # probit(1/2) = 0
+    torch.testing.assert_close(middle[2:], numbers([0, 0]))
+
+
+def test_the_median_of_symmetric_risks_is_their_mean():
+    assert quantile_of(numbers([1.0, 2.0, 4.0, 5.0]), 0.5).item() == pytest.approx(3, abs=1e-12)
+
+
+def test_the_quantile_rises_with_alpha():
+    found = [quantile_of(numbers(RISKS[0]), alpha).item() for alpha in (0.1, 0.5, 0.75, 0.9, 0.99)]
+    assert found == sorted(found)
+    assert found[-1] > max(RISKS[0])
+
+
+@pytest.mark.parametrize("through", ["quantile", "ends"])
+@pytest.mark.parametrize("risks", [[0.7], [0.1, 0.1, 0.1], [0.0, 0.0], [2.0, 2.0 + 4e-16, 2.0]])
+def test_one_risk_or_equal_risks_have_their_mean(risks, through):
+    leaf = numbers(risks).requires_grad_()
+    found = quantile_of(leaf, 0.9, through)
+    assert found.item() == pytest.approx(risks[0], rel=1e-15)
+    torch.testing.assert_close(torch.autograd.grad(found, leaf)[0], torch.full_like(leaf, 1 / len(risks)))
+
+
+def test_single_precision_risks_have_a_single_precision_quantile():
+    found = quantile_of(torch.tensor(RISKS[0]), 0.75)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(halved(RISKS[0], 0.75), rel=1e-6)
+
+
+def test_the_loss_is_the_mean_and_after_the_burn_in_the_quantile():
+    eqrm = EQRM(quantile=0.9, burn_in_anneal_iters=3)
+    state, problem = toy(eqrm)
+    (batch,) = batches()
+    model = problem.model(state.params, state)
+    risks = model.risks(batch)
+    for step, expected in ((2, risks.mean()), (3, quantile_of(risks, 0.9)), (4, quantile_of(risks, 0.9))):
+        loss = eqrm.loss(model, batch, state._replace(step=torch.tensor(step)))
+        torch.testing.assert_close(loss.value, expected)
+        torch.testing.assert_close(loss.metrics["nll"], risks.mean())
+
+
+def test_the_burn_in_is_erm():
+    eqrm = EQRM(burn_in_anneal_iters=10, later_lr=1e-6)
+    state, problem = toy(eqrm)
+    after, _ = eqrm.step(state, batches(), problem)
+    expected, _ = ERM().step(state, batches(), problem)
+    torch.testing.assert_close(after.params, expected.params)
+
+
+@pytest.mark.parametrize(("later_lr", "length"), [(1e-3, 1e-3), (0.0, 0.05)])
+def test_after_the_burn_in_adam_starts_afresh_with_its_own_rate(later_lr, length):
+    """The first step of Adam moves every weight by the learning rate, which is 0.05 before."""
+    eqrm, counts, moves = EQRM(burn_in_anneal_iters=2, later_lr=later_lr), [], []
+    state, problem = toy(eqrm)
+    for number in range(4):
+        after, _ = eqrm.step(state, batches(seed=number), problem)
+        counts.append(after.optimizer["count"].item())
+        moves.append((after.params["head.bias"] - state.params["head.bias"]).abs().max().item())
+        state = after
+    assert counts == [1, 2, 1, 2]
+    assert moves[0] == pytest.approx(0.05, rel=1e-4)
+    assert moves[2] == pytest.approx(length, rel=1e-4)
+
+
+def test_the_preset_goes_on_with_adam_as_it_was():
+    eqrm = EQRM.preset("domainbed", burn_in_anneal_iters=2, later_lr=1e-6)
+    state, problem = toy(eqrm)
+    moves = []
+    for number in range(4):
+        after, _ = eqrm.step(state, batches(seed=number), problem)
+        moves.append((after.params["head.bias"] - state.params["head.bias"]).abs().max().item())
+        state = after
+    assert state.optimizer["count"] == 4
+    assert min(moves) > 1e-3
+    assert eqrm.through == "ends"
+
+
+def test_one_domain_is_erm():
+    eqrm = EQRM(burn_in_anneal_iters=0)
+    state, problem = toy(eqrm, domains=1)
+    (batch,) = batches(domains=1)
+    found, _ = eqrm.gradient(state, batch, problem)
+    expected, _ = ERM().gradient(state, batch, problem)
+    torch.testing.assert_close(found, expected)
+    assert eqrm.min_domains == 1
+
+
+def test_domains_with_the_same_samples_train_as_erm():
+    eqrm = EQRM(burn_in_anneal_iters=0)
+    state, problem = toy(eqrm)
+    (batch,) = batches()
+    same = Batch(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
+    found, _ = eqrm.gradient(state, same, problem)
+    expected, _ = ERM().gradient(state, same, problem)
+    torch.testing.assert_close(found, expected)
+    assert len(same.y) == K
+
+
+def test_large_images_have_the_published_rate_and_the_burn_in_is_whole():
+    assert configuration(EQRM(), 0, 0, large=True) == dataclasses.replace(EQRM(), later_lr=1e-6)
+    for seed in range(1, 20):
+        drawn = configuration(EQRM(), seed, 0, large=True)
+        assert isinstance(drawn.burn_in_anneal_iters, int)
+        assert 316 <= drawn.burn_in_anneal_iters <= 3162
+        assert 1e-7 <= drawn.later_lr <= 1e-5
+        assert configuration(EQRM(), seed, 0).later_lr == 0

@@ -1,0 +1,75 @@
+"""MLDG."""
+
+import pytest
+import torch
+from support import assert_close, batches, steps, toy
+from torch.func import grad
+
+from pogm import ERM
+from pogm.algorithms.mldg import MLDG, ORDER
+from pogm.core import random
+from pogm.core.batch import Batch
+
+
+def pairs_by_hand(order, method):
+    """Which domain trains and which tests it, written out."""
+    if method.pairs == "cyclic":
+        return [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))]
+    tested = min(method.n_meta_test, len(order) - 1)
+    train, test = order[:-tested], order[-tested:]
+    return [(i, test[number % tested]) for number, i in enumerate(train)]
+
+
+@pytest.mark.parametrize(
+    ("options", "domains"),
+    [({}, 3), ({}, 5), ({"n_meta_test": 1}, 4), ({"n_meta_test": 1}, 2), ({"pairs": "cyclic"}, 4), ({}, 2)],
+)
+def test_the_gradient_is_the_sum_over_pairs(options, domains):
+    method = MLDG(beta=0.7, **options)
+    state, problem = toy(method, domains=domains, weight_decay=0.1)
+    (batch,) = batches(domains=domains)
+
+    def risk(params, k):
+        return problem.model(params, state).losses(Batch(batch.x[k : k + 1], batch.y[k : k + 1])).mean()
+
+    total, value = dict.fromkeys(state.params, 0.0), 0.0
+    order = random.permutation(method.random_key(state, ORDER), domains).tolist()
+    for i, j in pairs_by_hand(order, method):
+        weights = [leaf.clone().requires_grad_() for leaf in state.params.values()]
+        adam = torch.optim.Adam(weights, lr=0.05, weight_decay=0.1)
+        here = grad(risk)(state.params, i)
+        for leaf, slope in zip(weights, here.values(), strict=True):
+            leaf.grad = slope
+        adam.step()
+        moved = dict(zip(state.params, [leaf.detach() for leaf in weights], strict=True))
+        there = grad(risk)(moved, j)
+        total = {n: total[n] + (here[n] + 0.7 * there[n]) / domains for n in total}
+        value += (risk(state.params, i) + 0.7 * risk(moved, j)) / domains
+
+    found, loss = method.gradient(state, batch, problem)
+    assert_close(found, total)
+    torch.testing.assert_close(loss.value, value)
+
+
+@pytest.mark.parametrize("pairs", ["split", "cyclic"])
+def test_one_domain_takes_an_erm_step(pairs):
+    assert_close(steps(MLDG(pairs=pairs), 4, domains=1).params, steps(ERM(), 4, domains=1).params)
+
+
+def test_two_domains_train_though_two_are_asked_to_test():
+    """In DomainBed nothing would be left to train."""
+    before, _ = toy(MLDG(), domains=2)
+    after = steps(MLDG(n_meta_test=2), 1, domains=2)
+    assert any(not torch.equal(after.params[name], leaf) for name, leaf in before.params.items())
+
+
+def test_training_and_testing_domains_change_from_step_to_step():
+    state, _ = toy(MLDG())
+    keys = [MLDG().random_key(state._replace(step=torch.tensor(t)), ORDER) for t in range(30)]
+    seen = {MLDG()._paired(random.permutation(key, 3))[0].item() for key in keys}
+    assert seen == {0, 1, 2}
+
+
+def test_cyclic_pairs_let_every_domain_train_once_and_test_once():
+    train, test = MLDG.preset("cyclic")._paired(torch.tensor([2, 0, 3, 1]))
+    assert list(zip(train.tolist(), test.tolist(), strict=True)) == [(2, 0), (0, 3), (3, 1), (1, 2)]

@@ -1,0 +1,75 @@
+"""MMD."""
+
+import math
+from itertools import combinations
+
+import torch
+from support import batches, toy
+
+from pogm.algorithms.erm import ERM
+from pogm.algorithms.mmd import GAMMAS, MMD, mean_discrepancy
+
+
+def pairwise_discrepancy(z):
+    """The definition: loops over pairs of domains, pairs of samples and kernels."""
+
+    def likeness(a, b):
+        values = [sum(torch.exp(-gamma * (u - v).square().sum()) for gamma in GAMMAS) for u in a for v in b]
+        return torch.stack(values).mean()
+
+    pairs = [likeness(a, a) + likeness(b, b) - 2 * likeness(a, b) for a, b in combinations(z, 2)]
+    return torch.stack(pairs).mean()
+
+
+def test_the_loss_is_the_mean_risk_plus_the_weighted_discrepancy_of_the_features():
+    mmd = MMD(penalty=3.0)
+    state, problem = toy(mmd)
+    (batch,) = batches(size=4)
+    model = problem.model(state.params, state)
+    discrepancy = pairwise_discrepancy(torch.stack([model.features(x) for x in batch.x]))
+    loss = mmd.loss(model, batch, state)
+    torch.testing.assert_close(loss.metrics["penalty"], discrepancy)
+    torch.testing.assert_close(loss.value, model.risks(batch).mean() + 3 * discrepancy)
+
+
+def test_a_known_value():
+    """Two domains of one sample each, at distance 1: 2 Σ (1 − e^−γ)."""
+    assert GAMMAS == (0.001, 0.01, 0.1, 1, 10, 100, 1000)
+    z = torch.tensor([[[0.0, 0.0]], [[0.6, 0.8]]], dtype=torch.float64)
+    expected = 2 * sum(1 - math.exp(-gamma) for gamma in GAMMAS)
+    torch.testing.assert_close(mean_discrepancy(z).item(), expected)
+
+
+def test_domains_with_the_same_samples_in_another_order_have_no_discrepancy():
+    torch.manual_seed(0)
+    z = torch.randn(5, 3, dtype=torch.float64)
+    assert mean_discrepancy(torch.stack([z, z.flip(0), z.roll(2, 0)])).abs() < 1e-14
+
+
+def test_it_sees_more_than_two_moments():
+    """One domain on two points, one on three, of equal mean and variance: CORAL would call them alike."""
+    two = torch.tensor([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0])
+    three = torch.tensor([-1.5, -1.5, 0.0, 0.0, 1.5, 1.5]) / 1.5**0.5
+    torch.testing.assert_close(two.var(), three.var())
+    assert mean_discrepancy(torch.stack([two, three])[..., None]) > 0.1
+
+
+def test_in_float32_it_has_the_digits_of_float64():
+    """Far from the origin, where an expanded square has none left."""
+    torch.manual_seed(0)
+    z = (100 + 0.01 * torch.randn(2, 8, 16)).float()
+    torch.testing.assert_close(mean_discrepancy(z).double(), mean_discrepancy(z.double()), rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_of_a_sample_that_meets_itself_is_finite_and_right():
+    torch.manual_seed(0)
+    z = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(mean_discrepancy, z)
+
+
+def test_with_a_single_domain_it_is_erm():
+    (batch,) = batches(domains=1)
+    state, problem = toy(MMD(), domains=1)
+    found, _ = MMD().step(state, [batch], problem)
+    expected, _ = ERM().step(state, [batch], problem)
+    torch.testing.assert_close(found.params, expected.params)

@@ -1,0 +1,45 @@
+"""PCGrad: trajectories without their conflicts."""
+
+import torch
+from support import C, assert_close, batches, toy
+
+from pogm import pareto
+from pogm.algorithms.pcgrad import PCGrad
+from pogm.algorithms.reptile import Reptile
+from pogm.core.batch import Batch
+
+
+def test_the_order_is_new_in_every_round_and_a_function_of_the_key():
+    generator = torch.Generator().manual_seed(4)
+    G = pareto.gramian(torch.randn(3, 2, generator=generator, dtype=torch.float64))
+    state, _ = toy(PCGrad())
+    rounds = [PCGrad().weights(G, state._replace(step=torch.tensor(t))).tolist() for t in range(20)]
+    again = [PCGrad().weights(G, state._replace(step=torch.tensor(t))).tolist() for t in range(20)]
+    assert rounds == again
+    assert len({tuple(weights) for weights in rounds}) > 1
+
+
+def test_two_domains_in_conflict_each_lose_their_part_along_the_other():
+    """The trajectories themselves, projected once each."""
+    method = PCGrad(meta_lr=1.0)
+    state, problem = toy(method, domains=2)
+    (batch,) = batches(domains=2)
+    batch = Batch(batch.x[:1].expand_as(batch.x), (batch.y[:1] + torch.tensor([[0], [1]])) % C)
+    trajectories = method.copies(state, [batch], problem).trajectories
+    a, b = torch.cat([leaf.flatten(1) for leaf in trajectories.values()], dim=1)
+    assert a @ b < 0
+    expected = (a - (a @ b) / (b @ b) * b + b - (a @ b) / (a @ a) * a) / 2
+    after, _ = method.step(state, [batch], problem)
+    moved = torch.cat([(after.params[n] - state.params[n]).flatten() for n in state.params])
+    torch.testing.assert_close(moved, expected)
+
+
+def test_without_a_conflict_it_is_reptile():
+    (batch,) = batches()
+    results = []
+    for method in (PCGrad(), Reptile()):
+        state, problem = toy(method)
+        after, metrics = method.step(state, [batch], problem)
+        results.append(after.params)
+    assert metrics["agreement"] > 0
+    assert_close(*results)

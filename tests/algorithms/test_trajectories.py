@@ -1,0 +1,90 @@
+"""What the neighbours of POGM share: the copies, and how the model moves along what they did."""
+
+import pytest
+import torch
+from rounds import one_round, trajectories
+from support import K, assert_close, batches, steps, toy
+
+from pogm import POGM, pareto
+from pogm.algorithms import all_algorithms
+from pogm.algorithms.mgda import MGDA
+from pogm.algorithms.reptile import Reptile
+from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.upgrad import UPGrad
+from pogm.core import trees
+
+neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, Weighted)])
+
+
+@neighbours
+@pytest.mark.parametrize("options", [{}, {"inner_steps": 3}, {"inner_optimizer": "sgd", "inner_steps": 2}])
+def test_a_round_moves_along_the_weighted_trajectories(cls, options):
+    method = cls(meta_lr=0.7, **options)
+    before, after, metrics = one_round(method)
+    rows = trajectories(method)
+    weights = method.weights(pareto.gramian(rows), before)
+    torch.testing.assert_close(metrics["weights"], weights)
+    assert_close(after.params, trees.move(before.params, trees.combine(weights, rows), 0.7))
+
+
+@neighbours
+def test_one_domain_alone_follows_its_own_trajectory(cls):
+    method = cls(meta_lr=1.0, **({"radius": 0.0} if cls.__name__ == "CAGrad" else {}))
+    assert_close(steps(method, 3, domains=1).params, steps(Reptile(meta_lr=1.0), 3, domains=1).params)
+
+
+def test_the_base_classes_are_no_methods():
+    assert not {"Trajectories", "Weighted"} & all_algorithms().keys()
+
+
+def test_it_reports_how_the_domains_fare():
+    method = MGDA()
+    before, after, metrics = one_round(method)
+    flat = torch.cat([leaf.flatten(1) for leaf in trajectories(method).values()], dim=1)
+    moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
+    torch.testing.assert_close(metrics["angle"], torch.cosine_similarity(flat, moved[None]))
+    torch.testing.assert_close(metrics["norm"] * method.meta_lr, moved.norm())
+    torch.testing.assert_close(metrics["worst"] * method.meta_lr, (flat @ moved).min())
+
+
+def test_inner_states_persist_from_round_to_round_or_start_afresh():
+    assert steps(UPGrad(), 2).optimizer["domains"]["count"].tolist() == [2.0] * K
+    assert steps(UPGrad(inner_state="reset"), 2).optimizer["domains"]["count"].tolist() == [0.0] * K
+
+
+@neighbours
+def test_a_domain_that_is_not_finite_stops_the_round_and_is_named(cls):
+    method = cls()
+    state = steps(method, 1)
+    _, problem = toy(method)
+    (batch,) = batches()
+    x = batch.x.clone()
+    x[1, 0, 0] = torch.nan
+    after, metrics = method.step(state, [batch._replace(x=x)], problem)
+    assert_close(after.params, state.params, 0.0)
+    assert trees.all_finite(after)
+    assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
+    assert metrics["weights"].isnan().all()
+    assert after.memory["skipped"] == 1
+    assert after.optimizer["domains"]["count"].tolist() == [2.0, 0.0, 2.0], "only its own optimizer is cleared"
+
+
+def test_a_round_in_which_the_directions_cancel_is_counted():
+    """Opposite trajectories: their shortest mixture is zero."""
+
+    class Opposed(MGDA):
+        def copies(self, state, batches, problem):
+            found = super().copies(state, batches, problem)
+            signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
+            first = {n: torch.einsum("k,...->k...", signs, leaf[0]) for n, leaf in found.trajectories.items()}
+            return found._replace(trajectories=first)
+
+    _, after, metrics = one_round(Opposed())
+    assert (metrics["skipped"], after.memory["skipped"]) == (1, 1)
+
+
+def test_kappa_is_still_what_comes_first():
+    """The shared hyperparameters are by name only."""
+    assert POGM(0.3).kappa == 0.3
+    with pytest.raises(TypeError):
+        Reptile(0.1)

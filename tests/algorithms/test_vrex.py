@@ -1,0 +1,72 @@
+"""VREx."""
+
+import torch
+from support import K, batches, toy
+
+from pogm import ERM
+from pogm.algorithms.vrex import VREx
+from pogm.core.batch import Batch
+
+
+def loss_at(vrex, batch, step=0, domains=K):
+    state, problem = toy(vrex, domains=domains)
+    model = problem.model(state.params, state)
+    return vrex.loss(model, batch, state._replace(step=torch.tensor(step))), model.risks(batch)
+
+
+def test_the_loss_is_the_mean_risk_plus_the_population_variance():
+    loss, risks = loss_at(VREx(penalty=7.0, penalty_anneal_iters=0), batches()[0])
+    mean = sum(risks) / K
+    variance = sum((risk - mean) ** 2 for risk in risks) / K
+    torch.testing.assert_close(loss.metrics["nll"], mean)
+    torch.testing.assert_close(loss.metrics["penalty"], variance)
+    torch.testing.assert_close(loss.value, mean + 7 * variance)
+
+
+def test_the_gradient_weighs_domains_by_their_distance_from_the_mean():
+    """d/dL_k of mean + lambda var is (1 + 2 lambda (L_k - mean)) / K: negative weights below the mean."""
+    vrex = VREx(penalty=3.0, penalty_anneal_iters=0)
+    state, problem = toy(vrex)
+    (batch,) = batches()
+    found, _ = vrex.gradient(state, batch, problem)
+    risks = problem.model(state.params, state).risks(batch)
+    weights = (1 + 2 * 3 * (risks - risks.mean())) / K
+    expected = {name: torch.zeros_like(leaf) for name, leaf in state.params.items()}
+    for k in range(K):
+        own, _ = ERM().gradient(state, Batch(batch.x[k : k + 1], batch.y[k : k + 1]), problem)
+        expected = {name: leaf + weights[k] * own[name] for name, leaf in expected.items()}
+    torch.testing.assert_close(found, expected)
+
+
+def test_equal_risks_have_no_variance():
+    (batch,) = batches()
+    same = Batch(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
+    loss, risks = loss_at(VREx(penalty=1e4, penalty_anneal_iters=0), same)
+    assert loss.metrics["penalty"] < 1e-30
+    torch.testing.assert_close(loss.value, risks[0])
+
+
+def test_before_annealing_the_weight_is_one():
+    vrex = VREx(penalty=1000.0, penalty_anneal_iters=5)
+    for step, weight in ((0, 1), (4, 1), (5, 1000)):
+        loss, risks = loss_at(vrex, batches()[0], step)
+        torch.testing.assert_close(loss.value, risks.mean() + weight * risks.var(correction=0))
+
+
+def test_adam_starts_afresh_when_the_weight_changes():
+    vrex, counts = VREx(penalty_anneal_iters=2), []
+    state, problem = toy(vrex)
+    for number in range(4):
+        state, _ = vrex.step(state, batches(seed=number), problem)
+        counts.append(state.optimizer["count"].item())
+    assert counts == [1, 2, 1, 2]
+
+
+def test_one_domain_is_erm():
+    vrex = VREx(penalty_anneal_iters=0)
+    state, problem = toy(vrex, domains=1)
+    (batch,) = batches(domains=1)
+    found, _ = vrex.gradient(state, batch, problem)
+    expected, _ = ERM().gradient(state, batch, problem)
+    torch.testing.assert_close(found, expected)
+    assert vrex.min_domains == 1
