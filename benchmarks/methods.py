@@ -181,15 +181,15 @@ def main() -> None:
     found: dict[str, Any] = {"device": name, "torch": torch.__version__, "networks": {}}
     for network in options.networks:
         results = found["networks"].setdefault(network, {})
-        before = apart(network, "ERM", options.device, options.rounds)
-        for method in [m for m in options.methods if m != "ERM"]:
-            results[method] = apart(network, method, options.device, options.rounds)
-            print(network, method, results[method], flush=True)
-        after = apart(network, "ERM", options.device, options.rounds)
-        results["ERM"] = {key: (before[key] + after[key]) / 2 for key in before}
-        print(network, "ERM", before, after, flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        before = results["ERM"] = apart(network, "ERM", options.device, options.rounds)
+        for method in [*(m for m in options.methods if m != "ERM"), "ERM"]:
+            result = apart(network, method, options.device, options.rounds)
+            if method == "ERM":
+                result = {key: (before[key] + result[key]) / 2 for key in before}
+            results[method] = result
+            print(network, method, result, flush=True)
+            if options.out:  # what was measured so far
+                options.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,17 @@
 """A step recorded as a CUDA graph, and replayed without the host."""
 
+from functools import cache
+
 import torch
 
 from pogm.core import trees
 from pogm.engine.steps import Progress, Step
+
+
+@cache
+def _side(device: int) -> torch.cuda.Stream:
+    """One stream to warm up on, for all graphs: libraries keep workspaces for every stream they have seen."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Captured:
@@ -50,7 +58,7 @@ class Captured:
 
     def _record(self, probing: bool) -> None:
         assert self.progress is not None
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # lets libraries choose their kernels before they are recorded

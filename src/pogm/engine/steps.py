@@ -160,8 +160,14 @@ def with_floats(setting: Setting, floats: dict[str, Tensor]) -> Setting:
                 object.__setattr__(part, field.name, floats[f"{owner}.{field.name}"])
     algorithm: Algorithm = parts.pop("algorithm")
     rates = Rates(floats["rates.lr"], floats["rates.weight_decay"])
-    problem = replace(setting.problem, optimizer=algorithm.optimizer(*rates))
-    return replace(setting, algorithm=algorithm, modifiers=tuple(parts.values()), rates=rates, problem=problem)
+    modifiers = tuple(parts.values())
+    problem = replace(
+        setting.problem,
+        optimizer=algorithm.optimizer(*rates),
+        penalties=Modifier.penalties(modifiers),
+        replacement=Modifier.replacement(modifiers),
+    )
+    return replace(setting, algorithm=algorithm, modifiers=modifiers, rates=rates, problem=problem)
 
 
 def _parts(setting: Setting) -> dict[str, Any]:
