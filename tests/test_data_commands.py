@@ -162,7 +162,7 @@ def test_bad_images_are_refused_or_skipped_on_request(own, tmp_path, capsys):
     assert main([*words, "--on-bad-image", "skip", "--out", str(tmp_path / "b")]) == 0
     saved = json.loads((tmp_path / "b" / "trial.json").read_text())
     assert saved["trial"]["dataset"]["on_bad_image"] == "skip"
-    assert saved["provenance"]["bad_images"] == ["north/cat/001.png"]
+    assert (saved["provenance"]["bad_images"], saved["provenance"]["bad"]) == (1, ["north/cat/001.png"])
 
 
 def test_every_published_dataset_can_be_fetched_and_prepared():

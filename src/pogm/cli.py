@@ -175,6 +175,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--format", choices=("text", "csv", "json", "latex", "html"), default="text")
     sub.add_argument("--out", type=Path, help="where the HTML report goes (default: the first folder)")
     sub.add_argument(
+        "--oracle-early-stop", type=int, metavar="STEP", help="print the oracle stopped early after STEP instead"
+    )
+    sub.add_argument(
         "--against", choices=tuple(SOURCES), help="published results to put beside ours; as csv, these lines alone"
     )
 
@@ -194,7 +197,6 @@ def _add_choices(sub: Any) -> None:
     sub.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
     )
-    sub.add_argument("--weights", type=Path, metavar="FILE", help="of the network, to begin with (default: published)")
     sub.add_argument("--on-bad-image", choices=ON_BAD_IMAGE, help="of a folder of images (default: refuse)")
 
 
@@ -212,6 +214,7 @@ def _add_data(sub: Any) -> None:
 
 def _add_settings(sub: Any) -> None:
     _add_data(sub)
+    sub.add_argument("--weights", type=Path, metavar="FILE", help="of the network, to begin with (default: published)")
     sub.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     sub.add_argument("--no-capture", action="store_true", help="on a GPU, do not record the step as a CUDA graph")
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")

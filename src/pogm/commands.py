@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import shlex
 import sys
 from collections import Counter
@@ -17,7 +16,7 @@ from pogm.benchmark.domainbed import export_domainbed
 from pogm.benchmark.estimate import Estimate, duration, estimates
 from pogm.benchmark.execution import executor
 from pogm.benchmark.executors import Outcome, run_all
-from pogm.benchmark.folder import data_of, load_trial, make_folder
+from pogm.benchmark.folder import load_trial, make_folder, place_of
 from pogm.benchmark.options import data_folder, dataset_of, trial_of
 from pogm.benchmark.picture import write_picture
 from pogm.benchmark.progress import EvaluationLines, tracked
@@ -25,13 +24,14 @@ from pogm.benchmark.published import published
 from pogm.benchmark.records import Run, read_runs
 from pogm.benchmark.report import write_report
 from pogm.benchmark.run import Settings, run
-from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS
+from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection, oracle_early_stop
 from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
 from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_csv
+from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError
 from pogm.core.files import canonical_json
 from pogm.engine.session import Engine
-from pogm.networks.weights import PLACE, weights_of
+from pogm.networks.weights import weights_of
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def run_one(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(canonical_json(trial.to_json()))
         return 0
-    trial.dataset.prepare(settings.data, partial(tracked, what="images"))
+    _prepare([trial], settings)
     print(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {options.out}", file=sys.stderr)
     run(trial, options.out, settings, EvaluationLines(trial))
     return 0
@@ -95,9 +95,12 @@ def start_sweep(options: argparse.Namespace) -> int:
         precision=options.precision,
     )
     trials = sweep.plan()
+    _check_workers(options)
     if options.dry_run:
-        _show_estimates(estimates(trials, settings), len(trials), options.workers)
+        at_once = options.workers if settings.engine.place().type == "cpu" else 1
+        _show_estimates(estimates(trials, settings), len(trials), at_once)
         return 0
+    _prepare(trials, settings)  # before anything is written
     save_sweep(sweep, options.out)
     return _carry_out(sweep, options.out, settings, options)
 
@@ -106,17 +109,24 @@ def _show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
     for kind in kinds:
         print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
     total = duration(sum(kind.seconds for kind in kinds) / workers)
-    print(f"{runs} runs, about {total} on {workers} processes.")
+    print(f"{runs} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
 
 
 def _carry_out(sweep: Sweep, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
-    if options.workers < 1:
-        raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
-    for dataset in sweep.datasets:
-        dataset.prepare(settings.data, partial(tracked, what="images"))
     execute = executor(options.executor, options.workers, options.address)
     outcomes = carry_out(sweep, folder, settings, execute, options.retry_failed)
     return _finished(outcomes, len(sweep.plan()), folder)
+
+
+def _check_workers(options: argparse.Namespace) -> None:
+    if options.workers < 1:
+        raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
+
+
+def _prepare(trials: Sequence[Trial], settings: Settings) -> None:
+    """Make the caches of all datasets, once and with a bar, before many processes want them."""
+    for dataset in {trial.dataset for trial in trials}:
+        dataset.prepare(settings.data, partial(tracked, what="images"))
 
 
 def _finished(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
@@ -126,7 +136,8 @@ def _finished(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
         place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
         print(f"pogm: {place} failed: {outcome.error}", file=sys.stderr)
     runs = read_runs(folder)
-    _show_tables(runs, "text")
+    if any(run.done for run in runs):
+        _show_tables(runs, "text")
     _write_html(runs, folder)
     return 1 if failed else 0
 
@@ -144,9 +155,13 @@ def show_status(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     """Go on with a run, or a sweep, that was stopped or killed."""
-    options.data = options.data or data_of(options.folder)
+    options.data = options.data or place_of("data", options.folder)
+    options.weights = options.weights or place_of("weights", options.folder)
     if (options.folder / "sweep.json").exists():
-        return _carry_out(load_sweep(options.folder), options.folder, _settings(options), options)
+        _check_workers(options)
+        sweep, settings = load_sweep(options.folder), _settings(options)
+        _prepare(sweep.plan(), settings)
+        return _carry_out(sweep, options.folder, settings, options)
     trial = load_trial(options.folder)
     if (options.folder / "done").exists():
         print(f"{options.folder} is done already.", file=sys.stderr)
@@ -158,7 +173,8 @@ def report(options: argparse.Namespace) -> int:
     """Print the tables of finished runs and write the HTML report."""
     runs = read_runs(*options.folders)
     if options.format != "html":
-        _show_tables(runs, options.format, options.against)
+        early = () if options.oracle_early_stop is None else (oracle_early_stop(options.oracle_early_stop),)
+        _show_tables(runs, options.format, options.against, early or SELECTIONS)
     if options.format in ("text", "html"):
         _write_html(runs, options.out or options.folders[0], options.against)
     return 0
@@ -185,7 +201,6 @@ def _chosen(options: argparse.Namespace) -> tuple[str, ...]:
         chosen.append(f"on_bad_image={options.on_bad_image}")
     if options.weights:
         chosen.append(f"weights={weights_of(options.weights)}")
-        os.environ[PLACE] = str(options.weights.resolve())  # where this process and its workers find them
     return tuple(chosen)
 
 
@@ -198,14 +213,17 @@ def _settings(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Sett
         )
     engine = Engine(device=options.device, capture=not options.no_capture)
     data = data_folder(datasets, options.data.expanduser() if options.data else None)
-    return Settings(data, engine, options.threads, options.checkpoint_seconds)
+    weights = options.weights.resolve() if options.weights else None
+    return Settings(data, engine, options.threads, options.checkpoint_seconds, weights)
 
 
-def _show_tables(runs: Sequence[Run], form: str, against: str | None = None) -> None:
+def _show_tables(
+    runs: Sequence[Run], form: str, against: str | None = None, selections: Sequence[Selection] = SELECTIONS
+) -> None:
     datasets = list(dict.fromkeys(run.dataset for run in runs))
-    tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in SELECTIONS]
+    tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in selections]
     if len(datasets) > 1:
-        tables += [averages_table(runs, selection) for selection in SELECTIONS]
+        tables += [averages_table(runs, selection) for selection in selections]
     shown = [table for table in tables if not table.empty]
     if not shown:
         raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
@@ -219,7 +237,7 @@ def _show_tables(runs: Sequence[Run], form: str, against: str | None = None) -> 
         print("[" + ",\n".join(table.json() for table in everything) + "]")
     else:
         print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
-    if form == "text" and all(len(run.test_domains) == 1 for run in runs):
+    if form == "text" and LEAVE_ONE_DOMAIN_OUT in selections and all(len(run.test_domains) == 1 for run in runs):
         why = "no table, for it needs runs that hold out two domains. See: pogm sweep --mode full"
         print(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
 

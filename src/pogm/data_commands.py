@@ -32,12 +32,15 @@ def _state(dataset: type[DomainDataset], data: Path | None) -> str:
     if not issubclass(dataset, ImageDataset):
         if dataset.embedded:
             return "comes with the package"
-        there = data is not None and (data / "MNIST" / "raw").is_dir()
-        return "here" if there else "missing; pogm data fetch MNIST"
+        files = list((data / "MNIST" / "raw").glob("*-ubyte*")) if data else []
+        return "here" if len(files) >= 4 else "missing; pogm data fetch MNIST"
     expected = f"{sum(dataset.counts)} images of {dataset.num_classes} classes"
     if data is None or not (data / dataset.folder).is_dir():
         return f"missing ({expected}); pogm data fetch {dataset.__name__}"
-    tree = list_tree(data / dataset.folder)
+    try:
+        tree = list_tree(data / dataset.folder)
+    except DataError as error:
+        return f"damaged: {error}"
     found = [sum(column) for column in zip(*tree.counts, strict=True)]
     listed = ", ".join(f"{name} {count}" for name, count in zip(tree.domains, found, strict=True))
     complete = (tree.domains, tuple(found)) == (dataset.folders, dataset.counts)
@@ -46,8 +49,12 @@ def _state(dataset: type[DomainDataset], data: Path | None) -> str:
 
 def check_data(options: argparse.Namespace) -> int:
     """Read every image of a dataset; list what is corrupt, doubled across domains or in two classes at once."""
-    findings = check(_folder(options.dataset, options.data), progress=partial(tracked, what="images"))
+    folder = _folder(options.dataset, options.data)
+    findings = check(folder, progress=partial(tracked, what="images"))
     print(findings.json() if options.json else findings.text(), end="")
+    known = all_datasets().get(options.dataset)
+    if known is not None and issubclass(known, ImageDataset) and (miscounted := known().miscounted(findings.tree)):
+        print(f"pogm: {miscounted}", file=sys.stderr)
     return 0 if findings.clean else DataError.exit_code
 
 
@@ -56,7 +63,9 @@ def _folder(name: str, data: Path | None) -> Path:
     found = all_datasets().get(name)
     if found is not None and found is not Folder:
         if not issubclass(found, ImageDataset):
-            raise UsageError(f"Expected a dataset in folders of images to check; found {name}, which is not.")
+            raise UsageError(
+                f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
+            )
         return found().place(data)
     folder = own_folder(name, data)
     if folder is None:

@@ -76,7 +76,7 @@ def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
     other = dataclasses.replace(eager(cls), **{name: getattr(cls(), name) / 1.1 for name in floats})
     first = trial(eager(cls), precision="fp64", test_domains=(0,), probe_every=3)
     small = dataclasses.replace(first.training, network=network, batch_size=4)
-    # MADG's batch norm is blind to the bias that ends the CNN: its gradient is rounding error, which decay would amplify.
+    # MADG's batch norm is blind to the bias that ends the CNN: its gradient is rounding, which decay would amplify.
     decay = 0.0 if (cls.__name__, network) == ("MADG", "mnist_cnn") else 1e-3
     second = {"seed": 1, "data_seed": 1, "trial_seed": 1, "test_domains": (3,), "algorithm": other}
     return [

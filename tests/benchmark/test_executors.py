@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import Deadly, records, until, weights
+from processes import Deadly, records, start, until, weights
 from support import trial
 
 from pogm import ERM, POGM
 from pogm.benchmark import executors
 from pogm.benchmark.executors import cores, run_all
+from pogm.benchmark.records import read_runs
 from pogm.benchmark.run import Settings, run
-from pogm.core.files import locked
+from pogm.core.files import is_locked, locked
 from pogm.datasets.base import Training
 
 EVERY_SAVE = Settings(checkpoint_seconds=0)
@@ -51,13 +52,34 @@ def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish
     assert outcomes == {deadly: "its process died 3 times (out of memory, or killed)", fine: None}
 
 
-def test_a_folder_in_use_is_reported_and_nothing_is_written_to_it(tmp_path):
+def test_a_folder_in_use_is_its_owners_and_nothing_is_written_to_it(tmp_path):
     one = trial(ERM())
     (tmp_path / one.id).mkdir()
     with locked(tmp_path / one.id):
-        (error,) = executors.work([one], tmp_path, Settings())
-    assert f"in use by process {os.getpid()}" in error
+        assert executors.work([one], tmp_path, Settings()) == [None]
     assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
+
+
+def test_a_run_that_fails_before_it_begins_leaves_its_reason(tmp_path):
+    one = trial(ERM(), dataset="ColoredMNIST")
+    (error,) = executors.work([one], tmp_path, Settings(data=tmp_path / "nowhere"))
+    assert "MNIST" in error
+    (run,) = read_runs(tmp_path)
+    assert (run.status, run.failure) == ("failed", error)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_ended_takes_its_workers_along(tmp_path, number):
+    """They leave a checkpoint, and nobody goes on computing."""
+    words = ("sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--configurations", "1", "--trials", "1")
+    out = tmp_path / "sweep"
+    more = ("--steps", 10**6, "--evaluate-every", 100, "--checkpoint-seconds", 0, "--workers", 2, "--device", "cpu")
+    driver = start(*words, *more, "--out", out)
+    until(lambda: len(list(out.glob("*/checkpoints/*.json"))) >= 2)
+    os.kill(driver.process.pid, number)
+    ended = driver.wait()
+    assert ended.code == (75 if number == signal.SIGTERM else -9)
+    until(lambda: not any(is_locked(folder) for folder in out.iterdir() if folder.is_dir()))
 
 
 def test_a_consumer_that_stops_early_leaves_no_process_behind(tmp_path):

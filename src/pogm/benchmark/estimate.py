@@ -46,6 +46,7 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
 
 def _measured(trial: Trial, settings: Settings) -> tuple[float, float, float]:
     """Seconds per minibatch and per evaluation, and the memory in use."""
+    settings.enter()
     session = Session([replace(trial, probe_every=0).task(settings.data)], settings.engine)
     for _ in range(2):  # the first steps compile, capture and allocate
         session.step()

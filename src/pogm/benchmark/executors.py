@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,15 +14,17 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from pogm.benchmark.folder import TRIAL
+from pogm.benchmark.folder import TRIAL, describe, make_folder
+from pogm.benchmark.guards import Stop, note_failure, stoppable
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.together import groups_of, run_together
 from pogm.benchmark.trial import Trial
-from pogm.core.errors import PogmError, StoppedError
+from pogm.core.errors import InUseError, PogmError, StoppedError
 
 ATTEMPTS = 3  # for a trial whose process died
 GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 TOGETHER = 16  # trials in a batch, at most
+POLL_SECONDS = 0.2  # between looks at whether a signal came
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,13 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
             yield Outcome(trial)
         else:
             waiting.append(trial)
+    with stoppable() as stopped:
+        yield from _carried_out(waiting, root, settings, workers, stopped)
+
+
+def _carried_out(
+    waiting: Sequence[Trial], root: Path, settings: Settings, workers: int | None, stopped: Stop
+) -> Iterator[Outcome]:
     on_gpu = settings.engine.place().type == "cuda"
     jobs = batches(waiting, root) if on_gpu else [[trial] for trial in waiting]
     jobs.reverse()  # the first is taken from the end
@@ -58,7 +68,10 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
                 worker = idle.pop()
                 busy[worker.pipe] = worker
                 worker.begin(jobs.pop(), root, settings)
-            for pipe in wait(list(busy)):
+            ended = wait(list(busy), timeout=POLL_SECONDS)
+            if stopped.signal is not None:
+                raise stopped.error(root, many=True)
+            for pipe in ended:
                 worker = busy.pop(pipe)
                 job, outcomes = worker.job, worker.outcomes()
                 idle.append(worker.replaced() if outcomes is None else worker)
@@ -137,10 +150,19 @@ class _Worker:
 
 
 def _serve(pipe: Connection) -> None:
-    """Run trials until nobody asks for more, or this process is asked to end."""
+    """Run trials until nobody asks for more, or this process is asked to end, or whoever asked is gone."""
+    threading.Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, ConnectionError, StoppedError):
         while True:
             pipe.send(work(*pipe.recv()))
+
+
+def _follow_parent() -> None:
+    """Stop this process, with a checkpoint, when the one that started it dies."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def work(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
@@ -151,11 +173,22 @@ def work(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
         run(job[0], root / job[0].id, settings)
     except StoppedError:
         raise
-    except PogmError as error:
-        return [str(error)] * len(job)
-    except Exception:
-        return [traceback.format_exc()] * len(job)
+    except InUseError:
+        return [None] * len(job)  # another driver's, who will see to it
+    except Exception as error:
+        for trial in job:
+            _note(trial, root / trial.id, error)
+        return [str(error) if isinstance(error, PogmError) else traceback.format_exc()] * len(job)
     return [None]
+
+
+def _note(trial: Trial, folder: Path, error: Exception) -> None:
+    """Leave the reason where a run failed before it began: its data are not there, its network does not fit."""
+    if not (folder / TRIAL).exists():
+        with suppress(PogmError, OSError):
+            make_folder(folder)
+            describe(folder, trial, {})
+            note_failure(folder, error)
 
 
 def cores() -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pogm.benchmark.trial import Trial, differences
-from pogm.core.errors import UsageError
+from pogm.core.errors import DataError, UsageError
 from pogm.core.files import LOCK, is_empty, read_json, readable_json, write_whole
 
 SCHEMA = 1
@@ -63,12 +63,12 @@ def load_trial(folder: Path) -> Trial:
     return trial
 
 
-def data_of(folder: Path) -> Path | None:
-    """Where a run, or the first run of a sweep, found its data, if they are still there."""
+def place_of(what: str, folder: Path) -> Path | None:
+    """Where a run, or the first run of a sweep, found its data or weights, if they are still there."""
     runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
     saved = next((read_json(run) for run in runs if run.exists()), None)
-    place = saved["provenance"].get("data") if isinstance(saved, dict) and "provenance" in saved else None
-    return Path(place) if isinstance(place, str) and Path(place).is_dir() else None
+    place = saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
+    return Path(place) if isinstance(place, str) and Path(place).exists() else None
 
 
 def _description(trial: Trial) -> dict[str, Any]:
@@ -84,6 +84,13 @@ def _description(trial: Trial) -> dict[str, Any]:
 
 
 def describe(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
-    """Make the folder this trial's, if it is not yet."""
-    if not (folder / TRIAL).exists():
+    """Make the folder this trial's, if it is not yet; if it is, make sure that the data are what they were."""
+    if (folder / TRIAL).exists():
+        before = read_json(folder / TRIAL).get("provenance", {}).get("content")
+        if before is not None and before != provenance.get("content"):
+            raise DataError(
+                f"Expected the images that the run in {folder} began with; found others at {provenance.get('data')}. "
+                "Restore them, name the folder that has them with --data, or start a new run."
+            )
+    else:
         write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": provenance}))

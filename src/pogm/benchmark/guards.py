@@ -73,11 +73,12 @@ class Stop:
 
     signal: int | None = None
 
-    def error(self, folder: Path) -> StoppedError:
-        """The error that ends a run after its checkpoint."""
+    def error(self, folder: Path, many: bool = False) -> StoppedError:
+        """The error that ends a run, or many below a folder, after its checkpoint."""
+        alone = f"with a checkpoint. Go on with: pogm resume {shlex.quote(str(folder))}"
+        all_of_them = "with checkpoints. The same command goes on from here."
         return StoppedError(
-            f"Stopped by {signal.Signals(self.signal or 0).name} in {folder} with a checkpoint. "
-            f"Go on with: pogm resume {shlex.quote(str(folder))}",
+            f"Stopped by {signal.Signals(self.signal or 0).name} in {folder} {all_of_them if many else alone}",
             exit_code=130 if self.signal == signal.SIGINT else 75,
         )
 

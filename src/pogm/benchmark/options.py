@@ -94,6 +94,8 @@ def data_folder(names: Sequence[str], data: Path | None) -> Path | None:
 def apply(settings: Sequence[str], parts: dict[str, Any], kind: str) -> None:
     """Change, for each text like "kappa=0.1", the one part that has a field of that name."""
     for setting in settings:
+        if not isinstance(setting, str):
+            raise UsageError(f"Expected settings such as 'kappa=0.1'; found {setting!r}. Restore it.")
         _set(parts, setting, kind)
 
 
@@ -101,7 +103,12 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
     name, equals, value = setting.partition("=")
     if not equals:
         raise UsageError(f"Expected --set NAME=VALUE; found {setting!r}. For example: --set lr=0.001")
-    known = [(owner, field.name) for owner, part in parts.items() for field in fields(part)]
+    known = [
+        (owner, field.name)
+        for owner, part in parts.items()
+        for field in fields(part)
+        if field.name not in getattr(part, "facts", ())
+    ]
     owners = [owner for owner, field in known if name in (field, f"{owner}.{field}")]
     if not owners:
         raise unknown(kind, name, {field for _, field in known})

@@ -24,6 +24,7 @@ from pogm.benchmark.trial import Trial
 
 Item = TypeVar("Item")
 LINE_SECONDS = 5.0  # between plain lines
+AT_ONCE = 0.001  # seconds
 
 
 def tracked(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
@@ -51,11 +52,13 @@ def _bar(items: Iterable[Item], total: int, what: str, console: Console) -> Iter
 
 
 def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    began = last = time.monotonic()
+    began = last = before = time.monotonic()
+    fresh = 0  # items that took time: those that were there already say nothing about the others
     for count, item in enumerate(items, 1):
         now = time.monotonic()
+        fresh, before = fresh + (now - before > AT_ONCE), now
         if now - last >= LINE_SECONDS or count == total:
-            left = (now - began) / count * (total - count)
+            left = (now - began) / max(fresh, 1) * (total - count)
             print(
                 f"{what}: {count}/{total}, {now - began:.0f} s, {left:.0f} s left",
                 file=sys.stderr,

@@ -83,7 +83,7 @@ def _run(ray: Any, trials: Sequence[Trial], root: Path, settings: Settings, need
                     busy[task.remote(job, root, settings)] = job
                 ended, _ = ray.wait(list(busy), timeout=POLL_SECONDS)
                 if stopped.signal is not None:
-                    raise stopped.error(root)
+                    raise stopped.error(root, many=True)
                 for one in ended:
                     job = busy.pop(one)
                     result = _result(ray, one, job)
@@ -112,7 +112,7 @@ def _task(job: list[Trial], root: Path, settings: Settings) -> list[str | None] 
         errors = work(job, root, settings)
     except StoppedError:  # whoever ended this process did not ask for the end of the sweep
         return DIED
-    return IN_USE if any(errors) and _in_use(job, root) else errors
+    return IN_USE if _in_use(job, root) else errors
 
 
 def _in_use(job: list[Trial], root: Path) -> bool:

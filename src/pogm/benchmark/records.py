@@ -5,8 +5,8 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import category
@@ -181,7 +181,22 @@ def read_runs(*folders: Path | str) -> list[Run]:
         twin = by_id.get(run.id)
         if twin is None or (run.done, len(run.records)) > (twin.done, len(twin.records)):
             by_id[run.id] = run
-    return sorted(domainbed.told_apart(by_id.values()), key=_order)
+    return sorted(_told_apart(domainbed.told_apart(by_id.values())), key=_order)
+
+
+def _told_apart(runs: Iterable[Run]) -> list[Run]:
+    """Folders of the same name with different images are different datasets: these get a piece of their content."""
+    runs = list(runs)
+    contents: dict[str, set[object]] = {}
+    for run in runs:
+        contents.setdefault(run.dataset, set()).add(run.trial["dataset"].get("content"))
+    return [_with_content(run) if len(contents[run.dataset]) > 1 else run for run in runs]
+
+
+def _with_content(run: Run) -> Run:
+    dataset = run.trial["dataset"]
+    title = f"{run.dataset} ({str(dataset.get('content'))[:6]})"
+    return replace(run, trial={**run.trial, "dataset": {**dataset, "title": title}})
 
 
 def _order(run: Run) -> tuple[object, ...]:

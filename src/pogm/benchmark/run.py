@@ -1,5 +1,6 @@
 """One trial in one folder: started, resumed, stopped, finished."""
 
+import os
 import platform
 import time
 import warnings
@@ -22,6 +23,7 @@ from pogm.engine.data import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.steps import Progress
 from pogm.engine.train import Evaluation, final, train
+from pogm.networks.weights import PLACE
 
 RECORDS = "records.jsonl"
 
@@ -34,6 +36,12 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     threads: int = 1  # of a CPU; more are faster on large networks, and round differently
     checkpoint_seconds: float = 30.0  # between checkpoints, at least
+    weights: Path | None = None  # the file of the network's first weights, or its folder
+
+    def enter(self) -> None:
+        """Let this process find what it needs."""
+        if self.weights is not None:
+            os.environ[PLACE] = str(self.weights)
 
 
 class TrajectoryWarning(UserWarning):
@@ -48,6 +56,7 @@ def run(
 ) -> None:
     """Run a trial in a folder; go on where an earlier run of the same trial stopped; do nothing if it is done."""
     settings = settings or Settings()
+    settings.enter()
     check_owner(folder, trial)
     if (folder / "done").exists():
         return
@@ -112,6 +121,7 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
         "threads": settings.threads,
         "data": str(settings.data.resolve()) if settings.data else None,
+        "weights": str(settings.weights) if settings.weights else None,
         "captured": on_gpu and settings.engine.capture,
         **session.tasks[0].dataset.found(settings.data),
     }
@@ -140,7 +150,8 @@ def _restore(folder: Path, session: Session, trial: Trial) -> int:
 def save(folder: Path, progress: Progress, trial: Trial, after: int) -> None:
     """Write a checkpoint of a trial whose last evaluation was after step ``after``."""
     versions = {"pogm": pogm.__version__, "torch": torch.__version__}
-    checkpoint.save(folder / "checkpoints", progress, trial=trial.id, after=after, **versions)
+    keep = 1 if after == trial.steps - 1 else checkpoint.KEPT  # at the end, one: a sweep has hundreds of runs
+    checkpoint.save(folder / "checkpoints", progress, trial=trial.id, after=after, keep=keep, **versions)
 
 
 def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:

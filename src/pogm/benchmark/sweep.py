@@ -107,7 +107,7 @@ def save_sweep(sweep: Sweep, folder: Path) -> None:
     """Make the folder the sweep's; one that belongs to another sweep, or to something else, is refused."""
     path = folder / "sweep.json"
     if path.exists():
-        if unlike := differences(_plain(load_sweep(folder)), _plain(sweep)):
+        if unlike := differences(_plain(load_sweep(folder), titles=False), _plain(sweep, titles=False)):
             raise UsageError(
                 f"Expected {folder} to be new or to belong to this sweep; found another's: {unlike}. "
                 "Choose another --out."
@@ -130,7 +130,10 @@ def load_sweep(folder: Path) -> Sweep:
         raise UsageError(f"Expected the fields {', '.join(sorted(names))} in {path}; found others. Restore it.")
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     datasets = tuple(dataset_from_json(value) for value in lists.get("datasets", ()))
-    sweep = Sweep(**values | lists | {"datasets": datasets})
+    try:
+        sweep = Sweep(**values | lists | {"datasets": datasets})
+    except TypeError as error:  # a text where a number should be
+        raise UsageError(f"Expected {path} as `pogm sweep` wrote it; found: {error}. Restore it.") from error
     if unlike := differences(values, _plain(sweep)):
         raise UsageError(f"Expected {path} as `pogm sweep` wrote it; found that {unlike}. Restore it.")
     return sweep
@@ -174,7 +177,9 @@ def carry_out(
     yield from execute(todo, folder, settings)
 
 
-def _plain(sweep: Sweep) -> dict[str, Any]:
+def _plain(sweep: Sweep, titles: bool = True) -> dict[str, Any]:
+    """As JSON values; without ``titles``, only what a sweep is: a folder of images may be renamed."""
     values = {field.name: getattr(sweep, field.name) for field in dataclasses.fields(sweep)}
-    values["datasets"] = [dataset.to_json() for dataset in sweep.datasets]
+    facts = [dataset.to_json() for dataset in sweep.datasets]
+    values["datasets"] = [{n: v for n, v in fact.items() if titles or n != "title"} for fact in facts]
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

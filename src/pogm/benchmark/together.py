@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from pogm.benchmark.folder import check_owner, describe, make_folder
-from pogm.benchmark.guards import memory_explained, note_failure, stoppable
+from pogm.benchmark.folder import TRIAL, check_owner, describe, make_folder
+from pogm.benchmark.guards import Stop, memory_explained, note_failure, stoppable
 from pogm.benchmark.records import FINAL, append_record
 from pogm.benchmark.run import RECORDS, Settings, diverged, provenance, record_of, save
 from pogm.benchmark.trial import Trial
 from pogm.core import trees
+from pogm.core.errors import InUseError
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.engine.session import Session
 from pogm.engine.train import final, train
@@ -44,23 +45,41 @@ def run_together(trials: Sequence[Trial], root: Path, settings: Settings) -> lis
     One that diverges is left out of the records from then on, and does not disturb the others. Interrupted, each goes
     on alone from a checkpoint of its own.
     """
+    settings.enter()
+    with ExitStack() as held, stoppable() as stopped:
+        mine = [trial for trial in trials if _taken(trial, root / trial.id, held)]
+        errors = _run(mine, root, settings, stopped) if mine else []
+    by_trial = dict(zip((trial.id for trial in mine), errors, strict=True))
+    return [by_trial.get(trial.id) for trial in trials]
+
+
+def _taken(trial: Trial, folder: Path, held: ExitStack) -> bool:
+    """Take a trial's folder, unless somebody else has begun the trial since the batch was formed."""
+    check_owner(folder, trial)
+    make_folder(folder)
+    try:
+        held.enter_context(locked(folder))
+    except InUseError:
+        return False
+    return not (folder / TRIAL).exists()
+
+
+def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop) -> list[str | None]:
     folders = [root / trial.id for trial in trials]
     errors: list[str | None] = [None] * len(trials)
-    with ExitStack() as held, stoppable() as stopped, memory_explained(trials[0]):
+    with memory_explained(trials[0]):
         session = Session([trial.task(settings.data) for trial in trials], settings.engine)
+        facts = provenance(settings, session)
         for trial, folder in zip(trials, folders, strict=True):
-            check_owner(folder, trial)
-            make_folder(folder)
-            held.enter_context(locked(folder))
             remove_temporary(folder)
-            describe(folder, trial, provenance(settings, session))
+            describe(folder, trial, facts)
 
         after, saved = -1, time.monotonic()
         going = dict(enumerate(zip(trials, folders, strict=True)))
         for evaluation in train(session, trials[0].schedule, stop=lambda: stopped.signal is not None):
             if evaluation is None:
                 _save_all(session, going, after)
-                raise stopped.error(root)
+                raise stopped.error(root, many=True)
             after = evaluation.step
             for row, (trial, folder) in list(going.items()):
                 append_record(folder / RECORDS, record_of(trial, session, evaluation, row))

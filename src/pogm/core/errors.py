@@ -16,6 +16,10 @@ class UsageError(PogmError, ValueError):
     exit_code = 2
 
 
+class InUseError(UsageError):
+    """A folder that another process owns."""
+
+
 class DataError(PogmError):
     """Data that is missing or not what its format says."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pogm.core.errors import DataError, UsageError
+from pogm.core.errors import DataError, InUseError, UsageError
 from pogm.core.faults import fault_point
 
 TEMPORARY = ".part"
@@ -125,7 +125,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError as error:
             file.seek(0)
             owner = file.read(1000).decode(errors="replace").strip() or "another process"
-            raise UsageError(
+            raise InUseError(
                 f"Expected to be alone in {folder}; found it in use by {owner}. Wait for it, or choose another folder."
             ) from error
         with suppress(OSError):  # on a full disk the lock holds without the name of its owner

@@ -54,6 +54,7 @@ class DomainDataset:
     steps: ClassVar[int] = 5001  # minibatches of each domain
     evaluate_every: ClassVar[int] = 100
     large: ClassVar[bool] = False  # photographs rather than digits: some methods have other defaults for them
+    drawn: ClassVar[bool] = True  # whether the seed decides anything about the data
     embedded: ClassVar[bool] = False  # whether it comes with the installation
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pogm.core.errors import DataError
 from pogm.core.hyper import hyper
@@ -24,6 +24,8 @@ class Folder(ImageDataset):
     Domain: the folder around it.
     Licence: yours.
     """
+
+    facts: ClassVar[tuple[str, ...]] = ("title", "domains", "classes", "content")  # found, not chosen
 
     title: str = hyper("")
     domains: tuple[str, ...] = hyper(())  # type: ignore[misc]

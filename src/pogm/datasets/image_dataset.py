@@ -16,6 +16,8 @@ from pogm.images.index import fingerprint, index_of
 from pogm.images.parallel import Progress, unseen
 from pogm.images.tree import FolderWarning, Tree, read_tree
 
+LISTED = 1000  # bad images that a record names
+
 
 @dataclass(frozen=True)
 class ImageDataset(DomainDataset):
@@ -32,6 +34,7 @@ class ImageDataset(DomainDataset):
     training: ClassVar[Training] = LargeImages()
     evaluate_every: ClassVar[int] = 300
     large: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
 
     on_bad_image: str = hyper("refuse", options=ON_BAD_IMAGE)
     allow_unseen: bool = hyper(False)  # let a test domain have a class that no training domain has
@@ -51,7 +54,8 @@ class ImageDataset(DomainDataset):
         tree = read_tree(self.place(root))
         index = index_of(tree)
         bad = cached(tree, self.on_bad_image, index=index).bad
-        return {"content": fingerprint(tree, index), "bad_images": [image.path for image in bad]}
+        paths = [image.path for image in bad]
+        return {"content": fingerprint(tree, index), "bad_images": len(paths), "bad": paths[:LISTED]}
 
     def read(self, root: Path | None, progress: Progress = unseen) -> Tree:
         """What the folder holds, compared with what it should."""
@@ -66,7 +70,7 @@ class ImageDataset(DomainDataset):
                 f"Expected {self.num_classes} classes in {tree.root}; found {len(tree.classes)}:\n{tree.table()}\n"
                 f"Get {self.title} again, or give the folder's path to use it as images of your own."
             )
-        for warning in filter(None, (tree.warning(), self._miscounted(tree))):
+        for warning in filter(None, (tree.warning(), self.miscounted(tree))):
             warnings.warn(warning, stacklevel=2)
         return tree
 
@@ -83,7 +87,12 @@ class ImageDataset(DomainDataset):
             )
         return root / self.folder
 
-    def _miscounted(self, tree: Tree) -> FolderWarning | None:
+    def miscounted(self, tree: Tree) -> FolderWarning | None:
+        """How the numbers of images differ from the published ones, if they do."""
+        if tree.domains != self.folders:
+            return FolderWarning(
+                f"Expected the folders {', '.join(self.folders)} in {tree.root}; found {', '.join(tree.domains)}."
+            )
         found = [sum(column) for column in zip(*tree.counts, strict=True)]
         unlike = [
             f"{have} instead of {want} in {name}"

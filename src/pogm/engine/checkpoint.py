@@ -22,8 +22,8 @@ class CheckpointWarning(UserWarning):
     """A checkpoint was damaged; an older one serves."""
 
 
-def save(folder: Path, progress: Progress, *, trial: str, after: int, **facts: Any) -> None:
-    """Write a checkpoint. The trial, the last step that was evaluated and other facts go into its manifest."""
+def save(folder: Path, progress: Progress, *, trial: str, after: int, keep: int = KEPT, **facts: Any) -> None:
+    """Write a checkpoint, and keep so many. The trial, the last step evaluated and other facts go into its manifest."""
     step = int(progress.state.step.reshape(-1)[0])
     name = _name(step, after)
     plain = {n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format) for n, leaf in trees.named(progress)}
@@ -34,7 +34,7 @@ def save(folder: Path, progress: Progress, *, trial: str, after: int, **facts: A
 
     # Those that come later than this one were damaged, or we would have gone on from them.
     older = [old for old in _names(folder) if old < name and (folder / f"{old}.json").exists()]
-    kept = [name, *older[: KEPT - 1]]
+    kept = [name, *older[: keep - 1]]
     for path in _files(folder):
         if path.stem not in kept:
             path.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """A dataset on the device, and minibatches drawn there."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -65,11 +66,13 @@ def rows_of(
     device: torch.device | str,
     offset: int = 0,
     class_balanced: bool = False,
+    names: Sequence[str] | None = None,
 ) -> tuple[Rows, list[int]]:
     """The rows of a trial, and how many there are in each domain and split (the segments)."""
+    names = names or [str(number) for number in range(len(domains))]
     parts, start = [], offset
     for number, domain in enumerate(domains):
-        parts.append([start + part for part in split(len(domain.labels), number, trial_seed)])
+        parts.append([start + part for part in split(len(domain.labels), number, trial_seed, name=names[number])])
         start += len(domain.labels)
 
     trained, counts = [], []

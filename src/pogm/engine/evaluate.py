@@ -45,7 +45,7 @@ def _means(
 ) -> Tensor:
     """The mean of a measure of logits and labels, segment by segment."""
     model = setting.problem.model(state.params, state)
-    key = state.random_key(Purpose.EVALUATION, state.step)
+    keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(rows.evaluate))  # one for each image
     parts = _parts(setting, rows.evaluate, segments, trials)
     whole = torch.split(rows.trained, [len(part) for part in parts])
     trained = _known(whole) if trials == 1 else whole
@@ -54,9 +54,9 @@ def _means(
     for number, images in enumerate(setting.table.images.passes(parts)):
         if seen in firsts:  # of a domain and split
             predict = setting.predictor(model)
-        seen += len(parts[number])
+        own, seen = keys[seen : seen + len(parts[number])], seen + len(parts[number])
         sizes = setting.table.sizes[parts[number]]
-        x = setting.transform.for_evaluation(images, sizes, random.fold(key, number), setting.dtype, trained[number])
+        x = setting.transform.for_evaluation(images, sizes, own, setting.dtype, trained[number])
         measured.append(measure(predict(x), setting.table.labels[parts[number]]))
     values = torch.split(torch.cat(measured).double(), segments)
     return torch.stack([value.mean() for value in values])

@@ -52,9 +52,15 @@ class Engine:
         try:
             device = torch.device(name)
         except RuntimeError as error:
-            raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}.") from error
+            raise UsageError(
+                f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}. Choose one."
+            ) from error
+        if device.type not in ("cpu", "cuda"):
+            raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}. Choose one.")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UsageError("Expected a CUDA device; found none that torch can use. Pass --device cpu.")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise UsageError(f"Expected one of {torch.cuda.device_count()} GPUs; found {name!r}. Count from cuda:0.")
         return device
 
 
@@ -67,6 +73,8 @@ class Session:
         self.together = len(tasks) > 1
         _check_alike(tasks)
         dtype = _set_precision(tasks[0].precision, self.device)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)  # a worker's sessions come one after the other
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
         self.network = networks[0].train().requires_grad_(False)
@@ -226,7 +234,8 @@ def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain]
         offset = sum(len(domain.labels) for other in before for domain in other)
         task.dataset.check(domains, task.test_domains)
         balanced = task.training.class_balanced
-        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset, balanced)
+        names = task.dataset.domains
+        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset, balanced, names)
         rows.append(mine)
     return [domain for domains in loaded for domain in domains], rows, segments
 

@@ -47,4 +47,5 @@ def fits(images: Tensor, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps it, unused
     return images.nbytes <= free / 2

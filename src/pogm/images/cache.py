@@ -198,5 +198,5 @@ def _refuse(tree: Tree, bad: Sequence[Bad]) -> None:
         more = f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
         raise DataError(
             f"Expected an image in every file of {shown(str(tree.root))}; found {named}{more}. List all of them with "
-            "`pogm data check`, or leave them out with on_bad_image=skip."
+            "`pogm data check`, or leave them out with --on-bad-image skip."
         )

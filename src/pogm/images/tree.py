@@ -105,7 +105,7 @@ def read_tree(root: Path, *, follow_outside: bool = False) -> Tree:
         more = f" and {len(tree.bad_links) - LISTED} more" if len(tree.bad_links) > LISTED else ""
         raise DataError(
             f"Expected files and folders in {shown(str(root))}; found that {named}{more}. "
-            "Remove them, or pass follow_outside=True if links out of the folder are meant."
+            "Remove them, or put the images themselves there (or allow links out of it: follow_outside=True, from Python)."
         )
     _expect_images(tree)
     return tree

@@ -28,7 +28,10 @@ class Transform:
         return self.augmented(images, sizes, key, dtype)
 
     def for_evaluation(
-        self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, trained: Tensor | bool
+        self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool
     ) -> Tensor:
-        """What is evaluated; ``trained`` ([...], or one for all) tells images of training domains from the others."""
+        """What is evaluated; ``trained`` ([N], or one for all) tells images of training domains from the others.
+
+        ``keys`` [N] has one for each image, so that it does not matter which are evaluated in one pass.
+        """
         return self.plain(images, dtype)

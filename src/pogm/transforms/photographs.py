@@ -1,10 +1,12 @@
 """DomainBed's transform of large images."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from pogm.core import random
 from pogm.core.errors import UsageError
@@ -45,12 +47,12 @@ class Photographs(Transform):
         return self.augmented(images, sizes, key, dtype) if self.augment else self.plain(images, dtype)
 
     def for_evaluation(
-        self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, trained: Tensor | bool
+        self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool
     ) -> Tensor:
         """Test domains plain; training domains augmented, unless that is off."""
         if trained is False or not (self.augment and self.augment_evaluation):
             return self.plain(images, dtype)
-        augmented = self.augmented(images, sizes, key, dtype)
+        augmented = self.augmented(images, sizes, keys, dtype)
         if trained is True:
             return augmented
         return torch.where(torch.as_tensor(trained)[..., None, None, None], augmented, self.plain(images, dtype))
@@ -60,9 +62,13 @@ class Photographs(Transform):
         return _normalised(resize(images.to(_wide(dtype)), self.shape[-1]) / 255, dtype)
 
     def augmented(self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-        """A random part of each image, perhaps flipped, in random colours or perhaps none, normalised."""
+        """A random part of each image, perhaps flipped, in random colours or perhaps none, normalised.
+
+        ``key`` is one for all images, or [N], one for each: then an image does not depend on what it comes with.
+        """
         leading, stored = images.shape[:-3], images.shape[-3:]
-        changes = _drawn(key, sizes, stored[-2], stored[-1])
+        draw = partial(_drawn, height=stored[-2], width=stored[-1])
+        changes = vmap(draw)(key, sizes) if key.ndim else draw(key, sizes)
         count = leading.numel()
         flat = (images.reshape(count, *stored), *(part.flatten(0, len(leading) - 1) for part in changes))
         size = HANDFUL if images.device.type == "cpu" else count
