@@ -5,8 +5,8 @@ python benchmarks/methods.py [--device cuda] [--networks mnist_cnn resnet50] [--
 Random images, so no data are needed. MNIST CNN: 2 domains of 64 images of 2×28×28 (on a CPU 16). ResNet-50: 3 domains
 of 32 images of 3×224×224, frozen batch norm, bf16 (on a CPU 2 domains of 2, fp32). On a CPU every method runs in a
 process of its own. Measured are seconds per minibatch after a warm-up (the median of several), and the most memory that
-the process (on a GPU: the device) used. ERM is measured before and after all others; a cost is a method's figure over the
-mean of ERM's two.
+the process (on a GPU: the device) used. ERM is measured before and after all others; a cost is a method's figure over
+the mean of ERM's two.
 
 python benchmarks/methods.py --page docs/methods.md COSTS.json ...
 

@@ -139,7 +139,7 @@ CUT = encoded(picture(5, 40, 60), "JPEG")[:1500]
 
 def test_bad_images_are_refused_with_names_reasons_and_advice(tmp_path):
     root = write_files(small_dataset(tmp_path / "data"), {f"art/cat/{n}\n.jpg": b"" for n in range(7)})
-    said = r"art/cat/0\\n.jpg \(empty: no bytes\);.*and 2 more.*`pogm data check`.*on_bad_image=skip"
+    said = r"art/cat/0\\n.jpg \(empty: no bytes\);.*and 2 more.*`pogm data check`.*--on-bad-image skip"
     with pytest.raises(DataError, match=said):
         images(root, tmp_path)
     assert not (tmp_path / "images").exists()
@@ -148,7 +148,7 @@ def test_bad_images_are_refused_with_names_reasons_and_advice(tmp_path):
 def test_damage_behind_a_good_header_is_refused_too(tmp_path):
     root = write_files(small_dataset(tmp_path / "data"), {"art/cat/cut.jpg": CUT})
     for _ in range(2):
-        with pytest.raises(DataError, match=r"found art/cat/cut.jpg \(truncated: image file is truncated.*=skip"):
+        with pytest.raises(DataError, match=r"found art/cat/cut.jpg \(truncated: image file is truncated.*--on-bad-image skip"):
             images(root, tmp_path)
 
 

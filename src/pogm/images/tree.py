@@ -105,7 +105,7 @@ def read_tree(root: Path, *, follow_outside: bool = False) -> Tree:
         more = f" and {len(tree.bad_links) - LISTED} more" if len(tree.bad_links) > LISTED else ""
         raise DataError(
             f"Expected files and folders in {shown(str(root))}; found that {named}{more}. "
-            "Remove them, or put the images themselves there (or allow links out of it: follow_outside=True, from Python)."
+            "Remove them, or put the images themselves there (or, from Python, follow links: follow_outside=True)."
         )
     _expect_images(tree)
     return tree
