@@ -23,7 +23,8 @@ from pogm.core.errors import UsageError
 from pogm.core.model import Network
 from pogm.core.random_layer import key_buffers
 from pogm.modifiers import all_modifiers
-from pogm.modifiers.mixstyle import EPS, MixStyle, StyleMixing
+from pogm.modifiers.mixstyle import MixStyle, StyleMixing
+from pogm.modifiers.styles import EPS
 from pogm.networks import build_features
 
 ALWAYS = MixStyle(probability=1.0, alpha=0.5)

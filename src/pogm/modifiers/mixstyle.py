@@ -11,8 +11,7 @@ from pogm.core.hyper import Choice, Large, hyper
 from pogm.core.model import Network
 from pogm.core.random_layer import RandomLayer
 from pogm.modifiers.base import Modifier
-
-EPS = 1e-6  # joins a variance
+from pogm.modifiers.styles import restyled
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,7 @@ class StyleMixing(RandomLayer):
             )
         count = maps.shape[0]
         partner = random.permutation(random.fold(self.key, 0), count)  # q
-        share = random.beta(random.fold(self.key, 1), self.alpha.double(), (count, 1, 1, 1))  # lambda
+        share = random.beta(random.fold(self.key, 1), self.alpha.double(), (count,))  # lambda
         heads = random.uniform(random.fold(self.key, 2), ()) < self.probability
 
-        wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
-        share = share.to(wide.dtype)
-        still = wide.detach()
-        mean = still.mean((-2, -1), keepdim=True)  # mu: [N, C, 1, 1]
-        deviation = (still.var((-2, -1), keepdim=True) + EPS).sqrt()  # sigma
-        new_mean = share * mean + (1 - share) * mean[partner]
-        new_deviation = share * deviation + (1 - share) * deviation[partner]
-        mixed = (wide - mean) / deviation * new_deviation + new_mean
-        return torch.where(heads, mixed.to(maps.dtype), maps)
+        return torch.where(heads, restyled(maps, share, partner), maps)
