@@ -41,7 +41,9 @@ Every method is one file in `src/pogm/algorithms` or `src/pogm/modifiers`; its d
 differs from the reference code. "Overrides" is the rung of the ladder (loss, gradient, step) on which it is written.
 
 Costs are measured: time · memory of a minibatch over ERM's, by `benchmarks/methods.py`, which says how. ERM itself:
-{units}. A CPU's memory is that of the whole process, Python and torch included.
+{units}.
+A CPU's memory is that of the whole process, Python and torch included; a dash was not measured. Two CPU cores are noisy: take
+their times of ResNet-50, from a single round, for good to a third.
 """
 
 
@@ -147,7 +149,7 @@ def write_page(page: Path, measurements: list[dict[str, Any]]) -> None:
     catalogue.costs.cache_clear()
 
     units = [
-        f"{title}: {1e3 * found['networks'][network]['ERM']['seconds']:.3g} ms and "
+        f"{title}: {1e3 * found['networks'][network]['ERM']['seconds']:,.1f} ms and "
         f"{found['networks'][network]['ERM']['gib']:.2g} GiB"
         for (found, network), title in zip(columns, titles, strict=True)
     ]
