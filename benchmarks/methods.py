@@ -42,8 +42,8 @@ differs from the reference code. "Overrides" is the rung of the ladder (loss, gr
 
 Costs are measured: time · memory of a minibatch over ERM's, by `benchmarks/methods.py`, which says how. ERM itself:
 {units}.
-A CPU's memory is that of the whole process, Python and torch included; a dash was not measured. Two cores are noisy: take
-their times of ResNet-50, from a single round, for good to a third.
+A CPU's memory is that of the whole process, Python and torch included; a dash was not measured. Two cores are
+noisy: take their times of ResNet-50, from a single round, for good to a third.
 """
 
 
