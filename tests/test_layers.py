@@ -15,7 +15,7 @@ BELOW = {
     "networks": {"networks", "core"},
     "transforms": {"transforms", "core"},
     "images": {"images", "core"},
-    "sources": {"sources", "core"},
+    "sources": {"sources", "core", "datasets"},
     "datasets": {"datasets", "core", "images", "transforms"},
     "modifiers": {"modifiers", "core", "transforms"},
     "algorithms": {"algorithms", "core", "pareto"},

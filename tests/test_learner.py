@@ -5,7 +5,7 @@ import torch
 from support import INPUTS, B, C, K, batches
 from torch import nn
 
-from pogm import ERM, POGM, Batch, Fish, Fishr, Learner, Mixup
+from pogm import ERM, MADG, POGM, Batch, Fish, Fishr, Learner, Mixup
 from pogm.core.errors import UsageError
 
 
@@ -120,7 +120,7 @@ def test_a_head_that_is_not_there_is_refused():
 
 def test_too_few_domains_are_refused():
     with pytest.raises(UsageError, match="at least 2 domains"):
-        Learner(Plain(), Fish()).step(pairs()[:1])
+        Learner(Plain(), MADG()).step(pairs()[:1])
 
 
 def test_layers_in_evaluation_mode_stay_in_it():

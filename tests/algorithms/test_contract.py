@@ -11,6 +11,7 @@ from torch.func import vmap
 from pogm.algorithms import Algorithm, all_algorithms
 from pogm.benchmark.trial import Trial
 from pogm.core import trees
+from pogm.core.errors import UsageError
 from pogm.core.hyper import fields
 from pogm.engine import checkpoint
 from pogm.engine.domains import by_vmap, in_a_loop
@@ -139,6 +140,19 @@ def test_search_space_draws_valid_hyperparameters(cls):
 def test_every_preset_is_valid(cls):
     for name in cls.presets:
         assert isinstance(cls.preset(name), cls)
+
+
+@every
+def test_one_training_domain_is_enough_unless_it_says_otherwise(cls):
+    """Leave-one-domain-out selection leaves a single one of three."""
+    if cls.min_domains > 1:
+        with pytest.raises(UsageError, match=f"at least {cls.min_domains} training domains for {cls.__name__}"):
+            trial(cls(), test_domains=(0, 1, 2, 3, 4))
+        return
+    state, _ = toy(eager(cls), domains=1)
+    after = steps(eager(cls), 4, domains=1)
+    assert trees.all_finite(after.params)
+    assert any(not torch.equal(after.params[name], leaf) for name, leaf in state.params.items())
 
 
 @every

@@ -60,7 +60,7 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
         ({"test_domains": ["90"]}, "a domain of RotatedDigits, by name or by number from 0 to 5, .*found '90'"),
         ({"test_domains": ["-1"]}, "found '-1'"),
         ({"test_domains": ["0", "0"]}, "each once"),
-        ({"test_domains": ["0", "15", "30", "45", "60"], "algorithm": "Fish"}, "at least 2 training domains"),
+        ({"test_domains": ["0", "15", "30", "45", "60"], "algorithm": "MADG"}, "at least 2 training domains"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_nearest_name_or_the_range(changes, message):

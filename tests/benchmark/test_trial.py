@@ -5,7 +5,7 @@ import json
 import pytest
 from support import trial
 
-from pogm import ERM, POGM, Fish, Mixup
+from pogm import ERM, MADG, POGM, Mixup
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.trial import Trial, differences
 from pogm.core.errors import UsageError
@@ -43,9 +43,9 @@ def test_the_label_is_the_row_of_a_table():
         (ERM(), {"test_domains": (True,)}, r"found \[True\]"),
         (ERM(), {"test_domains": ("0",)}, r"found \['0'\]"),
         (
-            Fish(),
+            MADG(),
             {"test_domains": (0, 1, 2, 3, 4)},
-            "at least 2 training domains for Fish; found 1 left .*Hold out fewer",
+            "at least 2 training domains for MADG; found 1 left .*Hold out fewer",
         ),
         (POGM(), {"test_domains": (0, 1, 2, 3, 4, 5)}, "at least 1 training domain for POGM; found 0 left"),
         (ERM(), {"steps": 0}, "steps to be a whole number from 1 to .*found 0"),

@@ -15,6 +15,8 @@ import pytest
 
 from pogm.core import faults
 from pogm.core.errors import DataError, IntegrityError, UsageError
+from pogm.datasets.office_home import OfficeHome
+from pogm.datasets.pacs import PACS
 from pogm.sources import catalogue, domain_net, fetch, layout, mnist, office_home, pacs, preparations, prepare, vlcs
 from pogm.sources import terra_incognita as terra
 from pogm.sources.catalogue import CATALOGUE, Publication
@@ -57,7 +59,7 @@ def out(tmp_path):
 
 @pytest.fixture
 def pacs_files():
-    return [f"{place}/{kind}/pic_1.jpg" for place in pacs.ENVIRONMENTS for kind in PACS_CLASSES]
+    return [f"{place}/{kind}/pic_1.jpg" for place in PACS.folders for kind in PACS_CLASSES]
 
 
 def test_every_dataset_of_the_catalogue_has_a_preparation_and_no_other():
@@ -166,7 +168,7 @@ def test_a_full_disk_leaves_nothing(raw, out, pacs_files, monkeypatch):
 
 def test_office_home_keeps_the_space_in_its_last_environment(raw, out):
     kinds = [f"Class_{number}" for number in range(65)]
-    paths = [f"{place}/{kind}/00001.jpg" for place in office_home.ENVIRONMENTS for kind in kinds]
+    paths = [f"{place}/{kind}/00001.jpg" for place in OfficeHome.folders for kind in kinds]
     top = "OfficeHomeDataset_10072016"
     zip_of(raw / f"{top}.zip", [f"{top}/{path}" for path in paths] + [f"{top}/ImageInfo.csv"])
     office_home.prepare(raw, out)

@@ -1,7 +1,6 @@
 """AND-mask: only where the domains' gradients have one sign."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,8 +30,6 @@ class ANDMask(Algorithm):
     """
 
     tau: float = hyper(1.0, Uniform(0.5, 1), least=0, most=1)
-
-    min_domains: ClassVar[int] = 1
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
         """The masked mean."""

@@ -35,7 +35,6 @@ class ARM(Algorithm):
     support_size: int = hyper(64, large=Large(8), least=1)
     train_context: bool = hyper(True)
 
-    min_domains: ClassVar[int] = 1
     predicts_by: ClassVar[int] = 64
 
     def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:

@@ -27,7 +27,7 @@ class Algorithm:
     An instance is data and never changes; all that a method keeps between steps is in the ``State``.
     """
 
-    min_domains: ClassVar[int] = 2  # with fewer training domains there is nothing to compare
+    min_domains: ClassVar[int] = 1  # training domains; with one, most methods are ERM
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     predicts_by: ClassVar[int] = 0  # images of one domain that are predicted together, if their company matters
 

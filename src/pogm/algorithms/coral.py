@@ -1,7 +1,6 @@
 """CORAL: features with the same mean and covariance in every domain."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -9,7 +8,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
 from pogm.core.hyper import Power, hyper
-from pogm.core.model import Model, cross_entropy, over_samples
+from pogm.core.model import Model, over_samples
 from pogm.core.state import Loss, State
 
 
@@ -28,13 +27,10 @@ class CORAL(Algorithm):
 
     penalty: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mmd_gamma")  # gamma
 
-    min_domains: ClassVar[int] = 1
-
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """The mean risk plus the weighted distance of the domains' moments."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
-        losses = cross_entropy(over_samples(model.head, z), batch.y)
-        risk = model.penalised(losses.mean(1), batch).mean()
+        risk = model.risks_of(z, batch).mean()
         distance = moment_distance(z)
         return Loss(risk + self.penalty * distance, {"nll": risk, "penalty": distance})
 

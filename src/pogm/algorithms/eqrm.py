@@ -44,7 +44,6 @@ class EQRM(Algorithm):
     through: str = hyper("quantile", options=("quantile", "ends"))  # what is differentiated
     restart: bool = hyper(True)  # after the burn-in, with later_lr
 
-    min_domains: ClassVar[int] = 1
     presets: ClassVar[dict[str, dict[str, Any]]] = {"domainbed": {"through": "ends", "restart": False}}
 
     def restart_at(self) -> int | None:

@@ -1,7 +1,6 @@
 """Empirical risk minimisation, the method to beat."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pogm.algorithms.base import Algorithm
 
@@ -12,5 +11,3 @@ class ERM(Algorithm):
 
     .. math:: \tfrac1K \sum_k L_k
     """
-
-    min_domains: ClassVar[int] = 1

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,8 +27,6 @@ class GroupDRO(Algorithm):
     """
 
     eta: float = hyper(1e-2, Power(10, -3, -1), least=0, draw_as="groupdro_eta")
-
-    min_domains: ClassVar[int] = 1
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """Equal weights."""

@@ -1,7 +1,6 @@
 """IDGM: inter-domain gradient matching to second order."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.func import grad
@@ -31,8 +30,6 @@ class IDGM(Algorithm):
 
     gamma: float = hyper(0.01, Power(10, -4, 0), least=0, draw_as="idgm_gamma")
     warmup_anneal_iters: int = hyper(500, least=0)
-
-    min_domains: ClassVar[int] = 1
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
         """The mean gradient, less that of the inner products."""

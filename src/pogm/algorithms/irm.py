@@ -1,7 +1,6 @@
 """Invariant risk minimisation, in its practical form IRMv1."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,8 +26,6 @@ class IRM(Algorithm):
 
     penalty: float = hyper(100.0, Power(10, -1, 5), least=0, draw_as="irm_lambda")  # lambda
     penalty_anneal_iters: int = hyper(500, Power(10, 0, 4, integer=True), least=0, draw_as="irm_penalty_anneal_iters")
-
-    min_domains: ClassVar[int] = 1
 
     def restart_at(self) -> int:
         """Adam forgets when the penalty gets its weight."""

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,8 @@ class MADG(Algorithm):
     reversal: float = hyper(0.1, Choice(0.05, 0.1, 0.2), least=0, draw_as="madg_beta_max")  # beta
     width: int = hyper(128, large=Large(1024), least=1, draw_as="madg_width")  # of the bottleneck
     as_released: bool = hyper(False)  # with the two slips
+
+    min_domains: ClassVar[int] = 2  # one has no pair
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """The head, and as many rivals as there are pairs of domains."""

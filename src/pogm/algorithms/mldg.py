@@ -35,7 +35,6 @@ class MLDG(Algorithm):
     n_meta_test: int = hyper(2, Choice(1, 2), least=1)
     pairs: str = hyper("split", options=("split", "cyclic"))
 
-    min_domains: ClassVar[int] = 1
     presets: ClassVar[dict[str, dict[str, Any]]] = {"cyclic": {"pairs": "cyclic"}}
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:

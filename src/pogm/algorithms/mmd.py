@@ -1,7 +1,6 @@
 """MMD: features with the same distribution in every domain, as kernels see it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.hyper import Power, hyper
-from pogm.core.model import Model, cross_entropy, over_samples
+from pogm.core.model import Model, over_samples
 from pogm.core.state import Loss, State
 
 GAMMAS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
@@ -30,13 +29,10 @@ class MMD(Algorithm):
 
     penalty: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mmd_gamma")  # gamma
 
-    min_domains: ClassVar[int] = 1
-
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """The mean risk plus the weighted discrepancy of the domains."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
-        losses = cross_entropy(over_samples(model.head, z), batch.y)
-        risk = model.penalised(losses.mean(1), batch).mean()
+        risk = model.risks_of(z, batch).mean()
         discrepancy = mean_discrepancy(z)
         return Loss(risk + self.penalty * discrepancy, {"nll": risk, "penalty": discrepancy})
 

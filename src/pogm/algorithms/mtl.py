@@ -33,7 +33,6 @@ class MTL(Algorithm):
     ema: float = hyper(0.99, Choice(0.5, 0.9, 0.99, 1.0), least=0, most=1, draw_as="mtl_ema")  # a
     compat_noise: bool = hyper(False)
 
-    min_domains: ClassVar[int] = 1
     predicts_by: ClassVar[int] = 64
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:

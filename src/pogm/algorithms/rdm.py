@@ -40,7 +40,6 @@ class RDM(Algorithm):
     variance_weight: float = hyper(0.004, Uniform(0.001, 0.007), least=0)  # nu
     later_lr: float = hyper(0.0, large=Large(1.5e-5, Uniform(8e-6, 2e-5)), least=0, draw_as="rdm_lr")  # 0: as before
 
-    min_domains: ClassVar[int] = 1
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "domain_net": {"penalty": 0.5, "penalty_anneal_iters": 2400, "variance_weight": 0.0},
         "office_home": {"variance_weight": 0.0},

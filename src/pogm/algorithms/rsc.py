@@ -1,7 +1,6 @@
 """RSC: representation self-challenging."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,8 +34,6 @@ class RSC(Algorithm):
 
     feature_drop: float = hyper(1 / 3, Uniform(0, 0.5), least=0, most=1, draw_as="rsc_f_drop_factor")  # f
     sample_drop: float = hyper(1 / 3, Uniform(0, 0.5), least=0, most=1, draw_as="rsc_b_drop_factor")  # b
-
-    min_domains: ClassVar[int] = 1
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """The usual state, if features and head are apart."""

@@ -1,7 +1,6 @@
 """SAGM: a flat minimum, and gradients that lead there."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pogm.algorithms.base import Algorithm
 from pogm.core import trees
@@ -27,8 +26,6 @@ class SAGM(Algorithm):
 
     rho: float = hyper(0.05, Choice(0.01, 0.02, 0.05, 0.1), least=0)
     alpha: float = hyper(0.001, Choice(0.01, 0.02, 0.05, 0.1), least=0)
-
-    min_domains: ClassVar[int] = 1
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
         """The mean of the gradients at two points."""

@@ -1,7 +1,6 @@
 """Style-agnostic networks."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -36,8 +35,6 @@ class SagNet(Algorithm):
     """
 
     adversary_weight: float = hyper(0.1, Power(10, -2, 1), least=0, draw_as="sag_w_adv")  # w
-
-    min_domains: ClassVar[int] = 1  # partners come from the pooled batch
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """A style head beside the content head."""

@@ -33,7 +33,6 @@ class SANDMask(Algorithm):
     tau: float = hyper(0.5, Uniform(0, 1), least=0, most=1)
     steepness: float = hyper(10.0, Power(10, -3, 5), above=0, draw_as="k")  # k
 
-    min_domains: ClassVar[int] = 1
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"tau": 1.0}}
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:

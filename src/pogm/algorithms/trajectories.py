@@ -48,7 +48,6 @@ class Trajectories(Algorithm):
     """
 
     abstract: ClassVar[bool] = True
-    min_domains: ClassVar[int] = 1
 
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     inner_steps: int = hyper(1, Choice(1, 5, 10), least=1, draw_as="pogm_local_steps")  # E

@@ -1,7 +1,6 @@
 """Risk extrapolation."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -24,8 +23,6 @@ class VREx(Algorithm):
 
     penalty: float = hyper(10.0, Power(10, -1, 5), least=0, draw_as="vrex_lambda")  # lambda
     penalty_anneal_iters: int = hyper(500, Power(10, 0, 4, integer=True), least=0, draw_as="vrex_penalty_anneal_iters")
-
-    min_domains: ClassVar[int] = 1
 
     def restart_at(self) -> int:
         """Adam forgets when the penalty gets its weight."""

@@ -42,14 +42,17 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
     differ in floats, seeds and held-out domains train as one batch, and the batches take turns. A trial whose process
     dies is tried again, alone, from its last checkpoint; the others do not notice.
     """
-    waiting = []
-    for trial in trials:
-        if (root / trial.id / "done").exists():
-            yield Outcome(trial)
-        else:
-            waiting.append(trial)
+    done, waiting = told_apart(trials, root)
+    yield from map(Outcome, done)
     with stoppable() as stopped:
         yield from _carried_out(waiting, root, settings, workers, stopped)
+
+
+def told_apart(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[Trial]]:
+    """Those that are done, and the others."""
+    done = [trial for trial in trials if (root / trial.id / "done").exists()]
+    known = {trial.id for trial in done}
+    return done, [trial for trial in trials if trial.id not in known]
 
 
 def _carried_out(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pogm.benchmark.executors import ATTEMPTS, GIVEN_UP, Outcome, batches, is_begun, work
+from pogm.benchmark.executors import ATTEMPTS, GIVEN_UP, Outcome, batches, is_begun, told_apart, work
 from pogm.benchmark.folder import make_folder
 from pogm.benchmark.guards import stoppable
 from pogm.benchmark.ray_nodes import check_nodes, connected, needs_of, places
@@ -52,12 +52,8 @@ def run_on_ray(
     """
     root = root.absolute()  # the nodes have working folders of their own
     settings = dataclasses.replace(settings, data=settings.data and settings.data.absolute())
-    waiting = []
-    for trial in trials:
-        if (root / trial.id / "done").exists():
-            yield Outcome(trial)
-        else:
-            waiting.append(trial)
+    done, waiting = told_apart(trials, root)
+    yield from map(Outcome, done)
     if not waiting:
         return
     make_folder(root)

@@ -84,6 +84,10 @@ class Model:
             return self._with_penalties(self.replacement(self, batch), batch)
         return self.penalised(self.losses(batch).mean(1), batch)
 
+    def risks_of(self, z: Tensor, batch: Batch) -> Tensor:
+        """The same, for a method that has the features [K, B, n] of the batch already."""
+        return self.penalised(cross_entropy(over_samples(self.head, z), batch.y).mean(1), batch)
+
     def penalised(self, risks: Tensor, batch: Batch) -> Tensor:
         """The cross-entropy risks, which a method has from its own logits, with what the modifiers add to them."""
         if self.replacement is not None:

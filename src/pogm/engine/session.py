@@ -1,5 +1,6 @@
 """A session: one trial, or several like ones at once, set up on a device and ready to train."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,6 @@ class Engine:
     device: str = "cpu"
     capture: bool = True  # record the step as a CUDA graph, on a GPU
     domains: str = "auto"  # "loop" over them or "vmap" them; auto maps networks of linear layers, which gain by it
-
     images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
 
     def __post_init__(self) -> None:
@@ -49,14 +49,9 @@ class Engine:
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise UsageError(
-                f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}. Choose one."
-            ) from error
-        if device.type not in ("cpu", "cuda"):
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
             raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}. Choose one.")
+        device = torch.device(name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UsageError("Expected a CUDA device; found none that torch can use. Pass --device cpu.")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -8,13 +8,13 @@ together.
 from pathlib import Path, PurePosixPath
 
 from pogm.core.errors import DataError
+from pogm.datasets.domain_net import DomainNet
 from pogm.sources.catalogue import DUPLICATES
 from pogm.sources.download import by_hand
 from pogm.sources.layout import build, class_folders, find, missing, unpack
 
 DATASET = "DomainNet"
-ENVIRONMENTS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-CLASSES = 345
+ENVIRONMENTS = DomainNet.folders
 
 
 def prepare(raw: Path, out: Path) -> Path:
@@ -27,7 +27,7 @@ def prepare(raw: Path, out: Path) -> Path:
         if parent is None:
             raise missing(raw, (name,))
         environments[name] = parent / name
-    plan = class_folders(environments, CLASSES)
+    plan = class_folders(environments, DomainNet.num_classes)
     strange = sorted(duplicates - plan.keys())
     if strange:
         raise DataError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pogm.core.errors import DataError, UsageError
 from pogm.core.faults import fault_point
+from pogm.datasets.image_dataset import ImageDataset
 from pogm.sources.archives import extract, is_archive
 from pogm.sources.staging import staged
 
@@ -84,6 +85,15 @@ def class_folders(environments: Mapping[str, Path], count: int) -> dict[str, Pat
                 f"{environments[name]}{detail}. Get the published files again."
             )
     return plan
+
+
+def arranged(dataset: type[ImageDataset], raw: Path, out: Path) -> Path:
+    """Make a dataset's folder from an archive, or folders, that have the environments under their own names."""
+    parent = find(unpack(raw), dataset.folders)
+    if parent is None:
+        raise missing(raw, dataset.folders)
+    environments = {name: parent / name for name in dataset.folders}
+    return build(out / dataset.folder, class_folders(environments, dataset.num_classes))
 
 
 def build(folder: Path, plan: Mapping[str, Path]) -> Path:

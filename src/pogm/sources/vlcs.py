@@ -8,10 +8,11 @@ whether the parts overlap is not documented, and an image must not count twice.
 from pathlib import Path
 
 from pogm.core.errors import DataError
+from pogm.datasets.vlcs import VLCS
 from pogm.sources.layout import build, class_folders, find, folders, images, missing, unpack
 
 DATASET = "VLCS"
-ENVIRONMENTS = ("Caltech101", "LabelMe", "SUN09", "VOC2007")
+ENVIRONMENTS = VLCS.folders
 CAPITALS = {"Caltech101": "CALTECH", "LabelMe": "LABELME", "SUN09": "SUN", "VOC2007": "PASCAL"}
 CLASSES = ("bird", "car", "chair", "dog", "person")  # 0 to 4 where they are numbered
 
