@@ -69,7 +69,7 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
         return Folder.of(folder)
     if os.sep in name:
         raise UsageError(f"Expected a folder of images at {name}; found none. Check the path.")
-    raise unknown("a dataset", name, all_datasets())
+    raise unknown("a dataset", name, all_datasets().keys() - {Folder.__name__})
 
 
 def own_folder(name: str, data: Path | None) -> Path | None:
