@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from pogm import ERM, Learner
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.core.errors import UsageError
-from pogm.core.hyper import fields, suited
 from pogm.core.model import over_samples
 from pogm.core.optim import Adam
 from pogm.engine.session import Engine, Session
@@ -188,24 +187,6 @@ def test_a_module_of_ones_own_is_refused(name):
     x, y = torch.randn(2, 4, 6), torch.zeros(2, 4, dtype=torch.int64)
     with pytest.raises(UsageError, match="networks of its own"):
         learner.step(list(zip(x, y, strict=True)))
-
-
-@both
-def test_large_images_have_their_own_rates(name):
-    found = suited(algorithm_class(name)(), large=True)
-    assert (found.lr_g, found.lr_d, found.weight_decay_g) == (5e-5, 5e-5, 0.0)
-    (decay,) = (field for field in fields(found) if field.name == "weight_decay_g")
-    assert decay.metadata["space"] is None
-    assert str(decay.metadata["large"].space) == "10^U(-6, -2)"
-
-
-@both
-def test_it_is_searched_under_the_names_of_domainbed(name):
-    names = {field.metadata["draw_as"] or field.name for field in fields(algorithm_class(name))}
-    assert names == {
-        *("lambda", "d_steps_per_g_step", "grad_penalty", "beta1", "mlp_width", "mlp_depth", "mlp_dropout"),
-        *("lr_g", "lr_d", "weight_decay_g", "weight_decay_d"),
-    }
 
 
 def test_the_shared_part_is_no_method():

@@ -58,3 +58,23 @@ def test_one_domain_agrees_with_itself():
     (batch,) = batches(domains=1)
     found, _ = method.gradient(state, batch, problem)
     assert_close(found, ERM().gradient(state, batch, problem)[0], 1e-8)
+
+
+def test_weight_decay_moves_what_is_masked():
+    state, problem = toy(ANDMask(), weight_decay=0.1)
+    (batch,) = batches()
+    masked, _ = ANDMask().gradient(state, batch, problem)
+    after, _ = ANDMask().step(state, [batch], problem)
+    still = masked["head.weight"] == 0
+    assert still.any()
+    assert (after.params["head.weight"] != state.params["head.weight"])[still].all()
+
+
+def test_live_statistics_become_the_mean_of_what_the_domains_left():
+    state, problem = toy(ANDMask(), batch_norm=True)
+    (batch,) = batches()
+    after, _ = ANDMask().step(state, [batch], problem)
+    alone = [ERM().step(state, [Batch(batch.x[k : k + 1], batch.y[k : k + 1])], problem)[0] for k in range(K)]
+    for name in problem.live:
+        left = torch.stack([one.buffers[name].double() for one in alone])
+        torch.testing.assert_close(after.buffers[name].double(), left.mean(0))

@@ -2,11 +2,62 @@
 
 import pytest
 import torch
-from support import toy
+from support import assert_close, batches, toy
 from torch.func import vmap
 
-from pogm import ERM
+from pogm import EQRM, ERM, IRM, RDM, Fishr, VREx
 from pogm.algorithms.annealing import with_lr
+
+LATER = 1e-3  # a learning rate
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *(cls(penalty_anneal_iters=2) for cls in (IRM, VREx, Fishr)),
+        *(RDM(penalty_anneal_iters=2, later_lr=lr) for lr in (0.0, LATER)),
+        *(EQRM(burn_in_anneal_iters=2, later_lr=lr) for lr in (0.0, LATER)),
+    ],
+    ids=lambda algorithm: f"{type(algorithm).__name__}-{getattr(algorithm, 'later_lr', 0.0)}",
+)
+def test_adam_starts_afresh_when_the_objective_changes(algorithm):
+    """The first step of Adam moves a weight by the learning rate: the run's, or the method's own for later."""
+    counts, moves = [], []
+    state, problem = toy(algorithm, lr=0.05)
+    for number in range(4):
+        after, _ = algorithm.step(state, batches(seed=number), problem)
+        counts.append(after.optimizer["count"].item())
+        moves.append((after.params["head.bias"] - state.params["head.bias"]).abs().max().item())
+        state = after
+    assert counts == [1, 2, 1, 2]
+    assert moves[0] == pytest.approx(0.05, rel=1e-4)
+    assert moves[2] == pytest.approx(getattr(algorithm, "later_lr", 0.0) or 0.05, rel=1e-4)
+
+
+@pytest.mark.parametrize(("cls", "early"), [(IRM, 1), (VREx, 1), (Fishr, 0)])
+def test_the_penalty_gets_its_weight_at_annealing(cls, early):
+    algorithm = cls(penalty=1000.0, penalty_anneal_iters=5)
+    state, problem = toy(algorithm)
+    (batch,) = batches()
+    for step, weight in ((0, early), (4, early), (5, 1000), (6, 1000)):
+        loss = algorithm.loss(problem.model(state.params, state), batch, state._replace(step=torch.tensor(step)))
+        torch.testing.assert_close(loss.value, loss.metrics["nll"] + weight * loss.metrics["penalty"])
+
+
+@pytest.mark.parametrize(
+    "algorithm", [RDM(penalty_anneal_iters=2, later_lr=LATER), EQRM(burn_in_anneal_iters=2, later_lr=LATER)], ids=repr
+)
+def test_until_then_it_is_erm(algorithm):
+    mine, problem = toy(algorithm)
+    theirs, _ = toy(ERM())
+    for made in batches(2):
+        mine, _ = algorithm.step(mine, [made], problem)
+        theirs, _ = ERM().step(theirs, [made], problem)
+    assert_close(mine.params, theirs.params)
+    (batch,) = batches()
+    for step in range(4):
+        loss = algorithm.loss(problem.model(mine.params, mine), batch, mine._replace(step=torch.tensor(step)))
+        assert torch.isclose(loss.value, loss.metrics["nll"]) == (step < 2)
 
 
 @pytest.mark.parametrize(("late", "lr", "found"), [(False, 0.3, 0.1), (True, 0.3, 0.3), (True, 0.0, 0.1)])

@@ -11,7 +11,7 @@ from pogm.algorithms.arm import ARM
 from pogm.algorithms.erm import ERM
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
-from pogm.engine.evaluate import evaluating
+from pogm.core.modes import evaluating
 from pogm.engine.session import Engine, Session
 from pogm.learner import Learner
 
@@ -127,11 +127,6 @@ def test_the_context_network_is_trained_unless_the_published_mistake_is_asked_fo
         else:
             assert torch.equal(after.params[name], other.params[name])
             assert not torch.equal(other.params[name], leaf)
-
-
-def test_support_sizes_are_the_published_batch_sizes():
-    field = next(field for field in dataclasses.fields(ARM) if field.name == "support_size")
-    assert (field.default, field.metadata["large"].default) == (64, 8)
 
 
 @pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])

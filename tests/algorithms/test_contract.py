@@ -17,6 +17,7 @@ from pogm.engine import checkpoint
 from pogm.engine.domains import by_vmap, in_a_loop
 from pogm.engine.session import Engine, Session
 from pogm.engine.train import train
+from pogm.probes import Probe
 
 every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
 
@@ -76,7 +77,7 @@ def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
     floats = [f.name for f in fields(cls) if isinstance(f.default, float)]
     other = dataclasses.replace(eager(cls), **{name: getattr(cls(), name) / 1.1 for name in floats})
     held_out = ((0,), (3,)) if network == "mlp" else ((0, 1, 2), (3, 4, 5))  # a CNN takes its time
-    first = trial(eager(cls), precision="fp64", test_domains=held_out[0], probe_every=3)
+    first = trial(eager(cls), precision="fp64", test_domains=held_out[0], probe=Probe(every=3, lag=3))
     small = dataclasses.replace(first.training, network=network, batch_size=4)
     # MADG's batch norm is blind to the bias that ends the CNN: its gradient is rounding, which decay would amplify.
     decay = 0.0 if (cls.__name__, network) == ("MADG", "mnist_cnn") else 1e-3

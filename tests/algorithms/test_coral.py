@@ -63,8 +63,9 @@ def test_the_gradient_reaches_the_features_and_brings_them_together():
     assert metrics["penalty"] < before / 2
 
 
-def test_with_a_single_domain_it_is_erm():
-    (batch,) = batches(domains=1)
+@pytest.mark.parametrize("size", [1, B])
+def test_with_a_single_domain_it_is_erm(size):
+    (batch,) = batches(domains=1, size=size)
     state, problem = toy(CORAL(), domains=1)
     found, _ = CORAL().step(state, [batch], problem)
     expected, _ = ERM().step(state, [batch], problem)

@@ -1,6 +1,5 @@
 """EQRM."""
 
-import dataclasses
 import math
 from statistics import NormalDist
 
@@ -10,7 +9,6 @@ from support import K, batches, toy
 
 from pogm import ERM
 from pogm.algorithms.eqrm import EQRM, quantile_of
-from pogm.benchmark.search import configuration
 from pogm.core.batch import Batch
 
 RISKS = [[0.3, 1.1, 0.7], [0.1, 2.0], [5.0, 0.2, 0.21, 0.22, 0.2]]
@@ -122,39 +120,18 @@ def test_single_precision_risks_have_a_single_precision_quantile():
     assert found.item() == pytest.approx(halved(RISKS[0], 0.75), rel=1e-6)
 
 
-def test_the_loss_is_the_mean_and_after_the_burn_in_the_quantile():
-    eqrm = EQRM(quantile=0.9, burn_in_anneal_iters=3)
+@pytest.mark.parametrize("through", ["quantile", "ends"])
+def test_after_the_burn_in_the_gradient_is_that_of_the_quantile(through):
+    eqrm = EQRM(quantile=0.9, burn_in_anneal_iters=0, through=through)
     state, problem = toy(eqrm)
     (batch,) = batches()
-    model = problem.model(state.params, state)
-    risks = model.risks(batch)
-    for step, expected in ((2, risks.mean()), (3, quantile_of(risks, 0.9)), (4, quantile_of(risks, 0.9))):
-        loss = eqrm.loss(model, batch, state._replace(step=torch.tensor(step)))
-        torch.testing.assert_close(loss.value, expected)
-        torch.testing.assert_close(loss.metrics["nll"], risks.mean())
-
-
-def test_the_burn_in_is_erm():
-    eqrm = EQRM(burn_in_anneal_iters=10, later_lr=1e-6)
-    state, problem = toy(eqrm)
-    after, _ = eqrm.step(state, batches(), problem)
-    expected, _ = ERM().step(state, batches(), problem)
-    torch.testing.assert_close(after.params, expected.params)
-
-
-@pytest.mark.parametrize(("later_lr", "length"), [(1e-3, 1e-3), (0.0, 0.05)])
-def test_after_the_burn_in_adam_starts_afresh_with_its_own_rate(later_lr, length):
-    """The first step of Adam moves every weight by the learning rate, which is 0.05 before."""
-    eqrm, counts, moves = EQRM(burn_in_anneal_iters=2, later_lr=later_lr), [], []
-    state, problem = toy(eqrm)
-    for number in range(4):
-        after, _ = eqrm.step(state, batches(seed=number), problem)
-        counts.append(after.optimizer["count"].item())
-        moves.append((after.params["head.bias"] - state.params["head.bias"]).abs().max().item())
-        state = after
-    assert counts == [1, 2, 1, 2]
-    assert moves[0] == pytest.approx(0.05, rel=1e-4)
-    assert moves[2] == pytest.approx(length, rel=1e-4)
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in state.params.items()}
+    risks = problem.model(leaves, state).risks(batch)
+    expected = quantile_of(risks, 0.9, through)
+    found, loss = eqrm.gradient(state, batch, problem)
+    torch.testing.assert_close(list(found.values()), list(torch.autograd.grad(expected, list(leaves.values()))))
+    torch.testing.assert_close(loss.value, expected.detach())
+    torch.testing.assert_close(loss.metrics["nll"], risks.mean().detach())
 
 
 def test_the_preset_goes_on_with_adam_as_it_was():
@@ -189,13 +166,3 @@ def test_domains_with_the_same_samples_train_as_erm():
     expected, _ = ERM().gradient(state, same, problem)
     torch.testing.assert_close(found, expected)
     assert len(same.y) == K
-
-
-def test_large_images_have_the_published_rate_and_the_burn_in_is_whole():
-    assert configuration(EQRM(), 0, 0, large=True) == dataclasses.replace(EQRM(), later_lr=1e-6)
-    for seed in range(1, 20):
-        drawn = configuration(EQRM(), seed, 0, large=True)
-        assert isinstance(drawn.burn_in_anneal_iters, int)
-        assert 316 <= drawn.burn_in_anneal_iters <= 3162
-        assert 1e-7 <= drawn.later_lr <= 1e-5
-        assert configuration(EQRM(), seed, 0).later_lr == 0

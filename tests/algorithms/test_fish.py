@@ -2,9 +2,12 @@
 
 import torch
 from support import K, assert_close, batches, steps, toy
+from torch import nn
 
 from pogm import ERM, Batch, Fish
 from pogm.core import trees
+from pogm.core.dropout import Dropout
+from pogm.core.model import Network
 from pogm.core.optim import SGD
 
 
@@ -44,8 +47,23 @@ def test_the_order_of_the_walk_is_random_and_different_every_round():
     assert fixed.step(state, [batch], problem)[0].params["head.bias"][0].item() in ends
 
 
+def test_every_pass_of_every_walk_has_dropout_of_its_own():
+    keys = []
+
+    class WithDropout(Fish):
+        def build(self, features, width, num_classes, num_domains):
+            return Network(nn.Sequential(features, Dropout(0.5)), nn.Linear(width, num_classes))
+
+        def loss(self, model, batch, state):
+            keys.append(model.buffers["features.1.key"].item())
+            return super().loss(model, batch, state)
+
+    steps(WithDropout(), 3)
+    assert len(keys) == len(set(keys)) == 3 * K
+
+
 def test_to_second_order_the_walk_follows_the_inner_products_of_the_gradients():
-    """Shi et al., Theorem 3.1: the walk's mean over orders is Σ g_k − η/2 · ∇Σ_{i≠j} g_i·g_j / … + O(η²)."""
+    """Shi et al., Theorem 3.1, for two domains: the mean over both orders is η (g_0 + g_1 − η/2 ∇(g_0·g_1)) + O(η³)."""
 
     class SgdFish(Fish):
         def optimizer(self, lr, weight_decay):

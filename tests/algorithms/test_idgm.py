@@ -2,19 +2,32 @@
 
 import itertools
 
+import pytest
 import torch
 from support import K, assert_close, batches, steps, toy
+from torch import nn
 
 from pogm import ERM
 from pogm.algorithms.idgm import IDGM
+from pogm.core import random
 from pogm.core.batch import Batch
+from pogm.core.dropout import Dropout
+from pogm.core.model import Network
+
+
+class WithDropout(IDGM):
+    """IDGM on a network with dropout: all terms of a step must have the same masks."""
+
+    def build(self, features, width, num_classes, num_domains):
+        return Network(nn.Sequential(features, Dropout(0.5)), nn.Linear(width, num_classes))
 
 
 def by_autograd(state, problem, batch, gamma):
     """The loss written out, with a graph of every domain's gradient, and one backward pass through all of it."""
     leaves = {n: leaf.clone().requires_grad_() for n, leaf in state.params.items()}
-    model = problem.model(leaves, state)
-    risks = [model.losses(Batch(batch.x[k : k + 1], batch.y[k : k + 1])).mean() for k in range(K)]
+    keys = random.split(IDGM().random_key(state), K)  # one for each domain's dropout
+    models = [problem.model(leaves, state._replace(key=key)) for key in keys]
+    risks = [models[k].losses(Batch(batch.x[k : k + 1], batch.y[k : k + 1])).mean() for k in range(K)]
     gradients = [torch.autograd.grad(risk, list(leaves.values()), create_graph=True) for risk in risks]
     pairs = list(itertools.combinations(gradients, 2))
     product = sum((a * b).sum() for left, right in pairs for a, b in zip(left, right, strict=True)) / len(pairs)
@@ -23,8 +36,9 @@ def by_autograd(state, problem, batch, gamma):
     return dict(zip(leaves, slopes, strict=True)), loss.detach(), product.detach()
 
 
-def test_the_gradient_is_that_of_autograd_through_the_inner_products():
-    method = IDGM(gamma=0.7, warmup_anneal_iters=0)
+@pytest.mark.parametrize("cls", [IDGM, WithDropout])
+def test_the_gradient_is_that_of_autograd_through_the_inner_products(cls):
+    method = cls(gamma=0.7, warmup_anneal_iters=0)
     state, problem = toy(method)
     (batch,) = batches()
     expected, value, product = by_autograd(state, problem, batch, 0.7)

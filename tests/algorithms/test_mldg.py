@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import assert_close, batches, steps, toy
+from support import K, assert_close, batches, steps, toy
 from torch.func import grad
 
 from pogm import ERM
@@ -27,6 +27,7 @@ def pairs_by_hand(order, method):
 def test_the_gradient_is_the_sum_over_pairs(options, domains):
     method = MLDG(beta=0.7, **options)
     state, problem = toy(method, domains=domains, weight_decay=0.1)
+    state, _ = method.step(state, batches(domains=domains, seed=1), problem)  # the inner Adam is fresh, this one not
     (batch,) = batches(domains=domains)
 
     def risk(params, k):
@@ -73,3 +74,18 @@ def test_training_and_testing_domains_change_from_step_to_step():
 def test_cyclic_pairs_let_every_domain_train_once_and_test_once():
     train, test = MLDG.preset("cyclic")._paired(torch.tensor([2, 0, 3, 1]))
     assert list(zip(train.tolist(), test.tolist(), strict=True)) == [(2, 0), (0, 3), (3, 1), (1, 2)]
+
+
+def test_batch_norm_follows_the_passes_that_train_and_not_those_that_test():
+    method = MLDG()
+    state, problem = toy(method, batch_norm=True)
+    (batch,) = batches()
+    train, _ = method._paired(random.permutation(method.random_key(state, ORDER), K))
+    after, _ = method.step(state, [batch], problem)
+    left = []
+    for k in train.tolist():
+        model = problem.model(state.params, state)
+        model.risks(Batch(batch.x[k : k + 1], batch.y[k : k + 1]))
+        left.append(model.buffers)
+    name = next(name for name in problem.live if name.endswith("running_mean"))
+    torch.testing.assert_close(after.buffers[name], torch.stack([buffers[name] for buffers in left]).mean(0))

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import torch
 from support import batches, toy
+from torch.func import grad
 
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.mmd import GAMMAS, MMD, mean_discrepancy
@@ -30,6 +31,12 @@ def test_the_loss_is_the_mean_risk_plus_the_weighted_discrepancy_of_the_features
     loss = mmd.loss(model, batch, state)
     torch.testing.assert_close(loss.metrics["penalty"], discrepancy)
     torch.testing.assert_close(loss.value, model.risks(batch).mean() + 3 * discrepancy)
+
+    def naive(params):
+        model = problem.model(params, state)
+        return model.risks(batch).mean() + 3 * pairwise_discrepancy(torch.stack([model.features(x) for x in batch.x]))
+
+    torch.testing.assert_close(mmd.gradient(state, batch, problem)[0], grad(naive)(state.params))
 
 
 def test_a_known_value():

@@ -10,7 +10,7 @@ from torch import nn
 from pogm.algorithms.mtl import MTL
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
-from pogm.engine.evaluate import evaluating
+from pogm.core.modes import evaluating
 from pogm.engine.session import Engine, Session
 from pogm.learner import Learner
 

@@ -4,8 +4,9 @@ import torch
 from support import C, assert_close, batches, toy
 
 from pogm import pareto
-from pogm.algorithms.pcgrad import PCGrad
+from pogm.algorithms.pcgrad import ORDER, PCGrad
 from pogm.algorithms.reptile import Reptile
+from pogm.core import random
 from pogm.core.batch import Batch
 
 
@@ -43,3 +44,22 @@ def test_without_a_conflict_it_is_reptile():
         results.append(after.params)
     assert metrics["agreement"] > 0
     assert_close(*results)
+
+
+def test_each_domain_meets_the_others_in_an_order_of_its_own():
+    """Vector by vector; in a plane, where three conflict and the order matters."""
+    generator = torch.Generator().manual_seed(4)
+    H = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    state, _ = toy(PCGrad())
+    for t in range(10):
+        state = state._replace(step=torch.tensor(t))
+        orders = random.uniform(PCGrad().random_key(state, ORDER), (3, 3)).argsort(-1).tolist()
+        left = []
+        for i, order in enumerate(orders):
+            p = H[i]
+            for j in order:
+                if j != i and p @ H[j] < 0:
+                    p = p - (p @ H[j]) / (H[j] @ H[j]) * H[j]
+            left.append(p)
+        weights = PCGrad().weights(pareto.gramian(H), state)
+        torch.testing.assert_close(weights @ H, torch.stack(left).mean(0))

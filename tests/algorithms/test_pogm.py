@@ -129,5 +129,5 @@ def test_live_statistics_become_the_mean_of_the_copies():
 
 
 def test_adam_is_the_inner_optimizer_unless_sgd_is_asked_for():
-    assert isinstance(POGM().optimizer(0.1, 0.0), Adam)
-    assert isinstance(POGM(inner_optimizer="sgd").optimizer(0.1, 0.0), SGD)
+    assert POGM().optimizer(0.1, 0.2) == Adam(0.1, 0.2)
+    assert POGM(inner_optimizer="sgd").optimizer(0.1, 0.2) == SGD(0.1, 0.2)

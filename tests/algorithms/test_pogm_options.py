@@ -96,6 +96,40 @@ def test_a_pooled_centre_is_the_trajectory_of_a_copy_that_sees_every_domain(each
     assert (flat @ moved).min() >= (flat @ centre).min()
 
 
+def test_the_pooled_copy_keeps_its_optimizer_from_round_to_round_or_starts_afresh():
+    for inner_state in ("persist", "reset"):
+        pogm = POGM(erm_direction="pooled", kappa=0.0, meta_lr=1.0, inner_state=inner_state)
+        kept = inner_state == "persist"
+        assert steps(pogm, 2).optimizer["pooled"]["count"] == (2.0 if kept else 0.0)
+        # Without a ball the model goes where the pooled copy goes: with its Adam kept, that is ERM.
+        there, erm = steps(pogm, 3).params, steps(ERM(), 3).params
+        assert all(torch.allclose(there[name], leaf) for name, leaf in erm.items()) == kept
+
+
+@pytest.mark.parametrize("centre", ["mean", "pooled"])
+def test_where_no_direction_helps_every_domain_the_mean_is_kept_or_made_harmless(centre):
+    """Two domains pull opposite ways, a third aside: what one gains, another loses."""
+
+    class Opposed(POGM):
+        def copies(self, state, batches, problem):
+            found = super().copies(state, batches, problem)
+            first, second = ({n: leaf[k] for n, leaf in found.trajectories.items()} for k in (0, 1))
+            rows = [first, trees.map_leaves(torch.neg, first), second]
+            return found._replace(trajectories=trees.stack(rows))
+
+    moved = {}
+    for stationary in ("keep", "project"):
+        method = Opposed(kappa=0.9, meta_lr=1.0, stationary=stationary, erm_direction=centre)
+        before, after, metrics = one_round(method)
+        assert metrics["stationary"] == 1
+        rows = Opposed().copies(before, batches(), toy(Opposed())[1]).trajectories
+        step = trees.subtract(after.params, before.params)
+        moved[stationary] = step, [trees.dot({n: leaf[k] for n, leaf in rows.items()}, step) for k in range(K)]
+    assert min(moved["keep"][1]) < -1e-6
+    assert min(moved["project"][1]) > -1e-9
+    assert trees.dot(moved["project"][0], moved["project"][0]) > 1e-6
+
+
 def test_with_classifier_scope_only_the_head_is_matched_and_the_rest_follows_the_mean():
     pogm = POGM(kappa=0.5, meta_lr=1.0, scope="classifier")
     before, after, _ = one_round(pogm)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from support import B, K, batches, toy
 
-from pogm import ERM
 from pogm.algorithms.rdm import RDM, kernel_distance
 from pogm.benchmark.search import configuration
 from pogm.core.errors import UsageError
@@ -28,10 +27,10 @@ def chosen(k, count=K):
     return torch.eye(count, dtype=torch.float64)[k]
 
 
-def loss_at(rdm, batch, step=0, domains=K):
+def loss_at(rdm, batch, domains=K):
     state, problem = toy(rdm, domains=domains)
     model = problem.model(state.params, state)
-    return rdm.loss(model, batch, state._replace(step=torch.tensor(step))), model.losses(batch)
+    return rdm.loss(model, batch, state), model.losses(batch)
 
 
 def test_the_distance_is_that_of_the_three_kernel_means():
@@ -78,31 +77,6 @@ def test_the_worst_domain_is_the_one_that_is_matched():
     assert not torch.isclose(found[0], best)
 
 
-def test_before_annealing_it_is_erm():
-    rdm = RDM(penalty_anneal_iters=3, later_lr=1e-6)
-    state, problem = toy(rdm)
-    after, _ = rdm.step(state, batches(), problem)
-    expected, _ = ERM().step(state, batches(), problem)
-    torch.testing.assert_close(after.params, expected.params)
-    late, losses = loss_at(rdm, batches()[0], step=3)
-    assert late.value > losses.mean()
-
-
-@pytest.mark.parametrize(("later_lr", "length"), [(1e-3, 1e-3), (0.0, 0.05)])
-def test_at_annealing_adam_starts_afresh_with_its_own_rate(later_lr, length):
-    """The first step of Adam moves every weight by the learning rate, which is 0.05 before."""
-    rdm, counts, moves = RDM(penalty_anneal_iters=2, later_lr=later_lr), [], []
-    state, problem = toy(rdm)
-    for number in range(4):
-        after, _ = rdm.step(state, batches(seed=number), problem)
-        counts.append(after.optimizer["count"].item())
-        moves.append((after.params["head.bias"] - state.params["head.bias"]).abs().max().item())
-        state = after
-    assert counts == [1, 2, 1, 2]
-    assert moves[0] == pytest.approx(0.05, rel=1e-4)
-    assert moves[2] == pytest.approx(length, rel=1e-4)
-
-
 def test_one_domain_has_nothing_to_match_but_its_variance():
     (batch,) = batches(domains=1)
     loss, losses = loss_at(RDM(variance_weight=0.1, penalty_anneal_iters=0), batch, domains=1)
@@ -125,3 +99,8 @@ def test_large_images_have_the_published_rate_and_small_ones_keep_theirs():
 def test_domain_net_has_its_preset():
     preset = RDM.preset("domain_net")
     assert (preset.penalty, preset.penalty_anneal_iters, preset.variance_weight) == (0.5, 2400, 0.0)
+
+
+def test_datasets_without_a_variance_term_have_presets():
+    for name in ("office_home", "terra_incognita"):
+        assert RDM.preset(name) == RDM(variance_weight=0.0)

@@ -144,6 +144,14 @@ def test_labels_may_be_probabilities():
     assert_close(*(SagNet().step(state, [one], problem) for one in (batch, soft)))
 
 
+def test_what_a_modifier_adds_to_the_risks_joins_the_loss_of_the_content():
+    state, problem = toy(SagNet())
+    more = dataclasses.replace(problem, penalties=[lambda model, batch: 2.0])
+    losses = [SagNet().step(state, batches(), given)[1] for given in (problem, more)]
+    torch.testing.assert_close(losses[1]["loss"], losses[0]["loss"] + 2)
+    torch.testing.assert_close(losses[1]["style_loss"], losses[0]["style_loss"])
+
+
 def test_the_weight_may_be_a_tensor():
     state, problem = toy(SagNet())
     other = dataclasses.replace(SagNet(), adversary_weight=torch.tensor(0.1, dtype=torch.float64))

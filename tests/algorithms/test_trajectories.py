@@ -4,6 +4,7 @@ import pytest
 import torch
 from rounds import one_round, trajectories
 from support import K, assert_close, batches, steps, toy
+from torch import nn
 
 from pogm import POGM, pareto
 from pogm.algorithms import all_algorithms
@@ -12,6 +13,9 @@ from pogm.algorithms.reptile import Reptile
 from pogm.algorithms.trajectories import Weighted
 from pogm.algorithms.upgrad import UPGrad
 from pogm.core import trees
+from pogm.core.batch import Batch
+from pogm.core.dropout import Dropout
+from pogm.core.model import Network
 
 neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, Weighted)])
 
@@ -88,3 +92,87 @@ def test_kappa_is_still_what_comes_first():
     assert POGM(0.3).kappa == 0.3
     with pytest.raises(TypeError):
         Reptile(0.1)
+
+
+def test_the_loss_reported_is_the_mean_over_domains_and_their_minibatches():
+    method = Reptile(inner_steps=3, inner_optimizer="sgd")
+    state, problem = toy(method)
+    made, losses = batches(3), []
+    for k in range(K):
+        params, inner = state.params, problem.optimizer.init(state.params)
+        for batch in made:
+            one, here = Batch(batch.x[k : k + 1], batch.y[k : k + 1]), state._replace(params=params)
+            slope, loss = Reptile().gradient(here, one, problem)
+            params, inner = problem.optimizer.update(params, slope, inner)
+            losses.append(loss.value)
+    _, metrics = method.step(state, made, problem)
+    torch.testing.assert_close(metrics["loss"], torch.stack(losses).mean())
+
+
+def test_a_skipped_round_leaves_batch_norm_as_it_was():
+    state, problem = toy(Reptile(), batch_norm=True)
+    (batch,) = batches()
+    x = batch.x.clone()
+    x[1, 0, 0] = torch.nan
+    after, _ = Reptile().step(state, [batch._replace(x=x)], problem)
+    assert after.memory["skipped"] == 1
+    assert_close(after.buffers, state.buffers, 0.0)
+
+
+def test_every_copy_has_random_layers_of_its_own():
+    """Domains with the same images differ in what dropout leaves of them."""
+
+    class Dropping(Reptile):
+        def build(self, features, width, num_classes, num_domains):
+            return Network(nn.Sequential(features, Dropout(0.5)), nn.Linear(width, num_classes))
+
+    (batch,) = batches()
+    same = Batch(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
+    state, problem = toy(Dropping())
+    for leaf in Dropping().copies(state, [same], problem).trajectories.values():
+        assert len(leaf.unique(dim=0)) == K
+
+
+@neighbours
+def test_domains_that_agree_in_all_move_as_one(cls):
+    (batch,) = batches()
+    same = Batch(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
+    method = cls(meta_lr=1.0)
+    state, problem = toy(method)
+    after, _ = method.step(state, [same], problem)
+    own = trees.index(method.copies(state, [same], problem).trajectories, 0)
+    factor = (1 + 0.4) / (1 + 0.4**2) if cls.__name__ == "CAGrad" else 1.0
+    assert_close(after.params, trees.move(state.params, own, factor), 1e-8)
+
+
+@neighbours
+def test_where_no_domain_moves_nothing_does_and_the_round_is_counted(cls):
+    state, problem = toy(cls(inner_optimizer="sgd"), lr=0.0)
+    after, metrics = cls(inner_optimizer="sgd").step(state, batches(), problem)
+    assert_close(after.params, state.params, 0.0)
+    assert metrics["weights"].isfinite().all()
+    assert after.memory["skipped"] == 1
+
+
+class Assisted:
+    """A network with a part that does not predict, as a modifier adds one, which goes off to infinity in domain 1."""
+
+    def build(self, features, width, num_classes, num_domains):
+        network = super().build(features, width, num_classes, num_domains)
+        network.add_module("adversary", nn.Linear(width, num_classes))
+        return network
+
+    def copies(self, state, batches, problem):
+        found = super().copies(state, batches, problem)
+        broken = found.trajectories["adversary.weight"].clone()
+        broken[1] = torch.inf
+        return found._replace(trajectories=found.trajectories | {"adversary.weight": broken})
+
+
+@pytest.mark.parametrize("base", [POGM, Reptile])
+def test_a_domain_is_named_where_only_a_part_that_is_not_matched_is_not_finite(base):
+    """Else its optimizer would stay as it is, and no round would ever count again."""
+    before, after, metrics = one_round(type("Method", (Assisted, base), {})())
+    assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
+    assert_close(after.params, before.params, 0.0)
+    assert after.optimizer["domains"]["count"].tolist() == [1.0, 0.0, 1.0]

@@ -18,8 +18,9 @@ from promises import (
 )
 from support import assert_close, needs_gpu
 from torch import nn
+from torch.func import grad
 
-from pogm import ERM, POGM, Fish, Fishr, Learner, Mixup
+from pogm import ERM, POGM, Fish, Fishr, Learner, Mixup, pareto
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
@@ -179,6 +180,21 @@ def test_a_feature_that_never_changes_has_a_finite_gradient():
     assert slope.isfinite().all()
 
 
+def test_a_second_derivative_is_finite_too_and_right():
+    """As IDGM takes it; a feature that a ReLU switched off has no deviation."""
+    z, w = draw(6, 3), draw(6, 3, seed=1)
+    z[:, 0] = 0
+
+    def steepness(z):
+        return grad(lambda z: factorization(z, w))(z)[:, 1:].square().sum()
+
+    found = grad(steepness)(z)
+    assert found.isfinite().all()
+    along = draw(6, 3, seed=2) * torch.tensor([0.0, 1.0, 1.0])
+    expected = (steepness(z + 1e-5 * along) - steepness(z - 1e-5 * along)) / 2e-5
+    torch.testing.assert_close((found * along).sum(), expected, rtol=1e-6, atol=0)
+
+
 def parts(begun, masked=True):
     """Of a minibatch with twins: the features, and the losses of both heads [K]."""
     made, batch = begun
@@ -197,7 +213,8 @@ def parts(begun, masked=True):
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 100])
 def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
     made, batch = begun
-    state = made.progress.state._replace(step=torch.tensor(step))
+    state = made.progress.state
+    state = state._replace(buffers=state.buffers | {"masker.seen": torch.tensor(step)})
     made.progress = made.progress._replace(state=state)
     cirl = dataclasses.replace(QUICK, warmup_steps=2, ramp_steps=3, weight=5.0)
     model, z, (head, adversary) = parts((made, batch), masked=step >= 2)
@@ -207,6 +224,24 @@ def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
     assert float(found) == pytest.approx(correlations, rel=1e-9)
     whole = factorization(z[:, :4].flatten(0, 1), z[:, 4:].flatten(0, 1))
     torch.testing.assert_close(cirl.risks(model, batch), head / 2 + adversary / 2 + weight * whole)
+
+
+def test_the_gradient_takes_the_masks_as_given(begun):
+    made, batch = begun
+    state, problem = made.progress.state, made.setting.problem
+    model = problem.model(state.params, state)
+    mask = model.part("masker")(model.features(batch.x.flatten(0, 1)))
+
+    def naive(params):
+        z = problem.model(params, state).features(batch.x.flatten(0, 1))
+        head = F.linear(z * mask, params["head.weight"], params["head.bias"])
+        adversary = F.linear(z * (1 - mask), params["adversary.weight"], params["adversary.bias"])
+        losses = [F.cross_entropy(logits, batch.y.flatten()) / 2 for logits in (head, adversary)]
+        first, second = (half.flatten(0, 1) for half in z.view(*batch.y.shape, -1).chunk(2, 1))
+        return sum(losses) + 5 * math.exp(-5 * (1 - 1 / 3) ** 2) * factorization(first, second)
+
+    found = grad(lambda params: QUICK.risks(problem.model(params, state), batch).mean())(state.params)
+    assert_close(found, grad(naive)(state.params))
 
 
 def test_prediction_uses_neither_mask_nor_adversary(begun):
@@ -255,8 +290,17 @@ def test_its_step_is_adams_at_ten_times_the_rate_down_its_own_loss(begun):
     for name, leaf in zip(names, leaves, strict=True):
         torch.testing.assert_close(after.buffers[name], leaf.detach(), rtol=1e-6, atol=1e-8)
     rest = {name: leaf for name, leaf in state.buffers.items() if name not in names}
-    assert_close({name: after.buffers[name] for name in rest}, rest, 0.0)
+    assert_close({name: after.buffers[name] for name in rest}, rest | {"masker.seen": torch.tensor(2)}, 0.0)
     assert_close(after._replace(buffers={}), state._replace(buffers={}), 0.0)
+
+
+def test_it_steps_once_a_round_on_the_last_minibatch(begun):
+    made, batch = begun
+    state, problem = made.progress.state, made.setting.problem
+    other, memory = batch._replace(x=batch.x.flip(1)), QUICK.start(state, problem)
+    with torch.no_grad():
+        alone, both = (QUICK.after(memory, state, turns, problem)[1] for turns in ([batch], [other, batch]))
+    assert_close(both.buffers["masker.weight2"], alone.buffers["masker.weight2"], 0.0)
 
 
 def test_steps_of_the_masker_help_the_head_against_the_adversary(begun):
@@ -273,6 +317,30 @@ def test_steps_of_the_masker_help_the_head_against_the_adversary(begun):
         with torch.no_grad():
             memory, moved = QUICK.after(memory, moved, [batch], problem)
     assert advantage(moved) < advantage(state)
+
+
+def test_time_is_counted_in_minibatches_however_many_a_round_takes():
+    made = session(modified(POGM(inner_steps=3), QUICK, network="mlp"))
+    for round_ in range(3):
+        assert made.progress.state.buffers["masker.seen"] == 3 * round_
+        made.step()
+
+
+def test_pogm_matches_features_and_head_and_moves_the_adversary_with_the_same_weights(begun):
+    made, batch = begun
+    pogm = POGM(meta_lr=1.0)
+    state = made.progress.state
+    state = pogm.start(state.params, state.buffers, state.key, made.setting.problem)
+    with torch.no_grad():
+        after, _ = pogm.step(state, [batch], made.setting.problem)
+        rows = pogm.copies(state, [batch], made.setting.problem).trajectories
+    weights = pareto.invariant_weights(
+        pareto.gramian({name: leaf for name, leaf in rows.items() if not name.startswith("adversary.")}), pogm.kappa
+    )
+    assert_close(after.params, trees.move(state.params, trees.combine(weights, rows), 1.0))
+    assert rows["adversary.weight"].any()
+    everything = pareto.invariant_weights(pareto.gramian(rows), pogm.kappa)
+    assert not torch.allclose(weights, everything), "it would make a difference"
 
 
 def test_under_pogm_the_masker_is_shared_and_not_matched():

@@ -171,6 +171,13 @@ def test_after_a_round_only_the_consistency_moves_and_by_a_tenth_of_the_learning
     assert memory["count"] == 1
 
 
+def test_it_moves_once_a_round_on_the_last_minibatch():
+    state, problem = toy()
+    memory = ITTA().start(state, problem)
+    alone, both = (ITTA().after(memory, state, turns, problem) for turns in ([images()], [images(1), images()]))
+    assert_close(both, alone, 0.0)
+
+
 def test_where_the_consistency_has_no_gradient_it_stays():
     """There is nothing to standardise if no ReLU lets anything through."""
     state, problem = toy()
@@ -260,6 +267,7 @@ def test_batch_after_batch_the_maps_take_one_adam_step_and_then_predict(weight):
         found = [predict(x) for x in batches]
     assert_close(found, expected, 1e-7)
     assert (found[2] - model(batches[2])).abs().max() > 1e-3
+    assert ITTA.predicts_by == 64, "so many images at a time"
 
 
 def test_the_next_domain_begins_with_the_identity_again():

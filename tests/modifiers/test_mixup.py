@@ -1,6 +1,8 @@
 """Inter-domain mixup."""
 
+import pytest
 import torch
+from scipy.stats import kstest
 from support import C, K, assert_close, batches, toy
 
 from pogm import ERM, Mixup
@@ -53,3 +55,16 @@ def test_a_single_domain_stays_as_it_is():
 def test_other_steps_draw_other_mixtures():
     (batch,) = batches()
     assert not torch.equal(mixed(batch, seed=0).x, mixed(batch, seed=1).x)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 3.0])
+def test_shares_are_beta_numbers_one_for_each_pair(alpha):
+    """Read from the outcome: how far each of many domains went to its partner."""
+    count = 2000
+    x = torch.arange(count, dtype=torch.float64).reshape(count, 1, 1).expand(count, 2, 1)
+    after = mixed(Batch(x, torch.zeros(count, 2, dtype=torch.int64)), alpha=alpha).x
+    order = random.permutation(random.fold(random.key(0), 0), count)
+    partner = order.roll(-1)[order.argsort()]
+    shares = 1 - (after - x) / (x[partner] - x)
+    torch.testing.assert_close(shares[:, 0], shares[:, 1])
+    assert kstest(shares[:, 0, 0], "beta", (alpha, alpha)).pvalue > 1e-3

@@ -10,9 +10,9 @@ from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core import trees
 from pogm.core.model import Network
+from pogm.core.modes import evaluating
 from pogm.core.problem import live_buffers
 from pogm.datasets.base import Training
-from pogm.engine.evaluate import evaluating
 from pogm.engine.session import Engine, Session
 from pogm.networks import build_features
 from pogm.networks.batch_norm import freeze_batch_norm

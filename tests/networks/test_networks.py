@@ -81,7 +81,7 @@ def test_the_two_resnet50_differ_in_where_their_strides_are(name, strides):
 
 
 def test_a_file_that_builds_nothing_is_no_network():
-    assert all_networks() == ["mlp", "mnist_cnn", "mobilenet_v2", "resnet18", "resnet50", "resnet50_v1"]
+    assert all_networks() == ["mlp", "mnist_cnn", "mobilenet_v2", "resnet18", "resnet50", "resnet50_v1", "small_cnn"]
 
 
 def test_an_unknown_network_is_refused():

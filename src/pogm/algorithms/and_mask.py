@@ -24,9 +24,10 @@ class ANDMask(Algorithm):
         m = 1\Big[\,\big|\tfrac1K \sum_k \operatorname{sign} g_k\big| \ge \tau\,\Big], \qquad
         \bar g = \tfrac1K \sum_k g_k,
 
-    for each tensor of weights by itself. At τ = 0 this is ERM. Weight decay, which the optimizer adds, moves masked
-    entries too. The comparison has a slack of 1e-6, without which τ = 1 depends on rounding. The gradients come from
-    a pass per domain, DomainBed's from one pooled pass: with live batch norm they differ.
+    for each tensor of weights by itself; zero where no entry agrees. At τ = 0 this is ERM. Weight decay, which the
+    optimizer adds, moves masked entries too. Where we leave DomainBed: the comparison has a slack of 1e-6, without
+    which τ = 1 depends on rounding; and live batch-norm statistics become the mean of what the domains' passes left,
+    where there each pass goes on from the one before.
     """
 
     tau: float = hyper(1.0, Uniform(0.5, 1), least=0, most=1)

@@ -16,13 +16,14 @@ from pogm.core.state import Loss, State
 class CORAL(Algorithm):
     r"""Deep CORAL (Sun and Saenko, 2016): the first two moments of the features, alike in every domain.
 
-    .. math:: \tfrac1K \sum_k L_k + \gamma \tfrac{2}{K (K-1)} \sum_{i<j} \operatorname{mean}_d (m_i - m_j)_d^2
-        + \operatorname{mean}_{d,d'} (C_i - C_j)_{dd'}^2
+    .. math:: \tfrac1K \sum_k L_k + \gamma \tfrac{2}{K (K-1)} \sum_{i<j} \Big[
+        \operatorname{mean}_d (m_i - m_j)_d^2 + \operatorname{mean}_{d,d'} (C_i - C_j)_{dd'}^2 \Big]
 
     with the mean :math:`m_k` and the covariance :math:`C_k` (denominator B − 1) of the features. The term of the means
     is DomainBed's, as is the mean over all pairs of domains; the paper aligns the covariances of two. The mean over
     pairs of a squared difference is twice the variance over domains, which needs no pairs. With a single domain this
-    is ERM.
+    is ERM. Domains share one pass, where DomainBed's have one each: with live batch norm they differ. The ``loss``
+    reported is the whole, its first term ``nll`` (DomainBed reports that as the loss).
     """
 
     penalty: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mmd_gamma")  # gamma
@@ -38,13 +39,13 @@ class CORAL(Algorithm):
 def moment_distance(z: Tensor) -> Tensor:
     """The mean over pairs of domains of the squared distance of their means and covariances."""
     domains, samples = z.shape[:2]
+    if domains == 1:
+        return z.new_zeros(())
     if samples < 2:
         raise UsageError(
             f"Expected minibatches of at least 2 samples for CORAL, whose covariances need them; found {samples}. "
             "Raise batch_size."
         )
-    if domains == 1:
-        return z.new_zeros(())
     means = z.mean(1, keepdim=True)  # [K, 1, n]
     covariances = (z - means).mT @ (z - means) / (samples - 1)  # [K, n, n]
     return 2 * (means.var(0).mean() + covariances.var(0).mean())

@@ -18,4 +18,5 @@ class DANN(Adversarial):
     over the N = KB samples of a minibatch. As in DomainBed they take turns, without a gradient-reversal layer, and the
     gradient penalty (:math:`\rho`) is part of d for both. Unlike there, it is not computed where its weight is 0, and
     a step is a whole round of the game: 1 + m minibatches, one move of the generator and m of the discriminator.
+    DomainBed's tables of 2020 were made with a penalty that was always 0, by mistake: ``gradient_penalty=0.0``.
     """

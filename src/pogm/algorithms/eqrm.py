@@ -34,8 +34,9 @@ class EQRM(Algorithm):
     Where we leave DomainBed: the gradient is that of Q, by implicit differentiation; DomainBed's is that of the ends
     of its bisection, which only the best and the worst domain feel (``through="ends"``). Its random searches draw
     burn-ins with a fraction, which no counter ever meets, so Adam goes on as it was (``restart=False``); ours are
-    whole numbers. ``EQRM.preset("domainbed")`` is both. Its ``later_lr`` is for pretrained networks; on small images
-    we keep the learning rate.
+    whole numbers. ``EQRM.preset("domainbed")`` is both. Its ``later_lr`` of 1e-6 is for pretrained networks; on small
+    images we keep the learning rate. Domains share one pass, where DomainBed's have one each: with live batch norm
+    they differ.
     """
 
     quantile: float = hyper(0.75, Uniform(0.5, 0.99), above=0, most=0.999999, draw_as="eqrm_quantile")  # alpha

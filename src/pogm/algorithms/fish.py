@@ -16,12 +16,15 @@ from pogm.core.state import Metrics, State
 class Fish(Algorithm):
     r"""Fish (Shi et al., 2022, Algorithm 1): a walk through the domains, then a step towards where it ended.
 
-    .. math:: \tilde\theta \leftarrow \tilde\theta - \eta \nabla L_k(\tilde\theta) \text{ for each } k,
+    .. math:: \tilde\theta \leftarrow \operatorname{Adam}(\tilde\theta, \nabla L_k(\tilde\theta)) \text{ for each } k,
         \qquad \theta \leftarrow \theta + \epsilon (\tilde\theta - \theta)
 
-    To first order the walk follows the sum of the gradients and of their pairwise inner products. The inner
-    optimizer keeps its state from round to round. DomainBed visits the domains in a fixed order; the paper, and
-    we unless ``permute`` is false, in a random one.
+    With SGD the walk lowers, to second order in its rate, the sum of the risks and raises the inner products of their
+    gradients. As in DomainBed the optimizer of the walk keeps its state from round to round, and batch-norm statistics
+    move by :math:`\epsilon` too. Where we leave it: DomainBed visits the domains in a fixed order; the paper, and we
+    unless ``permute`` is false, in a random one; and the loss reported is the mean of the walk, not its last. The
+    authors' own code visits a sample of the domains, divides :math:`\epsilon` by their number, and may train by ERM
+    first.
     """
 
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # epsilon
@@ -30,13 +33,13 @@ class Fish(Algorithm):
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """One walk and one step towards its end."""
         (batch,) = batches
-        count = batch.y.shape[0]  # K
-        order = random.permutation(self.random_key(state), count) if self.permute else None
+        order = torch.arange(len(batch.y), device=batch.y.device)
+        if self.permute:
+            order = random.permutation(self.random_key(state), len(batch.y))
 
-        walker, losses = state, []
-        for position in range(count):
-            visited = torch.arange(count, device=batch.y.device)[position] if order is None else order[position]
-            walker, metrics = super().step(walker, [_only(batch, visited)], problem)
+        walker, losses = state._replace(key=self.random_key(state, 1)), []  # or passes of two rounds share their masks
+        for domain in order.unbind():
+            walker, metrics = super().step(walker, [_only(batch, domain)], problem)
             losses.append(metrics["loss"])
 
         moved = state._replace(

@@ -20,12 +20,16 @@ from pogm.core.trees import Params
 class Fishr(Algorithm):
     r"""Fishr (Ramé et al., 2022): the variance of the head's per-sample gradients, alike in every domain.
 
-    .. math:: \tfrac1K \sum_k L_k + \lambda \tfrac1K \sum_k \operatorname{mean}_j (\hat v_k - \bar v)_j^2, \qquad
+    .. math:: \tfrac1K \sum_k L_k + \lambda_t \tfrac1K \sum_k \operatorname{mean}_j (\hat v_k - \bar v)_j^2, \qquad
         v_k = \operatorname{Var}_b \nabla_\omega \ell_{k,b}, \quad
-        m_k \leftarrow \beta m_k + (1 - \beta) v_k, \quad \hat v_k = m_k / (1 - \beta)
+        m_k \leftarrow \beta m_k + (1 - \beta) v_k, \quad \hat v_k = m_k / (1 - \beta), \quad
+        \bar v = \tfrac1K \sum_k \hat v_k
 
-    The moving averages :math:`m_k` are in the state from the first step on; the penalty waits for
-    ``penalty_anneal_iters`` steps, when Adam starts afresh.
+    The variance is that of the minibatch (denominator B), and the gradient flows through :math:`v_k`, not through
+    what :math:`m_k` was before. The averages start at zero and follow from the first step on; the weight
+    :math:`\lambda_t` is 0 for ``penalty_anneal_iters`` steps, when Adam starts afresh. Where we leave DomainBed: the
+    averages are in the state, so a resumed run has them; and the variances of a linear head have a closed form. With
+    one domain this is ERM.
     """
 
     penalty: float = hyper(1000.0, Power(10, 1, 4), least=0, draw_as="lambda")  # lambda

@@ -23,7 +23,8 @@ class GroupDRO(Algorithm):
     The weights move before the loss of the same step is formed, and the gradient does not flow through them. We keep
     their logarithms, in which nothing overflows and no domain is ever lost to rounding; they are in the state, so a
     resumed run has them (DomainBed's loses them). DomainBed's tables of 2020 were made with this loss divided by K,
-    which Adam all but undoes.
+    which Adam all but undoes. Domains share one pass, where DomainBed's have one each: with live batch norm they
+    differ.
     """
 
     eta: float = hyper(1e-2, Power(10, -3, -1), least=0, draw_as="groupdro_eta")

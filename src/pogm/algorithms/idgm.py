@@ -22,10 +22,11 @@ class IDGM(Algorithm):
     .. math:: \tfrac1K \sum_k L_k - \gamma_t \frac{2}{K (K - 1)} \sum_{i<j} \langle g_i, g_j \rangle, \qquad
         \nabla \sum_{i<j} \langle g_i, g_j \rangle = \sum_k H_k \sum_{j \ne k} g_j
 
-    The right-hand side is how it is computed: the gradients first, then one product with each domain's Hessian
-    :math:`H_k`, so that no more than one domain's graph need be in memory. Published values of γ for these datasets
-    are not known: default, range and warm-up (γ grows linearly over ``warmup_anneal_iters`` steps, a tenth of
-    DomainBed's 5000) are our choice. With one domain there is no pair, and this is ERM.
+    The right-hand side is how it is computed: the gradients :math:`g_k = \nabla L_k` first, then one product with each
+    domain's Hessian :math:`H_k`, so that no more than one domain's graph need be in memory. This is from the paper: the
+    authors' code has Algorithm 1 alone, and published values of γ for these datasets are not known. Default, range and
+    warm-up (γ grows linearly over ``warmup_anneal_iters`` steps, a tenth of DomainBed's 5000) are our choice. With one
+    domain there is no pair, and this is ERM.
     """
 
     gamma: float = hyper(0.01, Power(10, -4, 0), least=0, draw_as="idgm_gamma")

@@ -21,7 +21,8 @@ class IRM(Algorithm):
         \frac{d}{ds} L_k^{\text{even}}(s f) \Big|_{s=1} \cdot \frac{d}{ds} L_k^{\text{odd}}(s f) \Big|_{s=1}
 
     The two halves of a minibatch make the product an unbiased estimate of the squared slope, which may be negative.
-    The weight :math:`\lambda_t` is 1 for ``penalty_anneal_iters`` steps; Adam starts afresh when it changes.
+    The weight :math:`\lambda_t` is 1 for ``penalty_anneal_iters`` steps; Adam starts afresh when it changes. This is
+    DomainBed's, but that the slopes have a closed form.
     """
 
     penalty: float = hyper(100.0, Power(10, -1, 5), least=0, draw_as="irm_lambda")  # lambda

@@ -28,7 +28,8 @@ class MLDG(Algorithm):
     these in turn. The inner step is that of a fresh optimizer. As in DomainBed the sum over pairs is divided by K,
     not by their number. There two test domains of two leave nothing to train; here at most K − 1 are for testing,
     and one domain alone takes an ERM step. DomainBed's tables of 2020 pair every domain with the next one:
-    ``MLDG.preset("cyclic")``. The inner pass at :math:`\theta_i` leaves no trace in batch-norm statistics.
+    ``MLDG.preset("cyclic")``. The pass at :math:`\theta_i` leaves no trace in batch-norm statistics; in DomainBed,
+    which copies the network first, neither does the one at θ.
     """
 
     beta: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mldg_beta")

@@ -24,7 +24,9 @@ class MMD(Algorithm):
     over :math:`\sigma = 10^{-3}, \dots, 10^3`; a sample is its own neighbour too. The paper adds an adversarial
     autoencoder; this is DomainBed's version, without. DomainBed expands the squared distances, whose rounding the
     kernels multiply by up to 1000; we subtract first, which takes memory for B²n numbers a pair of domains, and makes
-    its clamping at 1e-30 idle. With a single domain this is ERM.
+    its clamping at 1e-30 idle. Domains share one pass, where DomainBed's have one each: with live batch norm they
+    differ. The ``loss`` reported is the whole, its first term ``nll`` (DomainBed reports that as the loss). With a
+    single domain this is ERM.
     """
 
     penalty: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mmd_gamma")  # gamma

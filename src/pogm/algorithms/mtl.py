@@ -25,7 +25,8 @@ class MTL(Algorithm):
     .. math:: \sum_k \ell(g(z_k, e_k), y_k), \qquad e_k \leftarrow a \bar z_k + (1 - a) e_k
 
     The gradient flows through this step's share of :math:`e_k`, and the risks are summed. An image of an unknown
-    domain is predicted with the mean features of the images it comes with. DomainBed puts standard normal numbers in
+    domain is predicted with the mean features of the images it comes with. Domains share one pass, where DomainBed's
+    have one each: with live batch norm they differ. DomainBed puts standard normal numbers in
     the place of every :math:`e_k`, in training and in prediction, and so has published ERM with noisy inputs;
     ``compat_noise`` reproduces it, with the same numbers for every 64 images of an evaluation.
     """

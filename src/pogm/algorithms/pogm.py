@@ -95,8 +95,8 @@ class POGM(Trajectories):
             pooled = self.train_copy(state, problem, batches, state.optimizer["pooled"], live, key)
             trajectories = trees.map_leaves(lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled.trajectories)
 
-        G = gramian(self._matched(trajectories))
-        finite = self._finite(trajectories, G)
+        G = gramian(self.matched(trajectories))
+        finite = self.finite(trajectories, G)
         trajectories = trees.masked(finite, trajectories)
         G = torch.where(finite & finite[:, None], G, 0.0)
 
@@ -151,13 +151,13 @@ class POGM(Trajectories):
             centre = torch.arange(len(weights), device=weights.device) == len(weights) - 1
         else:
             centre = finite / finite.sum().clamp(min=1)
-        matched = self._matched(trajectories)
-        return {n: trees.combine(weights if n in matched else centre, leaf) for n, leaf in trajectories.items()}
+        apart = "features." if self.scope == "classifier" else ()
+        return {n: trees.combine(centre if n.startswith(apart) else weights, h) for n, h in trajectories.items()}
 
-    def _matched(self, trajectories: Params) -> Params:
-        """The weights that the inner products are taken over."""
+    def matched(self, trajectories: Params) -> Params:
+        """The weights that inner products are taken over: those that predict, or the head's alone."""
         if self.scope == "all":
-            return trajectories
+            return super().matched(trajectories)
         head = {name: leaf for name, leaf in trajectories.items() if name.startswith("head.")}
         if not head:
             raise UsageError(
@@ -165,12 +165,6 @@ class POGM(Trajectories):
                 "Name the last layer, for example Learner(module, POGM(scope='classifier'), head='fc')."
             )
         return head
-
-    def _finite(self, trajectories: Params, G: Tensor) -> Tensor:
-        """Which trajectories are finite: those whose squared norm is, where that sees all of them."""
-        if self.scope == "all":
-            return G.diagonal().isfinite()
-        return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in trajectories.values()]).all(0)
 
     def _metrics(self, G: Tensor, weights: Tensor, finite: Tensor, solution: Solution, count: int) -> Metrics:
         """What the theory speaks of: π, p*, the certificate, and who agrees with whom."""

@@ -31,7 +31,8 @@ class SagNet(Algorithm):
     :math:`\bar n` without a gradient. A step has three moves, each with a pass and random numbers of its own: the
     featurizer and the content head on :math:`\ell(g(S(z)), y)`; the style head s on :math:`\ell(s(R(z)), y)`; the
     featurizer against it on :math:`-w \operatorname{mean} \log \operatorname{softmax} s(R(z))`. As in DomainBed the
-    features are a vector per sample; the original has maps, in the middle of a ResNet.
+    features are a vector per sample; the original has maps, in the middle of a ResNet. With ``nonlinear_classifier``
+    the content head has several layers, in DomainBed both heads do.
     """
 
     adversary_weight: float = hyper(0.1, Power(10, -2, 1), least=0, draw_as="sag_w_adv")  # w

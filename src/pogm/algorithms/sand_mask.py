@@ -21,13 +21,13 @@ class SANDMask(Algorithm):
     r"""SAND-mask (Shahtalebi et al., 2021): the more the domains' gradients agree, in sign and size, the more counts.
 
     .. math:: \frac{m \odot \bar g}{\operatorname{mean}(m)}, \qquad
-        m = \max\Big(0, \tanh\Big(\frac{k}{v} \big(\big|\tfrac1K \sum_k \operatorname{sign} g_k\big| - \tau\big)
-        \Big)\Big), \qquad v = \operatorname{Var}_k(g_k),
+        m = \max\Big(0, \tanh\Big(\frac{k}{v} \big(\big|\tfrac1K \sum_i \operatorname{sign} g_i\big| - \tau\big)
+        \Big)\Big), \qquad v = \operatorname{Var}_i(g_i),
 
     for each tensor of weights by itself. At the published default, τ = 1, the mask is zero everywhere and nothing
     moves but by weight decay: ours is the middle of the published range, theirs ``SANDMask.preset("published")``.
-    With one domain there is no variance, and this is ERM. The gradients come from a pass per domain, DomainBed's from
-    one pooled pass: with live batch norm they differ.
+    With one domain there is no variance, and this is ERM. Live batch-norm statistics become the mean of what the
+    domains' passes left, where in DomainBed each pass goes on from the one before.
     """
 
     tau: float = hyper(0.5, Uniform(0, 1), least=0, most=1)

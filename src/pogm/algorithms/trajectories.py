@@ -90,6 +90,16 @@ class Trajectories(Algorithm):
         trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
         return Copies(trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean())
 
+    def matched(self, trajectories: Params) -> Params:
+        """The weights that inner products are taken over: all that predict, but not a part that a modifier added."""
+        return {name: leaf for name, leaf in trajectories.items() if name.startswith(("features.", "head."))}
+
+    def finite(self, trajectories: Params, G: Tensor) -> Tensor:
+        """Which trajectories are finite: those whose squared norm is, where that sees all of them."""
+        if len(self.matched(trajectories)) == len(trajectories):
+            return G.diagonal().isfinite()
+        return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in trajectories.values()]).all(0)
+
     def moved(self, state: State, problem: Problem, copies: Copies, aim: Aim) -> tuple[State, Metrics]:
         """The state after the round, θ + α d; where that cannot be trusted, θ, and the round is counted as skipped."""
         moved = trees.move(state.params, aim.direction, self.meta_lr)
@@ -122,8 +132,8 @@ class Weighted(Trajectories):
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """One round: every domain trains a copy, then the shared model moves."""
         copies = self.copies(state, batches, problem)
-        G = gramian(copies.trajectories)
-        sound = G.diagonal().isfinite()
+        G = gramian(self.matched(copies.trajectories))
+        sound = self.finite(copies.trajectories, G)
         G = torch.where(sound.all(), G, 0.0)
         weights = self.weights(G, state)  # c_i
         direction = trees.combine(weights, trees.masked(sound, copies.trajectories))  # d = Σ c_i h_i

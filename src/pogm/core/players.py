@@ -38,7 +38,8 @@ class Players:
             if len(owners) != 1:
                 raise UsageError(
                     f"Expected one player for the weights {name}; found {', '.join(owners) or 'none'}. "
-                    f"The players are {', '.join(self.players)}."
+                    f"The players are {', '.join(self.players)}: leave out what brought these weights, such as CIRL, "
+                    "or choose another algorithm."
                 )
         for who, player in self.players.items():
             if not self.leaves(params, who):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
@@ -85,6 +85,25 @@ class Modifier:
         places = [place for place, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
         _check_one([modifiers[place] for place in places], "has the last word about the weights")
         return places[0] if places else None
+
+
+def add_part(network: Network, name: str, part: nn.Module) -> None:
+    """Give the network one more part."""
+    if name in dict(network.named_children()):
+        raise UsageError(
+            f"Expected a network without a part called {name}; found one, as where a modifier is named twice. "
+            "Leave one of the two out."
+        )
+    network.add_module(name, part)
+
+
+def check_head_takes(z: Tensor, inputs: int, name: str) -> None:
+    """Refuse a head that takes more than features, for a modifier that calls it with these alone."""
+    if z.shape[-1] != inputs:
+        raise UsageError(
+            f"Expected a head that takes the {z.shape[-1]} features alone, for {name}; found one with {inputs} inputs. "
+            f"Choose another algorithm, or leave {name} out."
+        )
 
 
 def _check_one(found: Sequence[Modifier], does: str) -> None:

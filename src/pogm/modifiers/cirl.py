@@ -17,7 +17,7 @@ from pogm.core.problem import Problem
 from pogm.core.random_layer import RandomLayer
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params, Tree
-from pogm.modifiers.base import Modifier
+from pogm.modifiers.base import Modifier, add_part, check_head_takes
 from pogm.transforms.ranges import to_inputs, to_pixels
 
 INDEPENDENCE = 0.005  # weight of what correlates different features
@@ -40,9 +40,10 @@ class CIRL(Modifier):
         F = \tfrac1n \sum_i (C_{ii} - 1)^2 + \tfrac{0.005}{n (n - 1)} \sum_{i \neq j} C_{ij}^2,
 
     where C correlates the features of images with those of their twins, over all images of a pass, and
-    :math:`w(t) = w e^{-5 (1 - t / T)^2}` until step T. After every round the masker takes one step of its own, on the
-    last minibatch of all domains, down :math:`\tfrac12 \ell(g(z \odot m)) - \tfrac12 \ell(g_{ad}(z \odot (1 - m)))`.
-    Prediction uses neither mask nor adversary.
+    :math:`w(t) = w e^{-5 (1 - t / T)^2}` until minibatch T. For the first ``warmup_steps`` minibatches nothing is
+    masked. After every round the masker takes one step of its own, on the last minibatch of all domains, down
+    :math:`\tfrac12 \ell(g(z \odot m)) - \tfrac12 \ell(g_{ad}(z \odot (1 - m)))`. Prediction uses neither mask nor
+    adversary.
 
     Like the authors' code, a mask is the largest of a chain of soft choices, each of which has the one before as its
     logits: ``mask_percent`` of the number of features, one after the other, which no vector can replace. So a mask of
@@ -50,12 +51,13 @@ class CIRL(Modifier):
     keeps for its gradient. Where we leave the authors' code: the algorithm's optimizer trains both heads, at the rate
     of the features, not ten times as fast; twins come from the minibatch and are not rounded to bytes; the masker has
     no biases, which the batch norm after them would take away. Its weights are buffers of the network, so that no
-    optimizer decays them and POGM does not match them.
+    optimizer decays them. POGM matches the trajectories of features and head; the adversary moves with the same
+    weights, and the masker is one for all domains.
     """
 
     weight: float = hyper(5.0, Power(10, -1, 1), least=0, draw_as="cirl_lambda")  # w
     mask_percent: int = hyper(60, Choice(50, 60, 80), least=1, most=100, draw_as="cirl_mask_ratio")  # of features
-    ramp_steps: int = hyper(500, least=1)  # T: a tenth of DomainBed's 5001 steps
+    ramp_steps: int = hyper(500, least=1)  # T, in minibatches: a tenth of DomainBed's 5001
     warmup_steps: int = hyper(600, least=0)  # without masks: 12% of them
     masker_width: int = hyper(4, least=1)  # hidden units for each feature; 24 weights of each pair of features
 
@@ -72,8 +74,8 @@ class CIRL(Modifier):
         for layer in adversary.modules():
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
-        network.add_module("adversary", adversary)
-        network.add_module("masker", Masker(width, self.masker_width * width, -(-self.mask_percent * width // 100)))
+        add_part(network, "adversary", adversary)
+        add_part(network, "masker", Masker(width, self.masker_width * width, -(-self.mask_percent * width // 100)))
         return network
 
     def batch(self, batch: Batch, key: Tensor, num_classes: int) -> Batch:
@@ -91,14 +93,16 @@ class CIRL(Modifier):
     def risks(self, model: Model, batch: Batch) -> Tensor:
         """Both heads' risks, and what the features of twins lack in invariance and independence."""
         z = over_samples(model.features, batch.x)  # [K, 2B, n]
+        check_head_takes(z, model.buffers["masker.weight0"].shape[-1], "CIRL")
         with torch.no_grad():
             mask = over_samples(model.part("masker"), z.detach())
-        early = model.step < self.warmup_steps
+        seen = model.buffers["masker.seen"]
+        early = seen < self.warmup_steps
         kept, rest = _both_losses(
             model, z, torch.where(early, 1.0, mask), torch.where(early, 1.0, 1 - mask), batch.y
         )  # [K]
         originals, twins = (half.flatten(0, 1) for half in z.chunk(2, 1))
-        time = (model.step.to(z.dtype) / self.ramp_steps).clamp(max=1)
+        time = (seen.to(z.dtype) / self.ramp_steps).clamp(max=1)
         weight = self.weight * torch.exp(-5 * (1 - time) ** 2)
         return kept / 2 + rest / 2 + weight * factorization(originals, twins)
 
@@ -126,7 +130,8 @@ class CIRL(Modifier):
         weights = _masker(state)
         gradient, _ = problem.gradient(objective)(weights)
         moved, optimizer = _optimizer(problem).update(weights, gradient, memory["optimizer"])
-        return {"optimizer": optimizer}, state._replace(buffers=state.buffers | moved)
+        seen = {"masker.seen": state.buffers["masker.seen"] + len(batches)}
+        return {"optimizer": optimizer}, state._replace(buffers=state.buffers | moved | seen)
 
 
 class Masker(RandomLayer):
@@ -137,6 +142,7 @@ class Masker(RandomLayer):
     def __init__(self, width: int, hidden: int, choices: int):
         super().__init__()
         self.choices = choices
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))  # minibatches, in the rounds before
         for place, (inputs, outputs) in enumerate(((width, hidden), (hidden, hidden), (hidden, width))):
             self.register_buffer(f"weight{place}", nn.Linear(inputs, outputs, bias=False).weight.detach())
             if place < 2:
@@ -178,11 +184,17 @@ def factorization(originals: Tensor, twins: Tensor) -> Tensor:
     count, width = originals.shape
     if count < 2:
         raise UsageError("Expected two images or more in every pass for CIRL; found one. Set a larger batch_size.")
-    first, second = ((z - z.mean(0)) / (z.std(0) + EPS) for z in (originals, twins))
+    first, second = ((z - z.mean(0)) / (_deviation(z) + EPS) for z in (originals, twins))
     correlation = first.mT @ second / count
     like = correlation.diagonal()
     unlike = (correlation.square().sum() - like.square().sum()) / max(width * (width - 1), 1)
     return (like - 1).square().mean() + INDEPENDENCE * unlike
+
+
+def _deviation(z: Tensor) -> Tensor:
+    """The standard deviation; torch's own has no second derivative at zero, which a method may take (IDGM)."""
+    variance = z.var(0)
+    return torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0)
 
 
 def _both_losses(model: Model, z: Tensor, mask: Tensor, rest: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Purpose, State
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.adapting import Adapting
-from pogm.modifiers.base import Modifier, Predictor
+from pogm.modifiers.base import Modifier, Predictor, add_part
 from pogm.modifiers.twin import TWIN, Twin, affine, branches, layers_of
 
 SLOWER = 0.1  # the learning rate of A and of the maps, as a share of the network's
@@ -48,8 +48,8 @@ class ITTA(Modifier):
     no gradient and its maps never move; it carries the maps from domain to domain; and it adapts in training mode,
     we without dropout. What is negative in a block's output goes past the maps, so that they begin as the identity
     also where a block does not end with a ReLU. With ERM this is the published method. Methods that go through the
-    domains one by one (POGM, Fish) mix styles within a domain, and A moves once a round, with the last minibatch of
-    all domains.
+    domains one by one (POGM, Fish, MLDG and others) mix styles within a domain, and A moves once a round, with the last
+    minibatch of all domains.
     """
 
     alpha: float = hyper(0.1, above=0)  # of the Beta distribution of how much of its style an image keeps
@@ -68,7 +68,12 @@ class ITTA(Modifier):
                 f"found {len(blocks)} blocks and {len(widths)} linear layers. Choose mnist_cnn or a ResNet, for "
                 "example with --set network=mnist_cnn."
             )
-        network.add_module(TWIN, Twin(network.features, blocks, widths[0], self.alpha))
+        if hasattr(network.features, "context"):
+            raise UsageError(
+                "Expected a featurizer that sees every image by itself, for ITTA; found one that sees it in a context, "
+                "as ARM makes it, which the second branch has not. Choose another algorithm, or leave ITTA out."
+            )
+        add_part(network, TWIN, Twin(network.features, blocks, widths[0], self.alpha))
         return network
 
     def penalty(self, model: Model, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from pogm.core.errors import UsageError
 from pogm.core.hyper import Choice, Large, hyper
 from pogm.core.model import Network
 from pogm.core.random_layer import RandomLayer
-from pogm.modifiers.base import Modifier
+from pogm.modifiers.base import Modifier, add_part
 from pogm.modifiers.styles import restyled
 
 
@@ -24,8 +24,8 @@ class MixStyle(Modifier):
     A style is the mean μ and the deviation σ of each channel over positions; no gradient flows through it. The partner
     q of an image is another one of the same pass, by a random permutation: the paper's random mixing, which asks for
     no domain labels; its cross-domain mixing is not here. A pass over all domains mixes styles between them. Methods
-    that train domains apart (POGM and Fish) pass one at a time, so that they mix the styles within it. Each block has
-    one coin for the whole pass. There is nothing to do in prediction.
+    that go through the domains one by one (POGM, Fish, MLDG and others) mix the styles within each. Every block has one
+    coin for the whole pass. There is nothing to do in prediction.
 
     The authors mix after the first three blocks of a ResNet (the first two on OfficeHome); for small images, which
     they have none of, we mix after the first two.
@@ -51,7 +51,7 @@ class MixStyle(Modifier):
         device = next(network.parameters()).device
         for place, name in enumerate(names[: self.blocks]):
             layer = StyleMixing(self.probability, self.alpha).to(device)
-            network.add_module(f"mixstyle{place}", layer)  # where it gets a key
+            add_part(network, f"mixstyle{place}", layer)  # where it gets a key
             found[0].get_submodule(name).register_forward_hook(layer.after)
         return network
 

@@ -31,7 +31,8 @@ class SWAD(Modifier):
     The mean has a record of its own, at the step where segment e ends, and that record stands for the run.
 
     All weights are averaged: those that do not predict do no harm. An evaluation that no round came before (POGM takes
-    several minibatches for one) makes no segment. Training goes on after e, for the records.
+    several minibatches for one) makes no segment. Training goes on after e, for the records. Live batch norm, whose
+    statistics the released implementation estimates anew for the mean, is refused.
 
     ``compat`` averages as the released implementation does: every segment counts alike, however long, and some just
     before s may count, some twice. Beside the weights this keeps N_e + 3 copies of them (or N_s + 2 if that is more).
@@ -45,9 +46,11 @@ class SWAD(Modifier):
     def start(self, state: State, problem: Problem) -> Tree:
         """No segments yet."""
         if problem.live:
+            layer = min(problem.live).rpartition(".")[0]
             raise UsageError(
                 "Expected a network whose batch norm keeps its statistics, for SWAD; found running statistics that "
-                "training changes, which are not those of averaged weights. Set freeze_bn to true, or leave SWAD out."
+                f"training changes, in {layer}, which are not those of averaged weights. Set freeze_bn to true; where "
+                "the algorithm brought them, as ARM and MADG do, leave SWAD out."
             )
         zero = torch.zeros_like(state.step)
         segment = {"weights": trees.map_leaves(torch.zeros_like, state.params), "count": zero}

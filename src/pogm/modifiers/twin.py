@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from pogm.core import random
-from pogm.core.errors import UsageError
 from pogm.core.model import Model, over_samples
 from pogm.core.random_layer import RandomLayer
 from pogm.core.trees import Params
+from pogm.modifiers.base import check_head_takes
 from pogm.modifiers.styles import restyled
 
 TWIN = "twin"  # what the network calls it
@@ -74,12 +74,7 @@ class Twin(RandomLayer):
 def branches(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
     """The features of both branches, z and z': [K, B, n] each."""
     z, twin = over_samples(model.features, x), over_samples(model.part(TWIN), x)
-    width = model.buffers[f"{TWIN}.weight"].shape[-1]
-    if z.shape[-1] != width:
-        raise UsageError(
-            f"Expected a head that takes the {z.shape[-1]} features alone, for ITTA; found one with {width} inputs. "
-            "Choose another algorithm, or leave ITTA out."
-        )
+    check_head_takes(z, model.buffers[f"{TWIN}.weight"].shape[-1], "ITTA")
     return z, twin
 
 

@@ -1,0 +1,83 @@
+"""Defaults and search spaces: DomainBed's, under the names its draws are seeded with; ours where it has none."""
+
+import pytest
+
+from pogm.algorithms import all_algorithms
+from pogm.core.hyper import fields
+
+GAME = {
+    "lambda": "1.0 in 10^U(-2, 2)",
+    "d_steps_per_g_step": "1 in int 2^U(0, 3)",
+    "grad_penalty": "0.0 in 10^U(-2, 1)",
+    "lr_g": "0.001 in 10^U(-4.5, -2.5), large 5e-05 in 10^U(-5, -3.5)",
+    "lr_d": "0.001 in 10^U(-4.5, -2.5), large 5e-05 in 10^U(-5, -3.5)",
+    "weight_decay_g": "0.0, large 0.0 in 10^U(-6, -2)",
+    "weight_decay_d": "0.0 in 10^U(-6, -2)",
+    "beta1": "0.5 in {0.0, 0.5}",
+    "mlp_width": "256 in int 2^U(6, 10)",
+    "mlp_depth": "3 in {3, 4, 5}",
+    "mlp_dropout": "0.0 in {0.0, 0.1, 0.5}",
+}
+ROUNDS = {"meta_lr": "0.5 in {0.05, 0.1, 0.5}", "pogm_local_steps": "1 in {1, 5, 10}"}
+KNOWN = {
+    "ANDMask": {"tau": "1.0 in U(0.5, 1)"},
+    "ARM": {"support_size": "64, large 8"},
+    "CAGrad": ROUNDS | {"cagrad_c": "0.4 in {0.1, 0.2, 0.4, 0.8}"},
+    "CDANN": GAME,
+    "CORAL": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
+    "DANN": GAME,
+    "EQRM": {
+        "eqrm_quantile": "0.75 in U(0.5, 0.99)",
+        "eqrm_burnin_iters": "2500 in int 10^U(2.5, 3.5)",
+        "eqrm_lr": "0.0, large 1e-06 in 10^U(-7, -5)",  # ours on small images: the run's own
+    },
+    "ERM": {},
+    "Fish": {"meta_lr": "0.5 in {0.05, 0.1, 0.5}"},
+    "Fishr": {
+        "lambda": "1000.0 in 10^U(1, 4)",
+        "penalty_anneal_iters": "1500 in int U(0, 5000)",
+        "ema": "0.95 in U(0.9, 0.99)",
+    },
+    "GroupDRO": {"groupdro_eta": "0.01 in 10^U(-3, -1)"},
+    "IDGM": {"idgm_gamma": "0.01 in 10^U(-4, 0)"},
+    "IRM": {"irm_lambda": "100.0 in 10^U(-1, 5)", "irm_penalty_anneal_iters": "500 in int 10^U(0, 4)"},
+    "MADG": {
+        "madg_margin": "2.0 in {1.0, 2.0, 3.0, 4.0}",
+        "madg_beta_max": "0.1 in {0.05, 0.1, 0.2}",
+        "madg_width": "128, large 1024",
+    },
+    "MGDA": ROUNDS,
+    "MLDG": {"mldg_beta": "1.0 in 10^U(-1, 1)", "n_meta_test": "2 in {1, 2}"},
+    "MMD": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
+    "MTL": {"mtl_ema": "0.99 in {0.5, 0.9, 0.99, 1.0}"},
+    "PCGrad": ROUNDS,
+    "POGM": ROUNDS | {"pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
+    "RDM": {
+        "rdm_lambda": "5.0 in U(0.1, 10)",
+        "rdm_penalty_anneal_iters": "1500 in int U(800, 2700)",
+        "variance_weight": "0.004 in U(0.001, 0.007)",
+        "rdm_lr": "0.0, large 1.5e-05 in U(8e-06, 2e-05)",  # ours on small images: the run's own
+    },
+    "RSC": {"rsc_f_drop_factor": f"{1 / 3} in U(0, 0.5)", "rsc_b_drop_factor": f"{1 / 3} in U(0, 0.5)"},
+    "Reptile": ROUNDS,
+    "SAGM": {"rho": "0.05 in {0.01, 0.02, 0.05, 0.1}", "alpha": "0.001 in {0.01, 0.02, 0.05, 0.1}"},
+    "SANDMask": {"tau": "0.5 in U(0, 1)", "k": "10.0 in 10^U(-3, 5)"},  # ours: at tau = 1 nothing moves
+    "SagNet": {"sag_w_adv": "0.1 in 10^U(-2, 1)"},
+    "UPGrad": ROUNDS,
+    "VREx": {"vrex_lambda": "10.0 in 10^U(-1, 5)", "vrex_penalty_anneal_iters": "500 in int 10^U(0, 4)"},
+}
+
+
+def value(default, space):
+    return f"{default} in {space}" if space else str(default)
+
+
+@pytest.mark.parametrize("name", all_algorithms())
+def test_a_method_is_searched_as_published(name):
+    found = {}
+    for field in fields(all_algorithms()[name]):
+        space, large = field.metadata["space"], field.metadata["large"]
+        texts = [value(field.default, space)] + ([f"large {value(large.default, large.space)}"] if large else [])
+        if space or large:
+            found[field.metadata["draw_as"] or field.name] = ", ".join(texts)
+    assert found == KNOWN[name]

@@ -1,0 +1,35 @@
+"""Defaults and search spaces of modifiers, under the names that draws are seeded with."""
+
+import pytest
+
+from pogm.core.hyper import fields
+from pogm.modifiers import all_modifiers
+
+KNOWN = {
+    "Augment": {"operations": "2", "magnitude": "9", "degrees": "10.0", "shift": "0.1"},
+    "CIRL": {
+        "cirl_lambda": "5.0 in 10^U(-1, 1)",
+        "cirl_mask_ratio": "60 in {50, 60, 80}",
+        "ramp_steps": "500",  # a tenth of 5001
+        "warmup_steps": "600",  # 6 of 50 epochs
+        "masker_width": "4",
+    },
+    "ITTA": {"alpha": "0.1", "adaptation": "1e-06", "adapts": "True"},
+    "MixStyle": {
+        "mixstyle_p": "0.5 in {0.25, 0.5}",
+        "mixstyle_alpha": "0.1 in {0.1, 0.2, 0.3}",
+        "blocks": "2, large 3",
+    },
+    "Mixup": {"mixup_alpha": "0.2 in 10^U(-1, 1)"},
+    "SWAD": {"converge": "3", "tolerate": "6", "tolerance": "0.3", "compat": "False"},
+}
+
+
+@pytest.mark.parametrize("name", all_modifiers())
+def test_a_modifier_has_the_published_values(name):
+    found = {}
+    for field in fields(all_modifiers()[name]):
+        space, large = field.metadata["space"], field.metadata["large"]
+        text = f"{field.default} in {space}" if space else str(field.default)
+        found[field.metadata["draw_as"] or field.name] = f"{text}, large {large.default}" if large else text
+    assert found == KNOWN[name]
