@@ -75,7 +75,7 @@ def ours(table: Table, rows: Rows, device: torch.device, stream: Streamed | None
     state = State({}, {}, {}, {}, step, key)
 
     def minibatch() -> Tensor:
-        x = draw(table, rows, random.fold(random.fold(key, 0), step), BATCH, transform, torch.float32).x
+        x = draw(table, rows.train, random.fold(random.fold(key, 0), step), BATCH, transform, torch.float32).x
         step.add_(1)
         return x
 

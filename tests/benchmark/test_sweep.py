@@ -123,8 +123,8 @@ def test_only_what_is_left_is_run(tmp_path):
         return (Outcome(t) for t in trials)
 
     with locked(running):
-        outcomes = list(carry_out(SMALL, tmp_path, Settings(), pretend))
-        list(carry_out(SMALL, tmp_path, Settings(), pretend, retry_failed=True))
+        outcomes = list(carry_out(SMALL.plan(), tmp_path, Settings(), pretend))
+        list(carry_out(SMALL.plan(), tmp_path, Settings(), pretend, retry_failed=True))
     assert {o.trial.id for o in outcomes} == {t.id for t in plan}
     assert [o.error for o in outcomes if o.error] == ["out of luck"]
     assert given[0] == [t.id for t in plan[3:]]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from itertools import chain
 
 import pytest
 from support import needs_gpu, trial
@@ -13,15 +14,23 @@ from pogm.benchmark.run import Settings, run
 from pogm.benchmark.together import groups_of, run_together
 from pogm.core.errors import StoppedError
 from pogm.engine.session import Engine
+from pogm.probes import Probe
 
-FOUR = [trial(POGM(), precision="fp64", seed=s, test_domains=(d,)) for s in (0, 1) for d in (0, 5)]
+PROBE = Probe(every=4, lag=4, target=True)
+FOUR = [trial(POGM(), precision="fp64", seed=s, test_domains=(d,), probe=PROBE) for s in (0, 1) for d in (0, 5)]
 
 
 def numbers(folder, one):
     """What a run recorded that does not depend on the clock."""
     (found,) = read_runs(folder / one.id)
     assert found.status == "done"
-    return [[r["step"], *r["accuracy"]["in"], *r["accuracy"]["out"], r["metrics"]["loss"]] for r in found.records]
+    return [
+        [
+            *(r["step"], *r["accuracy"]["in"], *r["accuracy"]["out"], r["metrics"]["loss"]),
+            *(*r["rounds"]["round"], *chain(*r["rounds"]["angle"]), *r["rounds"]["magnitude"]),
+        ]
+        for r in found.records
+    ]
 
 
 def measured(folder, one):

@@ -11,11 +11,12 @@ from pogm.benchmark.trial import Trial, differences
 from pogm.core.errors import UsageError
 from pogm.core.files import canonical_json
 from pogm.datasets.rotated_digits import RotatedDigits
+from pogm.probes import Probe
 
 
 @pytest.mark.parametrize("name", all_algorithms())
 def test_every_trial_comes_back_from_json_the_same(name):
-    one = trial(all_algorithms()[name](), modifiers=(Mixup(alpha=0.3),), seed=7)
+    one = trial(all_algorithms()[name](), modifiers=(Mixup(alpha=0.3),), seed=7, probe=Probe(every=5, target=True))
     again = Trial.from_json(json.loads(canonical_json(one.to_json())))
     assert again == one
     assert again.id == one.id
@@ -25,7 +26,8 @@ def test_the_id_depends_on_what_is_computed_and_on_nothing_else():
     first = trial(POGM(kappa=0.5))
     assert first.id == trial(POGM()).id
     others = [trial(POGM(kappa=0.1)), trial(POGM(), seed=1), trial(POGM(), modifiers=(Mixup(),)), trial(ERM())]
-    assert len({first.id, *(other.id for other in others)}) == 5
+    others.append(trial(POGM(), probe=Probe(every=1)))
+    assert len({first.id, *(other.id for other in others)}) == 6
     assert first.id.isalnum()  # a folder's name, whatever the trial's parts are called
 
 
@@ -55,7 +57,6 @@ def test_the_label_is_the_row_of_a_table():
         (ERM(), {"seed": -1}, "seed to be a whole number from 0"),
         (ERM(), {"seed": 2**63}, "seed to be a whole number"),
         (ERM(), {"hparams_seed": None}, "hparams_seed to be a whole number"),
-        (ERM(), {"probe_every": -1}, "probe_every to be a whole number from 0"),
         (ERM(), {"precision": "fp23"}, "a precision out of .*found 'fp23'. Did you mean 'fp32'?"),
     ],
 )
@@ -89,6 +90,10 @@ def test_one_training_domain_is_enough_where_the_method_allows_it():
         ("training.lr", [], "SmallDigits.lr"),
         ("test_domains", ["0"], "test domains"),
         ("test_domains", "0", "test_domains of a trial to be of type list"),
+        ("probe", 10, "probe of a trial to be of type dict"),
+        ("probe.every", 3, "a lag of whole 3 rounds"),
+        ("probe.every", "1", 'probe.every is "1" there and 1 here'),
+        ("probe.evry", 1, "Did you mean 'every'?"),
         ("sede", 0, "a field of a trial .*Did you mean 'seed'?"),
     ],
 )

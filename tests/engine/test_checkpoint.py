@@ -15,11 +15,12 @@ from pogm.core.errors import IntegrityError
 from pogm.engine.checkpoint import CheckpointWarning, load, save
 from pogm.engine.session import Engine, Session
 from pogm.engine.steps import Progress
+from pogm.probes import Probe
 
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return Session([trial(POGM(), probe_every=1).task(None)], Engine())
+    return Session([trial(POGM(), probe=Probe(every=1, target=True, divergence=True)).task(None)], Engine())
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ def table_of(domains, _device):
 
 
 def draw(table, rows, key, batch_size, dtype):
-    return draw_with(table, rows, key, batch_size, Pixels((1, 1, 1)), dtype)
+    return draw_with(table, rows.train, key, batch_size, Pixels((1, 1, 1)), dtype)
 
 
 def made():
@@ -82,7 +82,7 @@ def test_balanced_draws_give_every_class_of_a_domain_the_same_share():
     domains = [Domain(torch.zeros(len(label), 1, 1, 1, dtype=torch.uint8), label) for label in labels]
     for balanced, first, second in ((True, [0.5, 0, 0.5], [1 / 3] * 3), (False, [0.9, 0, 0.1], [0.05, 0.15, 0.8])):
         rows, _ = rows_of(domains, (2,), trial_seed=0, device="cpu", class_balanced=balanced)
-        drawn = facts(domains)[0][chosen(rows, random.key(1), 60_000)]
+        drawn = facts(domains)[0][chosen(rows.train, random.key(1), 60_000)]
         for found, expected in zip(drawn, (first, second), strict=True):
             shares = found.bincount(minlength=3) / found.numel()
             assert (shares - torch.tensor(expected)).abs().max() < (0.01 if balanced else 0.04)
@@ -92,8 +92,17 @@ def test_balanced_draws_are_of_the_training_parts_and_reach_every_image():
     domains = [Domain(d.images, d.labels // 7) for d in made()]
     rows, segments = rows_of(domains, (1,), trial_seed=3, device="cpu", class_balanced=True)
     parts = rows.evaluate.split(segments)
-    drawn = chosen(rows, random.key(0), 20_000)
+    drawn = chosen(rows.train, random.key(0), 20_000)
     for k, domain in enumerate((0, 2)):
+        assert set(drawn[k].tolist()) == set(parts[2 * domain].tolist())
+
+
+def test_held_out_domains_have_rows_of_their_own_for_those_who_measure_them():
+    domains = made()
+    rows, segments = rows_of(domains, (2, 0), trial_seed=0, device="cpu")
+    parts = rows.evaluate.split(segments)
+    drawn = chosen(rows.held_out, random.key(0), 5000)
+    for k, domain in enumerate((2, 0)):
         assert set(drawn[k].tolist()) == set(parts[2 * domain].tolist())
 
 

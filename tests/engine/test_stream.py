@@ -11,6 +11,7 @@ from pogm.core.state import Purpose
 from pogm.engine.session import Engine, Session
 from pogm.engine.store import Resident, fits
 from pogm.engine.stream import Streamed
+from pogm.probes import Probe
 
 
 def sessions(algorithm, device="cpu", **options):
@@ -22,15 +23,17 @@ def same(resident, streamed):
     assert isinstance(streamed.setting.table.images, Streamed)
     assert isinstance(resident.setting.table.images, Resident)
     for _ in range(4):
-        resident.step()
-        streamed.step()
+        resident.step(probing=True)
+        streamed.step(probing=True)
     assert_close(streamed.progress, resident.progress, 0)
     assert streamed.accuracies() == resident.accuracies()
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=3)])
-def test_a_streamed_run_is_the_resident_run(algorithm):
-    same(*sessions(algorithm))
+@pytest.mark.parametrize("probe", [Probe(), Probe(every=1), Probe(every=1, target=True)])
+def test_a_streamed_run_is_the_resident_run(algorithm, probe):
+    """Measured or not, with images of held-out domains or without."""
+    same(*sessions(algorithm, probe=probe))
 
 
 def test_the_window_holds_the_rows_that_the_device_draws():
@@ -42,8 +45,8 @@ def test_the_window_holds_the_rows_that_the_device_draws():
         store.prepare(state)
         for turn in range(2):
             key = state.random_key(Purpose.DATA, 2 * number + turn)
-            share = random.uniform(key, (rows.train.shape[0], store.batch_size))
-            expected = rows.train.gather(1, (share * rows.sizes).long())
+            share = random.uniform(key, (rows.train.rows.shape[0], store.batch_size))
+            expected = rows.train.rows.gather(1, (share * rows.train.sizes).long())
             assert torch.equal(store.take(expected, turn), resident.setting.table.images.images[expected])
         streamed.step()
 
@@ -79,7 +82,7 @@ def test_on_a_cpu_everything_fits():
 @needs_gpu
 @pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=3)])
 def test_on_a_gpu_too_captured_or_not(algorithm):
-    same(*sessions(algorithm, "cuda"))
+    same(*sessions(algorithm, "cuda", probe=Probe(every=1, target=True)))
     run = trial(algorithm)
     plain = [Session([run.task(None)], Engine("cuda", images=i, capture=False)) for i in ("resident", "streamed")]
     same(*plain)

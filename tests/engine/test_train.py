@@ -9,15 +9,17 @@ from support import assert_close, needs_gpu, trial
 from pogm import ERM, POGM, Fishr, Mixup
 from pogm.core import trees
 from pogm.core.errors import UsageError
-from pogm.engine.evaluate import evaluating
+from pogm.core.modes import evaluating
 from pogm.engine.session import Engine, Session
 from pogm.engine.train import Schedule, train
+from pogm.probes import Probe
 
 
 def test_evaluations_come_after_the_first_step_regularly_and_after_the_last():
     assert Schedule(5001, 300).points() == [*range(0, 4801, 300), 5000]
     assert Schedule(1, 10).points() == [0]
     assert Schedule(11, 5).points() == [0, 5, 10]
+    assert Schedule(11, 5).rounds(minibatches=3) == [0, 2, 3], "a round that is not whole waits"
 
 
 def test_a_round_of_several_minibatches_counts_them_all():
@@ -96,7 +98,7 @@ def test_a_stop_ends_the_loop_between_two_steps():
         ({"algorithm": ERM()}, "POGM"),
         ({"training": dataclasses.replace(trial(ERM()).training, batch_size=8)}, "SmallDigits.batch_size"),
         ({"precision": "fp64"}, "precision"),
-        ({"probe_every": 3}, "probe"),
+        ({"probe": Probe(every=5)}, "probe"),
         ({"modifiers": (Mixup(),)}, "Mixup"),
         ({"test_domains": (0, 1)}, "held out"),
     ],

@@ -4,6 +4,7 @@ from pogm.algorithms import algorithm_class
 from pogm.benchmark.trial import Trial
 from pogm.datasets import dataset_class
 from pogm.datasets.splits import seed_hash
+from pogm.probes import Probe
 
 DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = {
@@ -37,7 +38,7 @@ def plan(seeds: int = SEEDS) -> list[Trial]:
                         seed=number,
                         data_seed=number,
                         trial_seed=seed,
-                        probe_every=1,  # Adam's momentum makes angles at every tenth round look smaller than they are
+                        probe=Probe(every=1),  # of every tenth round, angles look smaller than they are
                     )
                     trials.append(trial)
     return trials

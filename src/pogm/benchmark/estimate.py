@@ -4,7 +4,7 @@ import resource
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -47,14 +47,14 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
 def _measured(trial: Trial, settings: Settings) -> tuple[float, float, float]:
     """Seconds per minibatch and per evaluation, and the memory in use."""
     settings.enter()
-    session = Session([replace(trial, probe_every=0).task(settings.data)], settings.engine)
-    for _ in range(2):  # the first steps compile, capture and allocate
-        session.step()
+    session = Session([trial.task(settings.data)], settings.engine)
+    for probing in (True, False):  # the first steps compile, capture and allocate
+        session.step(probing)
     session.accuracies()  # waits for the device
     began, rounds = time.monotonic(), 0
     while time.monotonic() - began < ENOUGH:
-        session.step()
         rounds += 1
+        session.step(trial.probe.measures(rounds))
     session.diverged()
     minibatch = (time.monotonic() - began) / (rounds * trial.algorithm.minibatches)
     began = time.monotonic()

@@ -13,6 +13,7 @@ from pogm.datasets import all_datasets, dataset_class
 from pogm.datasets.base import DomainDataset
 from pogm.datasets.folder import Folder
 from pogm.modifiers import modifier_class
+from pogm.probes import Probe
 
 
 def trial_of(
@@ -30,7 +31,7 @@ def trial_of(
     data_seed: int | None = None,
     trial_seed: int | None = None,
     precision: str = "fp32",
-    probe_every: int = 0,
+    probe: Probe | None = None,
 ) -> Trial:
     """The trial they describe. What is None is the dataset's, or the seed; ``settings`` are texts like "kappa=0.1"."""
     given = dataset_of(dataset, data)
@@ -56,7 +57,7 @@ def trial_of(
         data_seed=seed if data_seed is None else data_seed,
         trial_seed=seed if trial_seed is None else trial_seed,
         precision=precision,
-        probe_every=probe_every,
+        probe=probe or Probe(),
     )
 
 

@@ -181,10 +181,10 @@ def read_runs(*folders: Path | str) -> list[Run]:
         twin = by_id.get(run.id)
         if twin is None or (run.done, len(run.records)) > (twin.done, len(twin.records)):
             by_id[run.id] = run
-    return sorted(_told_apart(domainbed.told_apart(by_id.values())), key=_order)
+    return sorted(told_apart(domainbed.told_apart(by_id.values())), key=table_order)
 
 
-def _told_apart(runs: Iterable[Run]) -> list[Run]:
+def told_apart(runs: Iterable[Run]) -> list[Run]:
     """Folders of the same name with different images are different datasets: these get a piece of their content."""
     runs = list(runs)
     contents: dict[str, set[object]] = {}
@@ -199,7 +199,8 @@ def _with_content(run: Run) -> Run:
     return replace(run, trial={**run.trial, "dataset": {**dataset, "title": title}})
 
 
-def _order(run: Run) -> tuple[object, ...]:
+def table_order(run: Run) -> tuple[object, ...]:
+    """What runs are sorted by."""
     held_out = sorted(run.test_domains)
     return (
         run.dataset,

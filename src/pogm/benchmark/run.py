@@ -24,6 +24,8 @@ from pogm.engine.session import Engine, Session
 from pogm.engine.steps import Progress
 from pogm.engine.train import Evaluation, final, train
 from pogm.networks.weights import PLACE
+from pogm.trackers import check_trackers
+from pogm.trackers.tracking import Tracking
 
 RECORDS = "records.jsonl"
 
@@ -37,6 +39,10 @@ class Settings:
     threads: int = 1  # of a CPU; more are faster on large networks, and round differently
     checkpoint_seconds: float = 30.0  # between checkpoints, at least
     weights: Path | None = None  # the file of the network's first weights, or its folder
+    trackers: tuple[str, ...] = ()  # by name, such as tensorboard
+
+    def __post_init__(self) -> None:
+        check_trackers(self.trackers)
 
     def enter(self) -> None:
         """Let this process find what it needs."""
@@ -68,8 +74,8 @@ def run(
             check_owner(folder, trial)  # again: another run may have come before us
             remove_temporary(folder)
             describe(folder, trial, provenance(settings, session))  # from here on, the folder is ours
-            with failure_noted(folder), memory_explained(trial):
-                _train(trial, folder, settings, session, stopped, on_evaluation)
+            with failure_noted(folder), memory_explained(trial), Tracking(settings.trackers, folder) as tracking:
+                _train(trial, folder, settings, session, stopped, tracking, on_evaluation)
 
 
 def _train(
@@ -78,9 +84,12 @@ def _train(
     settings: Settings,
     session: Session,
     stopped: Stop,
+    tracking: Tracking,
     on_evaluation: Callable[[dict[str, Any]], None],
 ) -> None:
     after = _restore(folder, session, trial)
+    for before in read_records(folder / RECORDS):  # which trackers may have, or not
+        tracking.record(before)
     saved = time.monotonic()
     for evaluation in train(session, trial.schedule, after=after, stop=lambda: stopped.signal is not None):
         if evaluation is None:
@@ -88,6 +97,7 @@ def _train(
             raise stopped.error(folder)
         record = record_of(trial, session, evaluation)
         append_record(folder / RECORDS, record)
+        tracking.record(record)
         on_evaluation(record)
         after = evaluation.step
         if evaluation.diverged[0]:
@@ -99,6 +109,7 @@ def _train(
     for evaluation in final(session):
         record = record_of(trial, session, evaluation) | {FINAL: True}
         append_record(folder / RECORDS, record)
+        tracking.record(record)
         on_evaluation(record)
     write_whole(folder / "done", b"done\n")
 
@@ -161,6 +172,7 @@ def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int =
     _report_nonfinite(trial, metrics.get("nonfinite"), evaluation.step)
     trained = min(session.segments[::count])  # images in the smallest in part, as DomainBed counts epochs
     memory = torch.cuda.max_memory_allocated(session.device) / 2**30 if session.device.type == "cuda" else 0.0
+    measured = evaluation.rounds[row]
     return {
         "step": evaluation.step,
         "epoch": evaluation.step * trial.training.batch_size / trained,
@@ -169,6 +181,7 @@ def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int =
         "seconds_per_step": evaluation.seconds_per_step,
         "memory_gb": memory,
         "status": "diverged" if evaluation.diverged[row] else "ok",
+        **({} if measured is None else {"rounds": measured}),
     }
 
 

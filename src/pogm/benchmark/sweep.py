@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pogm.core.files import is_empty, is_locked, read_json, readable_json, write
 from pogm.datasets.base import DomainDataset
 from pogm.datasets.splits import seed_hash
 from pogm.modifiers import modifier_class
+from pogm.probes import Probe
 
 MODES = ("single", "full")
 STATES = ("done", "running", "interrupted", "failed", "waiting")
@@ -43,12 +44,13 @@ class Sweep:
     steps: int | None = None  # None: the dataset's
     evaluate_every: int | None = None
     precision: str = "fp32"
-    probe_every: int = 0
+    probe_every: int = 0  # rounds; 0 for never
 
     def __post_init__(self) -> None:
         for name in ("configurations", "trials"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
+        Probe.each(self.probe_every)  # refuses what is no number of rounds
         if self.mode not in MODES:
             raise unknown("a mode", self.mode, MODES)
         titles = tuple(dataset.title for dataset in self.datasets)
@@ -99,7 +101,7 @@ class Sweep:
             trial_seed=trial_seed,
             hparams_seed=hparams_seed,
             precision=self.precision,
-            probe_every=self.probe_every,
+            probe=Probe.each(self.probe_every),
         )
 
 
@@ -159,14 +161,14 @@ def status(sweep: Sweep, folder: Path) -> dict[tuple[str, str], Counter[str]]:
 
 
 def carry_out(
-    sweep: Sweep, folder: Path, settings: Settings, execute: Execute = run_all, retry_failed: bool = False
+    trials: Sequence[Trial], folder: Path, settings: Settings, execute: Execute = run_all, retry_failed: bool = False
 ) -> Iterator[Outcome]:
-    """Run what is waiting or was interrupted, and what failed if asked to; an outcome for every trial of the sweep.
+    """Run what is waiting or was interrupted, and what failed if asked to; an outcome for every trial.
 
     Finished runs are not computed again, and running ones belong to whoever runs them.
     """
     todo = []
-    for trial in sweep.plan():
+    for trial in trials:
         state = state_of(folder / trial.id)
         if state in ("waiting", "interrupted") or (state == "failed" and retry_failed):
             todo.append(trial)

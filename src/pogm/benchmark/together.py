@@ -15,6 +15,7 @@ from pogm.core.errors import InUseError
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.engine.session import Session
 from pogm.engine.train import final, train
+from pogm.trackers.tracking import Tracking
 
 SMALL = 64 * 64  # pixels of an image
 
@@ -67,12 +68,13 @@ def _taken(trial: Trial, folder: Path, held: ExitStack) -> bool:
 def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop) -> list[str | None]:
     folders = [root / trial.id for trial in trials]
     errors: list[str | None] = [None] * len(trials)
-    with memory_explained(trials[0]):
+    with memory_explained(trials[0]), ExitStack() as held:
         session = Session([trial.task(settings.data) for trial in trials], settings.engine)
         facts = provenance(settings, session)
         for trial, folder in zip(trials, folders, strict=True):
             remove_temporary(folder)
             describe(folder, trial, facts)
+        tracking = [held.enter_context(Tracking(settings.trackers, folder)) for folder in folders]
 
         after, saved = -1, time.monotonic()
         going = dict(enumerate(zip(trials, folders, strict=True)))
@@ -82,11 +84,14 @@ def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop)
                 raise stopped.error(root, many=True)
             after = evaluation.step
             for row, (trial, folder) in list(going.items()):
-                append_record(folder / RECORDS, record_of(trial, session, evaluation, row))
+                record = record_of(trial, session, evaluation, row)
+                append_record(folder / RECORDS, record)
+                tracking[row].record(record)
                 if evaluation.diverged[row]:
                     error = diverged(folder, after)
                     note_failure(folder, error)
                     errors[row] = str(error)
+                    tracking[row].end("diverged")
                     del going[row]
             if not going:
                 break
@@ -97,8 +102,11 @@ def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop)
         ends = final(session)
         for row, (trial, folder) in going.items():
             if ends:
-                append_record(folder / RECORDS, record_of(trial, session, ends[row]) | {FINAL: True})
+                record = record_of(trial, session, ends[row]) | {FINAL: True}
+                append_record(folder / RECORDS, record)
+                tracking[row].record(record)
             write_whole(folder / "done", b"done\n")
+            tracking[row].end("done")
     return errors
 
 

@@ -18,7 +18,7 @@ from pogm.engine.task import Task
 from pogm.engine.train import Schedule
 from pogm.modifiers import Modifier, modifier_class
 from pogm.networks import check_network
-from pogm.probes.angle import AngleProbe
+from pogm.probes import Probe
 
 LIMITS = {
     "steps": (1, 10**8),
@@ -27,13 +27,13 @@ LIMITS = {
     "data_seed": (0, 2**63 - 1),
     "trial_seed": (0, 2**63 - 1),
     "hparams_seed": (0, 2**63 - 1),
-    "probe_every": (0, 10**8),
 }
 JSON_TYPES = {  # of the fields that are not whole numbers
     "precision": str,
     "dataset": dict,
     "algorithm": dict,
     "training": dict,
+    "probe": dict,
     "modifiers": list,
     "test_domains": list,
 }
@@ -56,7 +56,7 @@ class Trial:
     trial_seed: int = 0  # of the split into training and validation images
     hparams_seed: int = 0  # which draw of the search this is; 0 for the defaults
     precision: str = "fp32"
-    probe_every: int = 0  # rounds between measurements of the domains' angles; 0 for none
+    probe: Probe = Probe()  # noqa: RUF009  (frozen)
 
     def __post_init__(self) -> None:
         domains = self.dataset.domains
@@ -114,6 +114,7 @@ class Trial:
             "algorithm": _named(self.algorithm),
             "modifiers": [_named(modifier) for modifier in self.modifiers],
             "training": dataclasses.asdict(self.training),
+            "probe": dataclasses.asdict(self.probe),
             "test_domains": list(self.test_domains),
         }
 
@@ -140,6 +141,7 @@ class Trial:
                 "algorithm": _made(algorithm_class, values["algorithm"]),
                 "modifiers": tuple(_made(modifier_class, modifier) for modifier in values["modifiers"]),
                 "training": changed(dataset.training, values["training"]),
+                "probe": changed(Probe(), values["probe"]),
                 "test_domains": tuple(values["test_domains"]),
             }
         )
@@ -158,7 +160,8 @@ class Trial:
             seed=self.seed,
             trial_seed=self.trial_seed,
             modifiers=self.modifiers,
-            probe=AngleProbe(self.probe_every) if self.probe_every else None,
+            probe=self.probe,
+            room=self.probe.room(self.schedule.rounds(self.algorithm.minibatches)),
             precision=self.precision,
         )
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from pogm.core.faults import fault_point
 
 TEMPORARY = ".part"
 LOCK = "lock"
+TRIES = 10  # to lock a folder: whoever looks whether it is locked (`is_locked`) holds it for an instant
+LOOK_SECONDS = 0.01
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -120,14 +123,20 @@ def _key(name: str) -> str:
 def locked(folder: Path) -> Iterator[None]:
     """Own a folder while the block runs. The lock of a process that died is free by itself."""
     with open(folder / LOCK, "ab+", buffering=0) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            owner = file.read(1000).decode(errors="replace").strip() or "another process"
-            raise InUseError(
-                f"Expected to be alone in {folder}; found it in use by {owner}. Wait for it, or choose another folder."
-            ) from error
+        for tries_left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if tries_left:
+                    time.sleep(LOOK_SECONDS)
+                    continue
+                file.seek(0)
+                owner = file.read(1000).decode(errors="replace").strip() or "another process"
+                raise InUseError(
+                    f"Expected to be alone in {folder}; found it in use by {owner}. "
+                    "Wait for it, or choose another folder."
+                ) from error
         with suppress(OSError):  # on a full disk the lock holds without the name of its owner
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core import random
+from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.datasets.base import Domain
 from pogm.datasets.splits import split
@@ -14,7 +14,7 @@ from pogm.engine.store import Store
 from pogm.transforms.base import Transform
 
 SPLITS = ("in", "out")
-TRANSFORM, STRATA = -2, -3  # streams beside the numbers 0, 1, 2, ... of a minibatch's key
+TRANSFORM, STRATA, HELD_OUT = -2, -3, -4  # streams beside the numbers 0, 1, 2, ... of a minibatch's key
 
 
 class Table(NamedTuple):
@@ -25,13 +25,20 @@ class Table(NamedTuple):
     sizes: Tensor  # [N, 2]: height and width before all were made one size
 
 
-class Rows(NamedTuple):
-    """Which rows of the table a trial uses for what."""
+class Pool(NamedTuple):
+    """The rows of some domains that minibatches are drawn from."""
 
-    train: Tensor  # [K, longest in part of any domain]: rows of each training domain, filled up with its first
+    rows: Tensor  # [K, longest in part of any domain]: rows of each domain, filled up with its first
     starts: Tensor  # [K, S]: where each stratum begins; one for all, or one for every class
     sizes: Tensor  # [K, S]: how many rows it has
     strata: Tensor  # [K]: how many there are
+
+
+class Rows(NamedTuple):
+    """Which rows of the table a trial uses for what."""
+
+    train: Pool
+    held_out: Pool  # of the test domains, for a probe alone
     evaluate: Tensor  # [N]: rows of every domain and split, in the order of ``segments``
     trained: Tensor  # [N]: whether they are a training domain's
 
@@ -75,50 +82,58 @@ def rows_of(
         parts.append([start + part for part in split(len(domain.labels), number, trial_seed, name=names[number])])
         start += len(domain.labels)
 
-    trained, counts = [], []
-    for number, (inside, _) in enumerate(parts):
-        if number not in test_domains:
-            classes = domains[number].labels[inside - sum(len(d.labels) for d in domains[:number]) - offset]
-            by_class = class_balanced * classes  # all alike if it does not matter
-            trained.append(inside[by_class.argsort(stable=True)])
-            count = by_class.bincount()
-            counts.append(count[count > 0])
     longest = max(len(inside) for inside, _ in parts)  # of all domains, so that trials that hold out others match
     most = max(int(domain.labels.max()) + 1 for domain in domains) if class_balanced else 1  # strata, likewise
-    sizes = torch.stack([_filled(count, most, 0) for count in counts])
+    labels = torch.cat([domain.labels for domain in domains])
+
+    def pool(numbers: list[int]) -> Pool:
+        drawn, counts = [], []
+        for number in numbers:
+            inside = parts[number][0]
+            by_class = class_balanced * labels[inside - offset]  # all alike if it does not matter
+            drawn.append(inside[by_class.argsort(stable=True)])
+            count = by_class.bincount()
+            counts.append(count[count > 0])
+        sizes = torch.stack([_filled(count, most, 0) for count in counts])
+        return Pool(
+            rows=torch.stack([_filled(rows, longest, int(rows[0])) for rows in drawn]),
+            starts=sizes.cumsum(1) - sizes,
+            sizes=sizes,
+            strata=torch.tensor([len(count) for count in counts]),
+        )
+
     segments = [len(rows) for pair in parts for rows in pair]
     flags = [torch.full((2,), number not in test_domains) for number in range(len(domains))]
     rows = Rows(
-        train=torch.stack([_filled(rows, longest, int(rows[0])) for rows in trained]),
-        starts=sizes.cumsum(1) - sizes,
-        sizes=sizes,
-        strata=torch.tensor([len(count) for count in counts]),
+        train=pool([number for number in range(len(domains)) if number not in test_domains]),
+        held_out=pool(list(test_domains)),
         evaluate=torch.cat([rows for pair in parts for rows in pair]),
         trained=torch.cat(flags).repeat_interleave(torch.tensor(segments)),
     )
-    return Rows(*(part.to(device) for part in rows)), segments
+    placed: Rows = trees.map_leaves(lambda part: part.to(device), rows)
+    return placed, segments
 
 
 def _filled(numbers: Tensor, length: int, value: int) -> Tensor:
     return torch.nn.functional.pad(numbers, (0, length - len(numbers)), value=value)
 
 
-def chosen(rows: Rows, key: Tensor, batch_size: int) -> Tensor:
-    """The rows [K, B] of a key's minibatch: uniform in each training domain, or in each of its classes."""
-    share = random.uniform(key, (rows.train.shape[0], batch_size))  # [K, B]
+def chosen(pool: Pool, key: Tensor, batch_size: int) -> Tensor:
+    """The rows [K, B] of a key's minibatch: uniform in each domain, or in each of its classes."""
+    share = random.uniform(key, (pool.rows.shape[0], batch_size))  # [K, B]
     stratum = torch.zeros_like(share, dtype=torch.int64)
-    if rows.starts.shape[1] > 1:
+    if pool.starts.shape[1] > 1:
         which = random.uniform(random.fold(key, STRATA), share.shape)
-        stratum = (which * rows.strata[:, None]).long()
-    places = rows.starts.gather(1, stratum) + (share * rows.sizes.gather(1, stratum)).long()
-    return rows.train.gather(1, places)
+        stratum = (which * pool.strata[:, None]).long()
+    places = pool.starts.gather(1, stratum) + (share * pool.sizes.gather(1, stratum)).long()
+    return pool.rows.gather(1, places)
 
 
 def draw(
-    table: Table, rows: Rows, key: Tensor, batch_size: int, transform: Transform, dtype: torch.dtype, turn: int = 0
+    table: Table, pool: Pool, key: Tensor, batch_size: int, transform: Transform, dtype: torch.dtype, turn: int = 0
 ) -> Batch:
-    """The minibatch of a key: B rows of each training domain, with replacement; number ``turn`` of its round."""
-    these = chosen(rows, key, batch_size)
+    """The minibatch of a key: B rows of each domain, with replacement; number ``turn`` of its round."""
+    these = chosen(pool, key, batch_size)
     images = table.images.take(these, turn)
     x = transform.for_training(images, table.sizes[these], random.fold(key, TRANSFORM), dtype)
     return Batch(x, table.labels[these])

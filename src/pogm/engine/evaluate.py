@@ -1,12 +1,11 @@
 """The accuracy on every domain and split, and the validation loss, in large batches."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pogm.core import random
 from pogm.core.state import Purpose, State
@@ -74,16 +73,3 @@ def _known(parts: Sequence[Tensor]) -> list[Tensor | bool]:
     """One answer for a pass whose images all have the same: most of them, since domains come one after the other."""
     least, most = (torch.stack(ends).tolist() for ends in ([p.all() for p in parts], [p.any() for p in parts]))
     return [low if low == high else part for low, high, part in zip(least, most, parts, strict=True)]
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """The network in evaluation mode, and without gradients, for a while."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

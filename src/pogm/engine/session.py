@@ -11,18 +11,21 @@ from torch.func import vmap
 from pogm.core import trees
 from pogm.core.errors import UsageError, unknown
 from pogm.core.model import Network
+from pogm.core.modes import evaluating
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.trees import Params, Tree
 from pogm.datasets.base import Domain
 from pogm.engine.capture import Captured
 from pogm.engine.data import Rows, Table, facts, joined, rows_of
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
-from pogm.engine.evaluate import accuracies, evaluating, validation_loss
+from pogm.engine.evaluate import accuracies, validation_loss
 from pogm.engine.steps import Progress, Rates, Setting, Step, batched, floats_of, single, with_floats
 from pogm.engine.store import Resident, fits
 from pogm.engine.stream import Streamed
 from pogm.engine.task import Task
 from pogm.modifiers.base import Modifier
+from pogm.probes import buffer
+from pogm.probes.probe import Rounds
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 DOMAINS = ("auto", "loop", "vmap")
@@ -77,7 +80,7 @@ class Session:
         table, self.stream = self._table(domains, rows, engine)
         settings = [self._setting(task, engine, table, dtype) for task in tasks]
         starts = [
-            setting.start(_params(network), _buffers(network), task.seed)
+            setting.start(_params(network), _buffers(network), task.seed, len(task.test_domains))
             for setting, network, task in zip(settings, networks, tasks, strict=True)
         ]
         self.setting = settings[0]
@@ -98,7 +101,8 @@ class Session:
                 f"{images.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Train them apart."
             )
         task = self.tasks[0]
-        stream = Streamed(images, rows[0], task.training.batch_size, task.algorithm.minibatches, self.device)
+        size, turns, target = task.training.batch_size, task.algorithm.minibatches, task.probe.target
+        stream = Streamed(images, rows[0], size, turns, self.device, held_out=target)
         return Table(stream, labels, sizes), stream
 
     def _setting(self, task: Task, engine: Engine, table: Table, dtype: torch.dtype) -> Setting:
@@ -117,9 +121,17 @@ class Session:
             live=live_buffers(self.network),
         )
         Modifier.ending(task.modifiers)  # at most one has the last word: better said before a run than after it
-        batch_size = task.training.batch_size
         return Setting(
-            task.algorithm, task.modifiers, rates, problem, table, task.transform, batch_size, task.probe, dtype
+            algorithm=task.algorithm,
+            modifiers=task.modifiers,
+            rates=rates,
+            problem=problem,
+            table=table,
+            transform=task.transform,
+            batch_size=task.training.batch_size,
+            probe=task.probe,
+            room=task.room,
+            dtype=dtype,
         )
 
     def step(self, probing: bool = False) -> None:
@@ -184,6 +196,17 @@ class Session:
         self.progress = self.progress._replace(totals=trees.map_leaves(torch.zeros_like, self.progress.totals))
         rows = range(len(self.tasks)) if self.together else [...]
         return [{name: value[row].tolist() for name, value in means.items()} for row in rows]
+
+    def fetch_rounds(self) -> list[Rounds | None]:
+        """Of every task: what the probe has measured since the last fetch, round by round; None if there is none."""
+        probe, kept = self.setting.probe, self.progress.probe
+        if not kept:
+            return [None] * len(self.tasks)
+        self.progress = self.progress._replace(probe=kept | {"rounds": buffer.emptied(kept["rounds"])})
+        here = trees.map_leaves(torch.Tensor.cpu, kept["rounds"])
+        if not self.together:
+            return [probe.read(here)]
+        return [probe.read(trees.index(here, row)) for row in range(len(self.tasks))]
 
     def diverged(self) -> list[bool]:
         """Of every task: whether its weights have left the finite numbers."""

@@ -12,15 +12,17 @@ from torch.func import vmap
 
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
+from pogm.core.batch import Batch
 from pogm.core.hyper import fields
 from pogm.core.model import Model
 from pogm.core.optim import Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Tree
-from pogm.engine.data import Rows, Table, draw
+from pogm.engine.data import HELD_OUT, Pool, Rows, Table, draw
 from pogm.modifiers.base import Modifier, Predictor
-from pogm.probes.angle import AngleProbe
+from pogm.probes import Probe
+from pogm.probes.round import Round
 from pogm.transforms.base import Transform
 
 
@@ -29,7 +31,7 @@ class Progress(NamedTuple):
 
     state: State
     modifiers: Tree  # what each keeps, by its place
-    probe: Tree
+    probe: Tree  # what it keeps, and what it measured since the last evaluation
     totals: dict[str, dict[str, Tensor]]  # of each metric since the last evaluation: sum and count
 
 
@@ -51,15 +53,16 @@ class Setting:
     table: Table
     transform: Transform
     batch_size: int
-    probe: AngleProbe | None = None
+    probe: Probe = Probe()  # noqa: RUF009  (frozen)
+    room: int = 0  # for measurements, in rounds
     dtype: torch.dtype = torch.float32
 
-    def start(self, params: Tree, buffers: Tree, seed: int) -> Progress:
-        """The progress before the first round."""
+    def start(self, params: Tree, buffers: Tree, seed: int, held_out: int) -> Progress:
+        """The progress before the first round; so many domains are held out."""
         key = random.key(seed, self.table.labels.device)
         state = self.algorithm.start(params, buffers, key, self.problem)
         kept = {str(place): modifier.start(state, self.problem) for place, modifier in enumerate(self.modifiers)}
-        memory = self.probe.start(state, self.problem) if self.probe else {}
+        memory = self.probe.start(self.algorithm, state, self.problem, held_out, self.room)
         return Progress(state, kept, memory, {})
 
     @property
@@ -81,28 +84,33 @@ class Setting:
         return {str(place): modifier.observe(kept[str(place)], loss, step) for place, modifier in places}
 
     def round(self, progress: Progress, rows: Rows, probing: bool = False) -> Progress:
-        """Draw minibatches, modify them, step, add up what was reported."""
+        """Draw minibatches, modify them, step, add up what was reported; measure, if it is time to."""
         before = progress.state
-        count = self.algorithm.minibatches
-        batches = []
-        for turn in range(count):
-            number = before.step * count + turn
-            key = before.random_key(Purpose.DATA, number)
-            batch = draw(self.table, rows, key, self.batch_size, self.transform, self.dtype, turn)
-            for place, modifier in enumerate(self.modifiers):
-                key = random.fold(before.random_key(Purpose.MODIFIER, number), place)
-                batch = modifier.batch(batch, key, self.problem.num_classes)
-            batches.append(batch)
-
+        batches = self.batches(before, rows.train)
         state, metrics = self.algorithm.step(before, batches, self.problem)
         kept = dict(progress.modifiers)
         for place, modifier in enumerate(self.modifiers):
             kept[str(place)], state = modifier.after(kept[str(place)], state, batches, self.problem)
-        memory = progress.probe
-        if probing and self.probe and "angle" not in metrics:
-            memory, measured = self.probe.measure(memory, before, state, batches, self.problem)
-            metrics = metrics | measured
+        memory = self.probe.followed(progress.probe, before)
+        if probing and self.probe.every:
+            held_out = self.batches(before, rows.held_out, held_out=True) if self.probe.target else []
+            memory = self.probe.measured(memory, Round(self.algorithm, self.problem, before, state, batches, held_out))
         return Progress(state, kept, memory, added(progress.totals, metrics))
+
+    def batches(self, state: State, pool: Pool, held_out: bool = False) -> list[Batch]:
+        """The minibatches of a state's next round, modified; those of held-out domains have keys of their own."""
+        made = []
+        count = self.algorithm.minibatches
+        for turn in range(count):
+            number = state.step * count + turn
+            key, change = state.random_key(Purpose.DATA, number), state.random_key(Purpose.MODIFIER, number)
+            if held_out:
+                key, change, turn = random.fold(key, HELD_OUT), random.fold(change, HELD_OUT), count + turn
+            batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn)
+            for place, modifier in enumerate(self.modifiers):
+                batch = modifier.batch(batch, random.fold(change, place), self.problem.num_classes)
+            made.append(batch)
+        return made
 
 
 def added(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, dict[str, Tensor]]:

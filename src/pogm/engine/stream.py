@@ -9,19 +9,30 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from pogm.core import random, trees
 from pogm.core.state import Purpose, State
-from pogm.engine.data import Rows, chosen
+from pogm.engine.data import HELD_OUT, Rows, chosen
 
 
 class Streamed:
-    """A window on the device with the images of one round, filled before the round begins."""
+    """A window on the device with the images of one round, filled before the round begins.
 
-    def __init__(self, images: Tensor, rows: Rows, batch_size: int, turns: int, device: torch.device):
+    With ``held_out``, there is another one behind it, with images of the held-out domains for a probe.
+    """
+
+    def __init__(
+        self, images: Tensor, rows: Rows, batch_size: int, turns: int, device: torch.device, held_out: bool = False
+    ):
         self.images = images  # [N, channels, height, width] on the host, or in a mapped file
-        self.rows = Rows(*(part.cpu() for part in rows))
+        rows = trees.map_leaves(torch.Tensor.cpu, rows)
+        self.pools = [rows.train, rows.held_out] if held_out else [rows.train]
         self.batch_size, self.turns, self.device = batch_size, turns, device
-        domains = rows.train.shape[0]
-        self.window = torch.empty((turns, domains, batch_size, *images.shape[1:]), dtype=torch.uint8, device=device)
+        domains = [pool.rows.shape[0] for pool in self.pools]
+        shapes = [(turns, count, batch_size, *images.shape[1:]) for count in domains]
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        self.window = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        parts = torch.split(self.window, sizes)
+        self.views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]  # one for each pool
         self.staging = [_Staging(self.window.numel(), device) for _ in range(2)]
         self.helper = ThreadPoolExecutor(1, "images")
         self.state: State | None = None  # the one whose next round is being gathered
@@ -33,8 +44,9 @@ class Streamed:
         return self.images.shape
 
     def take(self, rows: Tensor, turn: int) -> Tensor:
-        """The window's images, which are those rows'."""
-        return self.window[turn]
+        """The window's images, which are those rows'; turns go on with those of the held-out domains."""
+        images: Tensor = self.views[turn // self.turns][turn % self.turns]
+        return images
 
     def prepare(self, state: State) -> None:
         """Fill the window for the next round of a state."""
@@ -42,7 +54,7 @@ class Streamed:
             self.round, self.key = int(state.step), state.key.cpu()
             self.coming = self.helper.submit(self._gather, state._replace(key=self.key), self.round)
         staged = self.coming.result()
-        self.window.copy_(staged.view(self.window.shape), non_blocking=True)
+        self.window.copy_(staged, non_blocking=True)
         self.staging[self.round % 2].sent()
 
     def follow(self, state: State) -> None:
@@ -52,7 +64,10 @@ class Streamed:
 
     def _gather(self, state: State, number: int) -> Tensor:
         keys = [state.random_key(Purpose.DATA, number * self.turns + turn) for turn in range(self.turns)]
-        rows = torch.cat([chosen(self.rows, key, self.batch_size).flatten() for key in keys])
+        keys += [random.fold(key, HELD_OUT) for key in keys]
+        pools = [pool for pool in self.pools for _ in range(self.turns)]
+        drawn = [chosen(pool, key, self.batch_size) for pool, key in zip(pools, keys, strict=False)]
+        rows = torch.cat([these.flatten() for these in drawn])
         return self.staging[number % 2].gather(self.images, rows)
 
     def passes(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:

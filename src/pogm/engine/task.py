@@ -15,7 +15,7 @@ from pogm.datasets.splits import seed_hash
 from pogm.modifiers.base import Modifier
 from pogm.networks import build_features
 from pogm.networks.classifier import nonlinear
-from pogm.probes.angle import AngleProbe
+from pogm.probes import Probe
 from pogm.transforms.base import Transform
 
 
@@ -31,7 +31,8 @@ class Task:
     seed: int = 0  # of the weights and the minibatches
     trial_seed: int = 0  # of the split
     modifiers: tuple[Modifier, ...] = ()
-    probe: AngleProbe | None = None
+    probe: Probe = Probe()  # noqa: RUF009  (frozen)
+    room: int = 0  # the rounds it measures between two evaluations, at most
     precision: str = "fp32"
 
     @property
@@ -65,7 +66,7 @@ class Task:
 
     def shape(self) -> dict[str, Any]:
         """All that tasks must share to train as one: everything but floats, seeds and which domains are held out."""
-        shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
+        shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe, "room": self.room}
         for part in (self.algorithm, *self.modifiers, self.training):
             shape[type(part).__name__] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}

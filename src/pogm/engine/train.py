@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from pogm.core.faults import fault_point
 from pogm.engine.session import Session
+from pogm.probes.probe import Rounds, mean_angles
+
+Metrics = dict[str, float | list[float]]
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,10 @@ class Schedule:
         regular = list(range(0, self.steps, self.evaluate_every))
         return regular if regular[-1] == self.steps - 1 else [*regular, self.steps - 1]
 
+    def rounds(self, minibatches: int) -> list[int]:
+        """How many rounds of so many minibatches are whole at each of these points."""
+        return [(point + 1) // minibatches for point in self.points()]
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -27,9 +34,10 @@ class Evaluation:
 
     step: int
     accuracies: list[list[float]]
-    metrics: list[dict[str, float | list[float]]]
+    metrics: list[Metrics]
     diverged: list[bool]  # whether its weights have left the finite numbers
     seconds_per_step: float | None  # None where no minibatch was trained on since the last evaluation
+    rounds: list[Rounds | None]  # what a probe measured since the last evaluation; None without one
 
 
 def train(
@@ -41,15 +49,15 @@ def train(
     do not change, so the evaluation sees what a method that keeps copies would predict with.
     """
     minibatches = session.tasks[0].algorithm.minibatches
-    every = session.tasks[0].probe.every if session.tasks[0].probe else 0
+    probe = session.tasks[0].probe
     rounds = int(session.progress.state.step.reshape(-1)[0])
     for point in schedule.points():
         if point <= after:
             continue
         began, first = time.monotonic(), rounds
         while (rounds + 1) * minibatches <= point + 1:
-            session.step(probing=every > 0 and rounds % every == 0)
             rounds += 1
+            session.step(probing=probe.measures(rounds))
             fault_point("step")
             if stop():
                 yield None
@@ -57,15 +65,18 @@ def train(
         diverged = session.diverged()  # waits for the device: the clock below has seen all of the work
         seconds, trained = time.monotonic() - began, (rounds - first) * minibatches
         accuracies, metrics, observed = session.accuracies(), session.fetch_metrics(), session.observe(point)
+        measured = session.fetch_rounds()
+        angles: list[Metrics] = [{} if one is None else {"angle": mean_angles(one)} for one in measured]
         yield Evaluation(
             step=point,
             accuracies=accuracies,
-            metrics=[mine | more for mine, more in zip(metrics, observed, strict=True)],
+            metrics=[mine | more | probed for mine, more, probed in zip(metrics, observed, angles, strict=True)],
             diverged=diverged,
             seconds_per_step=seconds / trained if trained else None,
+            rounds=measured,
         )
 
 
 def final(session: Session) -> list[Evaluation]:
     """Of each trial: the evaluation that stands for its run, at a step of its own; none where no modifier has one."""
-    return [Evaluation(step, [accuracies], [{}], [False], None) for step, accuracies in session.final()]
+    return [Evaluation(step, [accuracies], [{}], [False], None, [None]) for step, accuracies in session.final()]

@@ -1,0 +1,143 @@
+"""What ``pogm measure`` does: train algorithms on the same data and seeds, and measure every round of them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pogm.benchmark.estimate import duration, estimates
+from pogm.benchmark.executors import run_all
+from pogm.benchmark.measure_table import measure_table, rounds_csv
+from pogm.benchmark.measures import measured
+from pogm.benchmark.options import trial_of
+from pogm.benchmark.plan import save_plan
+from pogm.benchmark.records import printable, read_runs
+from pogm.benchmark.run import Settings
+from pogm.benchmark.trial import Trial
+from pogm.core.errors import UsageError
+from pogm.core.files import write_whole
+from pogm.core.hyper import fields
+from pogm.driving import all_done, check_counts, chosen, prepare, settings_of
+from pogm.probes import Probe
+
+ROUNDS = "measures.csv"
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure, round by round, how an algorithm's steps agree with what each domain alone would do."""
+    settings = settings_of(options, [options.dataset])
+    trials = plan(options, settings)
+    if options.dry_run:
+        _show_costs(trials, settings, options)
+        return 0
+    prepare(trials, settings)
+    save_plan(trials, options.out)
+    done = all_done(run_all(trials, options.out, settings, options.workers), len(trials), options.out)
+    show(trials, options)
+    return 0 if done else 1
+
+
+def plan(options: argparse.Namespace, settings: Settings) -> list[Trial]:
+    """Every algorithm with every seed; a seed's data, first weights and minibatches are the same for all of them."""
+    check_counts(options, "seeds", "workers", "every")
+    if len(set(options.algorithms)) < len(options.algorithms):
+        raise UsageError(f"Expected each of --algorithms once; found {', '.join(options.algorithms)}. Leave one out.")
+    probe = Probe(
+        every=options.every,
+        lag=Probe.each(options.every).lag if options.lag is None else options.lag,
+        cyclic=options.cyclic,
+        target=options.target,
+        divergence=options.divergence,
+    )
+    trials = [
+        trial_of(
+            options.dataset,
+            algorithm,
+            options.test_domain or ["0"],
+            data=settings.data,
+            modifiers=options.modifiers,
+            settings=_meant_for(algorithm, options.algorithms, chosen(options)),
+            steps=options.steps,
+            evaluate_every=options.evaluate_every,
+            seed=seed,
+            precision=options.precision,
+            probe=probe,
+        )
+        for seed in range(options.seeds)
+        for algorithm in options.algorithms
+    ]
+    for trial in trials[: len(options.algorithms)]:
+        _mention_late_schedules(trial)
+    return trials
+
+
+def _meant_for(algorithm: str, algorithms: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """Of texts like "lr=0.001" and "POGM.kappa=0.1", those for all algorithms and those for this one."""
+    chosen = []
+    for text in settings:
+        owner, _, own = text.partition(".")
+        if owner not in algorithms:
+            chosen.append(text)
+        elif owner == algorithm:
+            chosen.append(own)
+    return chosen
+
+
+def _mention_late_schedules(trial: Trial) -> None:
+    name = type(trial.algorithm).__name__
+    for field in fields(trial.algorithm):
+        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
+            print(
+                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
+                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
+                f"{trial.steps // 3}",
+                file=sys.stderr,
+            )
+
+
+def _show_costs(trials: Sequence[Trial], settings: Settings, options: argparse.Namespace) -> None:
+    for trial in trials:
+        print(f"{trial.id}  {trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
+    plain = estimates([replace(trial, probe=Probe()) for trial in trials], settings)
+    at_once = options.workers if settings.engine.place().type == "cpu" else 1
+    total = 0.0
+    for with_it, without in zip(estimates(trials, settings), plain, strict=True):
+        more = with_it.seconds / without.seconds
+        print(f"{with_it.label}: {duration(with_it.seconds)}, {more:.1f} times as long as without measuring")
+        total += with_it.seconds
+    print(f"{len(trials)} runs, about {duration(total / at_once)} on {at_once} process{'es' * (at_once > 1)}.")
+
+
+def show(trials: Sequence[Trial], options: argparse.Namespace) -> None:
+    """Print the table of what was measured; write every round into a file."""
+    folders = [options.out / trial.id for trial in trials]
+    runs = {run.id: run for run in read_runs(*(folder for folder in folders if folder.is_dir()))}
+    done = [runs[trial.id] for trial in trials if trial.id in runs and runs[trial.id].done]
+    found = [(run, m) for run in done if (m := measured(run)) is not None]
+    if not found:
+        raise UsageError(
+            f"Expected a finished run with a measured round; found none in {options.out}. "
+            f"If they did not fail, measure more often than every {options.every} rounds, or train for longer."
+        )
+    first, run = trials[0], found[0][0]
+    held_out = ", ".join(printable(run.domains[i]) for i in first.test_domains)
+    how_often = "every round" if options.every == 1 else f"one round in {options.every}"
+    title = f"{printable(run.dataset)}, held out {held_out}; {how_often} measured"
+    table = measure_table(found, title, notes(first))
+    write_whole(options.out / ROUNDS, rounds_csv(found).encode())
+    print({"text": table.text, "csv": table.csv, "json": table.json}[options.format](), end="")
+    print(f"Every round: {options.out / ROUNDS}", file=sys.stderr)
+
+
+def notes(trial: Trial) -> list[str]:
+    """How it was measured, and what that costs."""
+    probe, K, T = trial.probe, len(trial.train_domains), len(trial.test_domains) * trial.probe.target
+    lag = f"since a snapshot renewed every {probe.lag} rounds" if probe.cyclic else f"τ = {probe.lag} rounds"
+    held_out = f" and {T} of held-out domains, whose labels the run never sees," if T else ""
+    every = "each round" if probe.every == 1 else f"one round in {probe.every}"
+    looks = f", and {K}² forward passes compare their predictions" * probe.divergence
+    cost = (
+        f"Cost: in {every}, {K} copies of the model{held_out} take the round's minibatches once more, one backward "
+        f"pass each{looks}. The run itself is the same to the last bit as without."
+    )
+    return [f"The lag is {lag}; mean over rounds in which a measurement is defined.", cost]
