@@ -1,0 +1,206 @@
+"""The report: every table, curve and angle of a set of runs, in one HTML file that needs nothing else."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pogm.benchmark.comparison import compare
+from pogm.benchmark.published import Source
+from pogm.benchmark.ranking import rankings
+from pogm.benchmark.records import Run
+from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
+from pogm.benchmark.tables import Table, averages_table, dataset_table, domains_of, labels_of
+from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
+from pogm.report.figure import Figure
+from pogm.report.inert import slug
+from pogm.report.markup import Exhibit, Html, details, grid, paragraph
+from pogm.report.page import Section, write_page
+from pogm.report.series import ACCURACY, ANGLE, angles, curves, small_charts
+
+READ_CURVES = """
+Each chart holds out one domain and follows the accuracy on it while the algorithms train on the others.
+Higher is better; where a line wobbles, the result depends on when training stops.
+"""
+
+READ_ANGLES = """
+The cosine between where a source domain alone would move the model (hᵢ) and where the algorithm moved it (h):
+at 1 they agree, below 0 the update works against that domain. An algorithm that is high in every chart serves
+all its domains at once. Runs that train on the domain, whichever other they hold out, are averaged first.
+"""
+
+
+def write_report(
+    runs: Iterable[Run],
+    path: Path | str = "report.html",
+    *,
+    command: str | None = None,
+    title: str = "Domain generalization report",
+    against: Source | None = None,
+) -> Path:
+    """Write the report and return its path; a folder gets a `report.html` inside.
+
+    With published results to hold against, those come beside ours.
+    """
+    runs = list(runs)
+    path = Path(path)
+    path = path / "report.html" if path.is_dir() else path
+    return write_page(path, title, sections_of(runs, against), command=command, facts=facts_of(runs))
+
+
+def sections_of(runs: Sequence[Run], against: Source | None = None) -> list[Section]:
+    """Everything there is to show of some runs; what was not measured is not there."""
+    if not runs:
+        return [Section("Runs", text="There are no runs here yet.")]
+    datasets, rounds = list(dict.fromkeys(run.dataset for run in runs)), rounds_of(runs)
+    return [
+        *([_averages(runs)] if len(datasets) > 1 else []),
+        *(_dataset(runs, name, rounds) for name in datasets),
+        *suits(runs, rounds),
+        *_beside(runs, against),
+        *_stopped(runs),
+        _trials(runs),
+    ]
+
+
+def facts_of(runs: Sequence[Run]) -> dict[str, str]:
+    """What a reader wants to know first."""
+    counts = Counter(run.status for run in runs)
+    statuses = ["done", *sorted(counts.keys() - {"done"})]
+    return {
+        "Runs": " · ".join(f"{counts[status]}\N{NO-BREAK SPACE}{status}" for status in statuses),
+        "Datasets": ", ".join(dict.fromkeys(run.dataset for run in runs)),
+        "Algorithms": ", ".join(labels_of(runs)),
+        "Trial seeds": ", ".join(str(seed) for seed in sorted({run.trial_seed for run in runs})),
+        "Made with": " · ".join(_provenance(runs)),
+    }
+
+
+def _provenance(runs: Iterable[Run]) -> list[str]:
+    """What the runs say they were made with; every value, where they differ."""
+    values: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for key, value in run.provenance.items():
+            if isinstance(value, str | int | float):
+                values.setdefault(key, {})[str(value)] = None
+    return [
+        f"{key} {', '.join(found)}" if len(found) <= 3 else f"{key}: {len(found)} different values"
+        for key, found in values.items()
+    ]
+
+
+def _averages(runs: Sequence[Run]) -> Section:
+    exhibits: list[Exhibit] = []
+    for selection in SELECTIONS:
+        table = averages_table(runs, selection)
+        if not table.empty:
+            exhibits += [table, _ranks(table)]
+    return Section("All datasets", (*exhibits,))
+
+
+def _ranks(table: Table) -> Html:
+    ranked = rankings(table)
+    if len(ranked) < 2:
+        return Html()
+    head = ("Algorithm", "Arithmetic mean", "Geometric mean", "Median")
+    rows = [(r.label, f"{r.arithmetic_mean:.2f}", f"{r.geometric_mean:.2f}", f"{r.median:g}") for r in ranked]
+    return details(f"Mean ranks over datasets (lower is better), {table.selection.title}", head, rows)
+
+
+def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
+    here = [run for run in runs if run.dataset == dataset]
+    exhibits: list[Exhibit] = []
+    chosen: list[tuple[str, Choice]] = []
+    for selection in SELECTIONS:
+        table = dataset_table(runs, dataset, selection)
+        if table.empty and selection is LEAVE_ONE_DOMAIN_OUT:
+            exhibits.append(paragraph(f"{selection.title} needs runs that hold out two domains: none here."))
+            continue
+        exhibits.append(table)
+        chosen += [(selection.name, choice) for choice in selection(here)]
+    exhibits += [_chosen(chosen, domains_of(here)), *figures_of(runs, dataset), *measurements(runs, dataset, rounds)]
+    return Section(dataset, (*exhibits,))
+
+
+def figures_of(runs: Sequence[Run], dataset: str) -> list[Figure]:
+    """Accuracy on what was held out, and the update's agreement with what was not; what there is of it."""
+    domains = domains_of(run for run in runs if run.dataset == dataset)
+    accuracies = {f"Held out: {name}": curves(runs, dataset, i) for i, name in enumerate(domains)}
+    measured = {"Mean over source domains": angles(runs, dataset)}
+    measured |= {f"Source domain: {name}": angles(runs, dataset, i) for i, name in enumerate(domains)}
+    name = slug(dataset).replace("-", "_")
+    return [
+        *small_charts(f"{name}_accuracy", "Accuracy on the unseen domain", accuracies, ACCURACY, READ_CURVES, 100.0),
+        *small_charts(
+            f"{name}_angle", "Agreement of the update with its source domains", measured, ANGLE, READ_ANGLES, 1.0
+        ),
+    ]
+
+
+def _beside(runs: Sequence[Run], source: Source | None) -> list[Section]:
+    if source is None:
+        return []
+    shown = (*compare(runs, source),) or (paragraph("They have nothing in common."),)
+    return [Section(f"Beside {source.title}", shown)]
+
+
+def _chosen(chosen: Iterable[tuple[str, Choice]], domains: Sequence[str]) -> Html:
+    rows = [
+        (
+            selection,
+            choice.label,
+            domains[choice.domain],
+            choice.trial_seed,
+            f"{100 * choice.accuracy:.1f}" if choice.accuracy is not None else f"X ({choice.reason})",
+            (choice.run or "")[:10],
+            "" if choice.step is None else choice.step,
+        )
+        for selection, choice in chosen
+    ]
+    head = ("Selection", "Algorithm", "Held out", "Trial seed", "Accuracy, %", "Run", "Step")
+    return details("Which runs and steps were chosen", head, rows)
+
+
+def _stopped(runs: Iterable[Run]) -> list[Section]:
+    rows = []
+    for run in runs:
+        if run.status != "done":
+            last = f"last record at step {run.records[-1]['step']}" if run.records else "no record"
+            why = run.failure or last
+            rows.append((run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, run.status, why))
+    head = ("Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Reason")
+    return [Section("Runs that did not finish", (grid(head, rows),))] if rows else []
+
+
+def _trials(runs: Sequence[Run]) -> Section:
+    rows = [
+        (
+            run.id[:10],
+            run.dataset,
+            run.label,
+            _held_out(run),
+            run.hparams_seed,
+            run.trial_seed,
+            run.status,
+            " · ".join(f"{name} {value}" for name, value in _settings(run.trial)),
+        )
+        for run in runs
+    ]
+    head = ("Run", "Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Settings")
+    return Section("Details", (details(f"All {len(runs)} trials and their hyperparameters", head, rows),))
+
+
+def _held_out(run: Run) -> str:
+    return ", ".join(run.domains[i] for i in sorted(run.test_domains))
+
+
+def _settings(trial: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Everything that was set, but for what the other columns say."""
+    for key, value in trial.items():
+        if key in ("dataset", "test_domains", "hparams_seed", "trial_seed"):
+            continue
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping):
+                prefix = "" if key == "training" else f"{part.get('name', key)}."
+                yield from ((f"{prefix}{name}", setting) for name, setting in part.items() if name != "name")
+            else:
+                yield key, part

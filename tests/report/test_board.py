@@ -1,0 +1,129 @@
+"""What the board shows of a folder of runs."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from run_folders import record, write_run, write_sweep
+
+from pogm.benchmark.records import append_record
+from pogm.core.files import locked
+from pogm.report.board import Board
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+class Tags(HTMLParser):
+    """The elements of a page and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.text = [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def at(step, value=0.5, **more):
+    return record(step, [value] * 3, [value] * 3, **more)
+
+
+def text(board):
+    return Tags(board.page()).text
+
+
+def test_an_empty_folder_says_so_and_fills(tmp_path):
+    board = Board(tmp_path)
+    assert "There are no runs here yet." in text(board)
+    write_run(tmp_path, [at(0)])
+    assert "All runs that have begun are done." in text(board)
+
+
+def test_counts_progress_and_time_left_while_it_runs(tmp_path):
+    write_run(tmp_path, [at(299)])
+    going = write_run(tmp_path, [at(149, seconds_per_step=1.0)], trial_seed=1, done=False)
+    write_run(tmp_path, [], trial_seed=2, done=False, failure="Traceback\n" + "\n".join(f"line {i}" for i in range(20)))
+    board = Board(tmp_path)
+    with locked(going):
+        page = board.page()
+    said = Tags(page).text
+    assert "75% of what has begun is done, about 2.5 min left." in said
+    assert re.findall(r"(\d+) (done|running|interrupted|failed|waiting)", said)[:5] == [
+        *[("1", "done"), ("1", "running"), ("0", "interrupted"), ("1", "failed"), ("0", "waiting")]
+    ]
+    assert "149 of 299" in said
+    assert "line 19" in said
+    assert "line 14" in said
+    assert "line 13" not in said
+    assert "75% of what has begun is done. Nothing is running." in text(board)
+
+
+def test_curves_of_runs_that_are_not_finished_grow(tmp_path):
+    folder = write_run(tmp_path, [at(0, 0.1), at(30, 0.2)], done=False)
+    board = Board(tmp_path)
+    assert "[30,20.0,0.0,1]" in board.page()
+    with locked(folder):
+        append_record(folder / "records.jsonl", at(60, 0.75))
+        page = board.page()
+    assert page.count("[60,75.0,0.0,1]") == 2  # among those that run, and as the algorithm's
+    assert "of finished runs" not in page
+    assert "as far as each of them is by now" in page
+
+
+def test_tables_are_of_finished_runs(tmp_path):
+    write_sweep(tmp_path, ("ERM", "POGM"), dataset="Digits", domains=("a", "b", "c"), seeds=2)
+    write_run(
+        tmp_path, [at(0, 0.987)], dataset="Digits", domains=("a", "b", "c"), label="ERM", trial_seed=7, done=False
+    )
+    page = Tags(Board(tmp_path).page())
+    assert "Training-domain validation" in page.text
+    assert "98.7 ±" not in page.text
+    assert [attrs["id"] for tag, attrs in page.found if tag == "section"] == ["progress", "digits"]
+
+
+def test_a_page_is_made_anew_only_when_something_has_changed(tmp_path):
+    folder = write_run(tmp_path, [at(0)], done=False)
+    board = Board(tmp_path)
+    first = board.page()
+    assert board.page() is first
+    with locked(folder):
+        assert board.page() is not first
+    (folder / "done").touch()
+    assert "All runs that have begun are done." in text(board)
+
+
+def test_runs_that_disagree_on_their_domains_are_an_error_on_the_page(tmp_path):
+    write_run(tmp_path, [at(0)])
+    write_run(tmp_path, [at(0)], domains=("A", "B", "D"), trial_seed=1)
+    write_run(tmp_path, [at(0)], dataset="Other")
+    said = text(Board(tmp_path))
+    assert "Expected runs that agree on the domains of a dataset" in said
+    assert "All runs that have begun are done." in said
+
+
+@pytest.mark.parametrize("state", ["done", "running", "failed"])
+def test_no_name_becomes_markup(tmp_path, state):
+    folder = write_run(
+        tmp_path / HOSTILE.replace("/", "_"),
+        [at(0)],
+        label=HOSTILE,
+        dataset=HOSTILE,
+        domains=(HOSTILE, "b", "c"),
+        done=state == "done",
+        failure=HOSTILE if state == "failed" else None,
+    )
+    board = Board(folder.parent)
+    if state == "running":
+        with locked(folder):
+            page = board.page()
+    else:
+        page = board.page()
+    tags = Tags(page)
+    assert "img" not in {tag for tag, _ in tags.found}
+    assert all("onerror" not in attrs for _, attrs in tags.found)
+    assert sum(tag == "script" and "type" not in attrs for tag, attrs in tags.found) == 1, "the page's own"
+    assert "alert(1)" in tags.text

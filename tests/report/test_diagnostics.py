@@ -1,0 +1,131 @@
+"""What was measured is shown as it was measured, what was not is not shown, and each is explained."""
+
+import re
+
+import pytest
+from html_pages import Page
+
+from pogm.benchmark.records import read_runs
+from pogm.report.diagnostics import DOTS, SUITS, measurements, rounds_of, suits
+from pogm.report.figure import Cloud
+from pogm.report.markup import Listing
+from pogm.report.runs import write_report
+
+ORTHOGONAL = [[1.0, 0.0], [0.0, 1.0]]
+OPPOSED = [[1.0, -0.5], [-0.5, 1.0]]
+
+
+def rounds(angles, *, first=1, gramian=ORTHOGONAL, **more):
+    """As a probe writes them, of two source domains."""
+    count = len(angles)
+    return {
+        "round": list(range(first, first + count)),
+        "angle": angles,
+        "difference": [[1.0, 3.0]] * count,
+        "layer_difference": [[2.0, 4.0]] * count,
+        "magnitude": [0.25] * count,
+        "invariant": [None] * count,
+        "gramian": [gramian] * count,
+    } | {name: [value] * count for name, value in more.items()}
+
+
+@pytest.fixture
+def measure(make_run, make_record, tmp_path):
+    """Write a run whose records hold these rounds, and read all there are."""
+
+    def make(*parts, **options):
+        records = [make_record(30 * i, [0.5] * 3, [0.5] * 3, rounds=part) for i, part in enumerate(parts)]
+        make_run(records, **options)
+        return read_runs(tmp_path)
+
+    return make
+
+
+def panel_named(figures, title):
+    (found,) = [panel for figure in figures for panel in figure.panels if panel.title.startswith(title)]
+    return found
+
+
+def points(panel, label="ERM"):
+    (mark,) = [mark for mark in panel.marks if mark.name == label]
+    return [(point.x, pytest.approx(point.y)) for point in mark.points]
+
+
+def test_a_measurement_is_the_mean_of_the_rounds_since_the_last_record_and_over_domains(measure):
+    runs = measure(rounds([[0.1, 0.3]]), rounds([[0.2, 0.4], [0.6, 0.8], [None, None]], first=2))
+    figures = measurements(runs, "Toy", rounds_of(runs))
+    assert points(panel_named(figures, "Average angle")) == [(0, 0.2), (30, 0.5)]
+    assert points(panel_named(figures, "Norm difference")) == [(0, 2.0), (30, 2.0)]
+    assert points(panel_named(figures, "Magnitude")) == [(0, 0.25), (30, 0.25)]
+
+
+def test_what_is_undefined_in_every_round_is_not_drawn(measure):
+    runs = measure(rounds([[0.1, 0.3]]))
+    titles = [panel.title for figure in measurements(runs, "Toy", rounds_of(runs)) for panel in figure.panels]
+    assert "Invariant angle" not in titles
+
+
+def test_angles_are_scattered_with_their_correlation_and_gap(measure):
+    runs = measure(rounds([[0.1, 0.3], [0.2, 0.4], [0.6, 0.8]]))
+    panel = panel_named(measurements(runs, "Toy", rounds_of(runs)), "ERM")
+    assert panel.title == "ERM: ρ = 1.00, gap 0.20"
+    assert panel.square
+    (cloud,) = [mark for mark in panel.marks if isinstance(mark, Cloud)]
+    assert {(point.x, point.y) for point in cloud.points} == {(0.1, 0.3), (0.2, 0.4), (0.6, 0.8)}
+
+
+def test_of_many_dots_some_are_drawn_and_the_notes_say_so(measure):
+    many = [[i / 2000, 0.5 - i / 2000] for i in range(DOTS + 100)]
+    runs = measure(rounds(many))
+    figure = measurements(runs, "Toy", rounds_of(runs))[-1]
+    (cloud,) = [mark for mark in figure.panels[0].marks if isinstance(mark, Cloud)]
+    assert len(cloud.points) == DOTS
+    assert f"Of up to {DOTS + 100} dots of an algorithm, {DOTS} are drawn" in " ".join(figure.notes)
+    assert figure.panels[0].title.startswith("ERM: ρ = −1.00")
+
+
+def test_conflicts_and_the_worst_case_are_those_of_the_gramian(measure):
+    runs = measure(rounds([[0.1, 0.3]] * 2), rounds([[0.1, 0.3]] * 4, gramian=OPPOSED, first=3))
+    (section,) = suits(runs, rounds_of(runs))
+    numbers, *figures = section.exhibits
+    by_name = {figure.name: figure for figure in figures}
+    assert points(by_name["suits_conflicts"].panels[0]) == [(0, 0.0), (30, 100.0)]
+    # h_1 and h_2 at right angles: d = 1.5 h_0 is the best in the ball, and 0.75 is what it is worth.
+    assert points(by_name["suits_worst"].panels[0])[0] == (0, 0.75)
+    assert isinstance(numbers, Listing)
+    assert numbers.rows[0][:3] == ("Toy", "ERM", "66.7")
+    assert numbers.rows[0][-1] == 1
+
+
+def test_the_hull_and_the_divergence_are_shown_where_they_were_asked_for(measure):
+    inside = [[1.0, 0.0, 0.5], [0.0, 1.0, 0.5], [0.5, 0.5, 0.5]]  # h_T is the mean of h_1 and h_2
+    runs = measure(rounds([[0.1, 0.3]]))
+    (section,) = suits(runs, rounds_of(runs))
+    assert {figure.name for figure in section.exhibits[1:]} == {"suits_conflicts", "suits_worst"}
+    asked = {"gramian": inside, "divergence": [[0.0, 0.2], [0.4, 0.0]]}
+    runs = measure(rounds([[0.1, 0.3]], **asked), label="POGM", test_domains=[2])
+    (section,) = suits(runs, rounds_of(runs))
+    by_name = {figure.name: figure for figure in section.exhibits[1:]}
+    (panel,) = by_name["suits_hull"].panels
+    assert panel.title == "Toy, held out: C"
+    assert points(panel, "POGM") == [(0, 0.0)]
+    assert points(by_name["suits_divergence"].panels[0], "POGM") == [(0, 0.3)]
+
+
+@pytest.mark.parametrize("measurement", SUITS, ids=lambda measurement: measurement.name)
+def test_every_diagnostic_is_explained_in_two_sentences(measurement):
+    assert len(re.findall(r"\.(?=\s|$)", measurement.reading)) == 2
+
+
+def test_a_report_of_measured_runs_asks_whether_pogm_suits_the_data(measure, tmp_path):
+    runs = measure(rounds([[0.1, 0.3]]), rounds([[0.2, 0.4]], first=2))
+    text = Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert "Does POGM suit these data?" in text
+    assert "What the updates do" in text
+
+
+def test_a_report_of_other_runs_does_not(make_sweep, tmp_path):
+    runs = make_sweep(labels=("ERM",), seeds=1, domains=("A", "B"))
+    assert measurements(runs, "RotatedDigits", rounds_of(runs)) == []
+    text = Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert "Does POGM suit these data?" not in text
