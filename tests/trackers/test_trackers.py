@@ -1,0 +1,156 @@
+"""Every tracker keeps what records.jsonl says, each step once, whatever happens to the run."""
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import _context
+from read_back import READERS, Kept
+from support import trial
+
+from pogm import ERM, POGM
+from pogm.benchmark.run import Settings, run
+from pogm.benchmark.together import run_together
+from pogm.cli import main
+from pogm.core.errors import UsageError
+from pogm.trackers import all_trackers, check_trackers
+from pogm.trackers.base import scalars
+from pogm.trackers.mlflow import allowed
+
+TRACKERS = [
+    pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"needs the package {name}"))
+    for name in READERS
+]
+ONE = trial(POGM(), "ColoredDigits", steps=51, evaluate_every=10)  # whose domains have names like +90%
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    for name in ("WANDB_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def expected(folder: Path, *, clock: bool = True) -> Kept:
+    """Every number of records.jsonl by name and step."""
+    config = json.loads((folder / "trial.json").read_text())
+    named = [(name, line["step"], value) for line in lines_of(folder) for name, value in scalars(line, config).items()]
+    return sorted(row for row in named if clock or row[0] != "seconds_per_step")
+
+
+def kept(tracker: str, folder: Path, *, clock: bool = True) -> Kept:
+    end = time.monotonic() + 10  # W&B's own process may still be writing
+    while len(rows := READERS[tracker](folder)) < len(expected(folder)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return sorted(row for row in rows if clock or row[0] != "seconds_per_step")
+
+
+def rounded(rows: Kept, tracker: str) -> Kept:
+    """TensorBoard keeps 32 bits of a number."""
+    return [(name, step, float(np.float32(value)) if tracker == "tensorboard" else value) for name, step, value in rows]
+
+
+def test_numbers_are_named_by_domain_and_split():
+    config = {"domains": ["a", "b", "c"], "trial": {"test_domains": [1]}}
+    metrics = {"loss": 0.5, "angle": [1.0, float("nan")], "other": [1, 2, 3]}
+    record = {"step": 3, "accuracy": {"in": [0.1, 0.2, 0.3]}, "metrics": metrics, "status": "ok", "memory_gb": None}
+    found = {f"accuracy/in/{name}": value for name, value in (("a", 0.1), ("b", 0.2), ("c", 0.3))}
+    found |= {"metrics/loss": 0.5, "metrics/angle/a": 1.0}
+    found |= {"metrics/other/0": 1, "metrics/other/1": 2, "metrics/other/2": 3}
+    assert scalars(record, config) == found
+    assert scalars(record | {"swad": True}, config) == {f"swad/{name}": value for name, value in found.items()}
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_what_it_keeps_is_what_was_recorded(tmp_path, tracker):
+    run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
+    assert kept(tracker, tmp_path / "run") == rounded(expected(tmp_path / "run"), tracker)
+    assert ("accuracy/out/+90%", 50) in {row[:2] for row in kept(tracker, tmp_path / "run")}
+
+
+def killed_at(step: int, tracker: str, folder: Path) -> None:
+    """A run that is killed right after a step that its tracker has kept."""
+
+    def die(record):
+        while record["step"] == step:
+            with suppress(ValueError):  # read while it was written
+                if any(row[1] == step for row in READERS[tracker](folder)):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.1)
+
+    os.environ.pop("WANDB_SERVICE", None)  # that of the process which started this one
+    run(ONE, folder, Settings(trackers=(tracker,), checkpoint_seconds=0), die)
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_run_that_is_killed_and_resumed_keeps_every_step_once(tmp_path, tracker):
+    child = _context.Process(target=killed_at, args=(30, tracker, tmp_path / "run"))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert [line["step"] for line in lines_of(tmp_path / "run")] == [0, 10, 20, 30]
+    run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))  # computes step 30 again
+    assert kept(tracker, tmp_path / "run", clock=False) == rounded(expected(tmp_path / "run", clock=False), tracker)
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_tracker_that_comes_late_is_told_of_what_was_before(tmp_path, tracker):
+    class EnoughError(Exception):
+        pass
+
+    def stop(record):
+        if record["step"] == 20:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        run(ONE, tmp_path / "run", Settings(checkpoint_seconds=0), stop)
+    run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
+    assert kept(tracker, tmp_path / "run") == rounded(expected(tmp_path / "run"), tracker)
+
+
+def test_trials_of_a_batch_are_runs_of_their_own(tmp_path):
+    names = tuple(name for name in READERS if find_spec(name))
+    trials = [trial(ERM(), seed=seed, steps=11) for seed in (0, 1)]
+    assert run_together(trials, tmp_path, Settings(trackers=names)) == [None, None]
+    for one in trials:
+        for name in names:
+            assert kept(name, tmp_path / one.id) == rounded(expected(tmp_path / one.id), name)
+
+
+def test_the_command_line_takes_several_and_refuses_what_is_not_there(tmp_path, capsys, monkeypatch):
+    words = ["run", "--dataset", "RotatedDigits", "--algorithm", "ERM", "--test-domain", "0", "--steps", "3"]
+    words += ["--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main([*words, "--track", "tensorbord"]) == 2
+    assert "Did you mean 'tensorboard'?" in capsys.readouterr().err
+    monkeypatch.setattr("pogm.trackers.find_spec", lambda name: None if name == "wandb" else find_spec(name))
+    assert main([*words, "--track", "wandb"]) == 2
+    assert "found none. Install it: pip install 'pogm[wandb]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match=r"pip install 'pogm\[wandb\]'"):
+        check_trackers(["wandb"])
+    names = [name for name in READERS if name != "wandb" and find_spec(name)]
+    assert main([*words, *(word for name in names for word in ("--track", name))]) == 0
+    assert all(READERS[name](tmp_path / "run") for name in names)
+
+
+def test_the_folder_is_the_registry():
+    assert set(all_trackers()) == set(READERS)
+
+
+def test_no_two_names_become_one_for_mlflow():
+    names = ["+90%", "*90%", ":2b:90:25:", "a b", "a_b", "naïve"]
+    assert len({allowed(name) for name in names}) == len(names)
+    assert allowed("accuracy/in/75") == "accuracy/in/75"
+    assert Counter(allowed("+90%"))[":"] == 4
