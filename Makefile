@@ -4,11 +4,15 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test lint types tests lock clean
+.PHONY: demo paper test lint types tests lock clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
 	$(BIN)/pogm demo --out runs/demo
+
+# Every table and figure of the paper on data that come with the package: runs/paper/embedded/index.html.
+paper: .venv/installed
+	$(BIN)/pogm experiment paper --scale embedded --out runs/paper
 
 test: lint types tests
 

@@ -1,0 +1,46 @@
+"""One table or figure per file; the folder is the registry. A file with ``plan`` and ``exhibits`` is an experiment."""
+
+import importlib
+import pkgutil
+from collections.abc import Collection, Iterator
+from functools import cache
+
+from pogm.core.errors import unknown
+from pogm.experiments.base import SCALES, Experiment
+
+PAPER = ("table", "figure")  # how the names of the paper's begin; the others are ours
+
+
+@cache
+def all_experiments() -> dict[str, Experiment]:
+    """Every experiment by name: tables, figures, then what the paper does not have."""
+    found = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        if hasattr(module, "plan") and hasattr(module, "exhibits"):
+            title, _, text = (module.__doc__ or "").strip().partition("\n")
+            found[info.name] = Experiment(info.name, title.rstrip("."), text.strip(), module.plan, module.exhibits)
+    return dict(sorted(found.items(), key=lambda item: (_place(item[0]), item[0])))
+
+
+def _place(name: str) -> int:
+    return next((place for place, start in enumerate(PAPER) if name.startswith(start)), len(PAPER))
+
+
+def experiments_named(names: Collection[str]) -> list[Experiment]:
+    """Experiments by name, in the order of the paper; "paper" is all of the paper's, "all" is all there are."""
+    known = all_experiments()
+    groups = {"all": set(known), "paper": {name for name in known if name.startswith(PAPER)}}
+    for name in names:
+        if name not in known and name not in groups:
+            raise unknown("an experiment", name, [*known, *groups])
+    wanted = set(names).union(*(groups.get(name, ()) for name in names))
+    return [experiment for name, experiment in known.items() if name in wanted]
+
+
+def catalogue() -> Iterator[str]:
+    """Every experiment with its title, and the scales."""
+    for name, experiment in all_experiments().items():
+        yield f"{name:<16} {experiment.title}"
+    for name, scale in SCALES.items():
+        yield f"--scale {name:<8} {scale.summary}"

@@ -1,0 +1,26 @@
+"""Every method: to see that all of them work and what they do, not to rank them.
+
+Default hyperparameters, every domain held out once. At the embedded scale, schedules that would begin later than the
+runs end (at 500 to 2,500 steps) begin early, and Fishr's penalty is 100, as in the demo. Modifiers run on ERM.
+"""
+
+from collections.abc import Sequence
+
+from pogm.algorithms import all_algorithms
+from pogm.benchmark.records import Run
+from pogm.benchmark.selection import TRAINING_DOMAIN
+from pogm.benchmark.trial import Trial
+from pogm.experiments.base import Exhibit, Scale, searched
+from pogm.experiments.results import averages, details
+from pogm.modifiers import all_modifiers
+
+
+def plan(scale: Scale) -> list[Trial]:
+    """The first configuration of every algorithm, then of ERM with every modifier."""
+    recipes = [*((name,) for name in all_algorithms()), *(("ERM", name) for name in all_modifiers())]
+    return [trial for recipe in recipes for trial in searched(scale, *recipe, configurations=1)]
+
+
+def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
+    """Averages, and every domain."""
+    return [*averages(runs, [TRAINING_DOMAIN]), *details(runs, [TRAINING_DOMAIN])]

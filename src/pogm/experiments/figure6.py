@@ -1,0 +1,116 @@
+"""Figure 6: POGM's direction among the domains', in two dimensions.
+
+The paper draws a sketch; these directions come from the solver that trains.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from pogm.benchmark.records import Run
+from pogm.benchmark.trial import Trial
+from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.palette import DASHED, GREY, METHODS
+from pogm.pareto import alignment, gramian, solve
+from pogm.pareto.neighbours import mgda_weights, upgrad_weights
+from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
+
+AGREEING = torch.tensor([[0.9, 0.0], [1.0, 0.55], [0.05, 0.75]], dtype=torch.float64)  # h_i: [K, 2]
+CONFLICTING = torch.tensor([[1.0, 0.1], [0.35, 1.0], [-0.6, 0.25]], dtype=torch.float64)
+KAPPAS = (0.05, 0.1, 0.5)  # those that the paper tries
+KAPPA = KAPPAS[-1]
+VIEW = {"x_range": (-0.75, 1.15), "y_range": (-0.12, 1.18)}
+
+
+def plan(scale: Scale) -> list[Trial]:
+    """Nothing to run: it is computed as it is drawn."""
+    return []
+
+
+def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
+    """The drawing, which is the same at every scale."""
+    return [figure()]
+
+
+def figure() -> Figure:
+    """Domains that agree; domains of which one does not; and what the worst-off gets as the ball grows."""
+    erm, pogm = (float(worst(CONFLICTING, weights(CONFLICTING)[name])) for name in ("ERM", "POGM"))
+    return Figure(
+        name="figure6",
+        title="POGM's direction among the domains', in two dimensions",
+        panels=(
+            Panel("the domains agree", tuple(geometry(AGREEING)), "", "", **VIEW, square=True),
+            Panel("one domain conflicts", tuple(geometry(CONFLICTING)), "", "", **VIEW, square=True),
+            Panel("its worst-off domain", tuple(gains(CONFLICTING)), "κ", "minᵢ hᵢ·d / ‖h₀‖²"),
+        ),
+        reading=(
+            "Each grey arrow is what one domain asks for, the triangle all mixtures of them. ERM takes their mean h₀; "
+            "POGM the direction in the ball around it on which the worst-off domain agrees most, where the ball ends "
+            "towards the worst mixture. Where the domains agree, both steps help all of them, and POGM's leans to the "
+            f"one that ERM serves least. Where one conflicts, ERM's step hurts it (h₃·d = −{abs(erm):.2f} ‖h₀‖²) and "
+            f"POGM's with κ = {KAPPA:g} does not (+{pogm:.2f} ‖h₀‖²). The larger the ball, the more the worst-off "
+            "domain gets, and the further the step is from the mean."
+        ),
+        notes=(
+            f"Computed by the solver that trains, pogm.pareto.solve; the large ball and the arrow have κ = {KAPPA:g}, "
+            f"the smaller balls κ = {KAPPAS[0]:g} and {KAPPAS[1]:g}.",
+            "MGDA takes the shortest mixture. UPGrad takes the mean of the updates, each freed of what hurts another: "
+            "where they agree, that is ERM's direction, whose arrow covers it. Neither has a κ.",
+        ),
+    )
+
+
+def weights(updates: Tensor, kappa: float = KAPPA) -> dict[str, Tensor]:
+    """The weights c_i of every method's direction Σ c_i h_i: [K] each."""
+    G = gramian(updates)
+    return {
+        "ERM": torch.full_like(G[0], 1 / len(G)),
+        "POGM": solve(G, kappa).weights,
+        "MGDA": mgda_weights(G),
+        "UPGrad": upgrad_weights(G),
+    }
+
+
+def worst(updates: Tensor, chosen: Tensor) -> Tensor:
+    """What the worst-off domain gets from a direction, min_i h_i·d, in units of ‖h_0‖²."""
+    return alignment(gramian(updates), chosen).min() / updates.mean(0).square().sum()
+
+
+def geometry(updates: Tensor) -> Iterator[Mark]:
+    """The domains' vectors, their hull, the ball, and where every method goes."""
+    centre = updates.mean(0)  # h_0
+    turns = torch.linspace(0, 2 * math.pi, 73, dtype=torch.float64)
+    circle = torch.stack([turns.cos(), turns.sin()], -1)
+    yield Region("their mixtures", points(updates), GREY)
+    for kappa in reversed(KAPPAS):
+        yield Region("POGM's ball", points(centre + kappa * centre.norm() * circle), METHODS["POGM"] + DASHED)
+    for number, update in enumerate(updates, start=1):
+        yield Arrow("domains", from_origin(update), GREY)
+        yield Label(f"h{'₀₁₂₃'[number]}", points((update + 0.09 * update / update.norm())[None]), GREY)
+    for name, chosen in reversed(weights(updates).items()):
+        yield Arrow(name, from_origin(chosen @ updates), METHODS[name])
+    least = solve(gramian(updates), KAPPA).mixture  # π̃
+    yield Cloud("the worst mixture", points((least @ updates)[None]), METHODS["POGM"])
+
+
+def gains(updates: Tensor) -> Iterator[Mark]:
+    """What the worst-off domain gets, by the radius of the ball."""
+    radii = torch.linspace(0, 1, 41, dtype=torch.float64).tolist()
+    for name in METHODS:
+        if name in weights(updates):
+            found = [float(worst(updates, weights(updates, kappa)[name])) for kappa in radii]
+            yield Line(name, tuple(map(Point, radii, found)), METHODS[name])
+    tried = [(kappa, float(worst(updates, weights(updates, kappa)["POGM"]))) for kappa in KAPPAS]
+    yield Cloud("POGM", tuple(Point(*pair) for pair in tried), METHODS["POGM"])
+
+
+def from_origin(tip: Tensor) -> tuple[Point, ...]:
+    """A vector."""
+    return Point(0.0, 0.0), *points(tip[None])
+
+
+def points(places: Tensor) -> tuple[Point, ...]:
+    """Rows [N, 2] as points."""
+    return tuple(Point(across, up) for across, up in places.tolist())

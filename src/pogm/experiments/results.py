@@ -1,0 +1,52 @@
+"""Accuracies of an experiment's runs as tables, and beside the paper's where dataset and method coincide."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pogm.benchmark.comparison import Comparison, compare
+from pogm.benchmark.published import published
+from pogm.benchmark.records import Run
+from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
+from pogm.benchmark.tables import Table, averages_table, dataset_table
+
+BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper's first
+NAMED = 5  # failed runs beneath a table, at most
+
+
+def relabelled(runs: Sequence[Run], labels: Mapping[str, str]) -> list[Run]:
+    """The runs under the names of a table's rows, in the order of its rows."""
+    return [replace(run, label=row) for label, row in labels.items() for run in runs if run.label == label]
+
+
+def averages(runs: Sequence[Run], selections: Sequence[Selection] = BOTH, notes: Sequence[str] = ()) -> list[Table]:
+    """Rows against datasets."""
+    return [_noted(averages_table(runs, selection), runs, notes) for selection in selections if runs]
+
+
+def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Table]:
+    """Rows against the domains of each dataset."""
+    datasets = dict.fromkeys(run.dataset for run in runs)
+    here = {name: [run for run in runs if run.dataset == name] for name in datasets}
+    return [
+        _noted(dataset_table(here[name], name, selection), here[name]) for name in datasets for selection in selections
+    ]
+
+
+def beside_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
+    """Ours and the paper's, where both have a number; rows go by their labels alone."""
+    return compare(runs, replace(published("paper"), settings=()), selections)
+
+
+def _noted(table: Table, runs: Sequence[Run], notes: Sequence[str] = ()) -> Table:
+    return replace(table, footnotes=(*table.footnotes, *notes, *failures(runs)))
+
+
+def failures(runs: Sequence[Run]) -> list[str]:
+    """Which runs failed, and why."""
+    failed = [run for run in runs if run.failure is not None]
+    notes = []
+    for run in failed[:NAMED]:
+        held_out = ", ".join(run.domains[i] for i in sorted(run.test_domains))
+        why = run.failure.strip().splitlines()[-1] if run.failure and run.failure.strip() else "no reason given"
+        notes.append(f"Failed: {run.label} on {run.dataset}, held out {held_out}, trial {run.trial_seed}: {why}")
+    return [*notes, f"And {len(failed) - NAMED} more that failed."] if len(failed) > NAMED else notes

@@ -1,0 +1,22 @@
+"""Table 5: POGM by the radius κ of its ball.
+
+How far from the mean trajectory the direction may be, relative to the mean's length. The runs of one search, split by
+that value; whatever else was drawn with it stays, so rows differ in more than the value they are named after.
+"""
+
+from collections.abc import Sequence
+
+from pogm.benchmark.records import Run
+from pogm.benchmark.trial import Trial
+from pogm.experiments.ablation import ablated, search
+from pogm.experiments.base import Exhibit, Scale
+
+
+def plan(scale: Scale) -> list[Trial]:
+    """POGM's search, which Tables 3 to 5 share."""
+    return search(scale)
+
+
+def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
+    """One row for each value."""
+    return ablated(runs, "kappa", "κ")

@@ -1,0 +1,187 @@
+"""What the tables say about runs that were made up, against numbers computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+from run_folders import record
+
+from pogm.benchmark.comparison import Comparison
+from pogm.benchmark.records import read_runs
+from pogm.benchmark.tables import Table
+from pogm.experiment_command import absent
+from pogm.experiments import ablation, inner_optimizer, table1, table2, table3, table5
+from pogm.experiments.base import SCALES
+
+EMBEDDED = SCALES["embedded"]
+
+
+@pytest.fixture
+def made_up(make_run, tmp_path):
+    """Runs of a dataset with two domains, by label, held-out domain and trial: accuracies after the last step."""
+
+    def make(label, accuracies, dataset="Toy", validation=None, **settings):
+        for domain, values in enumerate(accuracies):
+            for seed, value in enumerate(values):
+                inside = [value, value]
+                outside = inside if validation is None else [validation, validation]
+                make_run(
+                    [record(0, inside, outside)],
+                    label=label,
+                    dataset=dataset,
+                    domains=("A", "B"),
+                    test_domains=[domain],
+                    trial_seed=seed,
+                    **settings,
+                )
+        return read_runs(tmp_path)
+
+    return make
+
+
+def row(table, name):
+    return dict(zip(table.columns, map(str, table.cells[table.rows.index(name)]), strict=True))
+
+
+def test_table_1_has_averages_and_ranks_under_both_selections(made_up):
+    made_up("ERM", [[0.5, 0.7], [0.8, 0.8]], "First")
+    made_up("ERM", [[0.5], [0.5]], "Second")
+    made_up("ERM + CIRL", [[0.4, 0.4], [0.4, 0.4]], "First")
+    made_up("ERM + CIRL", [[0.6], [0.6]], "Second")
+    made_up("ANDMask", [[0.9, 0.9], [0.9, 0.9]], "First")
+    runs = made_up("ANDMask", [[0.9], [0.9]], "Second")
+    oracle, training, *details = table1.exhibits(runs, EMBEDDED)
+    assert [oracle.selection.name, training.selection.name] == ["test-domain", "training-domain"]
+    assert oracle.rows == ("ERM", "AND-mask", "CIRL"), "the paper's names, in its order"
+    ranks = ("Rank, arithmetic mean", "Rank, geometric mean", "Rank, median")
+    assert oracle.columns == ("First", "Second", "Avg", *ranks)
+    # Over trials: (50 + 80)/2 = 65 and (70 + 80)/2 = 75. Ranks 2 and 3: their means are 2.5 and √6.
+    assert row(oracle, "ERM") == dict(
+        zip(oracle.columns, ("70.0 ± 3.5", "50.0 ± 0.0", "60.0", "2.5", "2.4", "2.5"), strict=True)
+    )
+    assert oracle.best(3) == oracle.best(0) == {1}, "the highest accuracy and the lowest rank"
+    assert oracle.trials == 2, "two datasets make two ranks, but not two trials"
+    assert [table.title for table in details] == ["First", "First", "Second", "Second"]
+
+
+def test_ranks_are_left_out_where_there_is_one_dataset_or_no_number(made_up, make_run, tmp_path):
+    made_up("ERM", [[0.5], [0.5]])
+    make_run([], label="Fish", dataset="Toy", domains=("A", "B"), test_domains=[0], done=False, failure="no memory")
+    only = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0]
+    assert only.columns == ("Toy", "Avg")
+    made_up("ERM", [[0.5], [0.5]], "Second")
+    both = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0]
+    assert row(both, "Fish")["Rank, median"] == "X (not ranked)"
+
+
+def test_a_run_that_failed_leaves_a_hole_with_its_reason(made_up, make_run, tmp_path):
+    made_up("ERM", [[0.5], [0.5]])
+    failed = {"label": "POGM", "dataset": "Toy", "domains": ("A", "B"), "done": False}
+    make_run([], test_domains=[0], failure="Traceback\n  ...\nMemoryError: 3 GB", **failed)
+    make_run([record(0, [0.8, 0.8], [0.8, 0.8])], test_domains=[1], **failed | {"done": True})
+    averages, _, domains, _ = table1.exhibits(read_runs(tmp_path), EMBEDDED)
+    assert row(domains, "POGM") == {"A": "X (failed)", "B": "80.0 ± 0.0", "Avg": "X"}
+    for table in (averages, domains):
+        assert "Failed: POGM on Toy, held out A, trial 0: MemoryError: 3 GB" in table.text()
+        assert "Failed: POGM on Toy, held out A, trial 0: MemoryError: 3 GB" in table.latex()
+
+
+def test_many_failures_are_counted(make_run, tmp_path):
+    for seed in range(7):
+        make_run([], domains=("A", "B"), test_domains=[0], trial_seed=seed, done=False, failure="no disk")
+    notes = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0].footnotes
+    assert sum("no disk" in note for note in notes) == 5
+    assert "And 2 more that failed." in notes
+
+
+def test_a_run_that_is_not_there_leaves_a_hole_too(tmp_path):
+    planned = [trial for trial in table1.plan(EMBEDDED) if trial.label in ("ERM", "ERM + ITTA")]
+    table = table1.exhibits([absent(trial, tmp_path) for trial in planned], EMBEDDED)[0]
+    assert table.rows == ("ERM", "ITTA")
+    assert table.empty
+    assert "X (unfinished)" in table.text()
+
+
+def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
+    made_up("POGM + Augment", [[0.9], [0.7]])
+    runs = made_up("POGM", [[0.6], [0.8]])
+    oracle, *_ = table2.exhibits(runs, EMBEDDED)
+    assert oracle.rows == ("POGM", "POGM + data augmentation")
+    assert row(oracle, "POGM + data augmentation")["Toy"] == "80.0 ± 0.0"
+    assert any("OfficeHome" in note for note in oracle.footnotes)
+
+
+def test_our_numbers_stand_beside_the_papers_where_dataset_and_method_are_the_same(make_run, tmp_path):
+    for label, value in (("POGM", 0.6), ("POGM + Augment", 0.7)):
+        for domain in range(3):
+            line = record(0, [value] * 3, [value] * 3)
+            make_run([line], label=label, dataset="ColoredMNIST", domains=("+", "±", "-"), test_domains=[domain])
+    exhibits = table2.exhibits(read_runs(tmp_path), SCALES["mnist"])
+    (beside,) = [exhibit for exhibit in exhibits if isinstance(exhibit, Comparison)]
+    assert beside.selection.name == "test-domain"
+    pairs = {pair.algorithm: (pair.theirs.mean, round(pair.difference, 1)) for pair in beside.pairs}
+    assert pairs == {"POGM": (66.3, -6.3), "POGM + Augment": (67.1, 2.9)}
+
+
+@pytest.fixture
+def search(make_run, tmp_path):
+    """Three configurations of POGM: on two domains, accuracies for choosing (out) and for reporting (in)."""
+    drawn = [(0.5, 0.1, 0.60, 0.50), (0.5, 0.5, 0.70, 0.40), (0.05, 0.1, 0.90, 0.80)]
+    for number, (meta_lr, kappa, outside, inside) in enumerate(drawn):
+        for domain in range(2):
+            make_run(
+                [record(0, [inside] * 2, [outside] * 2)],
+                label="POGM",
+                domains=("A", "B"),
+                test_domains=[domain],
+                hparams_seed=number,
+                meta_lr=meta_lr,
+                kappa=kappa,
+            )
+    return read_runs(tmp_path)
+
+
+def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
+    oracle, training, *_ = table3.exhibits(search, EMBEDDED)
+    assert oracle.rows == training.rows == ("α = 0.05", "α = 0.5")
+    # Of the two configurations with α = 0.5, the second validates better, and tests worse.
+    assert [row(oracle, name)["Toy"] for name in oracle.rows] == ["80.0 ± 0.0", "40.0 ± 0.0"]
+    other, *_ = table5.exhibits(search, EMBEDDED)
+    assert {name: row(other, name)["Toy"] for name in other.rows} == {"κ = 0.1": "80.0 ± 0.0", "κ = 0.5": "40.0 ± 0.0"}
+    assert "Of 3 configurations in 1 trial: 1 with α = 0.05, 2 with α = 0.5." in oracle.footnotes
+
+
+@pytest.mark.parametrize("setting", ["meta_lr", "inner_steps", "kappa"])
+def test_the_values_of_a_setting_divide_the_search_without_remainder(setting, tmp_path):
+    runs = [absent(trial, tmp_path) for trial in ablation.search(EMBEDDED)]
+    parts = ablation.split(runs, setting, "value")
+    assert sorted(run.id for run in parts) == sorted(run.id for run in runs)
+    assert len({run.label for run in parts}) == 3
+    for run in parts:
+        assert run.label == f"value = {run.trial['algorithm'][setting]:g}"
+
+
+def test_ablations_stand_beside_the_papers(make_run, tmp_path):
+    for domain in range(3):
+        line = record(0, [0.5] * 3, [0.5] * 3)
+        make_run(
+            [line], label="POGM", dataset="ColoredMNIST", domains=("+", "±", "-"), test_domains=[domain], kappa=0.5
+        )
+    exhibits = table5.exhibits(read_runs(tmp_path), SCALES["mnist"])
+    names = {exhibit.selection.name for exhibit in exhibits if isinstance(exhibit, Comparison)}
+    assert names == {"test-domain", "training-domain"}
+    labels = {pair.algorithm for exhibit in exhibits if isinstance(exhibit, Comparison) for pair in exhibit.pairs}
+    assert labels == {"POGM, kappa = 0.5"}
+
+
+def test_the_inner_optimizers_table_is_of_the_last_step_on_the_domains_that_were_held_out(tmp_path):
+    runs = []
+    for trial in inner_optimizer.plan(EMBEDDED):
+        last = 0.5 + 0.1 * trial.trial_seed
+        records = (record(0, [0.9] * 6, [0.9] * 6), record(300, [last] * 6, [0.1] * 6))
+        runs.append(replace(absent(trial, tmp_path), records=records, done=True))
+    (table,) = inner_optimizer.exhibits(runs, EMBEDDED)
+    assert isinstance(table, Table)
+    assert table.rows == tuple(inner_optimizer.METHODS)
+    # 50, 60 and 70: the population deviation is √(200/3), over √3.
+    assert row(table, table.rows[0]) == {"0": "60.0 ± 4.7", "30": "60.0 ± 4.7", "75": "60.0 ± 4.7", "Avg": "60.0"}
+    assert inner_optimizer.exhibits([], SCALES["full"]) == []
