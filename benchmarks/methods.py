@@ -46,6 +46,20 @@ A CPU's memory is that of the whole process, Python and torch included; a dash w
 noisy: take their times of ResNet-50, from a single round, for good to a third.
 """
 
+REFUSED = """## Pairs that are refused
+
+Every modifier runs on every algorithm but these; the error says why, before anything has moved.
+
+| modifier | not with | because |
+|---|---|---|
+| `CIRL` | `ARM`, `CORAL`, `Fishr`, `IRM`, `MMD`, `MTL`, `RDM`, `RSC` | they need their logits, CIRL replaces risks |
+| `CIRL` | `CDANN`, `DANN`, `MADG`, `SagNet` | none of their players owns CIRL's adversary |
+| `ITTA` | `CDANN`, `DANN`, `MADG`, `SagNet` | it needs one learning rate, they have several |
+| `ITTA` | `ARM`, `MTL` | their predictions depend on the images that come along |
+| `SWAD` | `ARM`, `MADG` | the mean of the weights has no batch-norm statistics, and theirs are live |
+| `Mixup` | `CDANN` | it needs the class of an image, not a mixture |
+"""
+
 
 class Digits(DomainDataset):
     """Noise in the shape of ColoredMNIST."""
@@ -155,7 +169,7 @@ def write_page(page: Path, measurements: list[dict[str, Any]]) -> None:
     ]
     head = ["method", "what it is", "overrides", "needs", *titles]
     lines = [PAGE.format(units="; ".join(units))]
-    for kind, methods in (("Algorithms", all_algorithms()), ("Modifiers, on any algorithm", all_modifiers())):
+    for kind, methods in (("Algorithms", all_algorithms()), ("Modifiers, on nearly every algorithm", all_modifiers())):
         lines += [f"## {kind}\n", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
         for name, method in methods.items():
             idea = catalogue.first_line(method).rstrip(".")
@@ -163,6 +177,7 @@ def write_page(page: Path, measurements: list[dict[str, Any]]) -> None:
             row = [f"`{name}`", idea, catalogue.overridden(method), catalogue.needs(method), *cells]
             lines.append("| " + " | ".join(row) + " |")
         lines.append("")
+    lines.append(REFUSED)
     page.write_text("\n".join(lines).rstrip() + "\n")
 
 

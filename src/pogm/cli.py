@@ -1,4 +1,4 @@
-"""The command line: ``pogm demo | run | sweep | data | status | resume | report | export | list``."""
+"""The command line: ``pogm demo | run | sweep | measure | experiment | data | status | resume | report | ...``."""
 
 import argparse
 import os
@@ -9,20 +9,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pogm import __version__, commands, data_commands
+from pogm import __version__, board_command, commands, data_commands, experiment_command, measure_command
 from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.execution import EXECUTORS
 from pogm.benchmark.executors import cores
 from pogm.benchmark.progress import silence
 from pogm.benchmark.published import SOURCES
 from pogm.core.errors import DataError, PogmError
+from pogm.experiments.base import SCALES
 from pogm.images.cache import ON_BAD_IMAGE
+from pogm.report.serve import PORT
+from pogm.trackers import all_trackers
 
 EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
   pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --out runs/sweep
+  pogm measure --algorithms ERM POGM --target        do their steps agree with every domain, and with the unseen one?
+  pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
   pogm status runs/sweep                             how many runs are done, running, failed or waiting
+  pogm board runs/sweep                              the same and more in a browser, while it runs
   pogm resume runs/first                             go on after a crash or a Ctrl-C
   pogm report runs                                   tables here, and runs/report.html to look at
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
@@ -45,6 +51,23 @@ RUN_EPILOG = """examples:
 The same command again goes on where it stopped, and does nothing once the run is done.
 """
 
+MEASURE_EPILOG = """examples:
+  pogm measure                                       ERM, Fish, Fishr and POGM on RotatedDigits, three seeds each
+  pogm measure --algorithms ERM POGM --dataset ColoredDigits --test-domain=-90% --target --divergence
+  pogm measure --algorithms Fishr POGM --set POGM.kappa=0.1 --set Fishr.penalty_anneal_iters=50 --with Mixup
+  pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resnet18 --out runs/vlcs
+A setting without an algorithm's name is for all of them. The same command again goes on where it stopped, and only
+prints once all is done. Measuring changes nothing in a run; what it costs is said beneath the table.
+"""
+
+EXPERIMENT_EPILOG = """examples:
+  pogm experiment paper --scale embedded             every table and figure of the paper, small: minutes on two cores
+  pogm experiment table1 table2 --scale mnist --data ~/data --dry-run
+  pogm experiment table1 --scale full --data ~/data --executor ray --address HOST:PORT
+  pogm list experiments                              their names, and the scales
+The same command again goes on where it stopped, and only redraws once all is done. Experiments share their runs.
+"""
+
 DATA_EPILOG = """examples:
   pogm data list                                     which datasets are there, and how to get the others
   pogm data check ./hospitals                        read every image; say what is corrupt, doubled or in two classes
@@ -62,6 +85,7 @@ REPORT_EPILOG = """examples:
 
 RESUME_EPILOG = "examples:\n  pogm resume runs/first\n  pogm resume runs/sweep --retry-failed\n"
 PREPARE_EPILOG = "example:\n  pogm data prepare TerraIncognita --from ~/downloads/terra --data ~/data\n"
+BOARD_EPILOG = "examples:\n  pogm board runs/sweep\n  pogm board runs --port 8000 --open\n"
 EXPORT_EPILOG = "example:\n  pogm export runs --layout domainbed --out runs-for-domainbed\n"
 
 
@@ -120,9 +144,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--data-seed", type=int, help="of the data's construction (default: the seed)")
     sub.add_argument("--trial-seed", type=int, help="of the train/validation split (default: the seed)")
     sub.add_argument("--precision", default="fp32", help="fp32, tf32, bf16 or fp64 (default fp32); recorded")
-    sub.add_argument(
-        "--probe-every", type=int, default=0, metavar="ROUNDS", help="measure domain angles (default: not)"
-    )
+    _add_probe(sub)
     sub.add_argument("--out", type=Path, required=True, help="folder of the run")
     sub.add_argument("--dry-run", action="store_true", help="print the trial and stop")
     _add_settings(sub)
@@ -138,8 +160,53 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--steps", type=int, help="minibatches of each domain (default: the dataset's)")
     sub.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the dataset's)")
     sub.add_argument("--precision", default="fp32", help="fp32, tf32, bf16 or fp64 (default fp32); recorded")
+    _add_probe(sub)
     sub.add_argument("--out", type=Path, required=True, help="folder of the sweep")
     sub.add_argument("--dry-run", action="store_true", help="count the runs, measure a few steps, say hours and memory")
+    _add_driver(sub)
+
+    sub = command("measure", measure_command.measure, MEASURE_EPILOG)
+    sub.add_argument(
+        "--algorithms",
+        nargs="+",
+        default=["ERM", "Fish", "Fishr", "POGM"],
+        metavar="NAME",
+        help="default: ERM Fish Fishr POGM",
+    )
+    sub.add_argument("--dataset", default="RotatedDigits", help="a name or a folder of images (default RotatedDigits)")
+    sub.add_argument("--test-domain", action="append", help="its name or number; repeat for several (default 0)")
+    sub.add_argument("--with", dest="modifiers", nargs="+", default=[], metavar="MODIFIER", help="on every algorithm")
+    _add_choices(sub)
+    sub.add_argument("--seeds", type=int, default=3, help="runs of each algorithm (default 3)")
+    sub.add_argument("--every", type=int, default=1, metavar="ROUNDS", help="between measurements (default 1: all)")
+    sub.add_argument(
+        "--lag", type=int, metavar="ROUNDS", help="of the invariant angle (default 10, or the next that fits)"
+    )
+    sub.add_argument("--cyclic", action="store_true", help="the authors' lag, since a snapshot of every LAG rounds")
+    sub.add_argument("--target", action="store_true", help="also ask whether the held-out domain lies in the hull")
+    sub.add_argument("--divergence", action="store_true", help="also ask how far the domains' predictions differ")
+    sub.add_argument("--steps", type=int, help="minibatches of each domain (default: the dataset's)")
+    sub.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the dataset's)")
+    sub.add_argument("--precision", default="fp32", help="fp32, tf32, bf16 or fp64 (default fp32); recorded")
+    sub.add_argument(
+        "--out", type=Path, default=Path("runs/measure"), help="folder for the runs (default: runs/measure)"
+    )
+    sub.add_argument("--format", choices=("text", "csv", "json"), default="text")
+    sub.add_argument("--workers", type=int, default=cores(), help="processes (default: one per core)")
+    sub.add_argument("--dry-run", action="store_true", help="list the runs, time steps with and without measuring")
+    _add_settings(sub)
+
+    sub = command("experiment", experiment_command.experiment, EXPERIMENT_EPILOG)
+    sub.add_argument(
+        "names", nargs="+", metavar="name", help="such as table1 or figure2; paper for all of the paper, or all"
+    )
+    sub.add_argument("--scale", required=True, help=f"how large: {', '.join(SCALES)}")
+    sub.add_argument(
+        "--out", type=Path, default=Path("runs/paper"), help="a folder for each scale goes in it (default: runs/paper)"
+    )
+    sub.add_argument(
+        "--dry-run", action="store_true", help="count the runs, measure a few steps, say how long it takes"
+    )
     _add_driver(sub)
 
     group = choices.add_parser(
@@ -163,6 +230,11 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("status", commands.show_status, "example:\n  pogm status runs/sweep\n")
     sub.add_argument("folder", type=Path, help="folder of a sweep")
+
+    sub = command("board", board_command.show_board, BOARD_EPILOG)
+    sub.add_argument("folder", type=Path, help="folder of a sweep, an experiment or any runs")
+    sub.add_argument("--port", type=int, help=f"on this machine (default: {PORT}, or the next that is free)")
+    sub.add_argument("--open", action="store_true", help="in the browser, too")
 
     sub = command("resume", commands.resume, RESUME_EPILOG)
     sub.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
@@ -189,7 +261,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, required=True, help="a new folder, one job folder in it for each run")
 
     sub = command("list", commands.list_things, "example:\n  pogm list algorithms\n")
-    sub.add_argument("what", choices=tuple(CATALOGUES))
+    sub.add_argument("what", choices=(*CATALOGUES, "experiments"))
     return top
 
 
@@ -198,6 +270,16 @@ def _add_choices(sub: Any) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
     )
     sub.add_argument("--on-bad-image", choices=ON_BAD_IMAGE, help="of a folder of images (default: refuse)")
+
+
+def _add_probe(sub: Any) -> None:
+    sub.add_argument(
+        "--probe-every",
+        type=int,
+        default=0,
+        metavar="ROUNDS",
+        help="measure domain angles and all else that pogm measure does (default: not)",
+    )
 
 
 def _add_driver(sub: Any) -> None:
@@ -220,6 +302,9 @@ def _add_settings(sub: Any) -> None:
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")
     sub.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="at least, between checkpoints (default 30)"
+    )
+    sub.add_argument(
+        "--track", action="append", default=[], metavar="TRACKER", help=f"{', '.join(all_trackers())}; may be repeated"
     )
 
 

@@ -1,44 +1,41 @@
 """What each command of the command line does."""
 
 import argparse
-import math
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.demo import plan
 from pogm.benchmark.domainbed import export_domainbed
-from pogm.benchmark.estimate import Estimate, duration, estimates
+from pogm.benchmark.estimate import estimates
 from pogm.benchmark.execution import executor
 from pogm.benchmark.executors import Outcome, run_all
-from pogm.benchmark.folder import load_trial, make_folder, place_of
-from pogm.benchmark.options import data_folder, dataset_of, trial_of
-from pogm.benchmark.picture import write_picture
-from pogm.benchmark.progress import EvaluationLines, tracked
+from pogm.benchmark.folder import load_trial, place_of
+from pogm.benchmark.options import dataset_of, trial_of
+from pogm.benchmark.plan import save_plan
+from pogm.benchmark.progress import EvaluationLines
 from pogm.benchmark.published import published
 from pogm.benchmark.records import Run, read_runs
-from pogm.benchmark.report import write_report
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection, oracle_early_stop
 from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
 from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_csv
-from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError
 from pogm.core.files import canonical_json
-from pogm.engine.session import Engine
-from pogm.networks.weights import weights_of
+from pogm.driving import all_done, check_counts, chosen, prepare, settings_of, show_estimates
+from pogm.experiments import catalogue
+from pogm.probes import Probe
+from pogm.report.picture import write_picture
+from pogm.report.runs import write_report
 
 
 def demo(options: argparse.Namespace) -> int:
     """Run four methods on two small datasets (about a minute), print tables, write a report."""
-    for name in ("seeds", "workers"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"Expected --{name} of at least 1; found {getattr(options, name)}. Leave it out.")
+    check_counts(options, "seeds", "workers")
     trials = plan(options.seeds)
     if options.dry_run:
         print(
@@ -47,13 +44,13 @@ def demo(options: argparse.Namespace) -> int:
         for trial in trials:
             print(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
         return 0
-    make_folder(options.out)
+    save_plan(trials, options.out)
     return _finished(run_all(trials, options.out, Settings(), options.workers), len(trials), options.out)
 
 
 def run_one(options: argparse.Namespace) -> int:
     """Train one algorithm on one dataset with some domains held out."""
-    settings = _settings(options, [options.dataset])
+    settings = settings_of(options, [options.dataset])
     trial = trial_of(
         options.dataset,
         options.algorithm,
@@ -61,19 +58,19 @@ def run_one(options: argparse.Namespace) -> int:
         data=settings.data,
         preset=options.preset,
         modifiers=options.modifiers,
-        settings=_chosen(options),
+        settings=chosen(options),
         steps=options.steps,
         evaluate_every=options.evaluate_every,
         seed=options.seed,
         data_seed=options.data_seed,
         trial_seed=options.trial_seed,
         precision=options.precision,
-        probe_every=options.probe_every,
+        probe=Probe.each(options.probe_every),
     )
     if options.dry_run:
         print(canonical_json(trial.to_json()))
         return 0
-    _prepare([trial], settings)
+    prepare([trial], settings)
     print(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {options.out}", file=sys.stderr)
     run(trial, options.out, settings, EvaluationLines(trial))
     return 0
@@ -81,7 +78,7 @@ def run_one(options: argparse.Namespace) -> int:
 
 def start_sweep(options: argparse.Namespace) -> int:
     """Compare algorithms on datasets: every domain held out, several configurations, several trials."""
-    settings = _settings(options, options.datasets)
+    settings = settings_of(options, options.datasets)
     sweep = Sweep(
         algorithms=tuple(options.algorithms),
         datasets=tuple(dataset_of(name, settings.data) for name in options.datasets),
@@ -89,57 +86,37 @@ def start_sweep(options: argparse.Namespace) -> int:
         trials=options.trials,
         mode=options.mode,
         modifiers=tuple(options.modifiers),
-        settings=_chosen(options),
+        settings=chosen(options),
         steps=options.steps,
         evaluate_every=options.evaluate_every,
         precision=options.precision,
+        probe_every=options.probe_every,
     )
     trials = sweep.plan()
-    _check_workers(options)
+    check_counts(options, "workers")
     if options.dry_run:
         at_once = options.workers if settings.engine.place().type == "cpu" else 1
-        _show_estimates(estimates(trials, settings), len(trials), at_once)
+        show_estimates(estimates(trials, settings), len(trials), at_once)
         return 0
-    _prepare(trials, settings)  # before anything is written
+    prepare(trials, settings)  # before anything is written
     save_sweep(sweep, options.out)
     return _carry_out(sweep, options.out, settings, options)
 
 
-def _show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
-    for kind in kinds:
-        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
-    total = duration(sum(kind.seconds for kind in kinds) / workers)
-    print(f"{runs} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
-
-
 def _carry_out(sweep: Sweep, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
     execute = executor(options.executor, options.workers, options.address)
-    outcomes = carry_out(sweep, folder, settings, execute, options.retry_failed)
+    outcomes = carry_out(sweep.plan(), folder, settings, execute, options.retry_failed)
     return _finished(outcomes, len(sweep.plan()), folder)
-
-
-def _check_workers(options: argparse.Namespace) -> None:
-    if options.workers < 1:
-        raise UsageError(f"Expected --workers of at least 1; found {options.workers}. Leave it out.")
-
-
-def _prepare(trials: Sequence[Trial], settings: Settings) -> None:
-    """Make the caches of all datasets, once and with a bar, before many processes want them."""
-    for dataset in {trial.dataset for trial in trials}:
-        dataset.prepare(settings.data, partial(tracked, what="images"))
 
 
 def _finished(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
     """Wait for the runs of a folder, then say what failed and show the rest."""
-    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
-    for outcome in failed:
-        place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
-        print(f"pogm: {place} failed: {outcome.error}", file=sys.stderr)
+    done = all_done(outcomes, count, folder)
     runs = read_runs(folder)
     if any(run.done for run in runs):
         _show_tables(runs, "text")
     _write_html(runs, folder)
-    return 1 if failed else 0
+    return 0 if done else 1
 
 
 def show_status(options: argparse.Namespace) -> int:
@@ -158,14 +135,14 @@ def resume(options: argparse.Namespace) -> int:
     options.data = options.data or place_of("data", options.folder)
     options.weights = options.weights or place_of("weights", options.folder)
     if (options.folder / "sweep.json").exists():
-        _check_workers(options)
-        sweep, settings = load_sweep(options.folder), _settings(options)
-        _prepare(sweep.plan(), settings)
+        check_counts(options, "workers")
+        sweep, settings = load_sweep(options.folder), settings_of(options)
+        prepare(sweep.plan(), settings)
         return _carry_out(sweep, options.folder, settings, options)
     trial = load_trial(options.folder)
     if (options.folder / "done").exists():
         print(f"{options.folder} is done already.", file=sys.stderr)
-    run(trial, options.folder, _settings(options), EvaluationLines(trial))
+    run(trial, options.folder, settings_of(options), EvaluationLines(trial))
     return 0
 
 
@@ -188,33 +165,11 @@ def export(options: argparse.Namespace) -> int:
 
 
 def list_things(options: argparse.Namespace) -> int:
-    """List algorithms, datasets, modifiers or networks, with defaults and search spaces."""
-    for line in CATALOGUES[options.what]():
+    """List algorithms, datasets, modifiers or networks, with defaults and search spaces; or experiments."""
+    catalogues = CATALOGUES | {"experiments": catalogue}
+    for line in catalogues[options.what]():
         print(line)
     return 0
-
-
-def _chosen(options: argparse.Namespace) -> tuple[str, ...]:
-    """What --set, --weights and --on-bad-image say, as texts like "kappa=0.1"."""
-    chosen = list(options.set)
-    if options.on_bad_image:
-        chosen.append(f"on_bad_image={options.on_bad_image}")
-    if options.weights:
-        chosen.append(f"weights={weights_of(options.weights)}")
-    return tuple(chosen)
-
-
-def _settings(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Settings:
-    if options.threads < 1:
-        raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
-    if not 0 <= options.checkpoint_seconds < math.inf:
-        raise UsageError(
-            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
-        )
-    engine = Engine(device=options.device, capture=not options.no_capture)
-    data = data_folder(datasets, options.data.expanduser() if options.data else None)
-    weights = options.weights.resolve() if options.weights else None
-    return Settings(data, engine, options.threads, options.checkpoint_seconds, weights)
 
 
 def _show_tables(

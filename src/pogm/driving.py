@@ -1,0 +1,73 @@
+"""What the commands that carry out trials share: their options understood, data prepared, outcomes told."""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from pogm.benchmark.estimate import Estimate, duration
+from pogm.benchmark.executors import Outcome
+from pogm.benchmark.options import data_folder
+from pogm.benchmark.progress import tracked
+from pogm.benchmark.run import Settings
+from pogm.benchmark.trial import Trial
+from pogm.core.errors import UsageError
+from pogm.engine.session import Engine
+from pogm.networks.weights import weights_of
+
+
+def settings_of(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Settings:
+    """How to carry out what is asked for, checked."""
+    if options.threads < 1:
+        raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
+    if not 0 <= options.checkpoint_seconds < math.inf:
+        raise UsageError(
+            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
+        )
+    engine = Engine(device=options.device, capture=not options.no_capture)
+    data = data_folder(datasets, options.data.expanduser() if options.data else None)
+    weights = options.weights.resolve() if options.weights else None
+    trackers = tuple(dict.fromkeys(options.track))
+    return Settings(data, engine, options.threads, options.checkpoint_seconds, weights, trackers)
+
+
+def chosen(options: argparse.Namespace) -> tuple[str, ...]:
+    """What --set, --weights and --on-bad-image say, as texts like "kappa=0.1"."""
+    texts = list(options.set)
+    if options.on_bad_image:
+        texts.append(f"on_bad_image={options.on_bad_image}")
+    if options.weights:
+        texts.append(f"weights={weights_of(options.weights)}")
+    return tuple(texts)
+
+
+def check_counts(options: argparse.Namespace, *names: str) -> None:
+    """Refuse options that count something, and are below 1."""
+    for name in names:
+        if getattr(options, name) < 1:
+            raise UsageError(f"Expected --{name} of at least 1; found {getattr(options, name)}. Leave it out.")
+
+
+def prepare(trials: Sequence[Trial], settings: Settings) -> None:
+    """Make the caches of all datasets, once and with a bar, before many processes want them."""
+    for dataset in {trial.dataset for trial in trials}:
+        dataset.prepare(settings.data, partial(tracked, what="images"))
+
+
+def show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
+    """Say how long runs will take, kind by kind and together."""
+    for kind in kinds:
+        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
+    total = duration(sum(kind.seconds for kind in kinds) / workers)
+    print(f"{runs} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
+
+
+def all_done(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
+    """Wait for the runs of a folder, with a bar; say what failed, if anything did."""
+    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
+    for outcome in failed:
+        place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
+        print(f"pogm: {place} failed: {outcome.error}", file=sys.stderr)
+    return not failed
