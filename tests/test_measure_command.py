@@ -74,7 +74,7 @@ def test_what_is_done_is_not_run_again_what_is_not_is_and_what_fails_is_named(tm
     (interrupted / "done").unlink()
     assert main([*words, "--out", str(folder)]) == 1
     said = capsys.readouterr()
-    assert "ERM failed: Expected finite weights" in said.err
+    assert "ERM on RotatedDigits failed: Expected finite weights" in said.err
     assert said.out.splitlines()[2].split() == ["Fish", "POGM"]
     assert (interrupted / "done").exists()
     changed = [place for place, when in done.items() if (place / "records.jsonl").stat().st_mtime_ns != when]

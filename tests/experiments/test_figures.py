@@ -299,7 +299,7 @@ def test_without_runs_there_is_a_figure_that_says_so(module):
 def test_the_figures_of_measurements_share_their_runs():
     plans = [{trial.id for trial in module.plan(EMBEDDED)} for module in (figure2, figure3, figure4, figure5)]
     assert plans[0] == plans[1] == plans[2] == plans[3]
-    assert len(plans[0]) == 4 * 2 * 3
+    assert len(plans[0]) == 5 * 2 * 3
     assert figure1.plan(EMBEDDED) == figure6.plan(EMBEDDED) == []
 
 

@@ -97,7 +97,7 @@ def test_every_value_that_an_ablation_compares_is_drawn_in_every_trial(scale, se
 
 
 def test_methods_that_the_paper_has_are_run_once_for_table_1_and_for_the_table_of_all():
-    assert set(ids("table1", EMBEDDED)) < set(ids("all_methods", EMBEDDED))
+    assert set(ids("table1", replace(EMBEDDED, trials=1))) < set(ids("all_methods", EMBEDDED))
     labels = {trial.label for trial in all_experiments()["all_methods"].plan(EMBEDDED)}
     assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
 

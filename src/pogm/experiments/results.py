@@ -10,6 +10,9 @@ from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.tables import Table, averages_table, dataset_table
 
 BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper's first
+NOTHING_TO_CHOOSE = (
+    "There was one configuration, and so nothing to choose: these are the accuracies after its last step."
+)
 NAMED = 5  # failed runs beneath a table, at most
 
 
@@ -20,7 +23,9 @@ def relabelled(runs: Sequence[Run], labels: Mapping[str, str]) -> list[Run]:
 
 def averages(runs: Sequence[Run], selections: Sequence[Selection] = BOTH, notes: Sequence[str] = ()) -> list[Table]:
     """Rows against datasets."""
-    return [_noted(averages_table(runs, selection), runs, notes) for selection in selections if runs]
+    alone = [NOTHING_TO_CHOOSE] if len({run.hparams_seed for run in runs}) == 1 else []
+    tables = [averages_table(runs, selection) for selection in selections if runs]
+    return [_noted(table, runs, [*(alone if table.selection is TEST_DOMAIN else []), *notes]) for table in tables]
 
 
 def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Table]:

@@ -108,6 +108,7 @@ def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
     assert oracle.rows == ("POGM", "POGM + data augmentation")
     assert row(oracle, "POGM + data augmentation")["Toy"] == "80.0 ± 0.0"
     assert any("OfficeHome" in note for note in oracle.footnotes)
+    assert any("nothing to choose" in note for note in oracle.footnotes), "of one configuration"
 
 
 def test_our_numbers_stand_beside_the_papers_where_dataset_and_method_are_the_same(make_run, tmp_path):
@@ -147,6 +148,7 @@ def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
     assert [row(oracle, name)["Toy"] for name in oracle.rows] == ["80.0 ± 0.0", "40.0 ± 0.0"]
     other, *_ = table5.exhibits(search, EMBEDDED)
     assert {name: row(other, name)["Toy"] for name in other.rows} == {"κ = 0.1": "80.0 ± 0.0", "κ = 0.5": "40.0 ± 0.0"}
+    assert not any("nothing to choose" in note for note in oracle.footnotes)
     assert "Of 3 configurations in 1 trial: 1 with α = 0.05, 2 with α = 0.5." in oracle.footnotes
 
 
