@@ -11,4 +11,4 @@ torch.set_num_threads(1)
 _cache = tempfile.TemporaryDirectory(prefix="pogm-test-cache-", ignore_cleanup_errors=True)
 os.environ["POGM_CACHE"] = _cache.name  # decoded images of tests; one folder for each worker
 
-pytest_plugins = ["run_folders"]
+pytest_plugins = ["browsers", "run_folders"]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import threading
 from urllib.request import urlopen
@@ -18,9 +17,6 @@ from pogm.report import page as page_module
 from pogm.report.board import Board
 from pogm.report.serve import open_server
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu")
-QUIET = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
 SWEEP = ("sweep", "--algorithms", "ERM", "--datasets", "ColoredDigits", "--configurations", 1, "--trials", 1)
 
 
@@ -74,18 +70,6 @@ def test_mistakes_are_one_paragraph(tmp_path, capsys):
     assert end.code == 2
     assert "Expected a free port" in end.err
     assert "Traceback" not in end.err
-
-
-@pytest.fixture
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=program, args=[*FLAGS, *QUIET])
-        yield opened
-        opened.close()
 
 
 def at(step):

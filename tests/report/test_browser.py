@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-import shutil
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,23 +20,8 @@ from pogm.report.markup import Html, Listing
 from pogm.report.page import Section, render, write_page
 from pogm.report.runs import figures_of, write_report
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu")
-QUIET = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 DATASET = f"Digits {HOSTILE}"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=program, args=[*FLAGS, *QUIET])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,6 @@ class Model:
         network: nn.Module,
         params: Params,
         buffers: Params,
-        step: Tensor,
         *,
         autocast: torch.dtype | None = None,
         penalties: Sequence[Penalty] = (),
@@ -53,7 +52,6 @@ class Model:
         self.network = network
         self.params = params
         self.buffers = buffers
-        self.step = step  # that the weights are used at: some modifiers change with time
         self.autocast = autocast
         self.penalties = penalties
         self.replacement = replacement

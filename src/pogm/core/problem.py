@@ -55,7 +55,6 @@ class Problem:
             self.network,
             params,
             buffers,
-            state.step,
             autocast=self.autocast,
             penalties=self.penalties,
             replacement=self.replacement,
