@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import webbrowser
 
@@ -21,6 +22,7 @@ def show_board(options: argparse.Namespace) -> int:
         )
     with open_server(Board(options.folder).page, options.port) as server:
         os.nice(NICE)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would ignore
         print(f"Board: {server.address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         try:
             if options.open:
