@@ -120,7 +120,7 @@ def show(trials: Sequence[Trial], options: argparse.Namespace) -> None:
             f"If they did not fail, measure more often than every {options.every} rounds, or train for longer."
         )
     first, run = trials[0], found[0][0]
-    held_out = ", ".join(printable(run.domains[i]) for i in first.test_domains)
+    held_out = printable(run.held_out)
     how_often = "every round" if options.every == 1 else f"one round in {options.every}"
     title = f"{printable(run.dataset)}, held out {held_out}; {how_often} measured"
     table = measure_table(found, title, notes(first))

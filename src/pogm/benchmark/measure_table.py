@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from statistics import fmean, pstdev
 from typing import Any
 
 from pogm.benchmark.measures import Measured, agreements, hull, mean, summary, worst
 from pogm.benchmark.records import Run, finite, printable
+from pogm.benchmark.spread import mean_of
 
 TITLES = {  # of the rows, with what each says
     "angle": ("cos(h_i, h)", "the step's angle with what domain i alone would do, mean over domains"),
@@ -102,19 +102,14 @@ def measure_table(found: Sequence[tuple[Run, Measured]], title: str, notes: Sequ
         by_label.setdefault(run.label, []).append(summary(m) | {"seconds_per_step": seconds})
     names = [name for name in TITLES if any(name in numbers for seeds in by_label.values() for numbers in seeds)]
     cells = {
-        name: tuple(_cell([numbers.get(name, math.nan) for numbers in seeds]) for seeds in by_label.values())
+        name: tuple(
+            MeasureCell(*mean_of(numbers.get(name, math.nan) for numbers in seeds)) for seeds in by_label.values()
+        )
         for name in names
     }
     counts = {len(seeds) for seeds in by_label.values()}
     spread = f"± is the standard error over {'–'.join(map(str, sorted(counts)))} seeds." if max(counts) > 1 else ""
     return MeasureTable(title, tuple(by_label), cells, tuple(filter(None, (spread, *notes))))
-
-
-def _cell(values: Sequence[float]) -> MeasureCell:
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return MeasureCell(math.nan, math.nan, 0)
-    return MeasureCell(fmean(known), pstdev(known) / math.sqrt(len(known)), len(known))
 
 
 def rounds_csv(found: Sequence[tuple[Run, Measured]]) -> str:
@@ -132,7 +127,7 @@ def _rows(run: Run, m: Measured) -> Iterator[dict[str, Any]]:
         yield {
             "dataset": run.dataset,
             "algorithm": run.label,
-            "held_out": " ".join(run.domains[i] for i in sorted(run.test_domains)),
+            "held_out": run.held_out,
             "seed": run.trial_seed,
             "round": number,
             **{f"angle {name}": m.angle[place][i] for i, name in sources},

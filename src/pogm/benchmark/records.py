@@ -59,6 +59,11 @@ class Run:
         return tuple(i for i in range(len(self.domains)) if i not in self.test_domains)
 
     @property
+    def held_out(self) -> str:
+        """The names of the test domains."""
+        return ", ".join(self.domains[i] for i in sorted(self.test_domains))
+
+    @property
     def hparams_seed(self) -> int:
         return int(self.trial["hparams_seed"])
 

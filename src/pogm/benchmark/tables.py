@@ -3,15 +3,15 @@
 import csv
 import io
 import json
-import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from pogm.benchmark.records import Run, printable
 from pogm.benchmark.selection import Choice, Selection
+from pogm.benchmark.spread import mean_of
 from pogm.core.errors import UsageError
 
 AVERAGE = "Avg"
@@ -39,9 +39,8 @@ class Cell:
 
 
 def mean_and_error(accuracies: Sequence[float]) -> Cell:
-    """Mean and standard error in percent; the population deviation over √n, so one trial gives 0."""
-    percent = [100 * accuracy for accuracy in accuracies]
-    return Cell(fmean(percent), pstdev(percent) / math.sqrt(len(percent)), len(percent))
+    """Mean and standard error in percent."""
+    return Cell(*mean_of(100 * accuracy for accuracy in accuracies))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from pogm.benchmark.records import Run
 from pogm.benchmark.trial import Trial
 from pogm.experiments import measured, pairs
 from pogm.experiments.base import Exhibit, Scale
-from pogm.report.figure import Figure
 
 METHODS = ("POGM", "Reptile")
 PRINTED = ("ColoredMNIST", "VLCS", "PACS", "OfficeHome")  # the paper's
@@ -19,8 +18,5 @@ def plan(scale: Scale) -> list[Trial]:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """The angles of pairs of domains, and the numbers of all methods."""
-    datasets = measured.datasets(scale, PRINTED)
-    panels = [panel for dataset in datasets for method in METHODS for panel in pairs.panel(runs, dataset, method)]
     title = "How far a step agrees with each of two domains: POGM, and without its matching"
-    notes = (*pairs.notes(runs, datasets), measured.note(runs, datasets, scale))
-    return [Figure("figure3", title, tuple(panels), pairs.READING, notes)]
+    return [pairs.figure("figure3", title, METHODS, measured.datasets(scale, PRINTED), runs, scale)]

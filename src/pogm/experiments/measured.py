@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import fmean, pstdev
 
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.measures import Measured, measured
 from pogm.benchmark.records import Record, Run
+from pogm.benchmark.spread import mean_of
 from pogm.benchmark.trial import Trial
 from pogm.datasets import dataset_class
 from pogm.experiments.base import Scale, default_trial, in_time
@@ -65,17 +65,10 @@ def curves(runs: Sequence[Run], dataset: str, value: Callable[[Record, Measured]
                 if since is not None:
                     by_step.setdefault(record["step"], []).append(value(record, since))
         if by_step:
-            points = tuple(Point(step, *spread(values)) for step, values in sorted(by_step.items()))
+            means = {step: mean_of(values) for step, values in sorted(by_step.items())}
+            points = tuple(Point(step, *mean) if mean.n else Point(step, math.nan) for step, mean in means.items())
             lines.append(Line(method, points, METHODS[method]))
     return tuple(lines)
-
-
-def spread(values: Sequence[float]) -> tuple[float, float, int]:
-    """Mean, standard error and number of the values that are defined."""
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return math.nan, 0.0, 0
-    return fmean(known), pstdev(known) / math.sqrt(len(known)), len(known)
 
 
 def note(runs: Sequence[Run], shown: Sequence[str], scale: Scale) -> str:

@@ -1,15 +1,17 @@
 """The angles of two domains against each other, as Figures 2 and 3 draw them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, combinations
-from typing import NamedTuple
 
 from pogm.benchmark.measures import Measured, Pairs, correlations, gaps, mean
 from pogm.benchmark.records import Run
-from pogm.experiments.measured import COMPARED, finished, spread
+from pogm.benchmark.spread import Mean, mean_of
+from pogm.experiments import measured
+from pogm.experiments.base import Scale
+from pogm.experiments.measured import COMPARED, finished
 from pogm.experiments.palette import DASHED, GREY, METHODS
-from pogm.report.figure import Cloud, Line, Panel, Point
+from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 
 READING = (
     "A dot is one round and one pair of training domains: how far the step agreed with the one, cos(hᵢ, h), and with "
@@ -22,20 +24,18 @@ READING = (
 )
 
 
-class Number(NamedTuple):
-    """A mean over trials with its standard error."""
-
-    value: float
-    error: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} ± {self.error:.2f}".replace("-", "−") if self.n else "not measured"
+def figure(
+    name: str, title: str, methods: Sequence[str], datasets: Sequence[str], runs: Sequence[Run], scale: Scale
+) -> Figure:
+    """A panel for each dataset and method, and the numbers of all methods beneath."""
+    panels = [drawn for dataset in datasets for method in methods for drawn in panel(runs, dataset, method)]
+    beneath = (*notes(runs, datasets), measured.note(runs, datasets, scale))
+    return Figure(name, title, tuple(panels), READING, beneath)
 
 
-def averaged(runs: Sequence[Run], dataset: str, method: str, of: Callable[[Measured], Pairs]) -> Number:
+def averaged(runs: Sequence[Run], dataset: str, method: str, of: Callable[[Measured], Pairs]) -> Mean:
     """A number of pairs, averaged over pairs, then over trials."""
-    return Number(*spread([mean(of(found).values()) for _, found in finished(runs, dataset, method)]))
+    return mean_of(mean(of(found).values()) for _, found in finished(runs, dataset, method))
 
 
 def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
@@ -68,8 +68,8 @@ def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
 
 def span(runs: Sequence[Run], dataset: str) -> tuple[float, float]:
     """What the angles of all methods span, so that their panels compare."""
-    measured = chain.from_iterable(finished(runs, dataset, method)[:1] for method in COMPARED)
-    angles = [angle for _, found in measured for angle in chain.from_iterable(found.angle) if not math.isnan(angle)]
+    first = chain.from_iterable(finished(runs, dataset, method)[:1] for method in COMPARED)
+    angles = [angle for _, found in first for angle in chain.from_iterable(found.angle) if not math.isnan(angle)]
     low, high = min(angles, default=-1.0), max(angles, default=1.0)
     return math.floor(20 * low - 0.2) / 20, math.ceil(20 * high + 0.2) / 20
 
@@ -84,9 +84,11 @@ def notes(runs: Sequence[Run], datasets: Sequence[str]) -> tuple[str, ...]:
         if rho:
             highest, smallest = max(rho, key=lambda m: rho[m].value), min(gap, key=lambda m: gap[m].value)
             best = f"{highest} has the highest ρ and " + ("" if highest == smallest else f"{smallest} ")
-            written.append(
-                f"{dataset}: ρ {', '.join(f'{m} {number}' for m, number in rho.items())}; "
-                f"gap {', '.join(f'{m} {number}' for m, number in gap.items())}. {best}the smallest gap."
-            )
+            written.append(f"{dataset}: ρ {written_out(rho)}; gap {written_out(gap)}. {best}the smallest gap.")
     trials = max((len(finished(runs, d, m)) for d in datasets for m in COMPARED), default=0)
     return (*written, f"Mean ± standard error of n = {trials} trials; the dots are those of the first.")
+
+
+def written_out(numbers: Mapping[str, Mean]) -> str:
+    """Every method with its number."""
+    return ", ".join(f"{name} {n.value:.2f} ± {n.error:.2f}" for name, n in numbers.items()).replace("-", "−")

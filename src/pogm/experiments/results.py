@@ -51,7 +51,6 @@ def failures(runs: Sequence[Run]) -> list[str]:
     failed = [run for run in runs if run.failure is not None]
     notes = []
     for run in failed[:NAMED]:
-        held_out = ", ".join(run.domains[i] for i in sorted(run.test_domains))
         why = run.failure.strip().splitlines()[-1] if run.failure and run.failure.strip() else "no reason given"
-        notes.append(f"Failed: {run.label} on {run.dataset}, held out {held_out}, trial {run.trial_seed}: {why}")
+        notes.append(f"Failed: {run.label} on {run.dataset}, held out {run.held_out}, trial {run.trial_seed}: {why}")
     return [*notes, f"And {len(failed) - NAMED} more that failed."] if len(failed) > NAMED else notes

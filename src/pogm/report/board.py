@@ -114,7 +114,7 @@ def _running(begun: Sequence[Watched]) -> list[Section]:
         run, last = one.run, one.run.records[-1] if one.run.records else None
         step = f"{last['step'] if last else 0} of {one.steps - 1}"
         learnt = f"{_validation(run, last):.1f}" if last else ""
-        rows.append((run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, step, learnt))
+        rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, step, learnt))
     colours = {label: colour for colour, label in enumerate(labels_of(one.run for one in begun))}
     return [Section("Running", (grid(head, rows), *_learning(running[:CHARTED], colours)))] if running else []
 
@@ -125,7 +125,7 @@ def _learning(running: Sequence[Watched], colours: Mapping[str, int]) -> list[Fi
     for run in (one.run for one in running if one.run.records):
         points = tuple(Point(record["step"], _validation(run, record)) for record in run.records)
         name = f"{run.label}, configuration {run.hparams_seed}, trial {run.trial_seed}"
-        here = panels.setdefault(f"{run.dataset}, held out: {_held_out(run)}", [])
+        here = panels.setdefault(f"{run.dataset}, held out: {', '.join(run.held_out)}", [])
         here.append(Line(name, points, colours[run.label]))
     span = (0.0, float(max((one.steps - 1 for one in running), default=0)))
     return [
@@ -142,7 +142,15 @@ def _failures(begun: Iterable[Watched]) -> list[Section]:
     failed = [one.run for one in begun if one.state == "failed"]
     head = ("Dataset", "Algorithm", "Held out", "Configuration", "Trial", "Run", "Last lines")
     rows = [
-        (run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, run.id[:10], _last(run.failure))
+        (
+            run.dataset,
+            run.label,
+            run.held_out,
+            run.hparams_seed,
+            run.trial_seed,
+            run.id[:10],
+            _last(run.failure),
+        )
         for run in failed[:MOST]
     ]
     more = f"And {len(failed) - MOST} more. " if len(failed) > MOST else ""
@@ -152,10 +160,6 @@ def _failures(begun: Iterable[Watched]) -> list[Section]:
 
 def _last(failure: str | None) -> str:
     return "\n".join((failure or "It did not say why.").splitlines()[-LAST_LINES:])
-
-
-def _held_out(run: Run) -> str:
-    return ", ".join(run.domains[domain] for domain in sorted(run.test_domains))
 
 
 def _tables(dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:

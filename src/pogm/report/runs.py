@@ -166,7 +166,7 @@ def _stopped(runs: Iterable[Run]) -> list[Section]:
         if run.status != "done":
             last = f"last record at step {run.records[-1]['step']}" if run.records else "no record"
             why = run.failure or last
-            rows.append((run.dataset, run.label, _held_out(run), run.hparams_seed, run.trial_seed, run.status, why))
+            rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, run.status, why))
     head = ("Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Reason")
     return [Section("Runs that did not finish", (grid(head, rows),))] if rows else []
 
@@ -177,7 +177,7 @@ def _trials(runs: Sequence[Run]) -> Section:
             run.id[:10],
             run.dataset,
             run.label,
-            _held_out(run),
+            run.held_out,
             run.hparams_seed,
             run.trial_seed,
             run.status,
@@ -187,10 +187,6 @@ def _trials(runs: Sequence[Run]) -> Section:
     ]
     head = ("Run", "Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Settings")
     return Section("Details", (details(f"All {len(runs)} trials and their hyperparameters", head, rows),))
-
-
-def _held_out(run: Run) -> str:
-    return ", ".join(run.domains[i] for i in sorted(run.test_domains))
 
 
 def _settings(trial: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -3,9 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from pogm.benchmark.records import Run, accuracy, finite
+from pogm.benchmark.spread import mean_of
 from pogm.benchmark.tables import labels_of
 from pogm.report.axes import extent
 from pogm.report.figure import Figure, Line, Panel, Point
@@ -100,6 +101,5 @@ def comparable(runs: Iterable[Run], dataset: str) -> Iterator[tuple[int, str, li
 
 
 def _point(step: int, values: Sequence[float]) -> Point:
-    mean = fmean(values)
-    spread = 0.0 if math.isnan(mean) else pstdev(values) / math.sqrt(len(values))
-    return Point(step, mean, spread, len(values))
+    """A gap where one of them is missing: the mean of the others would be another line's."""
+    return Point(step, math.nan) if any(map(math.isnan, values)) else Point(step, *mean_of(values))
