@@ -1,21 +1,24 @@
 """Pareto optimal gradient matching, the paper's method."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pogm.algorithms.trajectories import STILL, Aim, Trajectories
+from pogm.algorithms.trajectories import STILL, Aim, Trajectories, divided, finite
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
+from pogm.core.fuse import fused
 from pogm.core.hyper import Choice, hyper
+from pogm.core.meeting import Blocks
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params
-from pogm.pareto import Solution, agreement, alignment, angles, gap, gramian, length, official_weights, solve
+from pogm.pareto import Solution, agreement, alignment, gap, length, official_weights, solve
 
 
 class KappaWarning(UserWarning):
@@ -49,6 +52,7 @@ class POGM(Trajectories):
     stationary: str = hyper("keep", options=("keep", "project"))  # d where no direction helps every domain
     erm_direction: str = hyper("mean", options=("mean", "pooled"))  # what h_0 is
     scope: str = hyper("all", options=("all", "classifier"))  # the weights that are matched
+    granularity: str = hyper("global", options=("global", "block", "layer"))  # as a whole, or each part for itself
     nonfinite: str = hyper("skip", options=("skip", "drop"))  # the round, or the domain
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -93,91 +97,125 @@ class POGM(Trajectories):
         if self.erm_direction == "pooled":  # one more copy, which sees every domain, goes where ERM would
             live, key = problem.live_buffers(state), self.random_key(state, 1)
             pooled = self.train_copy(state, problem, batches, state.optimizer["pooled"], live, key)
-            trajectories = trees.map_leaves(lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled.trajectories)
+            trajectories = trees.map_numbers(
+                lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled.trajectories
+            )
 
-        G = gramian(self.matched(trajectories))
-        finite = self.finite(trajectories, G)
-        trajectories = trees.masked(finite, trajectories)
-        G = torch.where(finite & finite[:, None], G, 0.0)
-
-        weights, solution = self._weights(G, finite)  # c_i
-        direction = self._combined(weights, finite, trajectories)  # d = Σ c_i h_i
-        enough = finite.any() if self.nonfinite == "drop" else finite.all()
-        still = self._centre_norm(G, finite) <= STILL * G.diagonal().mean().sqrt()  # h_0 = 0: there is no way to go
-        metrics = self._metrics(G, weights, finite, solution, problem.num_domains)
-        aim = Aim(direction, finite[: problem.num_domains], enough, still, metrics)
+        matched, others = self.blocks(state.params)
+        h = problem.meeting.gathered(trajectories)
+        grams = problem.meeting.gramians(h, matched + others)  # h_i · h_j: [blocks, K, K]
+        weights, sound, enough, still, metrics = self._decided(grams, len(matched))  # c_i: [blocks, K]
+        direction = problem.meeting.combined(h, matched + others, weights, sound)  # d = Σ c_i h_i
+        aim = Aim(direction, sound[: problem.num_domains], enough, still, metrics)
         after, report = self.moved(state, problem, copies, aim)  # θ + α d
         if pooled is not None:
-            kept = trees.masked(finite[-1] & (self.inner_state == "persist"), pooled.optimizers)
+            kept = trees.masked(sound[-1] & (self.inner_state == "persist"), pooled.optimizers)
             after = after._replace(optimizer=after.optimizer | {"pooled": kept})
         return after, report
 
-    def _weights(self, G: Tensor, finite: Tensor) -> tuple[Tensor, Solution]:
-        """The weight c_i of each trajectory in the direction d, a pooled one's last."""
-        root = self.kappa**0.5
-        radius = self.kappa if self.convention == "radius" else root  # in the problem
-        step_radius = root if self.convention == "sqrt" else self.kappa  # in the step
-        if self.erm_direction == "pooled":
-            centre = G[:-1, -1], G[-1, -1]  # h_i · h_0 and |h_0|²
-            solution = solve(G[:-1, :-1], radius, centre=centre, step_radius=step_radius, stationary=self.stationary)
-            weights = torch.cat([solution.weights, torch.ones_like(solution.weights[:1])])
-        else:
-            solution = solve(G, radius, step_radius=step_radius, stationary=self.stationary)
-            weights = solution.weights
-        if self.solver == "official":
-            mixture, weights = official_weights(G, self.kappa, rescale=False)
-            worst, missed = alignment(G, weights).min(), gap(G, mixture, self.kappa)
-            solution = Solution(mixture, weights, worst, missed, torch.zeros_like(worst, dtype=torch.bool))
-
-        if self.rescale == "official":
-            weights = weights / (1 + self.kappa**2)
-        elif self.rescale == "norm":
-            norm = length(G, weights)
-            weights = torch.where(norm > 0, weights * self._centre_norm(G) / norm, weights)
-        return weights * self._share(finite), solution
-
-    def _share(self, finite: Tensor) -> Tensor:
-        """What was dropped is zero in G: the mean of the others is the mean of all, times K over their number."""
-        return len(finite) / finite.sum().clamp(min=1)
-
-    def _centre_norm(self, G: Tensor, finite: Tensor | None = None) -> Tensor:
-        """|h_0|."""
-        norm = (G[-1, -1] if self.erm_direction == "pooled" else G.mean()).clamp(min=0).sqrt()
-        return norm if finite is None else norm * self._share(finite)
-
-    def _combined(self, weights: Tensor, finite: Tensor, trajectories: Params) -> Params:
-        """d = Σ_i c_i h_i. Where only the head is matched, the features follow h_0."""
-        if self.erm_direction == "pooled":
-            centre = torch.arange(len(weights), device=weights.device) == len(weights) - 1
-        else:
-            centre = finite / finite.sum().clamp(min=1)
-        apart = "features." if self.scope == "classifier" else ()
-        return {n: trees.combine(centre if n.startswith(apart) else weights, h) for n, h in trajectories.items()}
-
-    def matched(self, trajectories: Params) -> Params:
-        """The weights that inner products are taken over: those that predict, or the head's alone."""
-        if self.scope == "all":
-            return super().matched(trajectories)
-        head = {name: leaf for name, leaf in trajectories.items() if name.startswith("head.")}
-        if not head:
+    def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:
+        """The weights that are matched, as a whole or in parts, and those that are not."""
+        (matched,), others = super().blocks(names)
+        if self.scope == "classifier":
+            matched, features = divided(matched, "head.")
+            others = ((*features, *sum(others, ())),)
+        if not matched:
             raise UsageError(
                 "Expected a network with a head for POGM.scope='classifier'; found one without. "
                 "Name the last layer, for example Learner(module, POGM(scope='classifier'), head='fc')."
             )
-        return head
+        return parts(matched, self.granularity), others
 
-    def _metrics(self, G: Tensor, weights: Tensor, finite: Tensor, solution: Solution, count: int) -> Metrics:
-        """What the theory speaks of: π, p*, the certificate, and who agrees with whom."""
-        domains = G[:count, :count]
+    @fused
+    def _decided(self, grams: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
+        """The weights of every block's trajectories, [blocks, K]; which are finite, and whether these are enough;
+        whether there is no way to go; and what is reported. So many blocks are matched.
+        """
+        sound = finite(grams)
+        G = torch.where(sound & sound[:, None], grams[:count], 0.0)
+        weights, solution = self._weights(G, sound)
+        metrics = self._metrics(G, weights, sound, solution)
+        enough = sound.any() if self.nonfinite == "drop" else sound.all()
+        typical = G.sum(0).diagonal().mean().sqrt()
+        still = metrics["centre_norm"] <= STILL * typical  # h_0 = 0
+        everywhere = weights if len(grams) == count else torch.cat([weights, self._unmatched(weights, sound)[None]])
+        return everywhere, sound, enough, still, metrics
+
+    def _weights(self, G: Tensor, sound: Tensor) -> tuple[Tensor, Solution]:
+        """The weight c_i of each trajectory in the direction d, a pooled one's last: [L, K], one problem a block."""
+        root = self.kappa**0.5
+        radius = self.kappa if self.convention == "radius" else root  # in the problem
+        step_radius = root if self.convention == "sqrt" else self.kappa  # in the step
+        problems = G.squeeze(0)  # a single one has a faster way on a CPU
+        if self.erm_direction == "pooled":
+            centre = problems[..., :-1, -1], problems[..., -1, -1]  # h_i · h_0 and |h_0|²
+            among = problems[..., :-1, :-1]
+            solution = solve(among, radius, centre=centre, step_radius=step_radius, stationary=self.stationary)
+            weights = torch.cat([solution.weights, torch.ones_like(solution.weights[..., :1])], -1)
+        else:
+            solution = solve(problems, radius, step_radius=step_radius, stationary=self.stationary)
+            weights = solution.weights
+        if self.solver == "official":
+            mixture, weights = official_weights(problems, self.kappa, rescale=False)
+            worst, missed = alignment(problems, weights).amin(-1), gap(problems, mixture, self.kappa)
+            solution = Solution(mixture, weights, worst, missed, torch.zeros_like(worst, dtype=torch.bool))
+
+        weights = weights.reshape(len(G), -1)
+        if self.rescale == "official":
+            weights = weights / (1 + self.kappa**2)
+        elif self.rescale == "norm":
+            norm = length(G, weights).unsqueeze(-1)
+            weights = torch.where(norm > 0, weights * self._centre_norms(G).unsqueeze(-1) / norm, weights)
+        return weights * self._share(sound), solution
+
+    def _share(self, sound: Tensor) -> Tensor:
+        """What was dropped is zero in G: the mean of the others is the mean of all, times K over their number."""
+        return len(sound) / sound.sum().clamp(min=1)
+
+    def _centre_norms(self, G: Tensor) -> Tensor:
+        """|h_0| in every block: [L]."""
+        return (G[:, -1, -1] if self.erm_direction == "pooled" else G.mean((-2, -1))).clamp(min=0).sqrt()
+
+    def _unmatched(self, weights: Tensor, sound: Tensor) -> Tensor:
+        """The weights c_i for what is not matched: those of the rest, if that is one block; else h_0 leads the way."""
+        if self.scope == "all" and self.granularity == "global":
+            return weights[0]
+        if self.erm_direction == "pooled":
+            return (torch.arange(len(sound), device=sound.device) == len(sound) - 1).to(weights.dtype)
+        return sound.to(weights.dtype) / sound.sum().clamp(min=1)
+
+    def _metrics(self, G: Tensor, weights: Tensor, sound: Tensor, solution: Solution) -> Metrics:
+        """What the theory speaks of: π, p*, the certificate, and who agrees with whom; over blocks, sums and means."""
+        count = G.shape[-1] - (self.erm_direction == "pooled")
+        domains = G.sum(0)[:count, :count]
+        aligned, norm = alignment(G, weights).sum(0), length(G, weights).square().sum().sqrt()  # h_i · d, |d|
         metrics = {
-            "mixture": solution.mixture,
-            "worst": solution.worst * self._share(finite),
-            "gap": solution.gap / domains.diagonal().mean(),
-            "stationary": solution.stationary.double(),
-            "centre_norm": self._centre_norm(G, finite),
-            "norm": length(G, weights),
+            "mixture": solution.mixture.reshape(len(G), -1).mean(0),
+            "worst": solution.worst.sum() * self._share(sound),
+            "gap": solution.gap.sum() / domains.diagonal().mean(),
+            "stationary": solution.stationary.double().mean(),
+            "centre_norm": self._centre_norms(G).square().sum().sqrt() * self._share(sound),
+            "norm": norm,
             "agreement": agreement(domains),
         }
         if self.scope == "all":  # else G does not see the whole step; a probe will
-            metrics["angle"] = angles(G, weights)[:count]
+            metrics["angle"] = (aligned / (G.sum(0).diagonal().sqrt() * norm))[:count]
         return metrics
+
+
+def parts(names: tuple[str, ...], granularity: str) -> Blocks:
+    """The weights as one block; or a block for each child of the features and the head; or for each layer."""
+    if granularity == "global":
+        return (names,)
+    features, _ = divided(names, "features.")
+    levels = zip(*(name.split(".")[:-1] for name in features), strict=False)
+    shared = next((depth for depth, level in enumerate(levels) if len(set(level)) > 1), 1)  # by all that wraps them
+
+    def part(name: str) -> tuple[str, ...]:
+        path = name.split(".")[:-1]
+        return tuple(path if granularity == "layer" else path[: shared + 1 if name in features else 1])
+
+    blocks: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        blocks.setdefault(part(name), []).append(name)
+    return tuple(map(tuple, blocks.values()))

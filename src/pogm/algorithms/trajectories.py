@@ -1,5 +1,6 @@
 """What POGM and its neighbours share: every domain trains a copy, and the model moves along what the copies did."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -10,12 +11,15 @@ from torch import Tensor
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
+from pogm.core.fuse import fused
 from pogm.core.hyper import Choice, hyper
+from pogm.core.meeting import Blocks
 from pogm.core.optim import SGD, Adam, Optimizer, Scalar
+from pogm.core.packed import renamed, vector
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params, Tree
-from pogm.pareto import agreement, alignment, angles, gramian, length
+from pogm.pareto import agreement, alignment, angles, length
 
 STILL = 1e-7  # a direction shorter than this share of the trajectories is rounding error
 
@@ -66,17 +70,20 @@ class Trajectories(Algorithm):
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """One inner optimizer per domain."""
         state = super().start(params, buffers, key, problem)
-        inner = {"domains": trees.repeat(state.optimizer, problem.num_domains)}
+        every = trees.repeat(state.optimizer, problem.num_domains)
+        inner = {"domains": problem.meeting.own(every)}
         return state._replace(optimizer=inner, memory={"skipped": torch.zeros_like(state.step)})
 
     def copies(self, state: State, batches: list[Batch], problem: Problem) -> Copies:
-        """Every domain's copy after E minibatches: [K, ...]."""
-        per_domain = (
-            state.optimizer["domains"],
+        """Every domain's copy after E minibatches: [K, ...], or those of the domains that are trained here."""
+        every = (
+            batches,
             trees.repeat(problem.live_buffers(state), problem.num_domains),
             random.split(self.random_key(state), problem.num_domains),
         )
-        trained: Copies = problem.each_domain(partial(self.train_copy, state, problem), batches, *per_domain)
+        batches, live, keys = problem.meeting.own(every)
+        train_copy = partial(self.train_copy, state, problem)
+        trained: Copies = problem.each_domain(train_copy, batches, state.optimizer["domains"], live, keys)
         return trained
 
     def train_copy(
@@ -90,32 +97,29 @@ class Trajectories(Algorithm):
         trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
         return Copies(trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean())
 
-    def matched(self, trajectories: Params) -> Params:
-        """The weights that inner products are taken over: all that predict, but not a part that a modifier added."""
-        return {name: leaf for name, leaf in trajectories.items() if name.startswith(("features.", "head."))}
-
-    def finite(self, trajectories: Params, G: Tensor) -> Tensor:
-        """Which trajectories are finite: those whose squared norm is, where that sees all of them."""
-        if len(self.matched(trajectories)) == len(trajectories):
-            return G.diagonal().isfinite()
-        return torch.stack([leaf.isfinite().flatten(1).all(1) for leaf in trajectories.values()]).all(0)
+    def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:
+        """The weights that are matched: all that predict, as one block. And the others, if a modifier added some."""
+        predicting, others = divided(names, ("features.", "head."))
+        return (predicting,), (others,) if others else ()
 
     def moved(self, state: State, problem: Problem, copies: Copies, aim: Aim) -> tuple[State, Metrics]:
         """The state after the round, θ + α d; where that cannot be trusted, θ, and the round is counted as skipped."""
-        moved = trees.move(state.params, aim.direction, self.meta_lr)
-        accepted = aim.enough & trees.all_finite(moved)
+        direction = vector(aim.direction)
+        params, accepted = _moved(vector(state.params), direction, self.meta_lr, aim.enough)
         skipped = ~accepted | aim.still
         kept = aim.sound if self.inner_state == "persist" else torch.zeros_like(aim.sound)
+        kept = problem.meeting.own(kept)
         before = trees.repeat(problem.live_buffers(state), problem.num_domains)
+        buffers, losses = problem.meeting.everyones((copies.buffers, copies.losses))
         after = state._replace(
-            params=trees.where(accepted, moved, state.params),
-            buffers=state.buffers | trees.mean(trees.where(aim.sound & accepted, copies.buffers, before)),
+            params=renamed(params, state.params),
+            buffers=state.buffers | trees.mean(trees.where(aim.sound & accepted, buffers, before)),
             optimizer={"domains": trees.masked(kept, copies.optimizers)},  # a fresh optimizer is all zeros
             memory={"skipped": state.memory["skipped"] + skipped},
             step=state.step + 1,
         )
         metrics = {name: torch.where(accepted, value, torch.nan) for name, value in aim.metrics.items()}
-        report = {"loss": copies.losses.mean(), "nonfinite": (~aim.sound).double(), "skipped": skipped.double()}
+        report = {"loss": losses.mean(), "nonfinite": (~aim.sound).double(), "skipped": skipped.double()}
         return after, report | metrics
 
 
@@ -132,11 +136,14 @@ class Weighted(Trajectories):
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """One round: every domain trains a copy, then the shared model moves."""
         copies = self.copies(state, batches, problem)
-        G = gramian(self.matched(copies.trajectories))
-        sound = self.finite(copies.trajectories, G)
-        G = torch.where(sound.all(), G, 0.0)
+        matched, others = self.blocks(state.params)
+        h = problem.meeting.gathered(copies.trajectories)
+        grams = problem.meeting.gramians(h, matched + others)
+        sound = finite(grams)
+        G = torch.where(sound.all(), grams[0], 0.0)
         weights = self.weights(G, state)  # c_i
-        direction = trees.combine(weights, trees.masked(sound, copies.trajectories))  # d = Σ c_i h_i
+        everywhere = weights.expand(len(grams), -1)
+        direction = problem.meeting.combined(h, matched + others, everywhere, sound)  # d = Σ c_i h_i
         metrics = {
             "weights": weights,
             "worst": alignment(G, weights).min(),
@@ -146,3 +153,24 @@ class Weighted(Trajectories):
         }
         still = metrics["norm"] <= STILL * G.diagonal().mean().sqrt()
         return self.moved(state, problem, copies, Aim(direction, sound, sound.all(), still, metrics))
+
+
+def divided(names: Iterable[str], prefixes: str | tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that begin with one of the prefixes, and those that do not."""
+    names = tuple(names)
+    chosen = tuple(name for name in names if name.startswith(prefixes))
+    return chosen, tuple(name for name in names if name not in chosen)
+
+
+def finite(grams: Tensor) -> Tensor:
+    """Which trajectories are finite, [K]: those whose squared norm is, in every block."""
+    return grams.diagonal(dim1=-2, dim2=-1).isfinite().all(0)
+
+
+@fused
+def _moved(weights: Tensor, direction: Tensor, rate: Scalar, enough: Tensor) -> tuple[Tensor, Tensor]:
+    """θ + α d and whether it can be trusted; θ itself if not."""
+    rate = rate.to(weights.dtype) if isinstance(rate, Tensor) else rate
+    moved = weights + rate * direction
+    accepted = enough & moved.isfinite().all()
+    return torch.where(accepted, moved, weights), accepted

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pogm.core.trees import Params, Tree
+from pogm.core.fuse import fused
+from pogm.core.packed import Params, renamed, vector
+from pogm.core.trees import Tree
 
 Scalar = float | Tensor
 
@@ -37,9 +39,8 @@ class SGD:
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step against the gradient."""
-        gradient = _decay(self.weight_decay, params, gradient)
-        moved = {name: leaf - _cast(self.lr, leaf) * gradient[name] for name, leaf in params.items()}
-        return moved, {"count": state["count"] + 1}
+        moved = _descended(vector(params), vector(gradient), self.lr, self.weight_decay)
+        return renamed(moved, params), {"count": state["count"] + 1}
 
 
 @dataclass(frozen=True)
@@ -57,29 +58,43 @@ class Adam:
 
     def init(self, params: Params) -> Tree:
         """Zero moments."""
-        zeros = torch.zeros_like(_flat(params))
+        zeros = torch.zeros_like(vector(params))
         return {"mean": zeros, "square": zeros.clone(), "count": _counter(params)}
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
-        flat = _flat(_decay(self.weight_decay, params, gradient))
-        count = state["count"] + 1
-        mean = torch.lerp(state["mean"], flat, _cast(1 - self.beta1, flat))
-        square = torch.lerp(state["square"], flat * flat, _cast(1 - self.beta2, flat))
-        rate = self.lr / (1 - self.beta1**count)
-        correction = (1 - self.beta2**count) ** -0.5
-        change = rate.to(flat.dtype) * mean / (square.sqrt() * correction.to(flat.dtype) + self.eps)
-
-        pieces = change.split([leaf.numel() for leaf in params.values()])
-        moved = {
-            n: leaf - piece.view(leaf.shape).to(leaf.dtype)
-            for (n, leaf), piece in zip(params.items(), pieces, strict=True)
-        }
-        return moved, {"mean": mean, "square": square, "count": count}
+        rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
+        moved, after = _adapted(vector(params), vector(gradient), state, *rates)
+        return renamed(moved, params), after
 
 
-def _flat(tree: Params) -> Tensor:
-    return torch.cat([leaf.flatten() for leaf in tree.values()])
+@fused
+def _descended(weights: Tensor, slope: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
+    """θ − η (g + λθ)."""
+    moved: Tensor = weights - _cast(lr, weights) * _decayed(slope, weights, weight_decay)
+    return moved
+
+
+@fused
+def _adapted(
+    weights: Tensor,
+    slope: Tensor,
+    state: dict[str, Tensor],
+    lr: Scalar,
+    weight_decay: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    eps: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """θ − η m̂ / (√v̂ + ε), and the new moments m and v."""
+    slope = _decayed(slope, weights, weight_decay)
+    count = state["count"] + 1
+    mean = torch.lerp(state["mean"], slope, _cast(1 - beta1, slope))
+    square = torch.lerp(state["square"], slope * slope, _cast(1 - beta2, slope))
+    rate = lr / (1 - beta1**count)
+    correction = (1 - beta2**count) ** -0.5
+    change = rate.to(slope.dtype) * mean / (square.sqrt() * correction.to(slope.dtype) + eps)
+    return weights - change, {"mean": mean, "square": square, "count": count}
 
 
 def _counter(params: Params) -> Tensor:
@@ -87,10 +102,12 @@ def _counter(params: Params) -> Tensor:
     return next(iter(params.values())).new_zeros((), dtype=torch.float64)
 
 
-def _decay(weight_decay: Scalar, params: Params, gradient: Params) -> Params:
+def _decayed(slope: Tensor, weights: Tensor, weight_decay: Scalar) -> Tensor:
+    """g + λθ."""
     if isinstance(weight_decay, float | int) and weight_decay == 0:
-        return gradient
-    return {name: gradient[name] + _cast(weight_decay, leaf) * leaf for name, leaf in params.items()}
+        return slope
+    decayed: Tensor = slope + _cast(weight_decay, weights) * weights
+    return decayed
 
 
 def _cast(value: Scalar, leaf: Tensor) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pogm.core import random
+from pogm.core.meeting import Here, Meeting
 from pogm.core.model import Model, Penalty, Risks
 from pogm.core.optim import Optimizer
 from pogm.core.random_layer import key_buffers
@@ -38,6 +39,7 @@ class Problem:
     num_classes: int  # C
     gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
     each_domain: EachDomain
+    meeting: Meeting = Here()  # noqa: RUF009  (frozen)
     penalties: Sequence[Penalty] = ()
     replacement: Risks | None = None  # of the cross-entropy, by a modifier
     autocast: torch.dtype | None = None

@@ -12,6 +12,7 @@ from pogm.core import trees
 from pogm.core.errors import UsageError, unknown
 from pogm.core.model import Network
 from pogm.core.modes import evaluating
+from pogm.core.packed import packed
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.trees import Params, Tree
 from pogm.datasets.base import Domain
@@ -265,7 +266,7 @@ def _all_linear(network: Network) -> bool:
 
 
 def _params(network: Network) -> Params:
-    return {name: leaf.detach() for name, leaf in network.named_parameters()}
+    return packed({name: leaf.detach() for name, leaf in network.named_parameters()})
 
 
 def _buffers(network: Network) -> Params:

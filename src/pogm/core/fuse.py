@@ -1,0 +1,80 @@
+"""Functions that torch's compiler may fuse into a few kernels, where the engine asks for it.
+
+What is marked is what pays: the network's passes, the optimizer, the minibatch, the move of the shared model. The rest
+of a step stays as it is written. Numbers change by rounding alone.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch._C._functorch import peek_interpreter_stack
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+RECOMPILATIONS = 64  # of one function in one process: a worker meets many networks, shapes and modes
+_active = False
+
+
+class FuseWarning(UserWarning):
+    """The compiler failed on a function, which runs as it is."""
+
+
+@contextmanager
+def fusing(wanted: bool) -> Iterator[None]:
+    """Let marked functions be compiled, or not, for a while."""
+    global _active
+    before, _active = _active, wanted
+    try:
+        yield
+    finally:
+        _active = before
+
+
+def inside_transform() -> bool:
+    """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
+    return peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+
+
+def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Mark a pure function of tensors: compiled on its first call where that is wanted, and as it is elsewhere.
+
+    Numbers among its arguments become part of the code: pass those that differ between trials as tensors.
+    """
+    compiled: list[Callable[Arguments, Result]] = []  # empty before the first call, and after a failure
+    failed: list[Exception] = []
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        if not _active or failed or inside_transform():
+            return function(*args, **options)
+        if not compiled:
+            compiled.append(_compiled(function))
+        try:
+            return compiled[0](*args, **options)
+        except _compiler_errors() as error:
+            failed.append(error)
+            reason = str(error).strip().splitlines()[0]
+            text = f"{function.__qualname__} could not be compiled, and runs as it is: {reason}"
+            warnings.warn(text, FuseWarning, stacklevel=2)
+            return function(*args, **options)
+
+    return call
+
+
+def _compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS)
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InductorError
+
+    return TorchDynamoException, InductorError
