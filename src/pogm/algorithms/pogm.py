@@ -19,6 +19,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params
 from pogm.pareto import Solution, agreement, alignment, gap, length, official_weights, solve
+from pogm.pareto.solution import EXACT
 
 
 class KappaWarning(UserWarning):
@@ -104,7 +105,8 @@ class POGM(Trajectories):
         matched, others = self.blocks(state.params)
         h = problem.meeting.gathered(trajectories)
         grams = problem.meeting.gramians(h, matched + others)  # h_i · h_j: [blocks, K, K]
-        weights, sound, enough, still, metrics = self._decided(grams, len(matched))  # c_i: [blocks, K]
+        decided = self._decided_at_once if grams.shape[-1] <= EXACT else self._decided
+        weights, sound, enough, still, metrics = decided(grams, len(matched))  # c_i: [blocks, K]
         direction = problem.meeting.combined(h, matched + others, weights, sound)  # d = Σ c_i h_i
         aim = Aim(direction, sound[: problem.num_domains], enough, still, metrics)
         after, report = self.moved(state, problem, copies, aim)  # θ + α d
@@ -126,7 +128,6 @@ class POGM(Trajectories):
             )
         return parts(matched, self.granularity), others
 
-    @fused
     def _decided(self, grams: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
         """The weights of every block's trajectories, [blocks, K]; which are finite, and whether these are enough;
         whether there is no way to go; and what is reported. So many blocks are matched.
@@ -140,6 +141,8 @@ class POGM(Trajectories):
         still = metrics["centre_norm"] <= STILL * typical  # h_0 = 0
         everywhere = weights if len(grams) == count else torch.cat([weights, self._unmatched(weights, sound)[None]])
         return everywhere, sound, enough, still, metrics
+
+    _decided_at_once = fused(_decided)
 
     def _weights(self, G: Tensor, sound: Tensor) -> tuple[Tensor, Solution]:
         """The weight c_i of each trajectory in the direction d, a pooled one's last: [L, K], one problem a block."""
@@ -208,8 +211,9 @@ def parts(names: tuple[str, ...], granularity: str) -> Blocks:
     if granularity == "global":
         return (names,)
     features, _ = divided(names, "features.")
-    levels = zip(*(name.split(".")[:-1] for name in features), strict=False)
-    shared = next((depth for depth, level in enumerate(levels) if len(set(level)) > 1), 1)  # by all that wraps them
+    levels = list(zip(*(name.split(".")[:-1] for name in features), strict=False))
+    wrapped = (depth for depth, level in enumerate(levels) if len(set(level)) > 1)
+    shared = next(wrapped, len(levels))  # how many modules are around all of them
 
     def part(name: str) -> tuple[str, ...]:
         path = name.split(".")[:-1]

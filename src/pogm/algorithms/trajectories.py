@@ -104,23 +104,19 @@ class Trajectories(Algorithm):
 
     def moved(self, state: State, problem: Problem, copies: Copies, aim: Aim) -> tuple[State, Metrics]:
         """The state after the round, θ + α d; where that cannot be trusted, θ, and the round is counted as skipped."""
-        direction = vector(aim.direction)
-        params, accepted = _moved(vector(state.params), direction, self.meta_lr, aim.enough)
-        skipped = ~accepted | aim.still
-        kept = aim.sound if self.inner_state == "persist" else torch.zeros_like(aim.sound)
-        kept = problem.meeting.own(kept)
-        before = trees.repeat(problem.live_buffers(state), problem.num_domains)
+        params, accepted = _moved(vector(state.params), vector(aim.direction), self.meta_lr, aim.enough)
         buffers, losses = problem.meeting.everyones((copies.buffers, copies.losses))
+        before = trees.repeat(problem.live_buffers(state), problem.num_domains)
+        kept = problem.meeting.own(aim.sound if self.inner_state == "persist" else torch.zeros_like(aim.sound))
+        skipped, report = _reported(aim, accepted, state.memory["skipped"], losses)
         after = state._replace(
             params=renamed(params, state.params),
             buffers=state.buffers | trees.mean(trees.where(aim.sound & accepted, buffers, before)),
             optimizer={"domains": trees.masked(kept, copies.optimizers)},  # a fresh optimizer is all zeros
-            memory={"skipped": state.memory["skipped"] + skipped},
+            memory={"skipped": skipped},
             step=state.step + 1,
         )
-        metrics = {name: torch.where(accepted, value, torch.nan) for name, value in aim.metrics.items()}
-        report = {"loss": losses.mean(), "nonfinite": (~aim.sound).double(), "skipped": skipped.double()}
-        return after, report | metrics
+        return after, report
 
 
 @dataclass(frozen=True)
@@ -174,3 +170,12 @@ def _moved(weights: Tensor, direction: Tensor, rate: Scalar, enough: Tensor) -> 
     moved = weights + rate * direction
     accepted = enough & moved.isfinite().all()
     return torch.where(accepted, moved, weights), accepted
+
+
+@fused
+def _reported(aim: Aim, accepted: Tensor, skipped: Tensor, losses: Tensor) -> tuple[Tensor, Metrics]:
+    """How many rounds were skipped so far, and what this one has to say."""
+    skip = ~accepted | aim.still
+    report = {"loss": losses.mean(), "nonfinite": (~aim.sound).double(), "skipped": skip.double()}
+    metrics = {name: torch.where(accepted, value, torch.nan) for name, value in aim.metrics.items()}
+    return skipped + skip, report | metrics

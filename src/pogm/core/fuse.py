@@ -37,7 +37,7 @@ def fusing(wanted: bool) -> Iterator[None]:
 
 def inside_transform() -> bool:
     """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
-    return peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+    return torch.compiler.is_compiling() or peek_interpreter_stack() is not None
 
 
 def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
+from pogm.core.fuse import fused
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0
@@ -101,14 +102,32 @@ class Model:
         return risks
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        options: dict[str, Any] = {} if part is None else {"part": part}
-        weights = (self.params, self.buffers)
-        if self.autocast is None:
-            result: Tensor = functional_call(self.network, weights, inputs, options)
-            return result
-        with torch.autocast(inputs[0].device.type, self.autocast):
-            result = functional_call(self.network, weights, inputs, options)
-        return result.float()
+        return _passed(self.network, dict(self.params), self.buffers, inputs, part, self.autocast)
+
+
+@fused
+def _passed(
+    network: nn.Module,
+    params: Params,
+    buffers: Params,
+    inputs: tuple[Tensor, ...],
+    part: str | None,
+    autocast: torch.dtype | None,
+) -> Tensor:
+    """What the network, or one part of it, makes of its inputs with these weights."""
+    options: dict[str, Any] = {} if part is None else {"part": part}
+    inputs = tuple(_channels_last(x) for x in inputs)
+    if autocast is None:
+        result: Tensor = functional_call(network, (params, buffers), inputs, options)
+        return result
+    with torch.autocast(inputs[0].device.type, autocast):
+        result = functional_call(network, (params, buffers), inputs, options)
+    return result.float()
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images as a GPU's matrix units want them; a convolution hands the order on to the next."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
 
 
 def over_samples(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

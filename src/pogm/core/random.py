@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from pogm.core.fuse import fused
+
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64
 SECOND = 0x94D049BB133111EB - 2**64
@@ -21,17 +23,23 @@ def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
     return fold(torch.tensor(seed, dtype=torch.int64, device=device), 0)
 
 
+@fused
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
-    offset = (data + 1) * GOLDEN
-    return _mix(key + (offset if isinstance(offset, Tensor) else _as_int64(offset)))
+    if isinstance(data, int):
+        return _mix(key + _as_int64((data + 1) * GOLDEN))
+    if torch.compiler.is_compiling():
+        data = data ^ 0  # else the compiler sees the product of an index, and takes it for an int32
+    return _mix(key + (data + 1) * GOLDEN)
 
 
+@fused
 def split(key: Tensor, count: int) -> Tensor:
     """``count`` new keys."""
     return fold(key, torch.arange(count, device=key.device))
 
 
+@fused
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Float64 numbers in [0, 1)."""
     bits = split(key, math.prod(shape)).reshape(shape)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pogm.core import random
+from pogm.core.fuse import fused
 from pogm.core.optim import Optimizer
 from pogm.core.trees import Params, Tree
 
@@ -43,7 +44,7 @@ class State(NamedTuple):
 
     def random_key(self, purpose: Purpose, number: Tensor | int) -> Tensor:
         """The key of the random numbers for a purpose at a step, or for a minibatch."""
-        return random.fold(random.fold(self.key, purpose), number)
+        return _random_key(self.key, int(purpose), number)
 
     def descend(self, gradient: Params, optimizer: Optimizer, loss: Loss) -> "State":
         """The state after one optimizer update along a gradient."""
@@ -55,3 +56,8 @@ class State(NamedTuple):
             memory=self.memory | loss.memory,
             step=self.step + 1,
         )
+
+
+@fused
+def _random_key(key: Tensor, purpose: int, number: Tensor | int) -> Tensor:
+    return random.fold(random.fold(key, purpose), number)

@@ -3,8 +3,10 @@
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from pogm.core import trees
+from pogm.core.trees import Tree
 from pogm.engine.steps import Progress, Step
 
 
@@ -41,7 +43,7 @@ class Captured:
         """A first step, thrown away, tells which metrics there are."""
         totals = self.step(progress._replace(totals={}), True).totals
         zeros = trees.map_leaves(torch.zeros_like, totals)
-        self.progress = trees.map_leaves(torch.clone, progress._replace(totals=zeros))
+        self.progress = trees.map_numbers(torch.clone, progress._replace(totals=zeros))
 
     def _load(self, progress: Progress) -> None:
         assert self.progress is not None
@@ -54,7 +56,7 @@ class Captured:
             (self.progress.modifiers, progress.modifiers),
             (self.progress.probe, progress.probe),
         ):
-            trees.map_leaves(lambda a, b: a.copy_(b), mine, theirs)
+            _copy(mine, theirs)
 
     def _record(self, probing: bool) -> None:
         assert self.progress is not None
@@ -67,5 +69,14 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             after = self.step(self.progress, probing)
-            trees.map_leaves(lambda mine, new: mine.copy_(new), self.progress, after)
+            _copy(self.progress, after)
         self.graphs[probing] = graph
+
+
+def _copy(mine: Tree, theirs: Tree) -> None:
+    """Copy numbers into this object's own tensors, but for those that are there already."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+    trees.map_numbers(lambda a, b: pairs.append((a, b)), mine, theirs)
+    new = [(a, b) for a, b in pairs if a.data_ptr() != b.data_ptr() or a.shape != b.shape]
+    if new:
+        torch._foreach_copy_([a for a, _ in new], [b for _, b in new])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pogm.core import random, trees
 from pogm.core.batch import Batch
+from pogm.core.fuse import fused
 from pogm.datasets.base import Domain
 from pogm.datasets.splits import split
 from pogm.engine.store import Store
@@ -133,7 +134,18 @@ def draw(
     table: Table, pool: Pool, key: Tensor, batch_size: int, transform: Transform, dtype: torch.dtype, turn: int = 0
 ) -> Batch:
     """The minibatch of a key: B rows of each domain, with replacement; number ``turn`` of its round."""
-    these = chosen(pool, key, batch_size)
+    these, sizes, labels = _chosen(table.sizes, table.labels, pool, key, batch_size)
     images = table.images.take(these, turn)
-    x = transform.for_training(images, table.sizes[these], random.fold(key, TRANSFORM), dtype)
-    return Batch(x, table.labels[these])
+    return Batch(_transformed(transform, images, sizes, key, dtype), labels)
+
+
+@fused
+def _chosen(sizes: Tensor, labels: Tensor, pool: Pool, key: Tensor, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows of a minibatch, and what is known of them."""
+    these = chosen(pool, key, batch_size)
+    return these, sizes[these], labels[these]
+
+
+@fused
+def _transformed(transform: Transform, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
+    return transform.for_training(images, sizes, random.fold(key, TRANSFORM), dtype)

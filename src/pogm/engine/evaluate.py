@@ -1,6 +1,7 @@
 """The accuracy on every domain and split, and the validation loss, in large batches."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,9 +45,10 @@ def _means(
 ) -> Tensor:
     """The mean of a measure of logits and labels, segment by segment."""
     model = setting.problem.model(state.params, state)
+    sizes = _sizes(setting, len(rows.evaluate), segments, trials)
+    rows = _filled(rows, sum(sizes))
     keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(rows.evaluate))  # one for each image
-    parts = _parts(setting, rows.evaluate, segments, trials)
-    whole = torch.split(rows.trained, [len(part) for part in parts])
+    parts, whole = torch.split(rows.evaluate, sizes), torch.split(rows.trained, sizes)
     trained = _known(whole) if trials == 1 else whole
     firsts = set(itertools.accumulate(segments, initial=0)) if setting.predicts_by else {0}
     measured, seen = [], 0
@@ -54,19 +56,31 @@ def _means(
         if seen in firsts:  # of a domain and split
             predict = setting.predictor(model)
         own, seen = keys[seen : seen + len(parts[number])], seen + len(parts[number])
-        sizes = setting.table.sizes[parts[number]]
-        x = setting.transform.for_evaluation(images, sizes, own, setting.dtype, trained[number])
+        before = setting.table.sizes[parts[number]]
+        x = setting.transform.for_evaluation(images, before, own, setting.dtype, trained[number])
         measured.append(measure(predict(x), setting.table.labels[parts[number]]))
-    values = torch.split(torch.cat(measured).double(), segments)
+    values = torch.split(torch.cat(measured)[: sum(segments)].double(), segments)
     return torch.stack([value.mean() for value in values])
 
 
-def _parts(setting: Setting, rows: Tensor, segments: list[int], trials: int) -> Sequence[Tensor]:
-    """The rows of each pass: as many as memory allows; or, if their company matters, some of one segment."""
+def _sizes(setting: Setting, count: int, segments: list[int], trials: int) -> list[int]:
+    """How many images each pass has: as many as memory allows; or, if their company matters, some of one segment.
+
+    All passes have one size, so that the network is compiled for one.
+    """
     if setting.predicts_by:
-        return [p for part in torch.split(rows, segments) for p in torch.split(part, setting.predicts_by)]
+        return [len(part) for size in segments for part in torch.split(torch.empty(size), setting.predicts_by)]
     pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
-    return torch.split(rows, max(PIXELS[rows.device.type] // (pixels * trials), 1))
+    most = max(PIXELS[setting.table.labels.device.type] // (pixels * trials), 1)
+    passes = math.ceil(count / most)
+    return [math.ceil(count / passes)] * passes
+
+
+def _filled(rows: Rows, count: int) -> Rows:
+    """As many rows as the passes have, with the last again and again; what is measured of these is left out."""
+    missing = count - len(rows.evaluate)
+    parts = [torch.cat([part, part[-1:].expand(missing)]) for part in (rows.evaluate, rows.trained)] if missing else []
+    return rows._replace(evaluate=parts[0], trained=parts[1]) if missing else rows
 
 
 def _known(parts: Sequence[Tensor]) -> list[Tensor | bool]:

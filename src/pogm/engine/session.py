@@ -1,15 +1,14 @@
 """A session: one trial, or several like ones at once, set up on a device and ready to train."""
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from pogm.core import trees
-from pogm.core.errors import UsageError, unknown
+from pogm.core.errors import UsageError
+from pogm.core.fuse import fusing
 from pogm.core.model import Network
 from pogm.core.modes import evaluating
 from pogm.core.packed import packed
@@ -19,48 +18,19 @@ from pogm.datasets.base import Domain
 from pogm.engine.capture import Captured
 from pogm.engine.data import Rows, Table, facts, joined, rows_of
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
+from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluate import accuracies, validation_loss
-from pogm.engine.steps import Progress, Rates, Setting, Step, batched, floats_of, single, with_floats
+from pogm.engine.steps import Progress, Rates, Setting, Step, apart, batched, floats_of, single, with_floats
 from pogm.engine.store import Resident, fits
 from pogm.engine.stream import Streamed
+from pogm.engine.streams import in_streams
 from pogm.engine.task import Task
 from pogm.modifiers.base import Modifier
 from pogm.probes import buffer
 from pogm.probes.probe import Rounds
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
-DOMAINS = ("auto", "loop", "vmap")
-IMAGES = ("auto", "resident", "streamed")
-
-
-@dataclass(frozen=True)
-class Engine:
-    """How to compute. None of it changes what is computed, beyond rounding."""
-
-    device: str = "cpu"
-    capture: bool = True  # record the step as a CUDA graph, on a GPU
-    domains: str = "auto"  # "loop" over them or "vmap" them; auto maps networks of linear layers, which gain by it
-    images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
-
-    def __post_init__(self) -> None:
-        if self.domains not in DOMAINS:
-            raise unknown("a way to go over domains", self.domains, DOMAINS)
-        if self.images not in IMAGES:
-            raise unknown("a place for images", self.images, IMAGES)
-
-    def place(self) -> torch.device:
-        """The device, checked."""
-        name = self.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-            raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}. Choose one.")
-        device = torch.device(name)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise UsageError("Expected a CUDA device; found none that torch can use. Pass --device cpu.")
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise UsageError(f"Expected one of {torch.cuda.device_count()} GPUs; found {name!r}. Count from cuda:0.")
-        return device
+WAYS = {"loop": in_a_loop, "streams": in_streams, "vmap": by_vmap}  # over domains
 
 
 class Session:
@@ -69,6 +39,7 @@ class Session:
     def __init__(self, tasks: Sequence[Task], engine: Engine):
         self.tasks = tasks
         self.device = engine.place()
+        self.fuses = engine.compiles()
         self.together = len(tasks) > 1
         _check_alike(tasks)
         dtype = _set_precision(tasks[0].precision, self.device)
@@ -77,6 +48,7 @@ class Session:
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
         self.network = networks[0].train().requires_grad_(False)
+        self.mapped = self.together and engine.maps_trials(self.network)
         domains, rows, self.segments = _laid_out(tasks, self.device)
         table, self.stream = self._table(domains, rows, engine)
         settings = [self._setting(task, engine, table, dtype) for task in tasks]
@@ -84,11 +56,17 @@ class Session:
             setting.start(_params(network), _buffers(network), task.seed, len(task.test_domains))
             for setting, network, task in zip(settings, networks, tasks, strict=True)
         ]
-        self.setting = settings[0]
+        floats = [floats_of(setting) for setting in settings]
+        if self.fuses:  # a number would be part of the code, and another one compiled again
+            settings = [with_floats(*pair) for pair in zip(settings, floats, strict=True)]
+        self.setting, self.settings = settings[0], settings
         self.rows: Rows = trees.stack(rows) if self.together else rows[0]
-        self.floats = trees.stack([floats_of(setting) for setting in settings])
+        self.floats = trees.stack(floats)
         self.progress: Progress = trees.stack(starts) if self.together else starts[0]
-        step = batched(self.setting, self.rows, self.floats) if self.together else single(self.setting, self.rows)
+        if self.mapped:
+            step = batched(self.setting, self.rows, self.floats)
+        else:
+            step = apart(settings, rows) if self.together else single(self.setting, self.rows)
         self.advance: Step = Captured(step) if engine.capture and self.device.type == "cuda" else step
 
     def _table(self, domains: list[Domain], rows: list[Rows], engine: Engine) -> tuple[Table, Streamed | None]:
@@ -108,14 +86,16 @@ class Session:
 
     def _setting(self, task: Task, engine: Engine, table: Table, dtype: torch.dtype) -> Setting:
         rates = Rates(task.training.lr, task.training.weight_decay)
-        mapped = engine.domains == "vmap" or (engine.domains == "auto" and _all_linear(self.network))
+        way = engine.way_over_domains(self.network, task.transform.shape[-2] * task.transform.shape[-1])
+        if self.together and not self.mapped and way == "streams":
+            way = "loop"  # its trials are side by side already
         problem = Problem(
             network=self.network,
             optimizer=task.algorithm.optimizer(*rates),
             num_domains=task.num_domains,
             num_classes=task.dataset.num_classes,
             gradient=gradient,
-            each_domain=by_vmap if mapped else in_a_loop,
+            each_domain=WAYS[way],
             penalties=Modifier.penalties(task.modifiers),
             replacement=Modifier.replacement(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
@@ -137,18 +117,19 @@ class Session:
 
     def step(self, probing: bool = False) -> None:
         """One round."""
-        if self.stream is None:
-            self.progress = self.advance(self.progress, probing)
-        else:
-            self.stream.prepare(self.progress.state)
-            self.progress = self.advance(self.progress, probing)
-            self.stream.follow(self.progress.state)
+        with fusing(self.fuses):
+            if self.stream is None:
+                self.progress = self.advance(self.progress, probing)
+            else:
+                self.stream.prepare(self.progress.state)
+                self.progress = self.advance(self.progress, probing)
+                self.stream.follow(self.progress.state)
 
     def accuracies(self) -> list[list[float]]:
         """Of every task: the accuracy on each segment."""
 
         def of_one(setting: Setting, progress: Progress, rows: Rows) -> Tensor:
-            return accuracies(setting, progress.state, rows, self.segments, len(self.tasks))
+            return accuracies(setting, progress.state, rows, self.segments, self._at_once)
 
         numbers: list[list[float]] = self._evaluated(of_one).tolist()
         return numbers
@@ -159,7 +140,7 @@ class Session:
             return [{} for _ in self.tasks]
 
         def of_one(setting: Setting, progress: Progress, rows: Rows) -> tuple[Tree, Tensor]:
-            loss = validation_loss(setting, progress.state, rows, self.segments, len(self.tasks))
+            loss = validation_loss(setting, progress.state, rows, self.segments, self._at_once)
             return setting.observed(progress.modifiers, loss, step), loss
 
         kept, losses = self._evaluated(of_one)
@@ -175,7 +156,7 @@ class Session:
         def of_one(setting: Setting, progress: Progress, rows: Rows) -> tuple[Tensor, Tensor]:
             params, step = setting.modifiers[place].final(progress.modifiers[str(place)], progress.state.params)
             state = progress.state._replace(params=params)
-            return step, accuracies(setting, state, rows, self.segments, len(self.tasks))
+            return step, accuracies(setting, state, rows, self.segments, self._at_once)
 
         steps, numbers = self._evaluated(of_one)
         return list(zip(steps.tolist(), numbers.tolist(), strict=True))
@@ -186,10 +167,19 @@ class Session:
         def of_one(progress: Progress, rows: Rows, floats: dict[str, Tensor]) -> Tree:
             return function(with_floats(self.setting, floats), progress, rows)
 
-        with evaluating(self.network):
-            if self.together:
+        with evaluating(self.network), fusing(self.fuses):
+            if self.mapped:
                 return vmap(of_one)(self.progress, self.rows, self.floats)
-            return trees.map_leaves(lambda leaf: leaf[None], function(self.setting, self.progress, self.rows))
+            if self.together:
+                parts = [(s, *trees.index((self.progress, self.rows), place)) for place, s in enumerate(self.settings)]
+            else:
+                parts = [(self.setting, self.progress, self.rows)]
+            return trees.stack([function(*part) for part in parts])
+
+    @property
+    def _at_once(self) -> int:
+        """How many trials are evaluated as one, and share the memory."""
+        return len(self.tasks) if self.mapped else 1
 
     def fetch_metrics(self) -> list[dict[str, float | list[float]]]:
         """Of every task: the mean of each metric since the last fetch."""
@@ -257,12 +247,6 @@ def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain]
         mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset, balanced, names)
         rows.append(mine)
     return [domain for domains in loaded for domain in domains], rows, segments
-
-
-def _all_linear(network: Network) -> bool:
-    """Whether every weight is a linear layer's: K small products then make one batched one."""
-    owners = [module for module in network.modules() if next(module.parameters(recurse=False), None) is not None]
-    return all(isinstance(module, nn.Linear) for module in owners)
 
 
 def _params(network: Network) -> Params:

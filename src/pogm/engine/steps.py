@@ -1,7 +1,7 @@
-"""One round of training, alone or for many like trials at once: two ways to the same numbers."""
+"""One round of training, alone or for many like trials at once: several ways to the same numbers."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch.func import vmap
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
+from pogm.core.fuse import fused
 from pogm.core.hyper import fields
 from pogm.core.model import Model
 from pogm.core.optim import Scalar
@@ -20,6 +21,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Tree
 from pogm.engine.data import HELD_OUT, Pool, Rows, Table, draw
+from pogm.engine.streams import side_by_side
 from pogm.modifiers.base import Modifier, Predictor
 from pogm.probes import Probe
 from pogm.probes.round import Round
@@ -113,6 +115,7 @@ class Setting:
         return made
 
 
+@fused
 def added(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, dict[str, Tensor]]:
     """Sums and counts of what is finite: an undefined angle is left out of the mean, not made zero."""
     result = dict(totals)
@@ -145,6 +148,22 @@ def batched(setting: Setting, rows: Rows, floats: dict[str, Tensor]) -> Step:
 
         with torch.no_grad():
             result: Progress = vmap(of_one)(progress, rows, floats)
+            return result
+
+    return step
+
+
+def apart(settings: Sequence[Setting], rows: Sequence[Rows]) -> Step:
+    """Many trials that share no operation: side by side on a GPU, else one after the other."""
+
+    def step(progress: Progress, probing: bool) -> Progress:
+        pieces = [
+            partial(setting.round, trees.index(progress, place), rows[place], probing)
+            for place, setting in enumerate(settings)
+        ]
+        with torch.no_grad():
+            on_gpu = settings[0].table.labels.is_cuda
+            result: Progress = trees.stack(side_by_side(pieces) if on_gpu else [piece() for piece in pieces])
             return result
 
     return step

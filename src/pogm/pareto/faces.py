@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pogm.pareto.problem import cancels, images
+from pogm.pareto.problem import cancels, images, product
 
 RIDGE = 1e-13  # relative; lets dependent updates share a face, at a cost below the rounding error of the rest
 TIE = 1e-12  # gaps below this are equal: the evener mixture is taken
@@ -66,7 +66,7 @@ def refined(mixtures: Tensor, G: Tensor, b: Tensor, radius: Tensor, faces: Tenso
     level = (mixtures * b).sum(-1, keepdim=True) + radius * length  # q
     residual = length * (level - b) / radius.clamp(min=1e-30) - products
     change = apply(inverse, faces * residual)
-    return on_simplex(mixtures + apply(inverse, faces * (change @ G)))
+    return on_simplex(mixtures + apply(inverse, faces * product(change, G)))
 
 
 def choose(mixtures: Tensor, G: Tensor, b: Tensor, radius: Tensor) -> Tensor:
@@ -90,10 +90,10 @@ def projection_on_faces(G: Tensor, b: Tensor, faces: Tensor, also: Tensor | None
     inverse = inverses(G, faces)
     b = b.unsqueeze(-2)
     candidates = -apply(inverse, faces * b)
-    candidates = (candidates - apply(inverse, faces * (candidates @ G + b))).clamp(min=0)  # refined once
+    candidates = (candidates - apply(inverse, faces * (product(candidates, G) + b))).clamp(min=0)  # refined once
     none = torch.zeros_like(candidates[..., :1, :])
     candidates = torch.cat([none, candidates] if also is None else [none, candidates, also], dim=-2)
-    alignment = b + candidates @ G
+    alignment = b + product(candidates, G)
     violation = (-alignment).amax(-1).clamp(min=0) + (candidates * alignment).sum(-1).abs()
     return take(candidates, violation.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(-1))
 
@@ -126,7 +126,7 @@ def invert(matrices: Tensor) -> Tensor:
 
 def apply(matrices: Tensor, vectors: Tensor) -> Tensor:
     """Matrix times vector, for batches of both."""
-    return (matrices @ vectors.unsqueeze(-1)).squeeze(-1)
+    return product(matrices, vectors.unsqueeze(-1)).squeeze(-1)
 
 
 def on_simplex(candidates: Tensor) -> Tensor:

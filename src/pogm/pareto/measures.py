@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pogm.pareto.problem import product
+
 
 def length(G: Tensor, weights: Tensor) -> Tensor:
     """The length of a step, |Σ_i c_i h_i|: [...]."""
@@ -11,7 +13,7 @@ def length(G: Tensor, weights: Tensor) -> Tensor:
 
 def alignment(G: Tensor, weights: Tensor) -> Tensor:
     """How far each update agrees with the step d = Σ_j c_j h_j: h_i·d = (G c)_i, [..., K]."""
-    return (G.to(torch.float64) @ weights.to(torch.float64).unsqueeze(-1)).squeeze(-1)
+    return product(G.to(torch.float64), weights.to(torch.float64).unsqueeze(-1)).squeeze(-1)
 
 
 def angles(G: Tensor, weights: Tensor) -> Tensor:

@@ -64,12 +64,19 @@ def relative_radius(radius: float | Tensor, like: Tensor) -> Tensor:
     return like.new_full((1,), float(radius))
 
 
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, for small matrices: while compiling as sums, which fuse with what is around them."""
+    if torch.compiler.is_compiling():
+        return (left.unsqueeze(-1) * right.unsqueeze(-3)).sum(-2)
+    return left @ right
+
+
 def images(mixtures: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """Of each mixture π [..., F, K]: the inner products h_i·h_π [..., F, K] and the square ν² = ‖h_π‖² [..., F, 1]."""
-    products = mixtures @ G
+    products = product(mixtures, G)
     return products, (mixtures * products).sum(-1, keepdim=True).clamp(min=0)
 
 
 def cancels(mixtures: Tensor, square: Tensor, G: Tensor) -> Tensor:
     """Whether h_π is zero as far as G can tell, from ν². [..., F, K], [..., F, 1] -> [..., F, 1]."""
-    return square <= CANCELLED**2 * (mixtures @ G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1))
+    return square <= CANCELLED**2 * product(mixtures, G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1))

@@ -59,7 +59,7 @@ def applies(G: Tensor, *radii: float | Tensor) -> bool:
 
 def inside_transform() -> bool:
     """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
-    return peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+    return torch.compiler.is_compiling() or peek_interpreter_stack() is not None
 
 
 def _normalised(G: Tensor) -> tuple[float, list[list[float]], list[float], float]:
