@@ -71,6 +71,11 @@ class Algorithm:
         """How many minibatches of each domain one step takes."""
         return 1
 
+    @property
+    def spreads(self) -> tuple[str, ...]:
+        """What of a round many processes may divide among them without changing it: "domains", "samples"."""
+        return ()
+
     def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
         """The featurizer for images of a shape, and the number of its outputs; ``make`` makes one for any shape."""
         return make(shape)

@@ -11,3 +11,8 @@ class ERM(Algorithm):
 
     .. math:: \tfrac1K \sum_k L_k
     """
+
+    @property
+    def spreads(self) -> tuple[str, ...]:
+        """A mean over samples is a mean of means."""
+        return ("samples",)

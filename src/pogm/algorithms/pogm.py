@@ -84,6 +84,11 @@ class POGM(Trajectories):
             text = f"POGM.kappa={self.kappa:g}: from 1 on, a step may go against the mean of the domains."
             warnings.warn(text, KappaWarning, stacklevel=3)
 
+    @property
+    def spreads(self) -> tuple[str, ...]:
+        """A pooled copy needs all domains in one place."""
+        return ("samples",) if self.erm_direction == "pooled" else super().spreads
+
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """One inner optimizer per domain, and one for the pooled copy if there is one."""
         state = super().start(params, buffers, key, problem)

@@ -63,6 +63,11 @@ class Trajectories(Algorithm):
         """E."""
         return self.inner_steps
 
+    @property
+    def spreads(self) -> tuple[str, ...]:
+        """Copies do not see one another before their trajectories meet; each is trained by a mean over samples."""
+        return "domains", "samples"
+
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
         """What trains the copies."""
         return SGD(lr, weight_decay) if self.inner_optimizer == "sgd" else Adam(lr, weight_decay)
@@ -70,8 +75,8 @@ class Trajectories(Algorithm):
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """One inner optimizer per domain."""
         state = super().start(params, buffers, key, problem)
-        every = trees.repeat(state.optimizer, problem.num_domains)
-        inner = {"domains": problem.meeting.own(every)}
+        here = problem.meeting.own(torch.arange(problem.num_domains))  # the others' take no memory
+        inner = {"domains": trees.repeat(state.optimizer, len(here))}
         return state._replace(optimizer=inner, memory={"skipped": torch.zeros_like(state.step)})
 
     def copies(self, state: State, batches: list[Batch], problem: Problem) -> Copies:

@@ -29,13 +29,13 @@ class Meeting(Protocol):
     def everyones(self, tree: Any) -> Any:
         """The rows of all domains, from everybody's own. For small trees."""
 
-    def gathered(self, trajectories: Params) -> Packed:
+    def gathered(self, trajectories: Params) -> Any:
         """From the own domains' trajectories to all K of them: [K, ...], or a part of the weights of each."""
 
-    def gramians(self, gathered: Packed, blocks: Blocks) -> Tensor:
+    def gramians(self, gathered: Any, blocks: Blocks) -> Tensor:
         """The inner products h_i·h_j over each block's weights: [blocks, K, K] in float64."""
 
-    def combined(self, gathered: Packed, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
+    def combined(self, gathered: Any, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
         """d = Σ_i c_i h_i with weights [blocks, K], over the trajectories that are sound."""
 
 

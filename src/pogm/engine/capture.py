@@ -76,7 +76,12 @@ class Captured:
 def _copy(mine: Tree, theirs: Tree) -> None:
     """Copy numbers into this object's own tensors, but for those that are there already."""
     pairs: list[tuple[Tensor, Tensor]] = []
-    trees.map_numbers(lambda a, b: pairs.append((a, b)), mine, theirs)
-    new = [(a, b) for a, b in pairs if a.data_ptr() != b.data_ptr() or a.shape != b.shape]
-    if new:
-        torch._foreach_copy_([a for a, _ in new], [b for _, b in new])
+
+    def collected(a: Tensor, b: Tensor) -> Tensor:
+        if a.data_ptr() != b.data_ptr():
+            pairs.append((a, b))
+        return a
+
+    trees.map_numbers(collected, mine, theirs)
+    if pairs:
+        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))

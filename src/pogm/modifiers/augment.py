@@ -1,6 +1,7 @@
 """Data augmentation."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,6 +28,8 @@ class Augment(Modifier):
     The paper of POGM adds data augmentation without saying which; this is ours. It acts on what the dataset's own
     transform made, so after its crops and colours, not before. Labels stay, and so does prediction.
     """
+
+    spreads: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
     operations: int = hyper(2, least=0)  # of RandAugment
     magnitude: int = hyper(9, least=0, most=30)  # of each

@@ -22,6 +22,7 @@ class Modifier:
     """Override only what the change touches."""
 
     predicts_by: ClassVar[int] = 0  # as of an algorithm: images of one domain that are predicted together
+    spreads: ClassVar[tuple[str, ...]] = ()  # as of an algorithm: what processes may divide among them
 
     def __post_init__(self) -> None:
         validate(self)

@@ -1,6 +1,7 @@
 """MixStyle: feature maps in the style of others."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ class MixStyle(Modifier):
     The authors mix after the first three blocks of a ResNet (the first two on OfficeHome); for small images, which
     they have none of, we mix after the first two.
     """
+
+    spreads: ClassVar[tuple[str, ...]] = ("domains",)  # an image needs its partner
 
     probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p, of each block
     alpha: float = hyper(0.1, Choice(0.1, 0.2, 0.3), above=0, draw_as="mixstyle_alpha")  # a

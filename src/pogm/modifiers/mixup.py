@@ -1,6 +1,7 @@
 """Inter-domain mixup."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,6 +24,8 @@ class Mixup(Modifier):
     share one pass, where DomainBed's have one each: with live batch norm they differ. Its tables of 2020 have searched
     a = 0.1 alone, beside the default. With a single domain this is the identity.
     """
+
+    spreads: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
     alpha: float = hyper(0.2, Power(10, -1, 1), above=0, draw_as="mixup_alpha")  # a
 

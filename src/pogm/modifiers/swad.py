@@ -1,6 +1,7 @@
 """Stochastic weight averaging, densely, where the validation loss is flat."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,8 @@ class SWAD(Modifier):
     ``compat`` averages as the released implementation does: every segment counts alike, however long, and some just
     before s may count, some twice. Beside the weights this keeps N_e + 3 copies of them (or N_s + 2 if that is more).
     """
+
+    spreads: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
     converge: int = hyper(3, least=1)  # N_s: evaluations without a lower loss
     tolerate: int = hyper(6, least=1)  # N_e: evaluations with a loss above the limit

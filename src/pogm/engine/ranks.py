@@ -1,0 +1,217 @@
+"""The processes that train one model: how they find one another, what they say, and when one falls silent."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pogm.core.errors import PogmError, UsageError
+
+Result = TypeVar("Result")
+
+PREPARING = timedelta(hours=12)  # that one may take to decode images before all begin; torchrun ends them if it dies
+GRACE = 2.0  # seconds for those who noticed a failure to say so
+OFTEN = 1.0  # seconds, about, between two questions whether to stop
+ROUNDS = 50  # and rounds, at most
+
+
+class LostRankError(PogmError):
+    """A process of the run has died, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What torchrun has told this process, and how long the others may take to answer."""
+
+    rank: int
+    world: int
+    local: int = 0  # the rank among those of this machine
+    timeout: float = 600.0  # seconds
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout < 10**9:
+            raise UsageError(f"Expected --timeout-seconds above 0; found {self.timeout:g}. Leave it out.")
+
+    @classmethod
+    def found(cls, timeout: float = 600.0) -> "Launch | None":
+        """By torchrun's variables; None where nobody set them."""
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if not all(name in os.environ for name in names):
+            return None
+        rank, world, local = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        return cls(rank, world, local, timeout)
+
+
+@dataclass
+class Ranks:
+    """All processes of a run, as one of them sees it."""
+
+    rank: int
+    world: int
+    timeout: float
+    store: dist.Store
+    sent: int = 0  # bytes, to others, by the collectives of training
+    lost: bool = False
+    groups: dict[tuple[int, ...], "Group"] = field(default_factory=dict)
+
+    @cached_property
+    def everyone(self) -> "Group":
+        """All of them."""
+        return Group(self, tuple(range(self.world)), None)
+
+    def among(self, parts: Sequence[Sequence[int]]) -> "Group":
+        """The part of all processes that this one is in. All have to ask, with the same parts."""
+        for members in map(tuple, parts):
+            if members not in self.groups:
+                with self.answered():
+                    handle = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout))
+                self.groups[members] = Group(self, members, handle)
+        return next(self.groups[tuple(members)] for members in parts if self.rank in members)
+
+    def first(self, function: Callable[[], Result]) -> Result:
+        """What a function gives the first process, for all. Where it fails there, it fails everywhere."""
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome[0] = function()
+            except (PogmError, OSError) as error:
+                outcome[1] = error
+        with self.answered():
+            dist.broadcast_object_list(outcome, 0, device=torch.device("cpu"))
+        result, failure = outcome
+        if failure is not None:
+            raise failure
+        return result  # type: ignore[no-any-return]
+
+    def most(self, *numbers: int) -> list[int]:
+        """The largest of everyone's numbers, one by one. On the host: the device goes on meanwhile."""
+        mine = torch.tensor(numbers)
+        with self.answered():
+            dist.all_reduce(mine, dist.ReduceOp.MAX)
+        result: list[int] = mine.tolist()
+        return result
+
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        """Make what torch says of a connection that broke, or took too long, an error to read."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.lost = True
+            silent = self._silent()
+            who = f"rank {' and '.join(map(str, silent))} does" if silent else "one does"
+            raise LostRankError(
+                f"Expected all {self.world} processes to answer within {self.timeout:g} s; found that {who} not: "
+                f"{str(error).splitlines()[0]} The same command goes on from the last checkpoint."
+            ) from error
+
+    def _silent(self) -> list[int]:
+        """Who has not noticed, a moment later, that something failed."""
+        try:
+            self.store.set(f"lost/{self.rank}", "")
+            end = time.monotonic() + GRACE
+            while len(silent := [r for r in range(self.world) if not self.store.check([f"lost/{r}"])]) > 1:
+                if time.monotonic() > end:
+                    break
+                time.sleep(GRACE / 40)
+            return silent
+        except RuntimeError:  # whoever kept the store is gone
+            return []
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some of the processes, in order of their ranks: a tensor of each goes to all of them."""
+
+    ranks: Ranks
+    members: tuple[int, ...]
+    handle: Any  # torch's; None for all processes
+
+    def gathered(self, mine: Tensor) -> Tensor:
+        """Everyone's tensor, all of one shape: [members, ...]."""
+        mine = mine.contiguous()
+        result = mine.new_empty(len(self.members) * mine.numel())
+        with self.ranks.answered():
+            dist.all_gather_into_tensor(result, mine.flatten(), group=self.handle)
+        self._count(mine.nbytes * (len(self.members) - 1))
+        return result.view(len(self.members), *mine.shape)
+
+    def mean(self, mine: Tensor) -> Tensor:
+        """The mean of everyone's tensor."""
+        total = mine.clone()
+        with self.ranks.answered():
+            dist.all_reduce(total, group=self.handle)
+        self._count(2 * mine.nbytes * (len(self.members) - 1) // len(self.members))
+        return total / len(self.members)
+
+    def exchanged(self, parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        """A tensor for each member, against one from each, of these shapes."""
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        result = parts[0].new_empty(sum(sizes))
+        going = torch.cat([part.flatten() for part in parts])
+        with self.ranks.answered():
+            dist.all_to_all_single(result, going, sizes, [part.numel() for part in parts], group=self.handle)
+        self._count(going.nbytes - parts[self.members.index(self.ranks.rank)].nbytes)
+        return [piece.view(shape) for piece, shape in zip(torch.split(result, sizes), shapes, strict=True)]
+
+    def _count(self, sent: int) -> None:
+        """Of a ring, which is what both libraries have for tensors of this size."""
+        self.ranks.sent += sent
+
+
+class Agreement:
+    """Whether any process was asked to stop, for all to stop after the same round.
+
+    All ask together, about once a second: how many rounds that is, they agree upon as well.
+    """
+
+    def __init__(self, ranks: Ranks, asked: Callable[[], int]):
+        self.ranks, self.asked = ranks, asked
+        self.interval = self.left = 1
+        self.since = time.monotonic()
+
+    def __call__(self) -> int:
+        """After every round: the signal, or 0."""
+        self.left -= 1
+        if self.left:
+            return 0
+        pace = (time.monotonic() - self.since) / self.interval
+        signal, self.interval = self.ranks.most(self.asked(), max(1, min(ROUNDS, round(OFTEN / max(pace, 1e-9)))))
+        self.left, self.since = self.interval, time.monotonic()
+        return signal
+
+
+@contextmanager
+def joined(launch: Launch, device: torch.device) -> Iterator[Ranks]:
+    """Join the others, over NCCL on GPUs and over gloo on CPUs; what is on the host goes over gloo either way."""
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl"
+    rank, world, limit = launch.rank, launch.world, timedelta(seconds=launch.timeout)
+    try:
+        store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=limit))
+        store.set(f"ready/{rank}", "")
+        store.wait([f"ready/{other}" for other in range(world)], PREPARING)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+    except RuntimeError as error:
+        raise LostRankError(
+            f"Expected {world} processes to find one another within {launch.timeout:g} s; found: "
+            f"{str(error).splitlines()[0]} Start them all with one torchrun command, and look at what each says."
+        ) from error
+    ranks = Ranks(rank, world, launch.timeout, store)
+    try:
+        yield ranks
+    finally:
+        if not ranks.lost:  # else those who are gone would be waited for
+            dist.destroy_process_group()
