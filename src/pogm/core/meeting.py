@@ -4,6 +4,7 @@ This is all that a round needs of them, and all that changes when they are kept 
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,12 +61,17 @@ class Here:
 
     def gramians(self, gathered: Packed, blocks: Blocks) -> Tensor:
         """In float64, some weights at a time."""
-        return gramians(gathered.flat, segments(gathered.layout, blocks), len(blocks), self.device)
+        rows, where = gathered.flat, segments(gathered.layout, blocks)
+        if self.device is None:
+            return gramians(rows, where, len(blocks))
+        return _gramians(rows, where, len(blocks), self.device)
 
     def combined(self, gathered: Packed, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
         """In the type of the direction, some weights at a time."""
-        where = segments(gathered.layout, blocks)
-        return gathered.like(combined(gathered.flat, where, weights, sound, self.device, self.dtype))
+        rows, where = gathered.flat, segments(gathered.layout, blocks)
+        if self.device is None:
+            return gathered.like(combined(rows, where, weights, sound, self.dtype))
+        return gathered.like(_combined(rows, where, weights, sound, self.device, self.dtype or rows.dtype))
 
 
 @functools.lru_cache
@@ -89,9 +95,12 @@ def within(stretches: Segments, start: int, stop: int) -> Segments:
 
 
 @fused
-def gramians(rows: Tensor, stretches: Segments, count: int, device: torch.device | None = None) -> Tensor:
+def gramians(rows: Tensor, stretches: Segments, count: int) -> Tensor:
     """The inner products of rows [K, P], block by block: [count, K, K] in float64; zeros where a block is empty."""
-    device = device or rows.device
+    return _gramians(rows, stretches, count, rows.device)
+
+
+def _gramians(rows: Tensor, stretches: Segments, count: int, device: torch.device) -> Tensor:
     totals: list[Tensor] = [rows.new_zeros(2 * rows.shape[:1], dtype=torch.float64, device=device)] * count
     for start, stop, block in stretches:
         totals[block] = totals[block] + _products(rows[:, start:stop], device)
@@ -104,30 +113,60 @@ def _products(rows: Tensor, device: torch.device) -> Tensor:
         wide = rows.to(torch.float64)
         sums = {(i, j): (wide[i] * wide[j]).sum() for i in range(K) for j in range(i + 1)}
         return torch.stack([sums[max(i, j), min(i, j)] for i in range(K) for j in range(K)]).view(K, K)
-    wides = (part.to(device, torch.float64) for part in torch.split(rows, CHUNK, 1))
+    wides = (part.to(torch.float64) for part in _parts(rows, CHUNK, device))
     total: Tensor = functools.reduce(torch.add, (wide @ wide.mT for wide in wides))
     return total
 
 
 @fused
 def combined(
-    rows: Tensor,
-    stretches: Segments,
-    weights: Tensor,
-    sound: Tensor,
-    device: torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    rows: Tensor, stretches: Segments, weights: Tensor, sound: Tensor, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Σ_i c_i h_i for rows h [K, P] and weights c [blocks, K]: [P]. Rows that are not sound count as zero."""
-    device, dtype = device or rows.device, dtype or rows.dtype
+    return _combined(rows, stretches, weights, sound, rows.device, dtype or rows.dtype)
+
+
+def _combined(
+    rows: Tensor, stretches: Segments, weights: Tensor, sound: Tensor, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     size = rows.shape[1] if torch.compiler.is_compiling() else CHUNK
-    parts = []
+    sums = []
     for start, stop, block in stretches:
         factors = torch.where(sound, weights[block], 0).to(dtype)
-        for part in torch.split(rows[:, start:stop], size, 1):
-            here = torch.where(sound[:, None], part.to(device, dtype), 0)
+        for part in _parts(rows[:, start:stop], size, device):
+            here = torch.where(sound[:, None], part.to(dtype), 0)
             total = factors[0] * here[0]
             for factor, row in zip(factors[1:].unbind(), here[1:].unbind(), strict=True):
                 total = total + factor * row
-            parts.append(total)
-    return torch.cat(parts)
+            sums.append(total)
+    return torch.cat(sums)
+
+
+def _parts(rows: Tensor, size: int, device: torch.device) -> Iterator[Tensor]:
+    """So many weights of all rows at a time, on the device; what comes from the host is on its way one part ahead.
+
+    A part is there until the next is asked for.
+    """
+    parts = torch.split(rows, size, 1)
+    if rows.device == device:
+        yield from parts
+        return
+    here, side = torch.cuda.current_stream(device), _side(device)
+    buffers = [torch.empty(parts[0].shape, dtype=rows.dtype, device=device) for _ in parts[:2]]
+    free = [here.record_event() for _ in buffers]  # also when the host's rows have been written
+    for number, part in enumerate(parts):
+        turn = number % 2
+        buffer = buffers[turn][:, : part.shape[1]]
+        side.wait_event(free[turn])
+        with torch.cuda.stream(side):
+            for row, source in zip(buffer, part, strict=True):  # a row is one piece of the host's memory
+                row.copy_(source, non_blocking=True)
+        here.wait_stream(side)
+        yield buffer
+        free[turn] = here.record_event()
+
+
+@functools.cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    """What copies from the host to a device, beside its arithmetic."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

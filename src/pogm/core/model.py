@@ -81,7 +81,8 @@ class Model:
         """The risk of every domain, L_k: [K]. One pass over the pooled batch, as every method's text means it."""
         if self.replacement is not None:
             return self._with_penalties(self.replacement(self, batch), batch)
-        return self.penalised(self.losses(batch).mean(1), batch)
+        weights = (self.network, dict(self.params), self.buffers)
+        return self.penalised(_mean_losses(*weights, batch, self.autocast), batch)
 
     def risks_of(self, z: Tensor, batch: Batch) -> Tensor:
         """The same, for a method that has the features [K, B, n] of the batch already."""
@@ -102,7 +103,19 @@ class Model:
         return risks
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        return _passed(self.network, dict(self.params), self.buffers, inputs, part, self.autocast)
+        return _passed(self.network, dict(self.params), self.buffers, inputs, self.autocast, part)
+
+
+@fused
+def _mean_losses(
+    network: nn.Module, params: Params, buffers: Params, batch: Batch, autocast: torch.dtype | None
+) -> Tensor:
+    """The mean cross-entropy of every domain: [K]."""
+
+    def logits(x: Tensor) -> Tensor:
+        return _passed(network, params, buffers, (x,), autocast)
+
+    return cross_entropy(over_samples(logits, batch.x), batch.y).mean(1)
 
 
 @fused
@@ -111,8 +124,8 @@ def _passed(
     params: Params,
     buffers: Params,
     inputs: tuple[Tensor, ...],
-    part: str | None,
     autocast: torch.dtype | None,
+    part: str | None = None,
 ) -> Tensor:
     """What the network, or one part of it, makes of its inputs with these weights."""
     options: dict[str, Any] = {} if part is None else {"part": part}

@@ -9,11 +9,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import fused
+from pogm.core.fuse import fused, inside_transform
 from pogm.core.packed import Params, renamed, vector
 from pogm.core.trees import Tree
 
 Scalar = float | Tensor
+
+PART = 2**16  # weights that a CPU updates at a time
 
 
 class Optimizer(Protocol):
@@ -64,7 +66,9 @@ class Adam:
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
         rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
-        moved, after = _adapted(vector(params), vector(gradient), state, *rates)
+        weights, slope = vector(params), vector(gradient)
+        large = weights.device.type == "cpu" and weights.numel() > PART and not inside_transform()
+        moved, after = (_adapted_in_parts if large else _adapted)(weights, slope, state, *rates)
         return renamed(moved, params), after
 
 
@@ -95,6 +99,19 @@ def _adapted(
     correction = (1 - beta2**count) ** -0.5
     change = rate.to(slope.dtype) * mean / (square.sqrt() * correction.to(slope.dtype) + eps)
     return weights - change, {"mean": mean, "square": square, "count": count}
+
+
+def _adapted_in_parts(
+    weights: Tensor, slope: Tensor, state: dict[str, Tensor], *rates: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same, some weights at a time: on a CPU, what lies between is then in its cache, and not in fresh memory."""
+    results = [torch.empty_like(weights) for _ in range(3)]
+    sources = (weights, slope, state["mean"], state["square"])
+    for here, there, mean, square, *parts in zip(*(torch.split(t, PART) for t in (*sources, *results)), strict=True):
+        moved, after = _adapted(here, there, {"mean": mean, "square": square, "count": state["count"]}, *rates)
+        for part, result in zip(parts, (moved, after["mean"], after["square"]), strict=True):
+            part.copy_(result)
+    return results[0], {"mean": results[1], "square": results[2], "count": state["count"] + 1}
 
 
 def _counter(params: Params) -> Tensor:

@@ -44,7 +44,7 @@ def packed(params: Params, leading: int = 0) -> Packed:
     if isinstance(params, Packed):
         return params
     layout = Layout(tuple(params), tuple(leaf.shape[leading:] for leaf in params.values()))
-    return Packed(torch.cat([leaf.flatten(leading) for leaf in params.values()], -1), layout)
+    return Packed(torch.cat([leaf.reshape(*leaf.shape[:leading], -1) for leaf in params.values()], -1), layout)
 
 
 def vector(params: Params) -> Tensor:

@@ -81,7 +81,7 @@ def where(condition: Tensor, yes: Tree, no: Tree) -> Tree:
 
 def masked(condition: Tensor, tree: Tree) -> Tree:
     """The tree where the condition (a scalar, or one per leading index) holds, else zeros, even for NaN."""
-    return map_numbers(lambda leaf: torch.where(_spread(condition, leaf), leaf, 0), tree)
+    return map_numbers(lambda leaf: _masked(condition, leaf), tree)
 
 
 def dot(left: Tree, right: Tree) -> Tensor:
@@ -129,6 +129,14 @@ def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         children = enumerate(tree)
     for name, child in children:
         yield from named(child, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _masked(condition: Tensor, leaf: Tensor) -> Tensor:
+    if leaf.device != condition.device:  # a leaf on the host: there it is known whether there is anything to hide
+        condition = condition.to(leaf.device)
+        if condition.all():
+            return leaf
+    return torch.where(_spread(condition, leaf), leaf, 0)
 
 
 def _spread(condition: Tensor, leaf: Tensor) -> Tensor:

@@ -75,13 +75,13 @@ class Captured:
 
 def _copy(mine: Tree, theirs: Tree) -> None:
     """Copy numbers into this object's own tensors, but for those that are there already."""
-    pairs: list[tuple[Tensor, Tensor]] = []
+    pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # those of one type are copied at once
 
     def collected(a: Tensor, b: Tensor) -> Tensor:
         if a.data_ptr() != b.data_ptr():
-            pairs.append((a, b))
+            pairs.setdefault(a.dtype, []).append((a, b))
         return a
 
     trees.map_numbers(collected, mine, theirs)
-    if pairs:
-        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+    for alike in pairs.values():
+        torch._foreach_copy_([a for a, _ in alike], [b for _, b in alike])

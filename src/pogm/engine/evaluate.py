@@ -12,7 +12,11 @@ from pogm.core import random
 from pogm.core.state import Purpose, State
 from pogm.engine.data import SPLITS, Rows
 from pogm.engine.steps import Setting
+from pogm.engine.store import Resident
+from pogm.engine.streams import side_by_side
+from pogm.modifiers.base import Predictor
 
+LANES = 2  # passes at a time, on a GPU
 PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass: on a CPU, what malloc takes from its heap and not from the system
 
 
@@ -51,16 +55,51 @@ def _means(
     parts, whole = torch.split(rows.evaluate, sizes), torch.split(rows.trained, sizes)
     trained = _known(whole) if trials == 1 else whole
     firsts = set(itertools.accumulate(segments, initial=0)) if setting.predicts_by else {0}
-    measured, seen = [], 0
-    for number, images in enumerate(setting.table.images.passes(parts)):
-        if seen in firsts:  # of a domain and split
-            predict = setting.predictor(model)
-        own, seen = keys[seen : seen + len(parts[number])], seen + len(parts[number])
+    starts = list(itertools.accumulate(sizes, initial=0))
+    mine = _mine(setting, len(parts))
+    measured: list[Tensor] = []
+
+    def of_pass(number: int, images: Tensor, predict: Predictor) -> Tensor:
+        own = keys[starts[number] : starts[number + 1]]
         before = setting.table.sizes[parts[number]]
         x = setting.transform.for_evaluation(images, before, own, setting.dtype, trained[number])
-        measured.append(measure(predict(x), setting.table.labels[parts[number]]))
-    values = torch.split(torch.cat(measured)[: sum(segments)].double(), segments)
+        return measure(predict(x), setting.table.labels[parts[number]])
+
+    if _in_lanes(setting, trials):
+        predict, store = setting.predictor(model), setting.table.images
+        pieces = [lambda n=number: of_pass(n, store.take(parts[n], 0), predict) for number in mine]
+        measured = side_by_side(pieces, LANES)
+    else:
+        for number, images in zip(mine, setting.table.images.passes([parts[n] for n in mine]), strict=True):
+            if starts[number] in firsts or not measured:  # of a domain and split
+                predict = setting.predictor(model)
+            measured.append(of_pass(number, images, predict))
+    everyones = torch.cat(measured) if len(mine) == len(parts) else _everyones(setting, measured, parts)
+    values = torch.split(everyones[: sum(segments)].double(), segments)
     return torch.stack([value.mean() for value in values])
+
+
+def _in_lanes(setting: Setting, trials: int) -> bool:
+    """Whether passes overlap, one's arithmetic with another's traffic: on a GPU, where none waits for another."""
+    resident = isinstance(setting.table.images, Resident)
+    return setting.table.labels.is_cuda and resident and trials == 1 and not setting.predicts_by
+
+
+def _mine(setting: Setting, passes: int) -> range:
+    """The passes of this process: every so many, if others do the rest; where their company matters, all."""
+    if setting.everyone is None or setting.predicts_by:
+        return range(passes)
+    return range(setting.everyone.place, passes, len(setting.everyone.members))
+
+
+def _everyones(setting: Setting, measured: list[Tensor], parts: Sequence[Tensor]) -> Tensor:
+    """What all processes measured, in the order of the passes, which all have one size."""
+    assert setting.everyone is not None
+    count, size = len(setting.everyone.members), len(parts[0])
+    mine = parts[0].new_zeros((math.ceil(len(parts) / count), size), dtype=torch.float64)
+    for place, values in enumerate(measured):
+        mine[place] = values
+    return setting.everyone.gathered(mine).transpose(0, 1).flatten()
 
 
 def _sizes(setting: Setting, count: int, segments: list[int], trials: int) -> list[int]:
@@ -71,7 +110,8 @@ def _sizes(setting: Setting, count: int, segments: list[int], trials: int) -> li
     if setting.predicts_by:
         return [len(part) for size in segments for part in torch.split(torch.empty(size), setting.predicts_by)]
     pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
-    most = max(PIXELS[setting.table.labels.device.type] // (pixels * trials), 1)
+    share = trials * (LANES if _in_lanes(setting, trials) else 1)
+    most = max(PIXELS[setting.table.labels.device.type] // (pixels * share), 1)
     passes = math.ceil(count / most)
     return [math.ceil(count / passes)] * passes
 

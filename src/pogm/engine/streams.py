@@ -3,7 +3,7 @@
 A network for small images leaves most of a GPU idle; so do copies of it, or trials, one after the other.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -21,20 +21,19 @@ def _stream(device: int, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def side_by_side(pieces: Iterable[Callable[[], Result]]) -> list[Result]:
-    """Every piece's result. All begin after what was asked of the GPU before, and what comes next waits for all.
-
-    So memory that a piece gave back is not used again before the others are done, and no piece may use another's.
+def side_by_side(pieces: Sequence[Callable[[], Result]], lanes: int | None = None) -> list[Result]:
+    """Every piece's result; all at a time, or so many. They begin after what was asked of the GPU before, and what
+    comes next waits for all: so a stream's memory is only used again in an order that its users were in.
     """
     here = torch.cuda.current_stream()
-    results, used = [], []
-    for number, piece in enumerate(pieces):
-        stream = _stream(torch.cuda.current_device(), number)
+    streams = [_stream(torch.cuda.current_device(), number) for number in range(lanes or len(pieces))]
+    for stream in streams:
         stream.wait_stream(here)
-        with torch.cuda.stream(stream):
+    results = []
+    for number, piece in enumerate(pieces):
+        with torch.cuda.stream(streams[number % len(streams)]):
             results.append(piece())
-        used.append(stream)
-    for stream in used:
+    for stream in streams:
         here.wait_stream(stream)
     return results
 
@@ -46,4 +45,4 @@ def in_streams(function: Callable[..., Tree], batches: Tree, *others: Tree) -> T
         one = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
         return lambda: function(one, *(trees.index(other, k) for other in others))
 
-    return trees.stack(side_by_side(of_one(k) for k in range(trees.leading(batches))))
+    return trees.stack(side_by_side([of_one(k) for k in range(trees.leading(batches))]))
