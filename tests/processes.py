@@ -5,21 +5,26 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from pogm.benchmark.records import Record, read_records
 from pogm.cli import main
 from pogm.core.batch import Batch
+from pogm.core.errors import PogmError
+from pogm.engine.ranks import Launch, joined
 from pogm.modifiers.base import Modifier
 
 _context = multiprocessing.get_context("forkserver")
@@ -54,10 +59,11 @@ class Started:
         return finished
 
 
-def start(*words: object, fault: str = "") -> Started:
-    """Start ``pogm <words>``."""
+def start(*words: object, fault: str = "", **variables: str) -> Started:
+    """Start ``pogm <words>``, with these variables in its environment."""
     said = Path(tempfile.mkdtemp(prefix="pogm-test-"))
-    process = _context.Process(target=_command, args=([str(word) for word in words], fault, said))
+    variables["POGM_FAULT"] = fault
+    process = _context.Process(target=_command, args=([str(word) for word in words], variables, said))
     process.start()
     return Started(process, said)
 
@@ -67,11 +73,98 @@ def pogm(*words: object, fault: str = "") -> Finished:
     return start(*words, fault=fault).wait()
 
 
-def _command(words: list[str], fault: str, said: Path) -> None:
+def start_together(world: int, *words: object, faults: Mapping[int, str] | None = None) -> list[Started]:
+    """Start ``torchrun --nproc-per-node <world> -m pogm <words>``, without torchrun; some may have faults."""
+    port = free_port()
+    faults = faults or {}
+    return [start(*words, fault=faults.get(r, ""), **surroundings(r, world, port)) for r in range(world)]
+
+
+def together(world: int, *words: object, faults: Mapping[int, str] | None = None) -> list[Finished]:
+    """Run that to the end of each."""
+    return [started.wait() for started in start_together(world, *words, faults=faults)]
+
+
+def _command(words: list[str], variables: dict[str, str], said: Path) -> None:
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT), number)
-    os.environ["POGM_FAULT"] = fault
+    os.environ.update(variables)
     sys.exit(main(words))
+
+
+class Team:
+    """Processes that have joined, and do together what they are told: the same function with other arguments."""
+
+    def __init__(self, world: int, timeout: float = 20.0):
+        self.port = free_port()
+        self.pipes, self.processes = [], []
+        for rank in range(world):
+            here, there = _context.Pipe()
+            process = _context.Process(target=_member, args=(there, rank, world, self.port, timeout), daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def do(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What ``function(ranks, *args)`` gives each of them."""
+        for pipe in self.pipes:
+            pipe.send((function, args))
+        return self.results()
+
+    def results(self) -> list[Any]:
+        """What each of them answers; None for one that was killed."""
+        found = []
+        for pipe in self.pipes:
+            assert pipe.poll(60), "no answer for a minute"
+            try:
+                found.append(pipe.recv())
+            except (EOFError, ConnectionResetError):
+                found.append(None)
+        for answer in found:
+            if isinstance(answer, AssertionError):
+                raise answer
+        return found
+
+    def end(self) -> None:
+        """Send them home."""
+        for pipe in self.pipes:
+            with suppress(OSError):
+                pipe.send(None)
+        for process in self.processes:
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+
+
+def _member(pipe: Any, rank: int, world: int, port: int, timeout: float) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(surroundings(rank, world, port))
+    launch = Launch.found(timeout)
+    assert launch is not None
+    with joined(launch, torch.device("cpu")) as ranks:
+        while (told := pipe.recv()) is not None:
+            function, args = told
+            try:
+                pipe.send(function(ranks, *args))
+            except PogmError as error:
+                pipe.send(error)
+            except Exception:
+                pipe.send(AssertionError(traceback.format_exc()))
+
+
+def surroundings(rank: int, world: int, port: int) -> dict[str, str]:
+    """What torchrun would tell a process."""
+    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+    return {name: str(value) for name, value in words.items()}
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as place:
+        place.bind(("localhost", 0))
+        port: int = place.getsockname()[1]
+        return port
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -15,7 +15,11 @@ from pogm.benchmark.execution import EXECUTORS
 from pogm.benchmark.executors import cores
 from pogm.benchmark.progress import silence
 from pogm.benchmark.published import SOURCES
-from pogm.core.errors import DataError, PogmError
+from pogm.core.errors import DataError, PogmError, StoppedError, UsageError
+from pogm.driving import check_alone
+from pogm.engine.engine import CHOICES
+from pogm.engine.grid import SPREADS
+from pogm.engine.ranks import Launch
 from pogm.experiments.base import SCALES
 from pogm.images.cache import ON_BAD_IMAGE
 from pogm.report.serve import PORT
@@ -48,6 +52,7 @@ RUN_EPILOG = """examples:
   pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
   pogm run --dataset RotatedDigits --algorithm POGM --preset official --with Mixup --test-domain 0 --out runs/third
   pogm run --dataset ./hospitals --algorithm POGM --test-domain site_c --out runs/fourth      folders of your images
+  torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on four GPUs, the same result
 The same command again goes on where it stopped, and does nothing once the run is done.
 """
 
@@ -93,11 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. Errors meant for the user come as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
     options = parser().parse_args(arguments)
+    launch = Launch.found()
+    follows = launch is not None and launch.rank > 0
+    if follows:
+        warnings.simplefilter("ignore")  # the first process shows them
     try:
+        if options.command not in (commands.run_one, commands.resume):
+            check_alone("another command")
         code: int | None = options.command(options)
         return code or 0
     except PogmError as error:
-        print(f"pogm: {error}", file=sys.stderr)
+        if not (follows and isinstance(error, UsageError | StoppedError)):  # else the first process says so
+            print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("pogm: stopped. The same command goes on from here.", file=sys.stderr)
@@ -148,6 +160,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, required=True, help="folder of the run")
     sub.add_argument("--dry-run", action="store_true", help="print the trial and stop")
     _add_settings(sub)
+    _add_processes(sub)
 
     sub = command("sweep", commands.start_sweep, SWEEP_EPILOG)
     sub.add_argument("--algorithms", nargs="+", required=True, metavar="NAME", help="see: pogm list algorithms")
@@ -239,6 +252,7 @@ def parser() -> argparse.ArgumentParser:
     sub = command("resume", commands.resume, RESUME_EPILOG)
     sub.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
     _add_driver(sub)
+    _add_processes(sub)
 
     sub = command("report", commands.report, REPORT_EPILOG)
     sub.add_argument(
@@ -299,12 +313,34 @@ def _add_settings(sub: Any) -> None:
     sub.add_argument("--weights", type=Path, metavar="FILE", help="of the network, to begin with (default: published)")
     sub.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     sub.add_argument("--no-capture", action="store_true", help="on a GPU, do not record the step as a CUDA graph")
+    sub.add_argument(
+        "--compile",
+        choices=CHOICES["compile"],
+        default="auto",
+        help="fuse operations with torch's compiler, half a minute once (default: on a GPU, for runs that are long)",
+    )
+    sub.add_argument(
+        "--trajectories",
+        choices=CHOICES["trajectories"],
+        default="auto",
+        help="and inner optimizers: on the device, there in bf16, or on the host (default: there if they do not fit)",
+    )
+    sub.add_argument("--memory-gb", type=float, help="of the device, for trajectories (default: half of what is free)")
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")
     sub.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="at least, between checkpoints (default 30)"
     )
     sub.add_argument(
         "--track", action="append", default=[], metavar="TRACKER", help=f"{', '.join(all_trackers())}; may be repeated"
+    )
+
+
+def _add_processes(sub: Any) -> None:
+    sub.add_argument(
+        "--spread", choices=SPREADS, help="under torchrun, over processes (default auto: domains, then samples)"
+    )
+    sub.add_argument(
+        "--timeout-seconds", type=float, default=600.0, help="for processes to answer one another (default 600)"
     )
 
 

@@ -26,7 +26,7 @@ from pogm.benchmark.sweep import STATES, Sweep, carry_out, load_sweep, save_swee
 from pogm.benchmark.tables import Table, averages_table, dataset_table, tables_csv
 from pogm.core.errors import UsageError
 from pogm.core.files import canonical_json
-from pogm.driving import all_done, check_counts, chosen, prepare, settings_of, show_estimates
+from pogm.driving import all_done, among_others, check_alone, check_counts, chosen, prepare, settings_of, show_estimates
 from pogm.experiments import catalogue
 from pogm.probes import Probe
 from pogm.report.picture import write_picture
@@ -50,7 +50,7 @@ def demo(options: argparse.Namespace) -> int:
 
 def run_one(options: argparse.Namespace) -> int:
     """Train one algorithm on one dataset with some domains held out."""
-    settings = settings_of(options, [options.dataset])
+    settings = among_others(options, settings_of(options, [options.dataset]))
     trial = trial_of(
         options.dataset,
         options.algorithm,
@@ -70,8 +70,13 @@ def run_one(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(canonical_json(trial.to_json()))
         return 0
-    prepare([trial], settings)
-    print(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {options.out}", file=sys.stderr)
+    launch = settings.launch
+    if launch is None or launch.local == 0:  # one on every machine; the others wait for it
+        prepare([trial], settings)
+    if launch is None or launch.rank == 0:
+        where = f"{trial.dataset.title}, trial {trial.id}, into {options.out}"
+        count = f", with {launch.world} processes" if launch and launch.world > 1 else ""
+        print(f"{trial.label} on {where}{count}", file=sys.stderr)
     run(trial, options.out, settings, EvaluationLines(trial))
     return 0
 
@@ -135,14 +140,16 @@ def resume(options: argparse.Namespace) -> int:
     options.data = options.data or place_of("data", options.folder)
     options.weights = options.weights or place_of("weights", options.folder)
     if (options.folder / "sweep.json").exists():
+        check_alone("a sweep")
         check_counts(options, "workers")
         sweep, settings = load_sweep(options.folder), settings_of(options)
         prepare(sweep.plan(), settings)
         return _carry_out(sweep, options.folder, settings, options)
     trial = load_trial(options.folder)
-    if (options.folder / "done").exists():
+    settings = among_others(options, settings_of(options))
+    if (options.folder / "done").exists() and (settings.launch is None or settings.launch.rank == 0):
         print(f"{options.folder} is done already.", file=sys.stderr)
-    run(trial, options.folder, settings_of(options), EvaluationLines(trial))
+    run(trial, options.folder, settings, EvaluationLines(trial))
     return 0
 
 

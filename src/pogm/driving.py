@@ -4,6 +4,7 @@ import argparse
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pogm.benchmark.progress import tracked
 from pogm.benchmark.run import Settings
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError
+from pogm.engine.ranks import Launch
 from pogm.engine.session import Engine
 from pogm.networks.weights import weights_of
 
@@ -26,11 +28,35 @@ def settings_of(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Se
         raise UsageError(
             f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
         )
-    engine = Engine(device=options.device, capture=not options.no_capture)
+    engine = Engine(
+        device=options.device,
+        capture=not options.no_capture,
+        compile=options.compile,
+        trajectories=options.trajectories,
+        memory_gb=options.memory_gb,
+    )
     data = data_folder(datasets, options.data.expanduser() if options.data else None)
     weights = options.weights.resolve() if options.weights else None
     trackers = tuple(dict.fromkeys(options.track))
     return Settings(data, engine, options.threads, options.checkpoint_seconds, weights, trackers)
+
+
+def among_others(options: argparse.Namespace, settings: Settings) -> Settings:
+    """The settings of one of torchrun's processes; where there is no torchrun, as they are."""
+    launch = Launch.found(options.timeout_seconds, options.spread or "auto")
+    if launch is None:
+        if options.spread:
+            raise UsageError(
+                f"Expected torchrun to start the processes for --spread {options.spread}; found this one alone. "
+                "Write: torchrun --nproc-per-node 4 -m pogm run ..."
+            )
+        return settings
+    engine = settings.engine
+    if engine.place().type == "cuda":
+        if ":" in engine.device and launch.world > 1:
+            raise UsageError(f"Expected a GPU for each process; found --device {engine.device} for all. Pass cuda.")
+        engine = replace(engine, device=f"cuda:{launch.local}")
+    return replace(settings, engine=engine, launch=launch)
 
 
 def chosen(options: argparse.Namespace) -> tuple[str, ...]:
@@ -41,6 +67,16 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
     if options.weights:
         texts.append(f"weights={weights_of(options.weights)}")
     return tuple(texts)
+
+
+def check_alone(what: str) -> None:
+    """Refuse to do in each of torchrun's processes what one of them should."""
+    launch = Launch.found()
+    if launch is not None and launch.world > 1:
+        raise UsageError(
+            f"Expected pogm run or the resume of one run under torchrun, which train one model; found {what} and "
+            f"{launch.world} processes. Start it without torchrun."
+        )
 
 
 def check_counts(options: argparse.Namespace, *names: str) -> None:

@@ -104,7 +104,7 @@ class POGM(Trajectories):
             live, key = problem.live_buffers(state), self.random_key(state, 1)
             pooled = self.train_copy(state, problem, batches, state.optimizer["pooled"], live, key)
             trajectories = trees.map_numbers(
-                lambda h, h_0: torch.cat([h, h_0[None]]), trajectories, pooled.trajectories
+                lambda h, h_0: torch.cat([h, h_0[None].to(h)]), trajectories, pooled.trajectories
             )
 
         matched, others = self.blocks(state.params)

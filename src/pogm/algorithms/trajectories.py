@@ -11,7 +11,7 @@ from torch import Tensor
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.fuse import fused
+from pogm.core.fuse import fused, known_true
 from pogm.core.hyper import Choice, hyper
 from pogm.core.meeting import Blocks
 from pogm.core.optim import SGD, Adam, Optimizer, Scalar
@@ -76,7 +76,9 @@ class Trajectories(Algorithm):
         """One inner optimizer per domain."""
         state = super().start(params, buffers, key, problem)
         here = problem.meeting.own(torch.arange(problem.num_domains))  # the others' take no memory
-        inner = {"domains": trees.repeat(state.optimizer, len(here))}
+        fresh = Copies({}, state.optimizer, {}, state.step)
+        every: Copies = problem.each_domain(lambda _: fresh, here)  # where what each domain keeps is kept
+        inner = {"domains": every.optimizers}
         return state._replace(optimizer=inner, memory={"skipped": torch.zeros_like(state.step)})
 
     def copies(self, state: State, batches: list[Batch], problem: Problem) -> Copies:
@@ -174,7 +176,7 @@ def _moved(weights: Tensor, direction: Tensor, rate: Scalar, enough: Tensor) -> 
     rate = rate.to(weights.dtype) if isinstance(rate, Tensor) else rate
     moved = weights + rate * direction
     accepted = enough & moved.isfinite().all()
-    return torch.where(accepted, moved, weights), accepted
+    return moved if known_true(accepted) else torch.where(accepted, moved, weights), accepted
 
 
 @fused

@@ -4,7 +4,8 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pogm.core.errors import DivergedError, IntegrityError
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.engine import checkpoint
 from pogm.engine.data import SPLITS
+from pogm.engine.ranks import Alone, Launch, Ranks, joined
 from pogm.engine.session import Engine, Session
 from pogm.engine.steps import Progress
 from pogm.engine.train import Evaluation, final, train
@@ -40,6 +42,7 @@ class Settings:
     checkpoint_seconds: float = 30.0  # between checkpoints, at least
     weights: Path | None = None  # the file of the network's first weights, or its folder
     trackers: tuple[str, ...] = ()  # by name, such as tensorboard
+    launch: Launch | None = None  # by torchrun, as one of many processes
 
     def __post_init__(self) -> None:
         check_trackers(self.trackers)
@@ -48,6 +51,15 @@ class Settings:
         """Let this process find what it needs."""
         if self.weights is not None:
             os.environ[PLACE] = str(self.weights)
+
+    @contextmanager
+    def joined(self) -> Iterator[Ranks | Alone]:
+        """The processes of the run, while it lasts."""
+        if self.launch is None:
+            yield Alone()
+            return
+        with joined(self.launch, self.engine.place()) as ranks:
+            yield ranks
 
 
 class TrajectoryWarning(UserWarning):
@@ -63,19 +75,34 @@ def run(
     """Run a trial in a folder; go on where an earlier run of the same trial stopped; do nothing if it is done."""
     settings = settings or Settings()
     settings.enter()
+    with threads(settings.threads), stoppable() as stopped, settings.joined() as ranks:
+        if ranks.first(lambda: _is_done(folder, trial)):
+            return
+        with memory_explained(trial):  # reads the data before anything is written
+            session = Session(
+                [trial.task(settings.data)],
+                settings.engine.for_steps(trial.steps),
+                ranks if isinstance(ranks, Ranks) else None,
+            )
+        with ExitStack() as held:
+            ranks.first(lambda: _take(folder, trial, settings, session, held))
+            with memory_explained(trial), Tracking(settings.trackers if ranks.leads else (), folder) as tracking:
+                _train(trial, folder, settings, session, ranks, stopped, tracking, on_evaluation)
+
+
+def _is_done(folder: Path, trial: Trial) -> bool:
     check_owner(folder, trial)
-    if (folder / "done").exists():
-        return
-    with threads(settings.threads), stoppable() as stopped:
-        with memory_explained(trial):
-            session = Session([trial.task(settings.data)], settings.engine)  # reads the data before anything is written
-        make_folder(folder)
-        with locked(folder):
-            check_owner(folder, trial)  # again: another run may have come before us
-            remove_temporary(folder)
-            describe(folder, trial, provenance(settings, session))  # from here on, the folder is ours
-            with failure_noted(folder), memory_explained(trial), Tracking(settings.trackers, folder) as tracking:
-                _train(trial, folder, settings, session, stopped, tracking, on_evaluation)
+    return (folder / "done").exists()
+
+
+def _take(folder: Path, trial: Trial, settings: Settings, session: Session, held: ExitStack) -> None:
+    """Make the folder this run's for as long as it is held."""
+    make_folder(folder)
+    held.enter_context(locked(folder))
+    check_owner(folder, trial)  # again: another run may have come before us
+    remove_temporary(folder)
+    describe(folder, trial, provenance(settings, session))  # from here on, the folder is ours
+    held.enter_context(failure_noted(folder))
 
 
 def _train(
@@ -83,35 +110,58 @@ def _train(
     folder: Path,
     settings: Settings,
     session: Session,
+    ranks: Ranks | Alone,
     stopped: Stop,
     tracking: Tracking,
     on_evaluation: Callable[[dict[str, Any]], None],
 ) -> None:
-    after = _restore(folder, session, trial)
-    for before in read_records(folder / RECORDS):  # which trackers may have, or not
+    """Of many processes, all train, and the first one writes."""
+
+    def note(evaluation: Evaluation, **more: Any) -> None:
+        if ranks.leads:
+            record = record_of(trial, session, evaluation) | more
+            append_record(folder / RECORDS, record)
+            tracking.record(record)
+            on_evaluation(record)
+
+    def due() -> bool:
+        return time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1
+
+    def keep() -> None:
+        progress = session.whole()
+        ranks.first(lambda: save(folder, progress, trial, after))
+
+    after = _restore(folder, session, trial, ranks)
+    for before in read_records(folder / RECORDS) if ranks.leads else ():  # which trackers may have, or not
         tracking.record(before)
     saved = time.monotonic()
-    for evaluation in train(session, trial.schedule, after=after, stop=lambda: stopped.signal is not None):
+    for evaluation in train(session, trial.schedule, after=after, stop=_stop(stopped, ranks)):
         if evaluation is None:
-            save(folder, session.progress, trial, after)
+            keep()
             raise stopped.error(folder)
-        record = record_of(trial, session, evaluation)
-        append_record(folder / RECORDS, record)
-        tracking.record(record)
-        on_evaluation(record)
+        note(evaluation)
         after = evaluation.step
         if evaluation.diverged[0]:
             raise diverged(folder, after)
-        if time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1:
-            save(folder, session.progress, trial, after)
+        if ranks.first(due):  # by one clock
+            keep()
             saved = time.monotonic()
-    save(folder, session.progress, trial, after)
+    keep()
     for evaluation in final(session):
-        record = record_of(trial, session, evaluation) | {FINAL: True}
-        append_record(folder / RECORDS, record)
-        tracking.record(record)
-        on_evaluation(record)
-    write_whole(folder / "done", b"done\n")
+        note(evaluation, **{FINAL: True})
+    ranks.first(lambda: write_whole(folder / "done", b"done\n"))
+
+
+def _stop(stopped: Stop, ranks: Ranks | Alone) -> Callable[[], bool]:
+    """Whether to stop, after every round; many processes stop after the same one."""
+    agreed = ranks.agreement(lambda: stopped.signal or 0)
+
+    def stop() -> bool:
+        signal = agreed()
+        stopped.signal = signal or stopped.signal
+        return signal > 0
+
+    return stop
 
 
 def diverged(folder: Path, step: int) -> DivergedError:
@@ -133,18 +183,31 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "threads": settings.threads,
         "data": str(settings.data.resolve()) if settings.data else None,
         "weights": str(settings.weights) if settings.weights else None,
-        "captured": on_gpu and settings.engine.capture,
+        "captured": session.captured,
+        "compiled": session.fuses,
         **session.tasks[0].dataset.found(settings.data),
     }
 
 
-def _restore(folder: Path, session: Session, trial: Trial) -> int:
+def _restore(folder: Path, session: Session, trial: Trial, ranks: Ranks | Alone) -> int:
     """Put the last checkpoint into the session; the last step that was evaluated, or −1."""
-    after = -1
-    found = checkpoint.load(folder / "checkpoints", session.progress, trial.id)
-    if found is not None:
-        session.progress, manifest = found
-        after = manifest["after"]
+    found: list[Progress] = []
+
+    def read() -> tuple[int, bool]:
+        loaded = checkpoint.load(folder / "checkpoints", session.like_whole(), trial.id)
+        found.extend(loaded[:1] if loaded else [])
+        after = loaded[1]["after"] if loaded else -1
+        _restore_records(folder, trial, after)
+        return after, loaded is not None
+
+    after, is_there = ranks.first(read)
+    if is_there:
+        session.restore(found[0] if found else None)
+    return after
+
+
+def _restore_records(folder: Path, trial: Trial, after: int) -> None:
+    """Keep the records up to the checkpoint's."""
     records = {record["step"]: record for record in read_records(folder / RECORDS) if not is_final(record)}
     kept = [point for point in trial.schedule.points() if point <= after]
     missing = [point for point in kept if point not in records]
@@ -155,7 +218,6 @@ def _restore(folder: Path, session: Session, trial: Trial) -> int:
         )
     # What lies after the checkpoint will be computed, and written, again.
     write_whole(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
-    return after
 
 
 def save(folder: Path, progress: Progress, trial: Trial, after: int) -> None:

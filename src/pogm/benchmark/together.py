@@ -69,7 +69,8 @@ def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop)
     folders = [root / trial.id for trial in trials]
     errors: list[str | None] = [None] * len(trials)
     with memory_explained(trials[0]), ExitStack() as held:
-        session = Session([trial.task(settings.data) for trial in trials], settings.engine)
+        engine = settings.engine.for_steps(trials[0].steps)
+        session = Session([trial.task(settings.data) for trial in trials], engine)
         facts = provenance(settings, session)
         for trial, folder in zip(trials, folders, strict=True):
             remove_temporary(folder)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
 Arguments = ParamSpec("Arguments")
@@ -38,6 +39,11 @@ def fusing(wanted: bool) -> Iterator[None]:
 def inside_transform() -> bool:
     """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
     return torch.compiler.is_compiling() or peek_interpreter_stack() is not None
+
+
+def known_true(flags: Tensor) -> bool:
+    """Whether all flags are set, where that can be known without waiting: on a CPU, outside of transforms."""
+    return flags.device.type == "cpu" and not inside_transform() and bool(flags.all())
 
 
 def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

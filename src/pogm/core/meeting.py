@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import fused
+from pogm.core.fuse import fused, known_true
 from pogm.core.packed import Layout, Packed, Params, packed
 
 Blocks = tuple[tuple[str, ...], ...]  # names of weights; each name is in one of them
@@ -130,16 +130,16 @@ def _combined(
     rows: Tensor, stretches: Segments, weights: Tensor, sound: Tensor, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     size = rows.shape[1] if torch.compiler.is_compiling() else CHUNK
-    sums = []
+    all_sound, sums = known_true(sound), []
     for start, stop, block in stretches:
         factors = torch.where(sound, weights[block], 0).to(dtype)
         for part in _parts(rows[:, start:stop], size, device):
-            here = torch.where(sound[:, None], part.to(dtype), 0)
+            here = part.to(dtype) if all_sound else torch.where(sound[:, None], part.to(dtype), 0)
             total = factors[0] * here[0]
             for factor, row in zip(factors[1:].unbind(), here[1:].unbind(), strict=True):
                 total = total + factor * row
             sums.append(total)
-    return torch.cat(sums)
+    return torch.cat(sums) if len(sums) > 1 else sums[0]
 
 
 def _parts(rows: Tensor, size: int, device: torch.device) -> Iterator[Tensor]:
@@ -148,7 +148,7 @@ def _parts(rows: Tensor, size: int, device: torch.device) -> Iterator[Tensor]:
     A part is there until the next is asked for.
     """
     parts = torch.split(rows, size, 1)
-    if rows.device == device:
+    if rows.device.type == device.type:
         yield from parts
         return
     here, side = torch.cuda.current_stream(device), _side(device)

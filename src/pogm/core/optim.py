@@ -65,11 +65,26 @@ class Adam:
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
-        rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
         weights, slope = vector(params), vector(gradient)
         large = weights.device.type == "cpu" and weights.numel() > PART and not inside_transform()
-        moved, after = (_adapted_in_parts if large else _adapted)(weights, slope, state, *rates)
+        moved, after = (self._adapted_in_parts if large else self._adapted)(weights, slope, state)
         return renamed(moved, params), after
+
+    def _adapted(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
+        return _adapted(weights, slope, state, *rates)
+
+    def _adapted_in_parts(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """The same, some weights at a time: on a CPU, what lies between is then in its cache, and not in new memory."""
+        after = [torch.empty_like(weights) for _ in range(3)]
+        count = state["count"] + 1
+        corrected = _corrected(count, self.lr, self.beta1, self.beta2)
+        before = (weights, slope, state["mean"], state["square"])
+        for here, there, mean, square, *results in zip(*(torch.split(t, PART) for t in (*before, *after)), strict=True):
+            rates = (*corrected, self.weight_decay, self.beta1, self.beta2, self.eps)
+            for result, made in zip(results, _moved(here, there, mean, square, *rates), strict=True):
+                result.copy_(made)
+        return after[0], {"mean": after[1], "square": after[2], "count": count}
 
 
 @fused
@@ -90,28 +105,38 @@ def _adapted(
     beta2: Scalar,
     eps: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weights and the state after one update."""
+    count = state["count"] + 1
+    corrected = _corrected(count, lr, beta1, beta2)
+    moments = (state["mean"], state["square"])
+    moved, mean, square = _moved(weights, slope, *moments, *corrected, weight_decay, beta1, beta2, eps)
+    return moved, {"mean": mean, "square": square, "count": count}
+
+
+def _corrected(count: Tensor, lr: Scalar, beta1: Scalar, beta2: Scalar) -> tuple[Tensor, Tensor]:
+    """η / (1 − β₁ᵗ), and what makes √v into √v̂."""
+    return lr / (1 - beta1**count), (1 - beta2**count) ** -0.5
+
+
+def _moved(
+    weights: Tensor,
+    slope: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    rate: Tensor,
+    correction: Tensor,
+    weight_decay: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     """θ − η m̂ / (√v̂ + ε), and the new moments m and v."""
     slope = _decayed(slope, weights, weight_decay)
-    count = state["count"] + 1
-    mean = torch.lerp(state["mean"], slope, _cast(1 - beta1, slope))
-    square = torch.lerp(state["square"], slope * slope, _cast(1 - beta2, slope))
-    rate = lr / (1 - beta1**count)
-    correction = (1 - beta2**count) ** -0.5
-    change = rate.to(slope.dtype) * mean / (square.sqrt() * correction.to(slope.dtype) + eps)
-    return weights - change, {"mean": mean, "square": square, "count": count}
-
-
-def _adapted_in_parts(
-    weights: Tensor, slope: Tensor, state: dict[str, Tensor], *rates: Any
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same, some weights at a time: on a CPU, what lies between is then in its cache, and not in fresh memory."""
-    results = [torch.empty_like(weights) for _ in range(3)]
-    sources = (weights, slope, state["mean"], state["square"])
-    for here, there, mean, square, *parts in zip(*(torch.split(t, PART) for t in (*sources, *results)), strict=True):
-        moved, after = _adapted(here, there, {"mean": mean, "square": square, "count": state["count"]}, *rates)
-        for part, result in zip(parts, (moved, after["mean"], after["square"]), strict=True):
-            part.copy_(result)
-    return results[0], {"mean": results[1], "square": results[2], "count": state["count"] + 1}
+    mean = torch.lerp(mean, slope, _cast(1 - beta1, slope))
+    square = torch.lerp(square, slope * slope, _cast(1 - beta2, slope))
+    offset = torch.full((), eps, dtype=slope.dtype, device=slope.device)
+    root = torch.addcmul(offset, square.sqrt(), correction.to(slope.dtype))
+    return torch.addcdiv(weights, mean * -rate.to(slope.dtype), root), mean, square
 
 
 def _counter(params: Params) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pogm.core.fuse import known_true
 from pogm.core.packed import Packed
 from pogm.core.packed import Params as Params
 
@@ -81,7 +82,7 @@ def where(condition: Tensor, yes: Tree, no: Tree) -> Tree:
 
 def masked(condition: Tensor, tree: Tree) -> Tree:
     """The tree where the condition (a scalar, or one per leading index) holds, else zeros, even for NaN."""
-    return map_numbers(lambda leaf: _masked(condition, leaf), tree)
+    return tree if known_true(condition) else map_numbers(lambda leaf: _masked(condition, leaf), tree)
 
 
 def dot(left: Tree, right: Tree) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pogm.core import trees
 from pogm.core.errors import IntegrityError, PogmError
 from pogm.core.files import canonical_json, digest, read_json, remove_temporary, write_whole
+from pogm.core.packed import Packed, packed
 from pogm.engine.steps import Progress
 
 KEPT = 2
@@ -100,10 +101,10 @@ def _read(path: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, A
     content = path.with_suffix(".safetensors").read_bytes()
     if len(content) != manifest["bytes"] or digest(content) != manifest["sha256"]:
         raise IntegrityError(f"its SHA-256 is not the manifest's ({len(content)} of {manifest['bytes']} bytes)")
-    return _filled(like, load_tensors(content)), manifest
+    return filled(like, load_tensors(content)), manifest
 
 
-def _filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
+def filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
     """The tree of ``like`` with the tensors of a file; the running totals are as the file has them."""
     device = like.state.step.device
     totals: dict[str, dict[str, Tensor]] = {}
@@ -117,9 +118,10 @@ def _filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
     if differences:
         raise IntegrityError(f"these tensors differ from the run's in name, shape or type: {', '.join(differences)}")
     names = iter(wanted)
-    filled = trees.map_leaves(lambda leaf: tensors[next(names)].to(device), like._replace(totals={}))
-    result: Progress = filled._replace(totals=totals)
-    return result
+    found = trees.map_leaves(lambda leaf: tensors[next(names)].to(leaf.device), like._replace(totals={}))
+    params = found.state.params
+    state = found.state._replace(params=packed(params) if isinstance(like.state.params, Packed) else params)
+    return Progress(state, found.modifiers, found.probe, totals)
 
 
 def _alike(left: Tensor, right: Tensor) -> bool:

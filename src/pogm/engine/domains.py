@@ -12,15 +12,40 @@ from pogm.core.problem import Objective
 from pogm.core.state import Loss
 from pogm.core.trees import Params, Tree
 
+Room = Callable[[Tree, int], Tree]  # for so many results like one
+
 
 def in_a_loop(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
     """One domain after the other: one domain's activations in memory at a time."""
-    count = trees.leading(batches)
-    results = []
+
+    def of_one(k: int) -> Tree:
+        one = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
+        return function(one, *(trees.index(other, k) for other in others))
+
+    return row_by_row(of_one, trees.leading(batches))
+
+
+def rows_like(result: Tree, count: int) -> Tree:
+    """Room for results where the first one is."""
+    return trees.map_numbers(lambda leaf: leaf.new_empty((count, *leaf.shape)), result)
+
+
+def row_by_row(of_one: Callable[[int], Tree], count: int, room: Room = rows_like) -> Tree:
+    """Results along a leading axis, each written to its place as it comes, so that none is in memory twice."""
+    if peek_interpreter_stack() is not None:  # what is mapped cannot be written into what is not
+        return trees.stack([of_one(k) for k in range(count)])
+
+    def written(k: int, rows: Tree | None) -> Tree:  # nothing of one result is left when the next is made
+        result = of_one(k)
+        rows = room(result, count) if rows is None else rows
+        for row, leaf in zip(trees.storages(rows), trees.storages(result), strict=True):
+            row[k].copy_(leaf, non_blocking=True)
+        return rows
+
+    rows = None
     for k in range(count):
-        one = trees.map_leaves(lambda leaf, k=k: leaf[k : k + 1], batches)
-        results.append(function(one, *(trees.index(other, k) for other in others)))
-    return trees.stack(results)
+        rows = written(k, rows)
+    return rows
 
 
 def by_vmap(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:

@@ -1,7 +1,7 @@
 """How to compute: on what, and by which of several ways to the same numbers."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import torch
@@ -14,8 +14,10 @@ CHOICES = {
     "domains": ("auto", "loop", "streams", "vmap"),
     "trials": ("auto", "apart", "vmap"),
     "images": ("auto", "resident", "streamed"),
+    "trajectories": ("auto", "device", "bf16", "host"),
 }
 SMALL = 64 * 64  # pixels of an image
+LONG = 1000  # minibatches: what fusing saves is then about what compiling takes
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,15 @@ class Engine:
     domains: str = "auto"  # one after the other in a "loop", side by side in "streams", or as one by "vmap"
     trials: str = "auto"  # of one session: as one by "vmap", or "apart", on a GPU side by side
     images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
+    trajectories: str = "auto"  # with their optimizers: on the "device", there in "bf16", on the "host" if auto must
+    memory_gb: float | None = None  # for these on the device (default: half of what is free)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise unknown(f"a choice of {name}", getattr(self, name), choices)
+        if self.memory_gb is not None and not self.memory_gb >= 0:
+            raise UsageError(f"Expected a memory_gb of at least 0; found {self.memory_gb}. Leave it out.")
 
     def place(self) -> torch.device:
         """The device, checked."""
@@ -53,6 +59,10 @@ class Engine:
         if self.compile == "auto":
             return self.place().type == "cuda" and find_spec("triton") is not None
         return self.compile == "on"
+
+    def for_steps(self, steps: int) -> "Engine":
+        """The engine for a run of so many minibatches: a short one is over before it is compiled."""
+        return replace(self, compile="off") if self.compile == "auto" and steps < LONG else self
 
     def way_over_domains(self, network: nn.Module, pixels: int) -> str:
         """Networks of linear layers gain by ``vmap``; small images leave room for streams on a GPU."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from pogm.core import random
 from pogm.core.state import Purpose, State
 from pogm.engine.data import SPLITS, Rows
+from pogm.engine.ranks import Group
 from pogm.engine.steps import Setting
 from pogm.engine.store import Resident
 from pogm.engine.streams import side_by_side
@@ -56,7 +57,8 @@ def _means(
     trained = _known(whole) if trials == 1 else whole
     firsts = set(itertools.accumulate(segments, initial=0)) if setting.predicts_by else {0}
     starts = list(itertools.accumulate(sizes, initial=0))
-    mine = _mine(setting, len(parts))
+    everyone = None if setting.predicts_by else setting.everyone  # the processes to share passes with
+    mine = range(len(parts)) if everyone is None else range(everyone.place, len(parts), len(everyone.members))
     measured: list[Tensor] = []
 
     def of_pass(number: int, images: Tensor, predict: Predictor) -> Tensor:
@@ -70,11 +72,12 @@ def _means(
         pieces = [lambda n=number: of_pass(n, store.take(parts[n], 0), predict) for number in mine]
         measured = side_by_side(pieces, LANES)
     else:
-        for number, images in zip(mine, setting.table.images.passes([parts[n] for n in mine]), strict=True):
+        passes = setting.table.images.passes([parts[n] for n in mine]) if mine else ()
+        for number, images in zip(mine, passes, strict=True):
             if starts[number] in firsts or not measured:  # of a domain and split
                 predict = setting.predictor(model)
             measured.append(of_pass(number, images, predict))
-    everyones = torch.cat(measured) if len(mine) == len(parts) else _everyones(setting, measured, parts)
+    everyones = torch.cat(measured) if everyone is None else _everyones(everyone, measured, parts)
     values = torch.split(everyones[: sum(segments)].double(), segments)
     return torch.stack([value.mean() for value in values])
 
@@ -85,21 +88,13 @@ def _in_lanes(setting: Setting, trials: int) -> bool:
     return setting.table.labels.is_cuda and resident and trials == 1 and not setting.predicts_by
 
 
-def _mine(setting: Setting, passes: int) -> range:
-    """The passes of this process: every so many, if others do the rest; where their company matters, all."""
-    if setting.everyone is None or setting.predicts_by:
-        return range(passes)
-    return range(setting.everyone.place, passes, len(setting.everyone.members))
-
-
-def _everyones(setting: Setting, measured: list[Tensor], parts: Sequence[Tensor]) -> Tensor:
+def _everyones(everyone: Group, measured: list[Tensor], parts: Sequence[Tensor]) -> Tensor:
     """What all processes measured, in the order of the passes, which all have one size."""
-    assert setting.everyone is not None
-    count, size = len(setting.everyone.members), len(parts[0])
-    mine = parts[0].new_zeros((math.ceil(len(parts) / count), size), dtype=torch.float64)
+    rounds = math.ceil(len(parts) / len(everyone.members))
+    mine = parts[0].new_zeros((rounds, len(parts[0])), dtype=torch.float64)
     for place, values in enumerate(measured):
         mine[place] = values
-    return setting.everyone.gathered(mine).transpose(0, 1).flatten()
+    return everyone.gathered(mine).transpose(0, 1).flatten()
 
 
 def _sizes(setting: Setting, count: int, segments: list[int], trials: int) -> list[int]:

@@ -64,6 +64,23 @@ class Exchange:
         pieces = iter(torch.split(rows, [leaf[0].numel() for leaf in leaves], 1))
         return trees.map_leaves(lambda leaf: next(pieces).reshape(-1, *leaf.shape[1:]).to(leaf.dtype), tree)
 
+    def collected(self, tree: Tree) -> Tree:
+        """The rows of all domains on the host of the first process, leaf by leaf. Others get what they have."""
+        rank, size = self.ranks.rank, self.grid.samples
+
+        def of_all(mine: Tensor) -> Tensor:
+            if rank > 0:
+                if rank % size == 0:  # one of each group
+                    self.ranks.send(mine, 0)
+                return mine
+            whole = mine.new_empty((self.dealt[-1].stop, *mine.shape[1:]), device="cpu")
+            whole[self.mine] = mine.cpu()
+            for group, domains in enumerate(self.dealt[1:], 1):
+                self.ranks.receive(whole[domains.start : domains.stop], group * size)
+            return whole
+
+        return trees.map_leaves(of_all, tree)
+
     def gathered(self, trajectories: Params) -> Slice:
         """This process's slice of all K trajectories."""
         whole = packed(trajectories, leading=1)
@@ -104,7 +121,7 @@ class Shared:
 
     def __init__(self, ranks: Ranks, grid: Grid):
         self.count = grid.samples
-        group, self.number = grid.place(ranks.rank)
+        self.number = ranks.rank % grid.samples
         self.group: Group = ranks.among(
             [[g * grid.samples + s for s in range(grid.samples)] for g in range(grid.domains)]
         )

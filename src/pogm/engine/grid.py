@@ -1,6 +1,7 @@
 """How the work of one run is divided among processes: domains, samples, or both."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pogm.core.errors import UsageError, unknown
 from pogm.engine.task import Task
@@ -25,10 +26,10 @@ class Grid:
         return divmod(rank, self.samples)
 
     def dealt(self, num_domains: int) -> list[range]:
-        """The domains of each group, neighbours together: as many for all, or one more for the first of them."""
+        """The domains of each group, neighbours together: as many for each, or one more for some."""
         cuts = [number * num_domains for number in range(self.domains + 1)]
         places = [-(-cut // self.domains) for cut in cuts]
-        return [range(start, stop) for start, stop in zip(places, places[1:], strict=False)]
+        return [range(start, stop) for start, stop in pairwise(places)]
 
 
 def grid_of(task: Task, world: int, spread: str = "auto") -> Grid:
@@ -37,40 +38,35 @@ def grid_of(task: Task, world: int, spread: str = "auto") -> Grid:
         raise unknown("a way to spread a run", spread, SPREADS)
     most = task.num_domains if "domains" in task.algorithm.spreads and spread != "samples" else 1
     if spread == "both":
-        most = min(most, world // 2)
-    grid = Grid(groups := max(d for d in range(1, most + 1) if world % d == 0), world // groups)
-    if (spread == "domains" and grid.samples > 1) or (spread == "both" and grid.domains == 1 < world):
-        possible = [d for d in range(1, task.num_domains + 1) if "domains" in task.algorithm.spreads or d == 1]
+        most = min(most, max(world // 2, 1))
+    domains = max(groups for groups in range(1, most + 1) if world % groups == 0)
+    grid = Grid(domains, world // domains)
+    _check_allowed(task, grid)
+    if world > 1 and ((spread == "domains" and grid.samples > 1) or (spread == "both" and domains == 1)):
         raise UsageError(
-            f"Expected a number of processes that --spread {spread} can divide {task.num_domains} domains among, for "
-            f"{type(task.algorithm).__name__}; found {world}. Start at most {possible[-1]}, or leave --spread out."
-        )
-    _check(task, grid)
-    return grid
-
-
-def _check(task: Task, grid: Grid) -> None:
-    """Refuse what a grid would compute differently."""
-    over = {"domains": grid.domains > 1, "samples": grid.samples > 1}
-    kinds = [kind for kind, is_so in over.items() if is_so]
-    if not kinds:
-        return
-    reasons = [
-        f"{type(part).__name__}"
-        for part in (task.algorithm, *task.modifiers)
-        if not task.algorithm.spreads or not set(kinds) <= set(part.spreads)
-    ]
-    if task.probe.every:
-        reasons.append("a probe")
-    if grid.samples > 1 and task.training.dropout:
-        reasons.append("dropout")
-    if reasons:
-        raise UsageError(
-            f"Expected a run whose {' and '.join(kinds)} can be divided among {grid.world} processes without changing "
-            f"it; found {' and '.join(dict.fromkeys(reasons))}. Run it in one process, or leave that out."
+            f"Expected a number of processes that --spread {spread} can divide {most} domains of "
+            f"{type(task.algorithm).__name__} among; found {world}. Start another number, or leave --spread out."
         )
     if task.training.batch_size % grid.samples:
         raise UsageError(
             f"Expected a batch size that {grid.samples} processes can share; found {task.training.batch_size}. "
             "Start another number of processes, or set batch_size."
+        )
+    return grid
+
+
+def _check_allowed(task: Task, grid: Grid) -> None:
+    """Refuse what many processes would compute differently."""
+    kinds = [kind for kind, count in (("domains", grid.domains), ("samples", grid.samples)) if count > 1]
+    spreads = {type(task.algorithm).__name__: task.algorithm.spreads}
+    spreads |= {type(modifier).__name__: modifier.spreads for modifier in task.modifiers}
+    found = [name for name, allowed in spreads.items() if not set(kinds) <= set(allowed)]
+    if kinds and task.probe.every:
+        found.append("a probe")
+    if "samples" in kinds and task.training.dropout > 0:
+        found.append("dropout")
+    if found:
+        raise UsageError(
+            f"Expected a run whose {' and '.join(kinds)} can be divided among {grid.world} processes without changing "
+            f"it; found {' and '.join(found)}. Leave that out, choose another --spread, or run it in one process."
         )

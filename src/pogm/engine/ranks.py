@@ -1,6 +1,7 @@
 """The processes that train one model: how they find one another, what they say, and when one falls silent."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from pogm.core.errors import PogmError, UsageError
 
@@ -19,7 +22,7 @@ Result = TypeVar("Result")
 
 PREPARING = timedelta(hours=12)  # that one may take to decode images before all begin; torchrun ends them if it dies
 GRACE = 2.0  # seconds for those who noticed a failure to say so
-OFTEN = 1.0  # seconds, about, between two questions whether to stop
+OFTEN = 0.05  # seconds, about, between two questions whether to stop: each takes less than one of a hundred
 ROUNDS = 50  # and rounds, at most
 
 
@@ -35,19 +38,34 @@ class Launch:
     world: int
     local: int = 0  # the rank among those of this machine
     timeout: float = 600.0  # seconds
+    spread: str = "auto"  # domains, samples or both over processes
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout < 10**9:
             raise UsageError(f"Expected --timeout-seconds above 0; found {self.timeout:g}. Leave it out.")
 
     @classmethod
-    def found(cls, timeout: float = 600.0) -> "Launch | None":
+    def found(cls, timeout: float = 600.0, spread: str = "auto") -> "Launch | None":
         """By torchrun's variables; None where nobody set them."""
         names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         if not all(name in os.environ for name in names):
             return None
         rank, world, local = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-        return cls(rank, world, local, timeout)
+        return cls(rank, world, local, timeout, spread)
+
+
+class Alone:
+    """A run of a single process, which need not ask anyone."""
+
+    leads = True
+
+    def first(self, function: Callable[[], Result]) -> Result:
+        """What the function gives."""
+        return function()
+
+    def agreement(self, asked: Callable[[], int]) -> Callable[[], int]:
+        """What it was asked."""
+        return asked
 
 
 @dataclass
@@ -57,10 +75,16 @@ class Ranks:
     rank: int
     world: int
     timeout: float
-    store: dist.Store
+    store: Store
+    spread: str = "auto"
     sent: int = 0  # bytes, to others, by the collectives of training
     lost: bool = False
     groups: dict[tuple[int, ...], "Group"] = field(default_factory=dict)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
 
     @cached_property
     def everyone(self) -> "Group":
@@ -79,7 +103,7 @@ class Ranks:
     def first(self, function: Callable[[], Result]) -> Result:
         """What a function gives the first process, for all. Where it fails there, it fails everywhere."""
         outcome: list[Any] = [None, None]
-        if self.rank == 0:
+        if self.leads:
             try:
                 outcome[0] = function()
             except (PogmError, OSError) as error:
@@ -91,6 +115,21 @@ class Ranks:
             raise failure
         return result  # type: ignore[no-any-return]
 
+    def hand_out(self, leaf: Tensor) -> None:
+        """Make everyone's tensor, on the host, the first process's."""
+        with self.answered():
+            dist.broadcast(leaf, 0)
+
+    def send(self, leaf: Tensor, to: int) -> None:
+        """Give another process a tensor, by way of the hosts."""
+        with self.answered():
+            dist.send(leaf.cpu().contiguous(), to)
+
+    def receive(self, leaf: Tensor, of: int) -> None:
+        """Fill a tensor on the host with what another process sends."""
+        with self.answered():
+            dist.recv(leaf, of)
+
     def most(self, *numbers: int) -> list[int]:
         """The largest of everyone's numbers, one by one. On the host: the device goes on meanwhile."""
         mine = torch.tensor(numbers)
@@ -98,6 +137,10 @@ class Ranks:
             dist.all_reduce(mine, dist.ReduceOp.MAX)
         result: list[int] = mine.tolist()
         return result
+
+    def agreement(self, asked: Callable[[], int]) -> Callable[[], int]:
+        """What any of them was asked, for all to know after the same round."""
+        return Agreement(self, asked)
 
     @contextmanager
     def answered(self) -> Iterator[None]:
@@ -111,8 +154,8 @@ class Ranks:
             silent = self._silent()
             who = f"rank {' and '.join(map(str, silent))} does" if silent else "one does"
             raise LostRankError(
-                f"Expected all {self.world} processes to answer within {self.timeout:g} s; found that {who} not: "
-                f"{str(error).splitlines()[0]} The same command goes on from the last checkpoint."
+                f"Expected all {self.world} processes to answer within {self.timeout:g} s; found that {who} not "
+                f"({_reason(error)}). The same command goes on from the last checkpoint."
             ) from error
 
     def _silent(self) -> list[int]:
@@ -129,6 +172,12 @@ class Ranks:
             return []
 
 
+def _reason(error: RuntimeError) -> str:
+    """The first sentence of what torch says, without the place in its source."""
+    line = str(error).splitlines()[0]
+    return re.sub(r"^\[\S*\] ", "", line).partition(". ")[0].rstrip(".")
+
+
 @dataclass(frozen=True)
 class Group:
     """Some of the processes, in order of their ranks: a tensor of each goes to all of them."""
@@ -136,6 +185,11 @@ class Group:
     ranks: Ranks
     members: tuple[int, ...]
     handle: Any  # torch's; None for all processes
+
+    @property
+    def place(self) -> int:
+        """This process's among them."""
+        return self.members.index(self.ranks.rank)
 
     def gathered(self, mine: Tensor) -> Tensor:
         """Everyone's tensor, all of one shape: [members, ...]."""
@@ -161,7 +215,7 @@ class Group:
         going = torch.cat([part.flatten() for part in parts])
         with self.ranks.answered():
             dist.all_to_all_single(result, going, sizes, [part.numel() for part in parts], group=self.handle)
-        self._count(going.nbytes - parts[self.members.index(self.ranks.rank)].nbytes)
+        self._count(going.nbytes - parts[self.place].nbytes)
         return [piece.view(shape) for piece, shape in zip(torch.split(result, sizes), shapes, strict=True)]
 
     def _count(self, sent: int) -> None:
@@ -172,7 +226,7 @@ class Group:
 class Agreement:
     """Whether any process was asked to stop, for all to stop after the same round.
 
-    All ask together, about once a second: how many rounds that is, they agree upon as well.
+    All ask together, every so often: how many rounds that is, they agree upon as well.
     """
 
     def __init__(self, ranks: Ranks, asked: Callable[[], int]):
@@ -200,16 +254,16 @@ def joined(launch: Launch, device: torch.device) -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
     rank, world, limit = launch.rank, launch.world, timedelta(seconds=launch.timeout)
     try:
-        store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=limit))
+        store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
         store.set(f"ready/{rank}", "")
         store.wait([f"ready/{other}" for other in range(world)], PREPARING)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     except RuntimeError as error:
         raise LostRankError(
             f"Expected {world} processes to find one another within {launch.timeout:g} s; found: "
-            f"{str(error).splitlines()[0]} Start them all with one torchrun command, and look at what each says."
+            f"{_reason(error)}. Start them all with one torchrun command, and look at what each says."
         ) from error
-    ranks = Ranks(rank, world, launch.timeout, store)
+    ranks = Ranks(rank, world, launch.timeout, store, launch.spread)
     try:
         yield ranks
     finally:

@@ -17,9 +17,13 @@ from pogm.core.trees import Params, Tree
 from pogm.datasets.base import Domain
 from pogm.engine.capture import Captured
 from pogm.engine.data import Rows, Table, facts, joined, rows_of
+from pogm.engine.division import Division
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
 from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluate import accuracies, validation_loss
+from pogm.engine.memory import keep_freed_memory
+from pogm.engine.offload import offloaded, place_of
+from pogm.engine.ranks import Ranks
 from pogm.engine.steps import Progress, Rates, Setting, Step, apart, batched, floats_of, single, with_floats
 from pogm.engine.store import Resident, fits
 from pogm.engine.stream import Streamed
@@ -36,14 +40,16 @@ WAYS = {"loop": in_a_loop, "streams": in_streams, "vmap": by_vmap}  # over domai
 class Session:
     """Tasks that train as one. With a single task, tensors have no trial axis; with several, they lead with it."""
 
-    def __init__(self, tasks: Sequence[Task], engine: Engine):
+    def __init__(self, tasks: Sequence[Task], engine: Engine, ranks: Ranks | None = None):
         self.tasks = tasks
         self.device = engine.place()
         self.fuses = engine.compiles()
         self.together = len(tasks) > 1
         _check_alike(tasks)
         dtype = _set_precision(tasks[0].precision, self.device)
-        if self.device.type == "cuda":
+        if self.device.type == "cpu":
+            keep_freed_memory()
+        else:
             torch.cuda.reset_peak_memory_stats(self.device)  # a worker's sessions come one after the other
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
@@ -52,6 +58,13 @@ class Session:
         domains, rows, self.segments = _laid_out(tasks, self.device)
         table, self.stream = self._table(domains, rows, engine)
         settings = [self._setting(task, engine, table, dtype) for task in tasks]
+        alone = not self.together and ranks is None and not tasks[0].probe.every
+        self.trajectories = place_of(engine, settings[0], dict(self.network.named_parameters()), alone)
+        if self.trajectories != "device":
+            settings = [offloaded(settings[0], self.trajectories, self.device)]
+        self.division = None if ranks is None else Division(tasks[0], ranks)
+        if self.division is not None:
+            settings = [self.division.of(settings[0])]
         starts = [
             setting.start(_params(network), _buffers(network), task.seed, len(task.test_domains))
             for setting, network, task in zip(settings, networks, tasks, strict=True)
@@ -67,7 +80,8 @@ class Session:
             step = batched(self.setting, self.rows, self.floats)
         else:
             step = apart(settings, rows) if self.together else single(self.setting, self.rows)
-        self.advance: Step = Captured(step) if engine.capture and self.device.type == "cuda" else step
+        self.captured = engine.capture and self.device.type == "cuda" and self.trajectories != "host"
+        self.advance: Step = Captured(step) if self.captured else step
 
     def _table(self, domains: list[Domain], rows: list[Rows], engine: Engine) -> tuple[Table, Streamed | None]:
         images = joined(domains)
@@ -124,6 +138,21 @@ class Session:
                 self.stream.prepare(self.progress.state)
                 self.progress = self.advance(self.progress, probing)
                 self.stream.follow(self.progress.state)
+
+    def whole(self) -> Progress:
+        """All that changes, for a checkpoint; of many processes, the first has it, with the parts of the others."""
+        return self.progress if self.division is None else self.division.whole(self.progress)
+
+    def like_whole(self) -> Progress:
+        """The shape of that."""
+        return self.progress if self.division is None else self.division.like_whole(self.progress)
+
+    def restore(self, whole: Progress | None) -> None:
+        """Go on from there; of many processes, all do, and the first one brings it."""
+        if self.division is not None:
+            self.progress = self.division.received(self.progress, whole)
+        elif whole is not None:
+            self.progress = whole
 
     def accuracies(self) -> list[list[float]]:
         """Of every task: the accuracy on each segment."""

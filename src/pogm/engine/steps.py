@@ -21,6 +21,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Tree
 from pogm.engine.data import HELD_OUT, Pool, Rows, Table, draw
+from pogm.engine.ranks import Group
 from pogm.engine.streams import side_by_side
 from pogm.modifiers.base import Modifier, Predictor
 from pogm.probes import Probe
@@ -58,6 +59,8 @@ class Setting:
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
     room: int = 0  # for measurements, in rounds
     dtype: torch.dtype = torch.float32
+    samples: Callable[[Batch], Batch] | None = None  # of a minibatch, those of this process, if many share it
+    everyone: Group | None = None  # the processes that share an evaluation
 
     def start(self, params: Tree, buffers: Tree, seed: int, held_out: int) -> Progress:
         """The progress before the first round; so many domains are held out."""
@@ -111,7 +114,7 @@ class Setting:
             batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn)
             for place, modifier in enumerate(self.modifiers):
                 batch = modifier.batch(batch, random.fold(change, place), self.problem.num_classes)
-            made.append(batch)
+            made.append(batch if self.samples is None else self.samples(batch))
         return made
 
 

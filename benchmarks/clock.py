@@ -1,0 +1,167 @@
+"""How the benchmarks of speed measure: time, memory, CUDA graphs, and a process for one measurement alone."""
+
+import gc
+import multiprocessing
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler keeps a diary on stderr
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some values, with its quarters."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        """Of at least one value."""
+        low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        return cls(median(values), low, high)
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
+    """One call, and all that it set off."""
+    wait(device)
+    began = time.perf_counter()
+    function()
+    wait(device)
+    return time.perf_counter() - began
+
+
+def seconds(function: Callable[[], Any], device: torch.device, repeats: int = 5, lasting: float = 0.1) -> Spread:
+    """Of a call, when it is one of many; each repeat makes as many as fill a while. The first calls do not count."""
+    function()
+    times = min(max(int(lasting / seconds_of(function, device)), 1), 1000)
+    return Spread.of([_mean_seconds(function, device, times) for _ in range(repeats)])
+
+
+def ratio(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int, lasting: float) -> tuple[Spread, float]:
+    """Our time over theirs, in turns, so that a slow moment of the machine meets both; and theirs, in seconds."""
+    cpu = torch.device("cpu")
+    for function in (ours, theirs):
+        function()
+    times = [max(int(lasting / seconds_of(function, cpu)), 1) for function in (ours, theirs)]
+    pairs = [(_mean_seconds(ours, cpu, times[0]), _mean_seconds(theirs, cpu, times[1])) for _ in range(repeats)]
+    return Spread.of([mine / other for mine, other in pairs]), median(other for _, other in pairs)
+
+
+def _mean_seconds(function: Callable[[], Any], device: torch.device, times: int) -> float:
+    if device.type != "cuda":
+        began = time.perf_counter()
+        for _ in range(times):
+            function()
+        return (time.perf_counter() - began) / times
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(times):
+        function()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3 / times
+
+
+class Captured:
+    """A function as a CUDA graph, with a reference to the function and so to all tensors that the graph reads."""
+
+    def __init__(self, function: Callable[[], Any]):
+        self.function = function
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # lets libraries choose their kernels
+                function()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = function()
+
+    def __call__(self) -> Any:
+        self.graph.replay()
+        return self.result
+
+
+def captured(function: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """As a CUDA graph, where there is a GPU."""
+    return Captured(function) if device.type == "cuda" else function
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Make every wait of the host for the GPU an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+class Memory:
+    """The most bytes that tensors took inside a ``with``, beyond those there were before: a device's own count, or on a
+    CPU what torch's profiler saw, which slows things down, so that nothing should be timed inside.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device, self.peak = device, 0
+
+    def __enter__(self) -> "Memory":
+        tidy(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.init()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self.before = torch.cuda.memory_allocated(self.device)
+        else:
+            self.profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self.profile.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.device.type == "cuda":
+            self.peak = torch.cuda.max_memory_allocated(self.device) - self.before
+            return
+        self.profile.__exit__(*error)
+        changes = [event for event in self.profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+        changes.sort(key=lambda event: event.start_ns())
+        self.peak = max(accumulate((event.nbytes() for event in changes), initial=0))
+
+
+def tidy(device: torch.device) -> None:
+    """Free what nobody refers to any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def apart(function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+    """The result of a function in a fresh process; one that dies or takes too long is an error, not a hang."""
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        return pool.submit(function, *args).result(timeout)
+    except TimeoutError:
+        for process in list(pool._processes.values()):  # only ours; there is no public way
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

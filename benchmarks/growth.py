@@ -1,0 +1,275 @@
+"""How cost grows: time and memory against domains, weights, minibatches of a round, trials at once, and images.
+
+python benchmarks/growth.py --device cuda [--sweeps domains weights ...] [--engine compile=on ...] [--out X.json]
+
+Noise, no data. On a GPU the MNIST CNN with 64 images of each domain; on a CPU smaller sizes, on one thread. A slope in
+log-log, the exponent, is printed for each: over all points, and between the two largest, where fixed costs matter
+least. Memory is that of tensors, from before there was a session.
+
+python benchmarks/growth.py --plot docs/images X.json
+
+draws what was found.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import clock
+import noise
+import torch
+from rows.figure import reason
+from rows.meta import meta_update, weights_of
+from rows.run import command, engine_options, machine
+
+from pogm.algorithms.pogm import POGM
+from pogm.engine.engine import Engine
+from pogm.engine.session import Session
+from pogm.report.charts import picture
+from pogm.report.figure import Cloud, Figure, Line, Panel, Point
+
+REFERENCE = 6  # the grey of the palette
+HIDDEN = 128  # of the MLP: about so many weights for each pixel
+
+
+@dataclass(frozen=True)
+class Size:
+    """Where each sweep goes, and how large everything else is."""
+
+    domains: tuple[int, ...] = (2, 4, 8, 16)  # K
+    weights: tuple[int, ...] = (10**5, 10**6, 10**7, 10**8)  # P
+    minibatches: tuple[int, ...] = (1, 2, 5, 10)  # E
+    trials: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # T
+    images: tuple[int, ...] = (70_000, 140_000, 280_000, 560_000)  # N
+    network: str = "mnist_cnn"
+    batch: int = 64
+    repeats: int = 5
+    lasting: float = 0.1  # seconds, of each repeat
+
+
+CPU = Size(
+    weights=(10**5, 10**6, 10**7),
+    trials=(1, 2, 4, 8, 16),
+    images=(250, 500, 1000, 2000),
+    batch=8,
+    repeats=3,
+    lasting=0.05,
+)
+SMALL = Size((2, 4), (10**4, 10**5), (1, 2), (1, 2), (60, 120), "mlp", batch=2, repeats=3, lasting=0.01)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is measured, against what."""
+
+    what: str
+    symbol: str
+    against: str
+    values: Callable[[Size], tuple[int, ...]]
+    measure: Callable[[int, Size, Engine], dict[str, float]]
+    logarithmic: bool = False
+
+
+def measured(
+    make: Callable[[], Session], device: torch.device, size: Size, call: Callable[[Session], Any] = Session.step
+) -> tuple[dict[str, float], Session]:
+    """Seconds of one call of a session, and gigabytes of all of it; and the session."""
+    with clock.Memory(device) as memory:
+        session = make()
+        for _ in range(2):
+            call(session)
+    took = clock.seconds(lambda: call(session), device, size.repeats, size.lasting)
+    return {"seconds": took.value, "low": took.low, "high": took.high, "gb": memory.peak / 1e9}, session
+
+
+def round_of(K: int, E: int, T: int, size: Size, engine: Engine) -> dict[str, float]:
+    """A round of POGM."""
+    tasks = [
+        noise.task(
+            POGM(inner_steps=E),
+            K=K,
+            network=size.network,
+            batch_size=size.batch,
+            images=100 * (K + 1),
+            seed=seed,
+            lr=1e-3 * (1 + seed / 100),
+        )
+        for seed in range(T)
+    ]
+    return measured(lambda: Session(tasks, engine), engine.place(), size)[0]
+
+
+def over_domains(K: int, size: Size, engine: Engine) -> dict[str, float]:
+    """E = 1, one trial."""
+    return round_of(K, 1, 1, size, engine)
+
+
+def over_minibatches(E: int, size: Size, engine: Engine) -> dict[str, float]:
+    """K = 2, one trial."""
+    return round_of(2, E, 1, size, engine)
+
+
+def over_trials(T: int, size: Size, engine: Engine) -> dict[str, float]:
+    """K = 2, E = 1, trials that differ in seed and learning rate."""
+    return round_of(2, 1, T, size, engine)
+
+
+def over_weights(P: int, size: Size, engine: Engine) -> dict[str, float]:
+    """The meta-update of three domains, on an MLP whose first layer is as wide as it takes."""
+    shape = (1, 1, max(P // HIDDEN - HIDDEN, 1))
+    method = POGM(inner_optimizer="sgd")
+    task = noise.task(method, K=3, shape=shape, network="mlp", batch_size=1, images=4 * 10, lr=1e-5)
+    found, session = measured(lambda: meta_update(task, engine), engine.place(), size)
+    return found | {"x": weights_of(session)}
+
+
+def over_images(N: int, size: Size, engine: Engine) -> dict[str, float]:
+    """An evaluation of all of them; and a step, which should not know how many there are."""
+    task = noise.task(POGM(), network=size.network, batch_size=size.batch, images=N)
+    found, session = measured(lambda: Session([task], engine), engine.place(), size, Session.accuracies)
+    step = clock.seconds(session.step, session.device, size.repeats, size.lasting)
+    return found | {"step": step.value}
+
+
+SWEEPS = {
+    "domains": Sweep("a round", "K", "domains K", lambda size: size.domains, over_domains),
+    "weights": Sweep("meta-update", "P", "weights P", lambda size: size.weights, over_weights, logarithmic=True),
+    "minibatches": Sweep("a round", "E", "minibatches E", lambda size: size.minibatches, over_minibatches),
+    "trials": Sweep("a round of all", "T", "trials T", lambda size: size.trials, over_trials),
+    "images": Sweep("an evaluation", "N", "images N", lambda size: size.images, over_images),
+}
+
+
+def exponent(points: Sequence[dict[str, float]], what: str = "seconds") -> float:
+    """The slope of log y against log x, by least squares; NaN with fewer than two points above zero."""
+    known = [(math.log(p["x"]), math.log(p[what])) for p in points if p.get(what, 0) > 0]
+    if len(known) < 2:
+        return math.nan
+    x_mean, y_mean = (sum(column) / len(known) for column in zip(*known, strict=True))
+    return sum((x - x_mean) * (y - y_mean) for x, y in known) / sum((x - x_mean) ** 2 for x, _ in known)
+
+
+def law(name: str, points: Sequence[dict[str, float]], what: str = "seconds") -> str:
+    """In words: ``meta-update ~ P^0.98``."""
+    sweep, subject = SWEEPS[name], {"seconds": "", "gb": ", memory", "step": ", a step beside it"}[what]
+    whole, last = exponent(points, what), exponent(points[-2:], what)
+    return f"{sweep.what}{subject} ~ {sweep.symbol}^{whole:.2f} ({sweep.symbol}^{last:.2f} between the two largest)"
+
+
+def laws(name: str, points: Sequence[dict[str, float]]) -> list[str]:
+    """Of all that was measured and can be fitted."""
+    kinds = [what for what in ("seconds", "gb", "step") if not math.isnan(exponent(points, what))]
+    return [law(name, points, what) for what in kinds]
+
+
+def section(found: dict[str, Any]) -> Iterator[str]:
+    """The page's section: for each sweep its laws, its numbers and its plot."""
+    for name, points in found["sweeps"].items():
+        known = [point for point in points if "seconds" in point]
+        sweep = SWEEPS[name]
+        yield f"### {sweep.against[0].upper()}{sweep.against[1:]}\n"
+        yield ". ".join(laws(name, known)) + ".\n"
+        yield f"| {sweep.symbol} | {sweep.what}, ms | memory, GB |\n|---|---|---|"
+        for point in points:
+            numbers = f"{1e3 * point['seconds']:.4g} | {point['gb']:.3g}" if point in known else f"{point['failed']} | "
+            yield f"| {point['x']:,.0f} | {numbers} |"
+        yield f"\n![{sweep.what} against {sweep.against}](images/growth_{name}.svg)\n"
+
+
+def figure(name: str, points: Sequence[dict[str, float]], device: str) -> Figure:
+    """Time and memory beside what would grow in proportion to the work; weights in log-log, all else as it is."""
+    sweep = SWEEPS[name]
+    known = [point for point in points if "seconds" in point]
+    panels = _panel(sweep, known, "seconds", "time", 1e3, "ms"), _panel(sweep, known, "gb", "memory", 1e3, "MB")
+    return Figure(f"growth_{name}", f"{sweep.what} against {sweep.against}, {device}", panels)
+
+
+def _panel(sweep: Sweep, points: list[dict[str, float]], what: str, title: str, unit: float, symbol: str) -> Panel:
+    last = points[-1]
+    proportional = [unit * last[what] * point["x"] / last["x"] for point in points]
+
+    def at(x: float, y: float) -> Point:
+        return Point(math.log10(x), math.log10(max(y, 1e-9))) if sweep.logarithmic else Point(x, y)
+
+    seen = tuple(at(point["x"], unit * point[what]) for point in points)
+    law = tuple(at(point["x"], y) for point, y in zip(points, proportional, strict=True))
+    label = f"{sweep.against}, log10" if sweep.logarithmic else sweep.against
+    marks = (Line("in proportion to the work", law, REFERENCE), Line("measured", seen), Cloud("", seen))
+    return Panel(
+        f"{sweep.what}, {title}",
+        marks,
+        x_label=label,
+        y_label=f"{symbol}, log10" if sweep.logarithmic else symbol,
+        x_range=None if sweep.logarithmic else (0.0, last["x"]),
+        y_range=None if sweep.logarithmic else (0.0, max(p.y for p in (*seen, *law))),
+    )
+
+
+def plot(folder: Path, found: dict[str, Any]) -> list[Path]:
+    """An SVG for every sweep."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, points in found["sweeps"].items():
+        if sum("seconds" in point for point in points) > 1:
+            drawn = figure(name, points, found["device"])
+            paths.append(folder / f"{drawn.name}.svg")
+            paths[-1].write_text(picture(drawn, width=960, height=400))
+    return paths
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
+    parser.add_argument("--engine", nargs="+", default=[], metavar="NAME=VALUE", help="options of the engine")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: to see that it runs")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--plot", type=Path, help="draw into this folder what a file of results holds")
+    parser.add_argument("results", type=Path, nargs="?")
+    options = parser.parse_args(arguments)
+    if options.plot:
+        for path in plot(options.plot, json.loads(options.results.read_text())):
+            print(path)
+        return
+
+    engine = Engine(device=options.device, **engine_options(options.engine))
+    device = engine.place()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    size = SMALL if options.small else CPU if device.type == "cpu" else Size()
+    found: dict[str, Any] = {
+        "benchmark": "growth",
+        "device": machine(device),
+        "torch": torch.__version__,
+        "command": command("growth.py", arguments),
+        "sweeps": {},
+    }
+    ends = time.monotonic() + options.limit
+    for name in options.sweeps:
+        points = found["sweeps"].setdefault(name, [])
+        for value in SWEEPS[name].values(size):
+            try:
+                if time.monotonic() > ends:
+                    raise TimeoutError("not begun: the time was up (--limit)")
+                point: dict[str, Any] = {"x": value} | SWEEPS[name].measure(value, size, engine)
+            except Exception as error:
+                point = {"x": value, "failed": reason(error)}
+            clock.tidy(device)
+            points.append(point)
+            print(name, point, flush=True)
+            if options.out:  # what was measured so far
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
+        for line in laws(name, [point for point in points if "seconds" in point]):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Memory of a very large model: POGM's K trajectories and inner optimizers on the device, there in bf16, on the host.
+
+python benchmarks/memory.py --device cuda [--weights 1e9] [--domains 4] [--budget-gb adam=60 sgd=40] [--out FILE.json]
+python benchmarks/memory.py --device cpu [--weights 1e7] [--out FILE.json]
+
+The model has two hidden layers on 8×8 digits, wide enough for so many weights, so that nearly all memory is weights. On
+a GPU torch may allocate no more than the budget, so that what does not fit runs out of memory. Without one given, it is
+found at a small scale, where memory is counted in vectors of P weights: half-way between what "device" takes and the
+place below it, "bf16" with SGD, which keeps no state, and "host" with Adam, which keeps two vectors for each domain.
+``auto`` is given half of the budget for what it keeps. On a CPU the host and the device are one memory: peaks of the
+process are compared, and no budget is set. Every case has a process of its own.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PLACES = ("device", "bf16", "host", "auto")
+OPTIMIZERS = ("sgd", "adam")
+SMALL = 2**26  # weights at which the budget is found
+INPUTS, CLASSES, DOMAINS = 64, 10, 6  # of RotatedDigits
+GIB = 2**30
+
+
+def width_of(weights: float) -> int:
+    """w with about so many weights in 64·w + w² + 10·w, and biases."""
+    linear = INPUTS + CLASSES + 2
+    return max(8, round((-linear + math.sqrt(linear**2 + 4 * weights)) / 2))
+
+
+def case(options: argparse.Namespace) -> dict[str, Any]:
+    """Some rounds of POGM with trajectories in one place: their time, and memory at its peak."""
+    from pogm import POGM
+    from pogm.benchmark.trial import Trial
+    from pogm.datasets import dataset_class
+    from pogm.engine.engine import Engine
+    from pogm.engine.session import Session
+    from pogm.networks import mlp
+
+    on_gpu, number = options.device.startswith("cuda"), torch.device(options.device).index or 0
+    if on_gpu and options.budget:
+        total = torch.cuda.get_device_properties(number).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, options.budget * GIB / total), number)
+    if not on_gpu:
+        torch.set_num_threads(1)  # so that a time does not depend on what else goes on
+    mlp.WIDTH = width_of(options.weights)
+    data = dataset_class("RotatedDigits")()
+    trial = Trial(
+        dataset=data,
+        algorithm=POGM(inner_optimizer=options.optimizer),
+        test_domains=tuple(range(DOMAINS - options.domains)),
+        training=dataclasses.replace(data.training, batch_size=32, lr=1e-4),
+        steps=options.rounds + 1,
+        evaluate_every=options.rounds + 1,
+    )
+    memory = options.budget / 2 if options.budget and options.place == "auto" else None
+    engine = Engine(options.device, capture=False, domains="loop", trajectories=options.place, memory_gb=memory)
+    found: dict[str, Any] = {"place": options.place, "optimizer": options.optimizer}
+    try:
+        session = Session([trial.task(None)], engine)
+        found |= {"chosen": session.trajectories, "weights": session.progress.state.params.flat.numel()}
+        session.step()  # the first allocates
+        _wait(on_gpu)
+        start = time.perf_counter()
+        for _ in range(options.rounds):
+            session.step()
+        _wait(on_gpu)
+        found["seconds_a_round"] = (time.perf_counter() - start) / options.rounds
+        found["finite"] = not session.diverged()[0]
+    except torch.OutOfMemoryError:
+        found["out_of_memory"] = True
+    if on_gpu:
+        found["device_gib"] = torch.cuda.max_memory_allocated(number) / GIB
+        found["host_gib"] = torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0) / GIB  # pinned
+    else:
+        found["host_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB  # of the process
+    return found
+
+
+def _wait(on_gpu: bool) -> None:
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+def measured(options: argparse.Namespace, place: str, optimizer: str, weights: float, budget: float) -> dict[str, Any]:
+    """A case, in a process of its own."""
+    arguments = {
+        "device": options.device,
+        "domains": options.domains,
+        "rounds": options.rounds,
+        "weights": weights,
+        "place": place,
+        "optimizer": optimizer,
+        "budget": budget,
+    }
+    flags = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
+    # Freed memory of any size can then be used again, so that what counts is how much there is, not in which order.
+    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    done = subprocess.run(
+        [sys.executable, __file__, "case", *flags], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        return {"place": place, "optimizer": optimizer, "failed": f"exit code {done.returncode}: {last}"}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def budget_of(options: argparse.Namespace, optimizer: str) -> float:
+    """GiB between what "device" takes and what the place below it does."""
+    if optimizer in options.budgets:
+        return float(options.budgets[optimizer])
+    other = "bf16" if optimizer == "sgd" else "host"
+    peaks = [measured(options, place, optimizer, SMALL, 0)["device_gib"] for place in ("device", other)]
+    return float(sum(peaks) / 2 * options.weights / SMALL)
+
+
+def line(found: dict[str, Any], budget: float) -> str:
+    """A row of the table."""
+    where = found["place"] if found["place"] != "auto" else f"auto: {found.get('chosen', '?')}"
+    cells = [found["optimizer"], where, f"{budget:.1f}" if budget else "–"]
+    if "failed" in found:
+        return f"| {' | '.join(cells)} | {found['failed']} | | |"
+    if found.get("out_of_memory"):
+        return f"| {' | '.join(cells)} | out of memory | | |"
+    device = f"{found['device_gib']:.1f}" if "device_gib" in found else "–"
+    return f"| {' | '.join(cells)} | {device} | {found['host_gib']:.1f} | {found['seconds_a_round']:.2f} |"
+
+
+def main() -> None:
+    """Print the table; write the results, if that is asked for."""
+    options = _parser().parse_args()
+    if options.command == "case":
+        print(json.dumps(case(options)))
+        return
+    on_gpu = options.device.startswith("cuda")
+    options.weights = options.weights or (1e9 if on_gpu else 1e7)
+    options.budgets = dict(text.split("=") for text in options.budget_gb)
+    machine = torch.cuda.get_device_name() if on_gpu else "cpu"
+    print(f"{options.weights:.3g} weights, K = {options.domains}, {machine}, torch {torch.__version__}\n")
+    print("| inner optimizer | trajectories | budget, GiB | peak on the device | on the host | seconds a round |")
+    print("|---|---|---|---|---|---|", flush=True)
+    rows = []
+    for optimizer in OPTIMIZERS:
+        budget = budget_of(options, optimizer) if on_gpu else 0.0
+        for place in PLACES if on_gpu else PLACES[:3]:
+            found = measured(options, place, optimizer, options.weights, budget) | {"budget_gib": budget}
+            print(line(found, budget), flush=True)
+            rows.append(found)
+    if options.out:
+        facts = {"device": machine, "torch": torch.__version__, "domains": options.domains, "rounds": options.rounds}
+        command = f"python benchmarks/memory.py {' '.join(sys.argv[1:])}"
+        options.out.write_text(json.dumps({"command": command, **facts, "rows": rows}, indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", nargs="?", choices=("table", "case"), default="table", help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    parser.add_argument("--weights", type=float, help="of the model (default 1e9; on a CPU 1e7)")
+    parser.add_argument("--domains", type=int, default=4, choices=range(1, DOMAINS), help="K")
+    parser.add_argument("--rounds", type=int, default=3, help="that are timed")
+    parser.add_argument("--budget-gb", nargs="*", default=[], metavar="OPTIMIZER=GIB", help="that torch may allocate")
+    parser.add_argument("--out", type=Path, help="file for the results")
+    for name in ("place", "optimizer"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--budget", type=float, default=0.0, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

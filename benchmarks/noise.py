@@ -1,0 +1,107 @@
+"""Tasks on noise in the shape of real data, so that a benchmark of speed needs none."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from pogm.algorithms.base import Algorithm
+from pogm.datasets.base import Domain, DomainDataset, Training
+from pogm.datasets.colored_mnist import ColoredMNIST
+from pogm.datasets.pacs import PACS
+from pogm.engine.task import Task
+
+DISTINCT = 1000  # images; more are the same again
+
+
+@cache
+def domains(shape: tuple[int, int, int], counts: tuple[int, ...], classes: int) -> list[Domain]:
+    """Random bytes; the same list for all who ask for the same."""
+    generator = torch.Generator().manual_seed(0)
+    some = torch.randint(0, 256, (min(max(counts), DISTINCT), *shape), dtype=torch.uint8, generator=generator)
+    return [Domain(some[torch.arange(count) % len(some)], torch.arange(count) % classes) for count in counts]
+
+
+def dataset(K: int, shape: tuple[int, int, int], classes: int = 10) -> DomainDataset:
+    """K domains to train on and one held out."""
+    return _kind(K, shape, classes)()
+
+
+@cache
+def _kind(K: int, shape: tuple[int, int, int], classes: int) -> type[DomainDataset]:
+    names = tuple(map(str, range(K + 1)))
+    return type("Noise", (DomainDataset,), {"domains": names, "num_classes": classes, "input_shape": shape})
+
+
+def task(
+    algorithm: Algorithm,
+    *,
+    K: int = 2,
+    shape: tuple[int, int, int] = (2, 28, 28),
+    network: str = "mnist_cnn",
+    batch_size: int = 16,
+    images: int = 300,
+    seed: int = 0,
+    lr: float = 1e-3,
+    precision: str = "fp32",
+) -> Task:
+    """Any network on images of any shape, as they are stored; ``images`` of all domains together."""
+    data = dataset(K, shape)
+    return Task(
+        algorithm=algorithm,
+        dataset=data,
+        load=lambda: domains(shape, (images // (K + 1),) * (K + 1), data.num_classes),
+        training=Training(network=network, batch_size=batch_size, lr=lr),
+        test_domains=(K,),
+        seed=seed,
+        precision=precision,
+    )
+
+
+def colored_mnist(
+    algorithm: Algorithm, *, data: Path | None, images: int, batch_size: int, seed: int, lr: float, precision: str
+) -> Task:
+    """ColoredMNIST, two domains to train on: MNIST's digits if the folder has them, else noise."""
+    known = ColoredMNIST()
+    counts = tuple(len(range(number, images, 3)) for number in range(3))
+
+    def load() -> list[Domain]:
+        return _digits(data) if has_mnist(data) else domains(known.input_shape, counts, known.num_classes)
+
+    return Task(
+        algorithm=algorithm,
+        dataset=known,
+        load=load,
+        training=replace(known.training, batch_size=batch_size, lr=lr),
+        test_domains=(2,),
+        seed=seed,
+        precision=precision,
+    )
+
+
+def has_mnist(data: Path | None) -> bool:
+    """Whether the folder holds MNIST."""
+    return data is not None and (data / "MNIST" / "raw").is_dir()
+
+
+@cache
+def _digits(data: Path) -> list[Domain]:
+    return ColoredMNIST().load(data, 0)
+
+
+def pacs(
+    algorithm: Algorithm, *, network: str, batch_size: int, stored: int, image_size: int, images: int, precision: str
+) -> Task:
+    """PACS, three domains to train on, with its real transform: noise where its images would be."""
+    known = PACS()
+    return Task(
+        algorithm=algorithm,
+        dataset=known,
+        load=lambda: domains((3, stored, stored), (images,) * 4, known.num_classes),
+        training=replace(
+            known.training, network=network, weights="random", batch_size=batch_size, image_size=image_size
+        ),
+        test_domains=(3,),
+        precision=precision,
+    )

@@ -1,0 +1,33 @@
+"""Our step on a CPU, over that of a loop written by hand."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import bare
+import clock
+import noise
+
+from pogm.engine.session import Session
+from rows.figure import Figure
+from rows.run import Measurement, Run, algorithm
+
+
+def cpu(run: Run) -> Iterator[Measurement]:
+    """Our step over that of a loop written by hand."""
+    for network in run.size.cases:
+        for method in ("ERM", "POGM"):
+            shape, size = ((3, 64, 64), 2) if network == "resnet50" else ((2, 28, 28), 16)
+            name = f"CPU, {method}, {network}, 2 × {size} images of {'×'.join(map(str, shape))}"
+            yield name, partial(cpu_ratio, run, network, method, shape, size)
+
+
+def cpu_ratio(run: Run, network: str, method: str, shape: tuple[int, int, int], size: int) -> Figure:
+    """In turns."""
+    task = noise.task(algorithm(method), shape=shape, network=network, batch_size=size)
+    session = Session([task], run.engine)
+    by_hand = bare.network(network, shape, task.dataset.num_classes)
+    made = bare.Erm(by_hand) if method == "ERM" else bare.Pogm(by_hand, 2)
+    theirs = bare.loop(made, bare.Data(2, 80, shape, task.dataset.num_classes, run.device), size)
+    took, seconds = clock.ratio(session.step, theirs, 3 * run.size.repeats, run.size.lasting)
+    note = f"by hand {1e3 * seconds:.3g} ms"
+    return Figure("", "×", took.value, took.low, took.high, floor=1.0, target=1.15, note=note)

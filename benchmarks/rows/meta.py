@@ -1,0 +1,98 @@
+"""The meta-update alone: from K trajectories on the device to the new weights."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import bare
+import clock
+import torch
+
+from pogm.algorithms.pogm import POGM
+from pogm.algorithms.trajectories import Copies
+from pogm.core.batch import Batch
+from pogm.core.problem import Problem
+from pogm.core.state import State
+from pogm.engine.engine import Engine
+from pogm.engine.session import Session
+from pogm.engine.task import Task
+from rows.figure import Figure, reason
+from rows.pacs import photographs
+from rows.run import Measurement, Run
+
+
+def meta(run: Run) -> Iterator[Measurement]:
+    """From three trajectories on the device to the new weights; and with the states of their optimizers."""
+    name = f"meta-update, {run.size.network}, K = 3"
+    yield name, partial(meta_figure, run, "sgd")
+    yield f"{name}, the inner Adams' states kept", partial(meta_figure, run, "adam")
+
+
+def meta_figure(run: Run, inner_optimizer: str) -> Figure:
+    """Milliseconds, and whether the host waits for the device."""
+    size, device = run.size, run.device
+    task = photographs(POGM(inner_optimizer=inner_optimizer), size, run.precisions[0])
+    session = meta_update(task, run.engine)
+    P = weights_of(session)
+    took = clock.seconds(session.step, device, size.repeats, size.lasting)
+    note = f"P = {P:,}"
+    if device.type == "cuda":
+        uncaptured = meta_update(task, replace(run.engine, capture=False))
+        uncaptured.step()
+        try:
+            with clock.no_synchronisation():
+                uncaptured.step()
+            note += ", without a synchronisation"
+        except RuntimeError as error:
+            note += f", BUT THE HOST WAITS FOR THE DEVICE: {reason(error)}"
+    copied = run.floor("copy", partial(copy_floor, run))
+    moved = (3 + 2) * 4 * P  # bytes: K trajectories and the weights are read, the weights written
+    return Figure(
+        work="",
+        unit="ms",
+        measured=1e3 * took.value,
+        low=1e3 * took.low,
+        high=1e3 * took.high,
+        floor=1e3 * moved / copied["bytes_per_second"] if copied else None,
+        target=0.5 if inner_optimizer == "sgd" else None,
+        note=note,
+        details={"parameters": P, "bytes": moved},
+    )
+
+
+def meta_update(task: Task, engine: Engine) -> Session:
+    """A session whose steps are the meta-update of a task alone.
+
+    Its domains have trained before: every round ends with the same trajectories, which are on the device.
+    """
+    session = Session([task], replace(engine, capture=False))
+    state, setting = session.progress.state, session.setting
+    method = task.algorithm
+    assert isinstance(method, POGM)
+    with torch.no_grad():
+        trained = method.copies(state, setting.batches(state, session.rows.train), setting.problem)
+
+    class Ended(POGM):
+        """POGM at the end of a round."""
+
+        minibatches = 0  # none is drawn
+
+        def copies(self, state: State, batches: list[Batch], problem: Problem) -> Copies:
+            return trained
+
+    values = {part.name: getattr(method, part.name) for part in dataclasses.fields(method)}
+    del session, state, setting  # of which nothing but the trajectories is needed any more
+    return Session([replace(task, algorithm=Ended(**values))], engine)
+
+
+def weights_of(session: Session) -> int:
+    """P."""
+    return sum(leaf.numel() for leaf in session.progress.state.params.values())
+
+
+def copy_floor(run: Run) -> dict[str, float]:
+    """Bytes that a copy reads and writes in a second."""
+    copy, moved = bare.bandwidth_copy(run.size.copied, run.device)
+    took = clock.seconds(copy, run.device, run.size.repeats, min(run.size.lasting, 0.1))
+    return {"bytes_per_second": moved / took.value}

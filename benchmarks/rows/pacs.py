@@ -1,0 +1,156 @@
+"""A minibatch of PACS with a ResNet-50, drawn and augmented: its time, and the memory it takes."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+
+import bare
+import clock
+import noise
+import torch
+from torch import nn
+
+from pogm.algorithms.base import Algorithm
+from pogm.engine.engine import Engine
+from pogm.engine.session import Session
+from pogm.engine.task import Task
+from rows.figure import Figure
+from rows.run import Measurement, Run, Size, algorithm, use_cache
+
+# Measured once on an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
+MS = {"ERM": ("DomainBed's ERM", 71.9), "POGM": ("the authors' POGM, E = 5", 360.0)}
+GB = {"ERM": ("DomainBed's ERM, fp32", 8.2), "POGM": ("the authors' POGM", 4.0)}
+
+
+def pacs(run: Run) -> Iterator[Measurement]:
+    """Time and memory of ERM and POGM, each in a process of its own."""
+    images = 3 * run.size.photographs_batch
+    for method in ("ERM", "POGM"):
+        name = method if method == "ERM" else f"POGM (E = {run.size.inner_steps})"
+        yield f"PACS, {run.size.network}, {images} images, {name}", partial(pacs_time, run, method)
+    for method in ("ERM", "POGM"):
+        yield f"peak memory, {run.size.network}, {images} images, {method}", partial(pacs_memory, run, method)
+
+
+def pacs_time(run: Run, method: str) -> Figure:
+    """Milliseconds of a minibatch of every domain, drawn and augmented."""
+    cold = pacs_apart(run, method)
+    note = f"first call {cold['first_call']:.3g} s"
+    details = {"cold": cold}
+    if run.compiles:
+        details["warm"] = warm = pacs_apart(run, method, again=True)
+        note += f" with an empty cache of the compiler, {warm['first_call']:.3g} s in a second process"
+    parts = 1 if method == "ERM" else 3  # one pass over all domains, or one over each
+    floor = pacs_floor(run, 3 // parts * run.size.photographs_batch)
+    whose, reference = MS[method]
+    return Figure(
+        work="",
+        unit="ms",
+        measured=cold["ms"],
+        low=cold["low"],
+        high=cold["high"],
+        floor=None if floor is None else parts * floor,
+        reference=reference,
+        whose=whose,
+        target={"ERM": 18.0, "POGM": 25.0}[method],
+        note=note,
+        details=details,
+    )
+
+
+def pacs_memory(run: Run, method: str) -> Figure:
+    """Gigabytes, images in store and first call included."""
+    mine = pacs_apart(run, method)
+    target = 6.0 if method == "ERM" else pacs_apart(run, "ERM")["gb"]
+    whose, reference = GB[method]
+    floor = run.floor(f"memory, {method}", partial(pacs_memory_floor, run, method))
+    note = f"{mine['images_gb']:.2g} GB of it are images" + ("" if method == "ERM" else "; at most what ERM takes")
+    return Figure(
+        work="",
+        unit="GB",
+        measured=mine["gb"],
+        floor=floor.get("gb"),
+        reference=reference,
+        whose=whose,
+        target=target,
+        note=note,
+        details=mine,
+    )
+
+
+def pacs_apart(run: Run, method: str, again: bool = False) -> dict[str, float]:
+    """In a process of its own, with a compiler's cache that is empty, or that the first such process left."""
+    name = f"pacs, {method}" + ", again" * again
+    arguments = (method, run.engine, run.size, run.precisions[0], str(run.cache / method), again)
+    clock.tidy(run.device)
+    found: dict[str, float] = run.once(name, lambda: clock.apart(pacs_measured, *arguments, timeout=max(run.left, 60)))
+    return found
+
+
+def pacs_measured(
+    method: str, engine: Engine, size: Size, precision: str, cache: str, first_alone: bool = False
+) -> dict[str, float]:
+    """The first call, a minibatch, and the most memory of a session."""
+    use_cache(cache)
+    device = engine.place()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    with clock.Memory(device) as memory:
+        session = Session([photographs(algorithm(method, size.inner_steps), size, precision)], engine)
+        result = {"first_call": clock.seconds_of(session.step, device)}
+        session.step()
+    if first_alone:
+        return result
+    took = clock.seconds(session.step, device, size.repeats, size.lasting)
+    minibatches, images = session.tasks[0].algorithm.minibatches, session.setting.table.images.shape.numel()
+    ms = {name: 1e3 * value / minibatches for name, value in asdict(took).items()}
+    return result | {"ms": ms.pop("value"), **ms, "gb": memory.peak / 1e9, "images_gb": images / 1e9}
+
+
+def photographs(method: Algorithm, size: Size, precision: str) -> Task:
+    """A method on PACS."""
+    return noise.pacs(
+        method,
+        network=size.network,
+        batch_size=size.photographs_batch,
+        stored=size.stored,
+        image_size=size.seen,
+        images=size.photographs,
+        precision=precision,
+    )
+
+
+def pacs_floor(run: Run, images: int) -> float | None:
+    """Milliseconds of the gradient of so many images by hand, captured: compiled, or if that fails as it is."""
+
+    def measure(compiled: bool) -> dict[str, float]:
+        size, device = run.size, run.device
+        with bare.precision(run.precisions[0]) as autocast:
+            gradient = bare.gradient(pacs_by_hand(run), images, size.seen, 7, autocast, compiled)
+            first = clock.seconds_of(gradient, device)
+            took = clock.seconds(clock.captured(gradient, device), device, size.repeats, size.lasting)
+        clock.tidy(device)
+        return {"ms": 1e3 * took.value, "first_call": first}
+
+    name = f"gradient of {images} images"
+    unfused = run.floor(name, partial(measure, compiled=False))
+    fused = run.floor(f"{name}, compiled", partial(measure, compiled=True)) if run.size.compiles else {}
+    return (fused or unfused).get("ms")
+
+
+def pacs_memory_floor(run: Run, method: str) -> dict[str, float]:
+    """Gigabytes of a step by hand, as it is."""
+    size = run.size
+    with bare.precision(run.precisions[0]) as autocast, clock.Memory(run.device) as memory:
+        network = pacs_by_hand(run)
+        made = bare.Erm(network, autocast=autocast) if method == "ERM" else bare.Pogm(network, 3, autocast=autocast)
+        data = bare.Data(3, size.photographs_batch, (3, size.seen, size.seen), 7, run.device)
+        for _ in range(2):
+            made.step([data.draw(size.photographs_batch)])
+    return {"gb": memory.peak / 1e9}
+
+
+def pacs_by_hand(run: Run) -> nn.Module:
+    """The network, channels last."""
+    network = bare.network(run.size.network, (3, run.size.seen, run.size.seen), 7)
+    return network.to(run.device, memory_format=torch.channels_last)

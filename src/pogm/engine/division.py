@@ -1,0 +1,80 @@
+"""One task among many processes: what each of them trains, evaluates, and keeps."""
+
+from dataclasses import replace
+
+import torch
+
+from pogm.core import trees
+from pogm.core.errors import UsageError
+from pogm.core.trees import Tree
+from pogm.engine import checkpoint
+from pogm.engine.domains import in_a_loop
+from pogm.engine.exchange import Exchange, Shared
+from pogm.engine.grid import grid_of
+from pogm.engine.ranks import Ranks
+from pogm.engine.steps import Progress, Setting
+from pogm.engine.task import Task
+
+ROWS = "state/optimizer/domains/"  # what has a row for each domain, and is kept where that is trained
+
+
+class Division:
+    """The part of one process in a task. Weights are everybody's, and so are minibatches until they are divided."""
+
+    def __init__(self, task: Task, ranks: Ranks):
+        self.ranks, self.num_domains = ranks, task.num_domains
+        self.grid = grid_of(task, ranks.world, ranks.spread)
+        self.exchange = Exchange(ranks, self.grid, task.num_domains) if self.grid.domains > 1 else None
+        self.shared = Shared(ranks, self.grid) if self.grid.samples > 1 else None
+
+    def of(self, setting: Setting) -> Setting:
+        """The setting of this process."""
+        problem = setting.problem
+        if self.exchange is not None:
+            problem = replace(problem, meeting=self.exchange)
+        if self.shared is not None:
+            if problem.live:
+                raise UsageError(
+                    "Expected a network whose batch norm keeps its statistics, for samples over processes; found "
+                    f"running ones in {min(problem.live)}. Set freeze_bn, or start at most {self.num_domains} "
+                    "processes with --spread domains."
+                )
+            averaged = self.shared.averaged(problem.gradient)
+            problem = replace(problem, gradient=averaged, each_domain=in_a_loop)  # in the same order everywhere
+        samples = None if self.shared is None else self.shared.part
+        return replace(setting, problem=problem, samples=samples, everyone=self.ranks.everyone)
+
+    def whole(self, progress: Progress) -> Progress:
+        """The progress with every domain's rows, on the first process's host. Others get what they have."""
+        if self.exchange is None:
+            return progress
+        return _with_rows(progress, self.exchange.collected(_rows(progress)))
+
+    def like_whole(self, progress: Progress) -> Progress:
+        """The shape of that, in no memory."""
+        if self.exchange is None:
+            return progress
+        count = self.num_domains
+        rows = trees.map_leaves(
+            lambda leaf: torch.empty((), dtype=leaf.dtype).expand(count, *leaf.shape[1:]), _rows(progress)
+        )
+        return _with_rows(progress, rows)
+
+    def received(self, progress: Progress, whole: Progress | None) -> Progress:
+        """What the first process has read, for all: each keeps the rows of its own domains, in place of its own."""
+        leaves = dict(trees.named(whole)) if whole is not None else {}
+        tensors = {}
+        for name, shape, dtype in self.ranks.first(lambda: [(n, t.shape, t.dtype) for n, t in leaves.items()]):
+            leaf = leaves[name].cpu().contiguous() if name in leaves else torch.empty(shape, dtype=dtype)
+            self.ranks.hand_out(leaf)
+            tensors[name] = self.exchange.own(leaf).clone() if self.exchange and name.startswith(ROWS) else leaf
+        return checkpoint.filled(progress, tensors)
+
+
+def _rows(progress: Progress) -> Tree:
+    return progress.state.optimizer["domains"]
+
+
+def _with_rows(progress: Progress, rows: Tree) -> Progress:
+    optimizer = progress.state.optimizer | {"domains": rows}
+    return progress._replace(state=progress.state._replace(optimizer=optimizer))

@@ -1,0 +1,105 @@
+"""For very large models: where K trajectories and K inner optimizers are kept while the copies are trained in turn.
+
+"device" is beside the model. "bf16" is there too, with a third of a trajectory's digits: every number is off by at most
+2⁻⁸ of itself. "host" is the machine's own memory, where every number is as it was: the device then holds one copy, one
+optimizer and one trajectory, and when trajectories meet some weights of each. A step that waits for the host cannot be
+recorded as a CUDA graph.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pogm.algorithms.trajectories import Copies, Trajectories
+from pogm.core import trees
+from pogm.core.errors import UsageError
+from pogm.core.meeting import Here
+from pogm.core.optim import Optimizer
+from pogm.core.packed import packed
+from pogm.core.trees import Params, Tree
+from pogm.engine.domains import row_by_row, rows_like
+from pogm.engine.engine import Engine
+from pogm.engine.steps import Setting
+from pogm.engine.store import fits
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """Domains one after the other; what each leaves behind goes where it is kept, and comes back from there."""
+
+    place: str  # "bf16" or "host"
+    device: torch.device  # where copies are trained
+    dtype: torch.dtype  # of the weights
+
+    def __call__(self, function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
+        """Every domain's result, stacked."""
+
+        def of_one(k: int) -> Tree:
+            one = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
+            return function(one, *(trees.map_numbers(self._fetched, trees.index(other, k)) for other in others))
+
+        return row_by_row(of_one, trees.leading(batches), self._room)
+
+    @property
+    def meeting(self) -> Here:
+        """How trajectories meet: fetched from the host, or widened, part by part."""
+        return Here(device=self.device) if self.place == "host" else Here(dtype=self.dtype)
+
+    def _fetched(self, leaf: Tensor) -> Tensor:
+        return leaf.to(self.device, non_blocking=True)
+
+    def _room(self, result: Tree, count: int) -> Tree:
+        """What is as large as the model goes elsewhere, the rest stays."""
+        if not isinstance(result, Copies):
+            return rows_like(result, count)
+
+        def on_host(leaf: Tensor) -> Tensor:
+            pinned = self.device.type == "cuda"  # a copy from or to it can then go on beside other work
+            return torch.empty((count, *leaf.shape), dtype=leaf.dtype, pin_memory=pinned)
+
+        def narrow(leaf: Tensor) -> Tensor:
+            return leaf.new_empty((count, *leaf.shape), dtype=torch.bfloat16)
+
+        small = rows_like((result.buffers, result.losses), count)
+        if self.place == "host":
+            return Copies(*trees.map_numbers(on_host, (result.trajectories, result.optimizers)), *small)
+        return Copies(trees.map_numbers(narrow, result.trajectories), rows_like(result.optimizers, count), *small)
+
+
+def offloaded(setting: Setting, place: str, device: torch.device) -> Setting:
+    """The setting with trajectories kept in a place that is not beside the model."""
+    away = Offloaded(place, device, setting.dtype)
+    return replace(setting, problem=replace(setting.problem, each_domain=away, meeting=away.meeting))
+
+
+def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> str:
+    """Where trajectories are kept: as the engine says; with "auto" on the host, if they would not fit beside the model.
+
+    Alone is one trial, in one process, that no probe looks at.
+    """
+    if not isinstance(setting.algorithm, Trajectories):
+        return "device"  # there are none
+    if engine.trajectories == "auto":
+        size = bytes_kept(setting.problem.optimizer, params, setting.problem.num_domains)
+        return "host" if alone and not _fit(size, engine) else "device"
+    if engine.trajectories != "device" and not alone:
+        raise UsageError(
+            f"Expected one trial, in one process and without a probe, for trajectories={engine.trajectories!r}; found "
+            "more. Leave the probe out (--probe-every 0), train trials apart, or pass --trajectories device."
+        )
+    return engine.trajectories
+
+
+def bytes_kept(optimizer: Optimizer, params: Params, num_domains: int) -> int:
+    """What a round keeps of all domains: their trajectories, and their optimizers before and after it."""
+    shapes = packed({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
+    state = sum(leaf.nbytes for leaf in trees.storages(optimizer.init(shapes)))
+    return num_domains * (shapes.flat.nbytes + 2 * state)
+
+
+def _fit(size: int, engine: Engine) -> bool:
+    if engine.memory_gb is not None:
+        return size <= engine.memory_gb * 2**30
+    return fits(torch.empty(size, dtype=torch.uint8, device="meta"), engine.place())

@@ -1,0 +1,380 @@
+"""POGM block by block and layer by layer: every part of the weights has a matching problem of its own."""
+
+import dataclasses
+
+import pytest
+import torch
+from rounds import one_round, trajectories
+from support import INPUTS, WIDTH, C, K, assert_close, batches, steps, toy, trial
+from torch import nn
+from torch.func import vmap
+
+from pogm import POGM, Reptile, pareto
+from pogm.algorithms.pogm import parts
+from pogm.core import trees
+from pogm.core.batch import Batch
+from pogm.core.model import Network
+from pogm.engine.domains import by_vmap
+from pogm.engine.session import Engine, Session
+from pogm.networks import build_features
+
+GRANULARITIES = ("global", "block", "layer")
+
+
+class Deep(POGM):
+    """On a network of four layers, two of which are one block."""
+
+    def build(self, features, width, num_classes, num_domains):
+        inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        return Network(nn.Sequential(features, inner, nn.Tanh()), nn.Linear(WIDTH, C))
+
+
+class Shallow(POGM):
+    """On a network of one layer."""
+
+    def build(self, features, width, num_classes, num_domains):
+        return Network(nn.Identity(), nn.Linear(INPUTS, C))
+
+
+LAYERS = ("features.0.0", "features.1.0", "features.1.2", "head")
+BLOCKS = {
+    "global": (tuple(f"{layer}.{leaf}" for layer in LAYERS for leaf in ("weight", "bias")),),
+    "block": (
+        ("features.0.0.weight", "features.0.0.bias"),
+        tuple(f"features.1.{place}.{leaf}" for place in (0, 2) for leaf in ("weight", "bias")),
+        ("head.weight", "head.bias"),
+    ),
+    "layer": tuple((f"{layer}.weight", f"{layer}.bias") for layer in LAYERS),
+}
+
+
+def moved(before, after):
+    return trees.subtract(after.params, before.params)
+
+
+def flat(tree, names):
+    """Some leaves [K, ...] as rows [K, P], in float64."""
+    return torch.cat([tree[name].double().flatten(1) for name in names], 1)
+
+
+def of_blocks(rows, granularity):
+    """The trajectories block by block: [K, P_l] each."""
+    return [flat(rows, names) for names in BLOCKS[granularity]]
+
+
+def step_of_blocks(step, granularity):
+    """The same for a direction: [P_l] each."""
+    return [flat({n: leaf[None] for n, leaf in step.items()}, names)[0] for names in BLOCKS[granularity]]
+
+
+def alone(rows, blocks, weights_of):
+    """Σ_i c_i h_i with weights from each block's own inner products."""
+    step = {}
+    for names in blocks:
+        part = {name: rows[name] for name in names}
+        step |= trees.combine(weights_of(pareto.gramian(part)), part)
+    return {name: step[name] for name in rows}
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_every_block_is_what_its_own_problem_alone_gives(granularity):
+    pogm = Deep(kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
+    before, after, _ = one_round(pogm)
+    expected = alone(trajectories(pogm), BLOCKS[granularity], lambda G: pareto.solve(G, 0.5).weights)
+    assert_close(moved(before, after), expected)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(granularity):
+    pogm = Deep(kappa=0.5, meta_lr=1.0, granularity=granularity)
+    before, after, _ = one_round(pogm)
+    blocks = of_blocks(trajectories(pogm), granularity)
+    for h, d in zip(blocks, step_of_blocks(moved(before, after), granularity), strict=True):
+        centre = h.mean(0)
+        radius = 0.5 * centre.norm()
+        torch.testing.assert_close((d - centre).norm(), radius)
+        generator = torch.Generator().manual_seed(0)
+        among = torch.randn(500, K, generator=generator, dtype=torch.float64) @ h  # the optimum lies in their span
+        around = (d - centre) + 0.1 * radius * torch.nn.functional.normalize(among, dim=1)
+        for tried in (among, around):
+            others = centre + radius * torch.nn.functional.normalize(tried, dim=1)
+            assert (others @ h.mT).amin(1).max() <= (h @ d).min() + 1e-12
+
+
+def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
+    """Balls of the parts lie in the whole's, and Σ_l min_i ≤ min_i Σ_l: p* falls from global to block to layer."""
+    worst = []
+    for granularity in GRANULARITIES:
+        pogm = Deep(kappa=0.5, meta_lr=1.0, granularity=granularity)
+        before, after, metrics = one_round(pogm)
+        h = flat(trajectories(pogm), BLOCKS["global"][0])
+        (d,) = step_of_blocks(moved(before, after), "global")
+        torch.testing.assert_close((d - h.mean(0)).norm(), 0.5 * h.mean(0).norm())
+        worst.append(metrics["worst"].item())
+        assert worst[-1] <= (h @ d).min() + 1e-12
+        assert (h @ d).min() <= worst[0] + 1e-12
+    assert worst[0] > worst[1] > worst[2]
+
+
+@pytest.mark.parametrize("method", [Shallow(), Shallow.preset("official"), Shallow(scope="classifier")])
+def test_a_single_layer_is_matched_alike_at_every_granularity(method):
+    results = [one_round(dataclasses.replace(method, granularity=granularity)) for granularity in GRANULARITIES]
+    for _, after, metrics in results[1:]:
+        assert_close(after, results[0][1], 0.0)
+        assert_close(metrics, results[0][2], 0.0)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_without_a_ball_every_granularity_is_reptile(granularity):
+    assert_close(steps(POGM(kappa=0.0, granularity=granularity), 3).params, steps(Reptile(), 3).params)
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_the_official_preset_descends_on_every_block(granularity):
+    pogm = dataclasses.replace(Deep.preset("official"), meta_lr=1.0, granularity=granularity)
+    before, after, metrics = one_round(pogm)
+    rows = trajectories(pogm)
+    expected = alone(rows, BLOCKS[granularity], lambda G: pareto.official_weights(G, 0.5)[1])
+    assert_close(moved(before, after), expected, 1e-8)
+    gaps = []
+    for h in of_blocks(rows, granularity):
+        G = pareto.gramian(h)
+        gaps.append(pareto.gap(G, pareto.official_weights(G, 0.5)[0], 0.5))
+    total = pareto.gramian(rows).diagonal().mean()
+    torch.testing.assert_close(metrics["gap"], torch.stack(gaps).sum() / total)
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_the_paper_text_has_two_radii_in_every_block(granularity):
+    pogm = dataclasses.replace(Deep.preset("paper_text"), meta_lr=1.0, granularity=granularity)
+    before, after, _ = one_round(pogm)
+    expected = alone(
+        trajectories(pogm), BLOCKS[granularity], lambda G: pareto.solve(G, 0.5**0.5, step_radius=0.5).weights
+    )
+    assert_close(moved(before, after), expected)
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_rescaling_to_the_mean_length_is_done_block_by_block(granularity):
+    pogm = Deep(meta_lr=1.0, rescale="norm", granularity=granularity)
+    before, after, _ = one_round(pogm)
+    steps_by_block = step_of_blocks(moved(before, after), granularity)
+    for h, d in zip(of_blocks(trajectories(pogm), granularity), steps_by_block, strict=True):
+        torch.testing.assert_close(d.norm(), h.mean(0).norm())
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_a_pooled_centre_is_cut_into_the_same_blocks(granularity):
+    pogm = Deep(kappa=0.5, meta_lr=1.0, erm_direction="pooled", granularity=granularity)
+    before, after, metrics = one_round(pogm)
+    rows = trajectories(pogm)
+    # Without a ball the model goes where the pooled copy goes.
+    centre = moved(*one_round(Deep(kappa=0.0, meta_lr=1.0, erm_direction="pooled"))[:2])
+    step, worst = moved(before, after), []
+    for names in BLOCKS[granularity]:
+        h, h_0 = flat(rows, names), flat({n: leaf[None] for n, leaf in centre.items()}, names)[0]
+        solution = pareto.solve(h @ h.mT, 0.5, centre=(h @ h_0, h_0 @ h_0))
+        d = flat({n: leaf[None] for n, leaf in step.items()}, names)[0]
+        torch.testing.assert_close(d, h_0 + solution.weights @ h, rtol=1e-8, atol=1e-10)
+        worst.append((h @ d).min())
+    torch.testing.assert_close(metrics["worst"], torch.stack(worst).sum())
+
+
+def test_in_classifier_scope_the_head_alone_is_divided():
+    class TwoLayers(POGM):
+        def build(self, features, width, num_classes, num_domains):
+            return Network(features, nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, C)))
+
+    heads = ("head.0.weight", "head.0.bias"), ("head.2.weight", "head.2.bias")
+    for granularity, blocks in (("global", (sum(heads, ()),)), ("block", (sum(heads, ()),)), ("layer", heads)):
+        pogm = TwoLayers(kappa=0.5, meta_lr=1.0, scope="classifier", granularity=granularity)
+        before, after, _ = one_round(pogm)
+        rows = trajectories(pogm)
+        matched = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
+        expected = alone(matched, blocks, lambda G: pareto.solve(G, 0.5).weights)
+        expected |= {name: leaf.mean(0) for name, leaf in rows.items() if name not in matched}
+        assert_close(moved(before, after), {name: expected[name] for name in rows})
+
+
+@pytest.mark.parametrize("erm_direction", ["mean", "pooled"])
+def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model(erm_direction):
+    class Extra(POGM):
+        def build(self, features, width, num_classes, num_domains):
+            return Network(features, nn.Linear(WIDTH, C), critic=nn.Linear(WIDTH, 2))
+
+        def loss(self, model, batch, state):
+            found = super().loss(model, batch, state)
+            criticised = model.part("critic")(model.part("features")(batch.x.flatten(0, 1)))
+            return found._replace(value=found.value + criticised.square().mean())
+
+    def step_of(kappa, granularity):
+        options = {"kappa": kappa, "meta_lr": 1.0, "erm_direction": erm_direction, "inner_optimizer": "sgd"}
+        return moved(*one_round(Extra(**options, granularity=granularity))[:2])
+
+    centre, fine, whole = step_of(0.0, "global"), step_of(0.5, "layer"), step_of(0.5, "global")
+    for name in ("critic.weight", "critic.bias"):
+        assert centre[name].abs().max() > 1e-6
+        torch.testing.assert_close(fine[name], centre[name])
+        assert not torch.allclose(whole[name], centre[name]), "as one block, they are led by it"
+
+
+def broken(domain):
+    (batch,) = batches()
+    x = batch.x.clone()
+    x[domain, 0, 0] = torch.nan
+    return [Batch(x, batch.y)]
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_a_domain_that_is_not_finite_is_left_out_of_every_block(granularity):
+    pogm = Deep(nonfinite="drop", kappa=0.5, meta_lr=1.0, granularity=granularity)
+    state, problem = toy(pogm)
+    after, metrics = pogm.step(state, broken(1), problem)
+    rows = trees.map_leaves(lambda leaf: leaf[[0, 2]], trajectories(pogm))
+    expected = alone(rows, BLOCKS[granularity], lambda G: pareto.solve(G, 0.5).weights)
+    assert_close(moved(state, after), expected)
+    worst = [pareto.solve(pareto.gramian(h), 0.5).worst for h in of_blocks(rows, granularity)]
+    torch.testing.assert_close(metrics["worst"], torch.stack(worst).sum())
+    assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
+
+
+def test_or_stops_the_round_even_if_a_single_block_shows_it():
+    class Cracked(Deep):
+        def copies(self, state, batches, problem):
+            found = super().copies(state, batches, problem)
+            bias = found.trajectories["features.1.0.bias"].clone()
+            bias[2, 0] = torch.inf
+            return found._replace(trajectories=found.trajectories | {"features.1.0.bias": bias})
+
+    before, after, metrics = one_round(Cracked(granularity="layer"))
+    assert_close(after.params, before.params, 0.0)
+    assert metrics["nonfinite"].tolist() == [0.0, 0.0, 1.0]
+    assert metrics["skipped"] == 1
+
+
+OPTIONS = [
+    {},
+    {"erm_direction": "pooled"},
+    {"solver": "official", "rescale": "official"},
+    {"scope": "classifier"},
+    {"nonfinite": "drop"},
+    {"stationary": "project", "rescale": "norm"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+def test_mapped_over_domains_or_over_trials_it_is_the_same(granularity, options):
+    pogm = Deep(inner_steps=2, granularity=granularity, **options)
+    assert_close(steps(pogm, 3, each_domain=by_vmap), steps(pogm, 3))
+    state, problem = toy(pogm)
+    made = batches(2)
+    mapped = vmap(lambda state: pogm.step(state, made, problem)[0])(trees.stack([state, state]))
+    assert_close(trees.index(mapped, 1), pogm.step(state, made, problem)[0])
+
+
+@pytest.mark.parametrize("granularity", ["block", "layer"])
+@pytest.mark.parametrize("options", [{}, {"solver": "official"}, {"erm_direction": "pooled"}])
+def test_trials_that_differ_in_kappa_train_as_one(granularity, options):
+    first = trial(POGM(kappa=0.5, granularity=granularity, **options), precision="fp64")
+    second = dataclasses.replace(first, seed=1, algorithm=dataclasses.replace(first.algorithm, kappa=0.1))
+    together = Session([one.task(None) for one in (first, second)], Engine())
+    apart = [Session([one.task(None)], Engine()) for one in (first, second)]
+    for session in (together, *apart):
+        for _ in range(4):
+            session.step()
+    for row, session in enumerate(apart):
+        assert_close(trees.index(together.progress.state, row), session.progress.state, 1e-8)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_what_is_reported_is_what_was_done(granularity):
+    pogm = Deep(kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
+    before, after, metrics = one_round(pogm)
+    rows, step = trajectories(pogm), moved(before, after)
+    h = flat(rows, BLOCKS["global"][0])
+    (d,) = step_of_blocks(step, "global")
+    torch.testing.assert_close(metrics["norm"], d.norm())
+    torch.testing.assert_close(metrics["centre_norm"], h.mean(0).norm())
+    torch.testing.assert_close(metrics["angle"], torch.nn.functional.cosine_similarity(h, d[None]))
+    parts_of = zip(of_blocks(rows, granularity), step_of_blocks(step, granularity), strict=True)
+    torch.testing.assert_close(metrics["worst"], torch.stack([(h @ d).min() for h, d in parts_of]).sum())
+    mixtures = [pareto.mixture(pareto.gramian(h), 0.5) for h in of_blocks(rows, granularity)]
+    torch.testing.assert_close(metrics["mixture"], torch.stack(mixtures).mean(0), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(metrics["agreement"], pareto.agreement(h @ h.mT))
+    assert metrics["gap"] < 1e-12
+    assert metrics["stationary"] == 0
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_block_that_no_domain_moves_stays_and_does_the_others_no_harm(options):
+    class Frozen(Deep):
+        def train_copy(self, *args):
+            found = super().train_copy(*args)
+            still = {
+                n: leaf if BLOCKS["layer"][2].count(n) == 0 else 0 * leaf for n, leaf in found.trajectories.items()
+            }
+            return found._replace(trajectories=still)
+
+    changing = {"meta_lr": 1.0, "granularity": "layer", **options}
+    before, after, metrics = one_round(Frozen(**changing))
+    free = moved(*one_round(Deep(**changing))[:2])
+    step = moved(before, after)
+    for name, leaf in step.items():
+        expected = torch.zeros_like(leaf) if name in BLOCKS["layer"][2] else free[name]
+        torch.testing.assert_close(leaf, expected)
+    assert metrics["skipped"] == 0
+    assert all(value.isfinite().all() for value in metrics.values())
+
+
+def names_of(network, shape=(3, 32, 32)):
+    features, width = build_features(network, shape)
+    return tuple(name for name, _ in Network(features, nn.Linear(width, 2)).named_parameters())
+
+
+def assert_modules(blocks, modules):
+    """Each block is all that is in the module at its place."""
+    names = sum(blocks, ())
+    found = [{name for name in names if name.startswith(f"{module}.")} for module in modules]
+    assert [set(block) for block in blocks] == found
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        ("mlp", ["features.1", "features.3", "head"]),
+        ("mnist_cnn", [*(f"features.block{n}" for n in (1, 2, 3, 4)), "head"]),
+        ("resnet18", ["features.conv1", "features.bn1", *(f"features.layer{n}" for n in (1, 2, 3, 4)), "head"]),
+        ("mobilenet_v2", [*(f"features.features.{n}" for n in range(19)), "head"]),
+    ],
+)
+def test_a_block_is_a_child_of_the_featurizer_or_the_head(network, expected):
+    names = names_of(network)
+    blocks = parts(names, "block")
+    assert_modules(blocks, expected)
+    assert sorted(sum(blocks, ())) == sorted(names), "every weight is in one block"
+
+
+def test_a_weight_beside_the_children_is_a_block_of_its_own():
+    """As the tokens of a vision transformer, under the module that wraps it."""
+    pytest.importorskip("timm")
+    tokens, *blocks = parts(names_of("timm/test_vit", (3, 64, 64)), "block")
+    assert set(tokens) >= {"features.model.cls_token", "features.model.pos_embed"}
+    assert {name.count(".") for name in tokens} == {2}
+    assert_modules(blocks, [*(f"features.model.{child}" for child in ("patch_embed", "blocks", "norm")), "head"])
+
+
+@pytest.mark.parametrize(("network", "count"), [("mlp", 3), ("mnist_cnn", 9), ("resnet18", 41), ("mobilenet_v2", 105)])
+def test_a_layer_is_a_module_with_weights_of_its_own(network, count):
+    names = names_of(network)
+    layers = parts(names, "layer")
+    assert len(layers) == count
+    assert {name.rpartition(".")[0] for name in names} == {
+        name.rpartition(".")[0] for names in layers for name in names
+    }
+    assert all(len({name.rpartition(".")[0] for name in names}) == 1 for names in layers)
+
+
+def test_as_a_whole_all_weights_are_one_block():
+    names = names_of("mlp")
+    assert parts(names, "global") == (names,)

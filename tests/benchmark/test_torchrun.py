@@ -1,0 +1,162 @@
+"""One model in many processes: the same run as in one, stopped, killed and resumed like it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from processes import pogm, records, start_together, together, weights
+from safetensors.torch import load as load_tensors
+
+WORDS = ("run", "--dataset", "RotatedDigits", "--test-domain", "75", "--precision", "fp64", "--device", "cpu")
+WORDS += ("--steps", "31", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--timeout-seconds", "20")
+POGM = (*WORDS, "--algorithm", "POGM", "--set", "inner_steps=2")
+
+
+def assert_alike(folder: Path, other: Path, tolerance: float = 1e-9) -> None:
+    """Two finished runs with the same records and the same last checkpoint, up to rounding."""
+    assert (folder / "done").exists()
+    assert (other / "done").exists()
+    for mine, theirs in zip(records(folder), records(other), strict=True):
+        assert mine["accuracy"] == theirs["accuracy"]
+        assert mine["metrics"].keys() == theirs["metrics"].keys()
+        for name, value in mine["metrics"].items():
+            assert value == pytest.approx(theirs["metrics"][name], rel=tolerance, abs=tolerance, nan_ok=True), name
+    left, right = load_tensors(weights(folder)), load_tensors(weights(other))
+    assert left.keys() == right.keys()
+    for name, leaf in left.items():
+        torch.testing.assert_close(leaf, right[name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """A run of POGM in one process."""
+    folder: Path = tmp_path_factory.mktemp("alone") / "run"
+    assert pogm(*POGM, "--out", folder).code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Path:
+    """The same in three, with two, two and one of its five domains."""
+    folder: Path = tmp_path_factory.mktemp("three") / "run"
+    assert [finished.code for finished in together(3, *POGM, "--out", folder)] == [0, 0, 0]
+    return folder
+
+
+def test_torchrun_starts_them(tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pogm")
+    words = (*torchrun, *WORDS, "--algorithm", "ERM", "--out", tmp_path / "two")
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 30/30") == 1  # said by one of them
+    assert pogm(*WORDS, "--algorithm", "ERM", "--out", tmp_path / "one").code == 0
+    assert_alike(tmp_path / "two", tmp_path / "one")
+
+
+def test_domains_over_processes_change_nothing(alone, three):
+    assert_alike(three, alone)
+
+
+@pytest.mark.parametrize("spread", ["both", "samples"])
+def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
+    assert [f.code for f in together(4, *POGM, "--spread", spread, "--out", tmp_path / "four")] == [0] * 4
+    assert_alike(tmp_path / "four", alone)
+
+
+def test_modifiers_of_minibatches_and_of_weights_go_along(tmp_path):
+    words = (*WORDS, "--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment")
+    assert [f.code for f in together(2, *words, "--out", tmp_path / "two")] == [0, 0]
+    assert pogm(*words, "--out", tmp_path / "one").code == 0
+    assert_alike(tmp_path / "two", tmp_path / "one")
+
+
+def test_a_process_that_is_killed_ends_all_and_the_next_start_goes_on(tmp_path, three):
+    folder = tmp_path / "run"
+    began = time.monotonic()
+    finished = together(3, *POGM, "--out", folder, faults={1: "kill@step:13"})
+    assert [f.code for f in finished] == [1, -9, 1]
+    assert time.monotonic() - began < 20 + 15
+    for rank in (0, 2):
+        assert f"rank {rank}: Expected all 3 processes to answer within 20 s; found that rank 1 does not" in (
+            finished[rank].err
+        )
+        assert "Traceback" not in finished[rank].err
+    assert 1 <= len(records(folder)) < 4
+    assert [f.code for f in together(3, *POGM, "--out", folder)] == [0, 0, 0]
+    assert records(folder) == records(three)
+    assert weights(folder) == weights(three)  # to the last bit
+
+
+def test_a_process_that_hangs_ends_all_within_the_time_out(tmp_path):
+    words = (*POGM, "--timeout-seconds", "3", "--out", tmp_path / "run")
+    started = start_together(2, *words, faults={1: "stop@step:5"})
+    first = started[0].wait()
+    started[1].process.kill()
+    started[1].wait()
+    assert first.code == 1
+    assert "to answer within 3 s; found that rank 1 does not" in first.err
+
+
+def test_a_signal_to_one_stops_all_with_one_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    finished = together(3, *POGM, "--out", folder, faults={2: "term@step:3"})
+    assert [f.code for f in finished] == [75, 75, 75]
+    assert "Stopped by SIGTERM" in finished[0].err
+    assert all(f.err == "" for f in finished[1:])  # one says it
+    assert any(folder.glob("checkpoints/*.json"))
+    assert not (folder / "done").exists()
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_run_goes_on_in_another_number_of_processes(tmp_path, alone, world):
+    folder = tmp_path / "run"
+    assert [f.code for f in together(3, *POGM, "--out", folder, faults={0: "term@step:6"})] == [75] * 3
+    if world == 1:
+        assert pogm("resume", folder, "--device", "cpu").code == 0
+    else:
+        assert [f.code for f in together(world, "resume", folder, "--device", "cpu")] == [0] * world
+    assert_alike(folder, alone)
+
+
+def test_what_is_done_is_left_alone(three):
+    before = (three / "records.jsonl").stat().st_mtime_ns
+    assert [f.code for f in together(2, *POGM, "--out", three)] == [0, 0]
+    assert (three / "records.jsonl").stat().st_mtime_ns == before
+
+
+REFUSED = {
+    "an algorithm that looks at all domains at once": (2, ("--algorithm", "CORAL"), "found CORAL"),
+    "a modifier that looks at a whole minibatch": (2, ("--algorithm", "POGM", "--with", "CIRL"), "found CIRL"),
+    "a probe": (2, ("--algorithm", "POGM", "--probe-every", "1"), "found a probe"),
+    "a pooled copy": (2, ("--algorithm", "POGM", "--set", "erm_direction=pooled", "--spread", "domains"), "domains"),
+    "dropout": (2, ("--algorithm", "ERM", "--set", "dropout=0.1"), "found dropout"),
+    "a batch that does not divide": (3, ("--algorithm", "ERM"), "that 3 processes can share; found 32"),
+    "more processes than domains": (6, ("--algorithm", "POGM", "--spread", "domains"), "found 6"),
+    "too few for both": (2, ("--algorithm", "POGM", "--spread", "both"), "found 2"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_change_is_refused_before_anything_is_written(tmp_path, name):
+    world, words, said = REFUSED[name]
+    finished = together(world, *WORDS, *words, "--out", tmp_path / "run")
+    assert [f.code for f in finished] == [2] * world
+    assert said in finished[0].err
+    assert all(f.err == "" for f in finished[1:])
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_single_runs_are_for_torchrun(tmp_path):
+    words = ("sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", tmp_path / "sweep")
+    finished = together(2, *words)
+    assert [f.code for f in finished] == [2, 2]
+    assert "Start it without torchrun" in finished[0].err
+
+
+def test_spread_is_for_torchrun(tmp_path):
+    finished = pogm(*POGM, "--spread", "domains", "--out", tmp_path / "run")
+    assert finished.code == 2
+    assert "Expected torchrun" in finished.err

@@ -1,0 +1,251 @@
+"""Domains and samples over processes: the same numbers as in one."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from processes import Team, free_port, surroundings
+from support import INPUTS, WIDTH, C, assert_close, batches, needs_gpu, toy, trial
+from torch import Tensor
+
+from pogm.algorithms.base import Algorithm
+from pogm.algorithms.erm import ERM
+from pogm.algorithms.mgda import MGDA
+from pogm.algorithms.pogm import POGM
+from pogm.core import trees
+from pogm.core.batch import Batch
+from pogm.core.packed import packed
+from pogm.core.problem import Problem
+from pogm.core.state import State
+from pogm.engine.capture import Captured
+from pogm.engine.exchange import Exchange, Shared
+from pogm.engine.grid import Grid
+from pogm.engine.ranks import Launch, Ranks, joined
+from pogm.engine.session import Engine, Session
+from pogm.engine.steps import single
+
+ROUNDS = 4
+P = INPUTS * WIDTH + WIDTH + WIDTH * C + C  # 59: no multiple of any number of processes
+
+
+@pytest.fixture(scope="module")
+def teams() -> Iterator[dict[int, Team]]:
+    made = {world: Team(world) for world in (2, 3, 4)}
+    yield made
+    for team in made.values():
+        team.end()
+
+
+def rounds(algorithm: Algorithm, domains: int, poisoned: int | None = None, batch_norm: bool = False) -> Any:
+    """Some rounds in one process: what changes in each, and the optimizers; one may have a domain of NaN."""
+    first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
+    state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
+    return followed(algorithm, state, problem, Batch._make, poisoned)
+
+
+def followed(algorithm: Algorithm, state: State, problem: Problem, part: Any, poisoned: int | None) -> Any:
+    seen = []
+    for number in range(ROUNDS):
+        made = batches(algorithm.minibatches, domains=problem.num_domains, size=12, seed=number)
+        if poisoned is not None and number == 1:
+            made = [poison(batch, poisoned) for batch in made]
+        with torch.no_grad():
+            state, metrics = algorithm.step(state, [part(batch) for batch in made], problem)
+        seen.append({"params": dict(state.params), "buffers": state.buffers, "metrics": metrics})
+    return seen, state.optimizer
+
+
+def poison(batch: Batch, domain: int) -> Batch:
+    x = batch.x.clone()
+    x[domain] = torch.nan
+    return batch._replace(x=x)
+
+
+def rounds_of(
+    ranks: Ranks,
+    grid: Grid,
+    algorithm: Algorithm,
+    domains: int,
+    poisoned: int | None = None,
+    batch_norm: bool = False,
+) -> Any:
+    """The same in one of many processes; and the domains of its optimizers."""
+    first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
+    part: Any = Batch._make
+    if grid.domains > 1:
+        problem = replace(problem, meeting=Exchange(ranks, grid, domains))
+    if grid.samples > 1:
+        shared = Shared(ranks, grid)
+        problem, part = replace(problem, gradient=shared.averaged(problem.gradient)), shared.part
+    state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
+    seen, optimizer = followed(algorithm, state, problem, part, poisoned)
+    return seen, optimizer, problem.meeting.own(torch.arange(domains))
+
+
+GRIDS = {2: [Grid(2, 1), Grid(1, 2)], 3: [Grid(3, 1), Grid(1, 3)], 4: [Grid(4, 1), Grid(2, 2), Grid(1, 4)]}
+METHODS: dict[str, Algorithm] = {
+    "POGM": POGM(),
+    "POGM, E = 2, Adam afresh in every round": POGM(inner_steps=2, inner_state="reset"),
+    "POGM by layer, with SGD": POGM(granularity="layer", inner_optimizer="sgd"),
+    "POGM of the classifier": POGM(scope="classifier", meta_lr=1.0),
+    "MGDA": MGDA(inner_steps=2),
+}
+
+
+def assert_alike(teams: dict[int, Team], algorithm: Algorithm, domains: int, *others: Any, most: int = 4) -> None:
+    """On every grid that has work for all, every process sees what one alone does, and its own optimizers."""
+    seen, optimizer = rounds(algorithm, domains, *others)
+    for world, grids in GRIDS.items():
+        for grid in (grid for grid in grids if grid.domains <= domains and grid.samples <= most):
+            answers = teams[world].do(rounds_of, grid, algorithm, domains, *others)
+            for theirs, state, mine in answers:
+                assert_same(theirs, seen, 1e-12)
+                assert_same(theirs, answers[0][0], 0)  # or their weights would drift apart
+                assert_same(
+                    state["domains"], trees.map_leaves(lambda leaf, m=mine: leaf[m], optimizer["domains"]), 1e-12
+                )
+
+
+def assert_same(left: Any, right: Any, tolerance: float) -> None:
+    """Two trees with the same leaves, NaN where the other has it."""
+    filled = [trees.map_leaves(lambda leaf: leaf.double().nan_to_num(-12345.0), tree) for tree in (left, right)]
+    assert_close(*filled, tolerance)
+
+
+@pytest.mark.parametrize("domains", [2, 3, 5])
+@pytest.mark.parametrize("name", METHODS)
+def test_many_processes_compute_what_one_does(teams, name, domains):
+    assert_alike(teams, METHODS[name], domains)
+
+
+@pytest.mark.parametrize("nonfinite", ["skip", "drop"])
+def test_a_trajectory_that_is_not_finite_is_left_out_by_everyone(teams, nonfinite):
+    algorithm = POGM(nonfinite=nonfinite)
+    seen, _ = rounds(algorithm, 3, 2)
+    assert seen[1]["metrics"]["nonfinite"].tolist() == [0, 0, 1]
+    assert_alike(teams, algorithm, 3, 2)
+
+
+def test_live_batch_norm_keeps_the_mean_of_all_domains(teams):
+    plain = POGM(inner_optimizer="sgd")  # Adam would make steps of what is rounding error: a bias before the norm
+    assert_alike(teams, plain, 5, None, True, most=1)
+
+
+def test_erm_takes_the_mean_over_all_samples(teams):
+    seen, optimizer = rounds(ERM(), 3)
+    for world in (2, 3, 4):
+        for theirs, state, _ in teams[world].do(rounds_of, Grid(1, world), ERM(), 3):
+            assert_close((theirs, state), (seen, optimizer), 1e-12)
+
+
+def test_processes_that_share_samples_have_each_of_them_once(teams):
+    (batch,) = batches(domains=3, size=12)
+    for grid in (Grid(1, 4), Grid(2, 2)):
+        parts = teams[4].do(part_of, grid, batch)
+        for group in range(grid.domains):
+            mine = parts[group * grid.samples : (group + 1) * grid.samples]
+            assert_close(Batch(*(torch.cat(leaves, 1) for leaves in zip(*mine, strict=True))), batch, 0)
+
+
+def part_of(ranks: Ranks, grid: Grid, batch: Batch) -> Batch:
+    return Shared(ranks, grid).part(batch)
+
+
+def test_a_process_sends_about_two_numbers_for_each_weight(teams):
+    for world in (2, 3, 4):
+        size = -(-P // world)
+        for rank, sent in enumerate(teams[world].do(bytes_of, Grid(world, 1), world)):
+            mine = min(P, size * (rank + 1)) - size * rank  # the slice that stays
+            slices, direction, gramian = P - mine, size * (world - 1), world**2 * (world - 1)
+            assert sent == 8 * (slices + direction + gramian)
+            assert sent <= 8 * (2 * P + world + world**3)
+
+
+def test_processes_that_share_samples_share_the_sending_too(teams):
+    size = -(-P // 4)
+    for rank, sent in enumerate(teams[4].do(bytes_of, Grid(2, 2), 5)):
+        kept = [min(P, size * (r + 1)) - size * r for r in range(4)]
+        slices = [3, 3, 2, 2][rank] * kept[[2, 3, 0, 1][rank]]  # to the one of its number in the other group
+        assert sent == 8 * (slices + 3 * size + 3 * 25)
+
+
+def bytes_of(ranks: Ranks, grid: Grid, domains: int) -> int:
+    """That a process sends for one meeting."""
+    meeting = Exchange(ranks, grid, domains)
+    h = meeting.own(torch.ones(domains, P, dtype=torch.float64))
+    before = ranks.sent
+    gathered = meeting.gathered({"head.weight": h})
+    blocks = (("head.weight",),)
+    meeting.combined(gathered, blocks, meeting.gramians(gathered, blocks)[:, 0], torch.ones(domains, dtype=torch.bool))
+    return ranks.sent - before
+
+
+def test_no_process_has_all_of_all_trajectories(teams):
+    for world in (2, 3, 4):
+        for rows, optimizers in teams[world].do(held, world):
+            assert rows.numel() <= 5 * -(-P // world)
+            assert optimizers <= 2 * -(-5 // world) * P  # two moments of each
+
+
+def held(ranks: Ranks, world: int) -> tuple[Tensor, int]:
+    """Its part of all trajectories, and the numbers in memory for its optimizers."""
+    meeting = Exchange(ranks, Grid(world, 1), 5)
+    state, problem = toy(POGM(), domains=5)
+    problem = replace(problem, meeting=meeting)
+    optimizer = POGM().start(packed(state.params), {}, state.key, problem).optimizer["domains"]
+    storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage() for leaf in trees.leaves(optimizer)}
+    counters = 8 * len(optimizer["count"])
+    gathered = meeting.gathered({"head.weight": meeting.own(torch.ones(5, P, dtype=torch.float64))})
+    return gathered.rows, (sum(storage.nbytes() for storage in storages.values()) - counters) // 8
+
+
+def test_a_slice_may_be_empty(teams):
+    """Three weights among four processes."""
+    h = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64)
+    for gramian, direction in teams[4].do(tiny, h):
+        assert torch.equal(gramian, (h @ h.mT)[None])
+        assert torch.equal(direction, 0.5 * h[0] + 2 * h[1])
+
+
+def tiny(ranks: Ranks, h: Tensor) -> tuple[Tensor, Tensor]:
+    meeting, blocks = Exchange(ranks, Grid(2, 2), 2), (("w",),)
+    gathered = meeting.gathered({"w": meeting.own(h)})
+    weights, sound = torch.tensor([[0.5, 2.0]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+    return meeting.gramians(gathered, blocks), meeting.combined(gathered, blocks, weights, sound)["w"]
+
+
+def test_rows_of_all_domains_come_in_order_and_in_their_type(teams):
+    tree = {"count": torch.arange(5), "mean": torch.rand(5, 2, 3), "flag": torch.arange(5) % 2 == 0}
+    for grid in (Grid(2, 2), Grid(4, 1)):
+        for found in teams[4].do(there_and_back, grid, tree):
+            assert_close(found, tree, 0)
+
+
+def there_and_back(ranks: Ranks, grid: Grid, tree: Any) -> Any:
+    meeting = Exchange(ranks, grid, 5)
+    return meeting.everyones(meeting.own(tree))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_recorded_round_over_nccl_is_the_round_alone(monkeypatch):
+    """With one process, which is all that one GPU can have."""
+    for name, value in surroundings(0, 1, free_port()).items():
+        monkeypatch.setenv(name, value)
+    launch = Launch.found()
+    assert launch is not None
+    task = trial(POGM(inner_steps=2), precision="fp64").task(None)
+    with joined(launch, torch.device("cuda:0")) as ranks:
+        alone, other = (Session([task], Engine("cuda:0", domains="loop")) for _ in range(2))
+        meeting, shared = Exchange(ranks, Grid(1, 1), task.num_domains), Shared(ranks, Grid(1, 1))
+        averaged = shared.averaged(other.setting.problem.gradient)
+        problem = replace(other.setting.problem, meeting=meeting, gradient=averaged)
+        other.advance = Captured(single(replace(other.setting, problem=problem, samples=shared.part), other.rows))
+        for _ in range(5):
+            alone.step()
+            other.step()
+        assert ranks.sent == 0
+        assert_close(alone.progress.state, other.progress.state, 1e-9)
+        assert ranks.most(3) == [3]  # the host's, over gloo, beside

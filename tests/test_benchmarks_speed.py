@@ -1,0 +1,206 @@
+"""The benchmarks of speed: that they compare like with like, and say what they found. Their real functions, tiny."""
+
+import copy
+import json
+import math
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support import needs_gpu
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import bare
+import clock
+import growth
+import noise
+import speed
+from rows import figure, meta, mnist, pacs
+from rows.run import SMALL, Run, Size, algorithm, command, engine_options
+
+from pogm.algorithms.pogm import POGM
+from pogm.core.errors import UsageError
+from pogm.engine.engine import Engine
+from pogm.engine.session import Session
+from pogm.engine.train import Schedule
+
+CPU = torch.device("cpu")
+SHAPES = {"mlp": (2, 8, 8), "mnist_cnn": (2, 8, 8), "resnet18": (3, 32, 32)}
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch):
+    """Benchmarks tell torch's compiler where to keep things; that is over after a test."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+
+
+def run(size: Size) -> Run:
+    return Run("cpu", size, {}, ["fp32"], cache=Path("unused"))
+
+
+def by_hand(session: Session, network: str, method: str) -> tuple[torch.nn.Module, bare.Method]:
+    """A bare network with the session's weights, and a bare method for it."""
+    task = session.tasks[0]
+    made = bare.network(network, task.dataset.input_shape, task.dataset.num_classes)
+    made = made.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        for theirs, ours in zip(made.parameters(), session.progress.state.params.values(), strict=True):
+            theirs.copy_(ours)
+    lr = task.training.lr
+    return made, bare.Erm(made, lr) if method == "ERM" else bare.Pogm(made, task.num_domains, lr)
+
+
+@pytest.mark.parametrize("network", SHAPES)
+@pytest.mark.parametrize("method", ["ERM", "POGM"])
+def test_the_loop_by_hand_computes_what_ours_does(network, method):
+    session = Session(
+        [noise.task(algorithm(method, inner_steps=2), shape=SHAPES[network], network=network, batch_size=4)], Engine()
+    )
+    made, theirs = by_hand(session, network, method)
+    start = copy.deepcopy(made.state_dict())
+    for _ in range(2):
+        batches = session.setting.batches(session.progress.state, session.rows.train)
+        theirs.step([(batch.x, batch.y) for batch in batches])
+        session.step()
+    ours = session.progress.state.params.values()
+    moved = sum((a - start[name]).norm() for name, a in made.named_parameters())
+    apart = sum((a - b).norm() for a, b in zip(made.parameters(), ours, strict=True))
+    assert apart < 0.01 * moved  # Adam's first steps are signs, which rounding turns where a gradient is nearly zero
+
+
+def test_what_draws_by_hand_gives_every_image_its_own_label():
+    data = bare.Data(2, 50, (1, 2, 2), 10, CPU)
+    x, y = data.draw(64)
+    assert x.shape == (2, 64, 1, 2, 2)
+    assert y.shape == (2, 64)
+    for domain in range(2):
+        known = {tuple(image.flatten().tolist()): label for image, label in zip(*_of(data, domain), strict=True)}
+        for image, label in zip((255 * x[domain]).round().byte(), y[domain].tolist(), strict=True):
+            assert known[tuple(image.flatten().tolist())] == label
+
+
+def _of(data: bare.Data, domain: int) -> tuple[torch.Tensor, list[int]]:
+    return data.images[domain], data.labels[domain].tolist()
+
+
+def test_an_evaluation_by_hand_counts_every_image_once():
+    data = bare.Data(3, 20, (1, 4, 4), 1, CPU)  # one class: all are right
+    network = bare.network("mlp", (1, 4, 4), 1)
+    assert bare.evaluation(network, data, 7, None)() == 60
+
+
+def test_the_meta_update_alone_moves_the_weights_as_the_whole_round_does():
+    task = noise.task(POGM(), network="mlp", shape=(1, 4, 4), batch_size=4)
+    whole, alone = Session([task], Engine()), meta.meta_update(task, Engine())
+    whole.step()
+    alone.step()
+    for name, weight in whole.progress.state.params.items():
+        torch.testing.assert_close(alone.progress.state.params[name], weight)
+
+
+def test_a_trial_is_the_sum_of_its_parts_and_fewer_steps_are_extrapolated():
+    task = noise.task(POGM(), network="mlp", shape=(1, 4, 4), batch_size=4)
+    whole = mnist.trial_seconds([task], Engine(), Schedule(21, 10), protocol=21)
+    assert whole["evaluations"] == 3
+    assert whole["seconds"] > whole["first_calls"] + 20 * whole["step"]
+    less = mnist.trial_seconds([task], Engine(), Schedule(11, 10), protocol=1001)
+    assert less["evaluations"] == 2
+    assert less["seconds"] > 1000 * less["step"] + 100 * less["evaluation"]
+
+
+def test_memory_is_the_most_that_tensors_took_at_once():
+    with clock.Memory(CPU) as memory:
+        for _ in range(3):
+            first = torch.zeros(10**6)
+            del first
+        second = torch.zeros(10**6)
+    assert 4e6 <= memory.peak < 4.1e6
+    assert len(second) == 10**6
+
+
+def test_a_process_that_dies_is_an_error_and_not_a_hang():
+    with pytest.raises(Exception, match="terminated abruptly"):
+        clock.apart(os._exit, 1)
+
+
+def test_what_fails_says_why_and_the_rest_goes_on(monkeypatch):
+    def rows(run):
+        yield "broken", lambda: figure.Figure("", measured=1 / 0)
+        yield "whole", lambda: figure.Figure("", "ms", 2.0, target=3.0)
+
+    monkeypatch.setitem(speed.ROWS, "cpu", rows)
+    broken, whole = speed.measured(run(Size()), ["cpu"], lambda figure: None)
+    assert broken.failed == "ZeroDivisionError: division by zero"
+    assert broken.reached is None
+    assert whole.reached
+    assert figure.cells(whole)[1:] == ("2 ms", "–", "–", "≤ 3 ms", "yes")
+
+
+def test_what_is_asked_of_a_gpu_is_not_held_against_a_cpu_or_tiny_sizes():
+    assert run(Size()).comparable("cpu")
+    assert not run(Size()).comparable("mnist")
+    assert not run(SMALL).comparable("cpu")
+
+
+def test_an_unknown_option_of_the_engine_is_refused():
+    assert engine_options(["domains=vmap", "capture=false"]) == {"domains": "vmap", "capture": False}
+    with pytest.raises(UsageError, match="found 'wings=2'"):
+        engine_options(["wings=2"])
+
+
+def test_a_command_says_nothing_of_where_files_are():
+    assert command("speed.py", ["--out", "/home/me/x.json"]) == "python benchmarks/speed.py --out x.json"
+
+
+def test_both_benchmarks_run_and_make_one_page(tmp_path, capsys):
+    fast, grown, page = tmp_path / "speed.json", tmp_path / "growth.json", tmp_path / "page.md"
+    speed.main(["--small", "--rows", "cpu", "--out", str(fast)])
+    growth.main(["--small", "--sweeps", "weights", "images", "--out", str(grown)])
+    said = capsys.readouterr().out
+    assert "meta-update ~ P^" in said
+    figures = json.loads(fast.read_text())["figures"]
+    assert [figure["failed"] for figure in figures] == ["", ""]
+    speed.main(["--page", str(page), str(fast), str(grown)])
+    text = page.read_text()
+    assert str(tmp_path) not in text
+    assert text.count("| CPU, POGM, mlp, 2 × 16 images of 2×28×28 |") == 1
+    assert "![an evaluation against images N](images/growth_images.svg)" in text
+    growth.main(["--plot", str(tmp_path), str(grown)])
+    assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["growth_images.svg", "growth_weights.svg"]
+
+
+def test_pacs_is_measured_with_its_augmentation():
+    size = replace(SMALL, network="small_cnn", photographs_batch=1, inner_steps=1)
+    found = pacs.pacs_measured("POGM", Engine(), size, "fp32", "unused")
+    assert found["ms"] > 0
+    assert 0 < found["images_gb"] < found["gb"]
+    assert pacs.photographs(POGM(), size, "fp32").transform.augment
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+def test_an_exponent_is_found_whatever_the_unit(power):
+    points = [{"x": x, "seconds": 7e-3 * x**power} for x in (2.0, 4.0, 8.0, 16.0)]
+    assert growth.exponent(points) == pytest.approx(power, abs=1e-12)
+    assert math.isnan(growth.exponent(points[:1]))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("method", ["ERM", "POGM"])
+def test_a_captured_step_by_hand_goes_on_where_it_was(method):
+    device = torch.device("cuda")
+    network = bare.network("mnist_cnn", (2, 28, 28), 2).to(device)
+    made = bare.Erm(network) if method == "ERM" else bare.Pogm(network, 2)
+    step = clock.captured(bare.loop(made, bare.Data(2, 100, (2, 28, 28), 2, device), 8), device)
+    seen = []
+    for _ in range(3):
+        step()
+        seen.append(bare.flat(network.parameters()).detach())
+    assert all(weights.isfinite().all() for weights in seen)
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
