@@ -1,5 +1,6 @@
 """One model in many processes: the same run as in one, stopped, killed and resumed like it."""
 
+import os
 import subprocess
 import sys
 import time
@@ -46,12 +47,17 @@ def three(tmp_path_factory) -> Path:
     return folder
 
 
-def test_torchrun_starts_them(tmp_path):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pogm")
-    words = (*torchrun, *WORDS, "--algorithm", "ERM", "--out", tmp_path / "two")
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+def test_torchrun_starts_them_and_starts_them_again(tmp_path):
+    """Both are killed after 25 rounds; the second time there are ten left."""
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "pogm")
+    words = (sys.executable, "-m", *torchrun, *WORDS, "--algorithm", "ERM", "--out", tmp_path / "two")
+    surroundings = os.environ | {"POGM_FAULT": "kill@step:25"}
+    done = subprocess.run(
+        [*map(str, words)], capture_output=True, text=True, timeout=120, env=surroundings, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("step 30/30") == 1  # said by one of them
+    said = [line.split()[1] for line in done.stdout.splitlines()]
+    assert said == ["0/30", "10/30", "20/30", "30/30"]  # by one of them
     assert pogm(*WORDS, "--algorithm", "ERM", "--out", tmp_path / "one").code == 0
     assert_alike(tmp_path / "two", tmp_path / "one")
 

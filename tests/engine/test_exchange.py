@@ -249,3 +249,4 @@ def test_a_recorded_round_over_nccl_is_the_round_alone(monkeypatch):
         assert ranks.sent == 0
         assert_close(alone.progress.state, other.progress.state, 1e-9)
         assert ranks.most(3) == [3]  # the host's, over gloo, beside
+        other.close()

@@ -59,7 +59,8 @@ def _carried_out(
     waiting: Sequence[Trial], root: Path, settings: Settings, workers: int | None, stopped: Stop
 ) -> Iterator[Outcome]:
     on_gpu = settings.engine.place().type == "cuda"
-    jobs = batches(waiting, root) if on_gpu else [[trial] for trial in waiting]
+    share = on_gpu and settings.engine.trajectories in ("auto", "device")
+    jobs = batches(waiting, root) if share else [[trial] for trial in waiting]
     jobs.reverse()  # the first is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[_Worker] = []

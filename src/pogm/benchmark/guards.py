@@ -55,7 +55,7 @@ def memory_explained(trial: Trial) -> Iterator[None]:
             f"Expected {trial.label} on {trial.dataset.title} to fit into memory; found it full ({_peak()}) with "
             f"batches of {trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
             f"{str(error).splitlines()[0]} Start a new run with a smaller batch (--set batch_size=...) or network "
-            "(--set network=...), with --precision bf16, or on a larger device."
+            "(--set network=...), with --precision bf16, with --trajectories host for POGM, or on a larger device."
         ) from error
 
 

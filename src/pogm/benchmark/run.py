@@ -85,6 +85,7 @@ def run(
                 ranks if isinstance(ranks, Ranks) else None,
             )
         with ExitStack() as held:
+            held.callback(session.close)
             ranks.first(lambda: _take(folder, trial, settings, session, held))
             with memory_explained(trial), Tracking(settings.trackers if ranks.leads else (), folder) as tracking:
                 _train(trial, folder, settings, session, ranks, stopped, tracking, on_evaluation)

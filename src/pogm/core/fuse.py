@@ -61,7 +61,8 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         if not compiled:
             compiled.append(_compiled(function))
         try:
-            return compiled[0](*args, **options)
+            with warnings.catch_warnings(action="ignore"):  # the compiler's, of its own code
+                return compiled[0](*args, **options)
         except _compiler_errors() as error:
             failed.append(error)
             reason = str(error).strip().splitlines()[0]

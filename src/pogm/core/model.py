@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
-from pogm.core.fuse import fused
+from pogm.core.fuse import fused, inside_transform
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0
@@ -140,7 +140,9 @@ def _passed(
 
 def _channels_last(x: Tensor) -> Tensor:
     """Images as a GPU's matrix units want them; a convolution hands the order on to the next."""
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
+    images = isinstance(x, Tensor) and x.ndim == 4 and x.is_cuda  # a part may take numbers too
+    mapped = inside_transform() and not torch.compiler.is_compiling()  # vmap knows no such order
+    return x.contiguous(memory_format=torch.channels_last) if images and not mapped else x
 
 
 def over_samples(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -13,11 +13,7 @@ from pogm.core.state import Purpose, State
 from pogm.engine.data import SPLITS, Rows
 from pogm.engine.ranks import Group
 from pogm.engine.steps import Setting
-from pogm.engine.store import Resident
-from pogm.engine.streams import side_by_side
-from pogm.modifiers.base import Predictor
 
-LANES = 2  # passes at a time, on a GPU
 PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass: on a CPU, what malloc takes from its heap and not from the system
 
 
@@ -60,32 +56,17 @@ def _means(
     everyone = None if setting.predicts_by else setting.everyone  # the processes to share passes with
     mine = range(len(parts)) if everyone is None else range(everyone.place, len(parts), len(everyone.members))
     measured: list[Tensor] = []
-
-    def of_pass(number: int, images: Tensor, predict: Predictor) -> Tensor:
+    passes = setting.table.images.passes([parts[n] for n in mine]) if mine else ()
+    for number, images in zip(mine, passes, strict=True):
+        if starts[number] in firsts or not measured:  # of a domain and split
+            predict = setting.predictor(model)
         own = keys[starts[number] : starts[number + 1]]
         before = setting.table.sizes[parts[number]]
         x = setting.transform.for_evaluation(images, before, own, setting.dtype, trained[number])
-        return measure(predict(x), setting.table.labels[parts[number]])
-
-    if _in_lanes(setting, trials):
-        predict, store = setting.predictor(model), setting.table.images
-        pieces = [lambda n=number: of_pass(n, store.take(parts[n], 0), predict) for number in mine]
-        measured = side_by_side(pieces, LANES)
-    else:
-        passes = setting.table.images.passes([parts[n] for n in mine]) if mine else ()
-        for number, images in zip(mine, passes, strict=True):
-            if starts[number] in firsts or not measured:  # of a domain and split
-                predict = setting.predictor(model)
-            measured.append(of_pass(number, images, predict))
+        measured.append(measure(predict(x), setting.table.labels[parts[number]]))
     everyones = torch.cat(measured) if everyone is None else _everyones(everyone, measured, parts)
     values = torch.split(everyones[: sum(segments)].double(), segments)
     return torch.stack([value.mean() for value in values])
-
-
-def _in_lanes(setting: Setting, trials: int) -> bool:
-    """Whether passes overlap, one's arithmetic with another's traffic: on a GPU, where none waits for another."""
-    resident = isinstance(setting.table.images, Resident)
-    return setting.table.labels.is_cuda and resident and trials == 1 and not setting.predicts_by
 
 
 def _everyones(everyone: Group, measured: list[Tensor], parts: Sequence[Tensor]) -> Tensor:
@@ -105,8 +86,7 @@ def _sizes(setting: Setting, count: int, segments: list[int], trials: int) -> li
     if setting.predicts_by:
         return [len(part) for size in segments for part in torch.split(torch.empty(size), setting.predicts_by)]
     pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
-    share = trials * (LANES if _in_lanes(setting, trials) else 1)
-    most = max(PIXELS[setting.table.labels.device.type] // (pixels * share), 1)
+    most = max(PIXELS[setting.table.labels.device.type] // (pixels * trials), 1)
     passes = math.ceil(count / most)
     return [math.ceil(count / passes)] * passes
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pogm.core.errors import PogmError, UsageError
@@ -255,6 +255,8 @@ def joined(launch: Launch, device: torch.device) -> Iterator[Ranks]:
     rank, world, limit = launch.rank, launch.world, timedelta(seconds=launch.timeout)
     try:
         store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"attempt {attempt}", store)  # torchrun's has the addresses of those it started before
         store.set(f"ready/{rank}", "")
         store.wait([f"ready/{other}" for other in range(world)], PREPARING)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)

@@ -139,6 +139,13 @@ class Session:
                 self.progress = self.advance(self.progress, probing)
                 self.stream.follow(self.progress.state)
 
+    def close(self) -> None:
+        """Forget recorded graphs: a communicator waits for those that speak over it before it ends."""
+        if isinstance(self.advance, Captured):
+            for graph in self.advance.graphs.values():
+                graph.reset()
+            self.advance.graphs.clear()
+
     def whole(self) -> Progress:
         """All that changes, for a checkpoint; of many processes, the first has it, with the parts of the others."""
         return self.progress if self.division is None else self.division.whole(self.progress)

@@ -21,17 +21,16 @@ def _stream(device: int, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def side_by_side(pieces: Sequence[Callable[[], Result]], lanes: int | None = None) -> list[Result]:
-    """Every piece's result; all at a time, or so many. They begin after what was asked of the GPU before, and what
-    comes next waits for all: so a stream's memory is only used again in an order that its users were in.
+def side_by_side(pieces: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Every piece's result. They begin after what was asked of the GPU before, and what comes next waits for all of
+    them: so memory of a stream is not used again before all who read it are done.
     """
     here = torch.cuda.current_stream()
-    streams = [_stream(torch.cuda.current_device(), number) for number in range(lanes or len(pieces))]
-    for stream in streams:
-        stream.wait_stream(here)
+    streams = [_stream(torch.cuda.current_device(), number) for number in range(len(pieces))]
     results = []
-    for number, piece in enumerate(pieces):
-        with torch.cuda.stream(streams[number % len(streams)]):
+    for stream, piece in zip(streams, pieces, strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
             results.append(piece())
     for stream in streams:
         here.wait_stream(stream)

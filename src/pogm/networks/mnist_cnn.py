@@ -5,6 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 from pogm.networks.featurizer import Featurizer, Stages
+from pogm.networks.few_channels import FEW, FewChannels
 
 WIDTH = 64
 
@@ -23,8 +24,9 @@ def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    kind = FewChannels if inputs <= FEW else nn.Conv2d
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride, padding=1),
+        kind(inputs, outputs, 3, stride, padding=1),
         nn.ReLU(),
         nn.GroupNorm(8, outputs),
     )
