@@ -95,7 +95,7 @@ def _command(words: list[str], variables: dict[str, str], said: Path) -> None:
 class Team:
     """Processes that have joined, and do together what they are told: the same function with other arguments."""
 
-    def __init__(self, world: int, timeout: float = 20.0):
+    def __init__(self, world: int, timeout: float = 60.0):
         self.port = free_port()
         self.pipes, self.processes = [], []
         for rank in range(world):

@@ -15,7 +15,7 @@ from pogm.benchmark.execution import EXECUTORS
 from pogm.benchmark.executors import cores
 from pogm.benchmark.progress import silence
 from pogm.benchmark.published import SOURCES
-from pogm.core.errors import DataError, PogmError, StoppedError, UsageError
+from pogm.core.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
 from pogm.driving import check_alone
 from pogm.engine.engine import CHOICES
 from pogm.engine.grid import SPREADS
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = options.command(options)
         return code or 0
     except PogmError as error:
-        if not (follows and isinstance(error, UsageError | StoppedError)):  # else the first process says so
+        if not (follows and isinstance(error, UsageError | StoppedError | DivergedError)):  # which the first says
             print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

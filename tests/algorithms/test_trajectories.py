@@ -16,6 +16,7 @@ from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.dropout import Dropout
 from pogm.core.model import Network
+from pogm.core.packed import vector
 
 neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, Weighted)])
 
@@ -176,3 +177,15 @@ def test_a_domain_is_named_where_only_a_part_that_is_not_matched_is_not_finite(b
     assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
     assert_close(after.params, before.params, 0.0)
     assert after.optimizer["domains"]["count"].tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("method", [POGM, Reptile])
+def test_a_step_that_could_leave_the_finite_numbers_is_not_taken(method):
+    """Known beforehand, from the lengths of the trajectories: the new weights need not be looked at."""
+    for rate, taken in ((1e200, True), (1e300, False)):
+        algorithm = method(meta_lr=rate)
+        state, problem = toy(algorithm)
+        after, metrics = algorithm.step(state, batches(), problem)
+        assert trees.all_finite(after.params)
+        assert metrics["skipped"].item() == (not taken)
+        assert torch.equal(vector(after.params), vector(state.params)) != taken

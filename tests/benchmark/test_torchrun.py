@@ -12,7 +12,7 @@ from processes import pogm, records, start_together, together, weights
 from safetensors.torch import load as load_tensors
 
 WORDS = ("run", "--dataset", "RotatedDigits", "--test-domain", "75", "--precision", "fp64", "--device", "cpu")
-WORDS += ("--steps", "31", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--timeout-seconds", "20")
+WORDS += ("--steps", "31", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--timeout-seconds", "60")
 POGM = (*WORDS, "--algorithm", "POGM", "--set", "inner_steps=2")
 
 
@@ -72,8 +72,15 @@ def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
     assert_alike(tmp_path / "four", alone)
 
 
-def test_modifiers_of_minibatches_and_of_weights_go_along(tmp_path):
-    words = (*WORDS, "--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment")
+MODIFIED = {
+    "minibatches and weights": ("--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment"),
+    "passes": ("--algorithm", "POGM", "--with", "MixStyle", "--set", "network=small_cnn", "--set", "dropout=0.2"),
+}
+
+
+@pytest.mark.parametrize("what", MODIFIED)
+def test_modifiers_go_along(tmp_path, what):
+    words = (*WORDS, *MODIFIED[what])
     assert [f.code for f in together(2, *words, "--out", tmp_path / "two")] == [0, 0]
     assert pogm(*words, "--out", tmp_path / "one").code == 0
     assert_alike(tmp_path / "two", tmp_path / "one")
@@ -84,9 +91,9 @@ def test_a_process_that_is_killed_ends_all_and_the_next_start_goes_on(tmp_path, 
     began = time.monotonic()
     finished = together(3, *POGM, "--out", folder, faults={1: "kill@step:13"})
     assert [f.code for f in finished] == [1, -9, 1]
-    assert time.monotonic() - began < 20 + 15
+    assert time.monotonic() - began < 60
     for rank in (0, 2):
-        assert f"rank {rank}: Expected all 3 processes to answer within 20 s; found that rank 1 does not" in (
+        assert f"rank {rank}: Expected all 3 processes to answer within 60 s; found that rank 1 does not" in (
             finished[rank].err
         )
         assert "Traceback" not in finished[rank].err
@@ -97,13 +104,13 @@ def test_a_process_that_is_killed_ends_all_and_the_next_start_goes_on(tmp_path, 
 
 
 def test_a_process_that_hangs_ends_all_within_the_time_out(tmp_path):
-    words = (*POGM, "--timeout-seconds", "3", "--out", tmp_path / "run")
+    words = (*POGM, "--timeout-seconds", "6", "--out", tmp_path / "run")
     started = start_together(2, *words, faults={1: "stop@step:5"})
     first = started[0].wait()
     started[1].process.kill()
     started[1].wait()
     assert first.code == 1
-    assert "to answer within 3 s; found that rank 1 does not" in first.err
+    assert "to answer within 6 s; found that rank 1 does not" in first.err
 
 
 def test_a_signal_to_one_stops_all_with_one_checkpoint(tmp_path):

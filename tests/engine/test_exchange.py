@@ -19,12 +19,14 @@ from pogm.core.batch import Batch
 from pogm.core.packed import packed
 from pogm.core.problem import Problem
 from pogm.core.state import State
+from pogm.engine import evaluate
 from pogm.engine.capture import Captured
 from pogm.engine.exchange import Exchange, Shared
 from pogm.engine.grid import Grid
 from pogm.engine.ranks import Launch, Ranks, joined
 from pogm.engine.session import Engine, Session
 from pogm.engine.steps import single
+from pogm.modifiers.swad import SWAD
 
 ROUNDS = 4
 P = INPUTS * WIDTH + WIDTH + WIDTH * C + C  # 59: no multiple of any number of processes
@@ -133,10 +135,11 @@ def test_live_batch_norm_keeps_the_mean_of_all_domains(teams):
     assert_alike(teams, plain, 5, None, True, most=1)
 
 
-def test_erm_takes_the_mean_over_all_samples(teams):
-    seen, optimizer = rounds(ERM(), 3)
+@pytest.mark.parametrize("algorithm", [ERM(), POGM(erm_direction="pooled")], ids=["ERM", "POGM with a pooled copy"])
+def test_what_sees_every_domain_takes_the_mean_over_all_samples(teams, algorithm):
+    seen, optimizer = rounds(algorithm, 3)
     for world in (2, 3, 4):
-        for theirs, state, _ in teams[world].do(rounds_of, Grid(1, world), ERM(), 3):
+        for theirs, state, _ in teams[world].do(rounds_of, Grid(1, world), algorithm, 3):
             assert_close((theirs, state), (seen, optimizer), 1e-12)
 
 
@@ -226,6 +229,25 @@ def test_rows_of_all_domains_come_in_order_and_in_their_type(teams):
 def there_and_back(ranks: Ranks, grid: Grid, tree: Any) -> Any:
     meeting = Exchange(ranks, grid, 5)
     return meeting.everyones(meeting.own(tree))
+
+
+@pytest.mark.parametrize("images", [100, 500, 1000, 5000])
+def test_processes_that_share_an_evaluation_see_what_one_does(teams, images):
+    """In many passes, in fewer than processes, and in one."""
+    seen = evaluated(None, images)
+    for world in (2, 3):
+        assert teams[world].do(evaluated, images) == [seen] * world
+
+
+def evaluated(ranks: Ranks | None, images: int) -> Any:
+    """The accuracies and the validation loss of first weights, so many images of 8 × 8 at a time."""
+    before = evaluate.PIXELS["cpu"]
+    evaluate.PIXELS["cpu"] = 64 * images
+    try:
+        session = Session([trial(POGM(), modifiers=(SWAD(),)).task(None)], Engine(), ranks)
+        return session.accuracies(), session.observe(0)
+    finally:
+        evaluate.PIXELS["cpu"] = before
 
 
 @pytest.mark.gpu

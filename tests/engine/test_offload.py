@@ -323,7 +323,7 @@ class TestOnAGPU:
             way, meeting = (away, away.meeting) if place == "host" else (in_a_loop, None)
             peaks[place] = _peak(params, K, way, meeting) / (4 * weights)  # in vectors of weights
         assert peaks["device"] - peaks["host"] > 0.8 * K * 5
-        assert peaks["host"] < 16
+        assert peaks["host"] < 20
 
     def test_bf16_is_captured_and_agrees_with_the_cpu(self):
         task = trial(POGM(inner_steps=2), precision="fp64").task(None)

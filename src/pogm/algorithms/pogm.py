@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pogm.algorithms.trajectories import STILL, Aim, Trajectories, divided, finite
+from pogm.algorithms.trajectories import STILL, Aim, Trajectories, divided, finite, reach
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
@@ -111,9 +111,9 @@ class POGM(Trajectories):
         h = problem.meeting.gathered(trajectories)
         grams = problem.meeting.gramians(h, matched + others)  # h_i · h_j: [blocks, K, K]
         decided = self._decided_at_once if grams.shape[-1] <= EXACT else self._decided
-        weights, sound, enough, still, metrics = decided(grams, len(matched))  # c_i: [blocks, K]
+        weights, far, sound, enough, still, metrics = decided(grams, len(matched))  # c_i: [blocks, K]
         direction = problem.meeting.combined(h, matched + others, weights, sound)  # d = Σ c_i h_i
-        aim = Aim(direction, sound[: problem.num_domains], enough, still, metrics)
+        aim = Aim(direction, far, sound[: problem.num_domains], enough, still, metrics)
         after, report = self.moved(state, problem, copies, aim)  # θ + α d
         if pooled is not None:
             kept = trees.masked(sound[-1] & (self.inner_state == "persist"), pooled.optimizers)
@@ -133,9 +133,9 @@ class POGM(Trajectories):
             )
         return parts(matched, self.granularity), others
 
-    def _decided(self, grams: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
-        """The weights of every block's trajectories, [blocks, K]; which are finite, and whether these are enough;
-        whether there is no way to go; and what is reported. So many blocks are matched.
+    def _decided(self, grams: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Metrics]:
+        """The weights of every block's trajectories, [blocks, K], and how far they reach; which are finite, and whether
+        these are enough; whether there is no way to go; and what is reported. So many blocks are matched.
         """
         sound = finite(grams)
         G = torch.where(sound & sound[:, None], grams[:count], 0.0)
@@ -145,7 +145,7 @@ class POGM(Trajectories):
         typical = G.sum(0).diagonal().mean().sqrt()
         still = metrics["centre_norm"] <= STILL * typical  # h_0 = 0
         everywhere = weights if len(grams) == count else torch.cat([weights, self._unmatched(weights, sound)[None]])
-        return everywhere, sound, enough, still, metrics
+        return everywhere, reach(grams, everywhere, sound), sound, enough, still, metrics
 
     _decided_at_once = fused(_decided)
 

@@ -37,6 +37,7 @@ class Aim(NamedTuple):
     """The direction of a round, and whether to trust it."""
 
     direction: Params  # d
+    reach: Tensor  # what |d| is at most
     sound: Tensor  # [K]: which domains' trajectories are finite
     enough: Tensor  # whether these are enough to move
     still: Tensor  # whether d is nothing but rounding error
@@ -111,7 +112,7 @@ class Trajectories(Algorithm):
 
     def moved(self, state: State, problem: Problem, copies: Copies, aim: Aim) -> tuple[State, Metrics]:
         """The state after the round, θ + α d; where that cannot be trusted, θ, and the round is counted as skipped."""
-        params, accepted = _moved(vector(state.params), vector(aim.direction), self.meta_lr, aim.enough)
+        params, accepted = _moved(vector(state.params), vector(aim.direction), self.meta_lr, aim.reach, aim.enough)
         buffers, losses = problem.meeting.everyones((copies.buffers, copies.losses))
         before = trees.repeat(problem.live_buffers(state), problem.num_domains)
         kept = problem.meeting.own(aim.sound if self.inner_state == "persist" else torch.zeros_like(aim.sound))
@@ -155,7 +156,8 @@ class Weighted(Trajectories):
             "angle": angles(G, weights),
         }
         still = metrics["norm"] <= STILL * G.diagonal().mean().sqrt()
-        return self.moved(state, problem, copies, Aim(direction, sound, sound.all(), still, metrics))
+        aim = Aim(direction, reach(grams, everywhere, sound), sound, sound.all(), still, metrics)
+        return self.moved(state, problem, copies, aim)
 
 
 def divided(names: Iterable[str], prefixes: str | tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -170,12 +172,21 @@ def finite(grams: Tensor) -> Tensor:
     return grams.diagonal(dim1=-2, dim2=-1).isfinite().all(0)
 
 
+def reach(grams: Tensor, weights: Tensor, sound: Tensor) -> Tensor:
+    """What |d| is at most, Σ_i |c_i| |h_i|, over all blocks."""
+    lengths = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    return torch.where(sound, weights.abs() * lengths, 0).sum()
+
+
 @fused
-def _moved(weights: Tensor, direction: Tensor, rate: Scalar, enough: Tensor) -> tuple[Tensor, Tensor]:
-    """θ + α d and whether it can be trusted; θ itself if not."""
-    rate = rate.to(weights.dtype) if isinstance(rate, Tensor) else rate
-    moved = weights + rate * direction
-    accepted = enough & moved.isfinite().all()
+def _moved(weights: Tensor, direction: Tensor, rate: Scalar, reach: Tensor, enough: Tensor) -> tuple[Tensor, Tensor]:
+    """θ + α d and whether it can be trusted; θ itself if not.
+
+    A step shorter than the distance between the largest numbers cannot leave the finite ones; one need not look.
+    """
+    kind = torch.finfo(weights.dtype)
+    accepted = enough & (rate * reach <= kind.max * kind.eps / 8)
+    moved = weights + (rate.to(weights.dtype) if isinstance(rate, Tensor) else rate) * direction
     return moved if known_true(accepted) else torch.where(accepted, moved, weights), accepted
 
 

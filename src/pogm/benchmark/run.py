@@ -182,6 +182,7 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
         "threads": settings.threads,
+        "processes": settings.launch.world if settings.launch else 1,
         "data": str(settings.data.resolve()) if settings.data else None,
         "weights": str(settings.weights) if settings.weights else None,
         "captured": session.captured,

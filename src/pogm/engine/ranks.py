@@ -68,7 +68,7 @@ class Alone:
         return asked
 
 
-@dataclass
+@dataclass(eq=False)
 class Ranks:
     """All processes of a run, as one of them sees it."""
 
@@ -77,7 +77,7 @@ class Ranks:
     timeout: float
     store: Store
     spread: str = "auto"
-    sent: int = 0  # bytes, to others, by the collectives of training
+    sent: int = 0  # bytes, to others, by the groups below
     lost: bool = False
     groups: dict[tuple[int, ...], "Group"] = field(default_factory=dict)
 
