@@ -16,7 +16,7 @@ def cpu(run: Run) -> Iterator[Measurement]:
     """Our step over that of a loop written by hand."""
     for network in run.size.cases:
         for method in ("ERM", "POGM"):
-            shape, size = ((3, 64, 64), 2) if network == "resnet50" else ((2, 28, 28), 16)
+            shape, size = ((3, 224, 224), 2) if network == "resnet50" else ((2, 28, 28), 16)
             name = f"CPU, {method}, {network}, 2 × {size} images of {'×'.join(map(str, shape))}"
             yield name, partial(cpu_ratio, run, network, method, shape, size)
 
