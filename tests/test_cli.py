@@ -9,9 +9,10 @@ import pytest
 from processes import SHORT, pogm
 
 from pogm.algorithms import all_algorithms
-from pogm.cli import main, parser
+from pogm.cli import main
 from pogm.core.hyper import fields
 from pogm.datasets import all_datasets
+from pogm.grammar import parser
 
 RUN = ("run", "--dataset", "RotatedDigits", "--algorithm", "POGM", *SHORT, "--steps", "21")
 

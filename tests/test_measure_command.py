@@ -10,8 +10,9 @@ import torch
 from pogm.benchmark.records import read_runs
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.sweep import Sweep, save_sweep
-from pogm.cli import main, parser
+from pogm.cli import main
 from pogm.datasets import dataset_class
+from pogm.grammar import parser
 from pogm.measure_command import plan
 from pogm.probes import Probe
 

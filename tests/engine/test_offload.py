@@ -9,7 +9,6 @@ from support import assert_close, batches, needs_gpu, toy, trial
 
 from pogm import ERM, POGM, Reptile, pareto
 from pogm.algorithms.trajectories import Copies
-from pogm.cli import parser
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
@@ -20,6 +19,7 @@ from pogm.engine.domains import in_a_loop, rows_like
 from pogm.engine.engine import Engine
 from pogm.engine.offload import Offloaded, bytes_kept
 from pogm.engine.session import Session
+from pogm.grammar import parser
 from pogm.probes import Probe
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from pogm.core.files import canonical_json, digest
 from pogm.core.hyper import changed
 from pogm.datasets import dataset_class
 from pogm.datasets.base import Domain, DomainDataset, Training
-from pogm.engine.session import PRECISIONS
+from pogm.engine.preparing import PRECISIONS
 from pogm.engine.task import Task
 from pogm.engine.train import Schedule
 from pogm.modifiers import Modifier, modifier_class

@@ -11,7 +11,7 @@ from torch import Tensor
 from pogm.core import random
 from pogm.core.state import Purpose, State
 from pogm.engine.data import SPLITS, Rows
-from pogm.engine.ranks import Group
+from pogm.engine.group import Group
 from pogm.engine.steps import Setting
 
 PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass: on a CPU, what malloc takes from its heap and not from the system

@@ -18,7 +18,8 @@ from pogm.core.problem import Objective
 from pogm.core.state import Loss
 from pogm.core.trees import Params, Tree
 from pogm.engine.grid import Grid
-from pogm.engine.ranks import Group, Ranks
+from pogm.engine.group import Group
+from pogm.engine.ranks import Ranks
 
 Gradient = Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
 

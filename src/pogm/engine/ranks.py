@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pogm.core.errors import PogmError, UsageError
+from pogm.engine.group import Group
 
 Result = TypeVar("Result")
 
@@ -79,7 +80,7 @@ class Ranks:
     spread: str = "auto"
     sent: int = 0  # bytes, to others, by the groups below
     lost: bool = False
-    groups: dict[tuple[int, ...], "Group"] = field(default_factory=dict)
+    groups: dict[tuple[int, ...], Group] = field(default_factory=dict)
 
     @property
     def leads(self) -> bool:
@@ -87,11 +88,11 @@ class Ranks:
         return self.rank == 0
 
     @cached_property
-    def everyone(self) -> "Group":
+    def everyone(self) -> Group:
         """All of them."""
         return Group(self, tuple(range(self.world)), None)
 
-    def among(self, parts: Sequence[Sequence[int]]) -> "Group":
+    def among(self, parts: Sequence[Sequence[int]]) -> Group:
         """The part of all processes that this one is in. All have to ask, with the same parts."""
         for members in map(tuple, parts):
             if members not in self.groups:
@@ -161,66 +162,28 @@ class Ranks:
     def _silent(self) -> list[int]:
         """Who has not noticed, a moment later, that something failed."""
         try:
-            self.store.set(f"lost/{self.rank}", "")
-            end = time.monotonic() + GRACE
-            while len(silent := [r for r in range(self.world) if not self.store.check([f"lost/{r}"])]) > 1:
-                if time.monotonic() > end:
-                    break
-                time.sleep(GRACE / 40)
+            silent = self._without("lost", range(self.world), enough=1)
+            answering = [rank for rank in range(self.world) if rank not in silent]
+            self._without("known", answering if self.leads else [], enough=0)  # it keeps the store for the others
             return silent
         except RuntimeError:  # whoever kept the store is gone
             return []
+
+    def _without(self, word: str, ranks: Iterable[int], enough: int) -> list[int]:
+        """Say a word, and tell who of some has not said it a moment later, or when no more than so many have not."""
+        self.store.set(f"{word}/{self.rank}", "")
+        end = time.monotonic() + GRACE
+        while len(silent := [r for r in ranks if not self.store.check([f"{word}/{r}"])]) > enough:
+            if time.monotonic() > end:
+                break
+            time.sleep(GRACE / 40)
+        return silent
 
 
 def _reason(error: RuntimeError) -> str:
     """The first sentence of what torch says, without the place in its source."""
     line = str(error).splitlines()[0]
     return re.sub(r"^\[\S*\] ", "", line).partition(". ")[0].rstrip(".")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Some of the processes, in order of their ranks: a tensor of each goes to all of them."""
-
-    ranks: Ranks
-    members: tuple[int, ...]
-    handle: Any  # torch's; None for all processes
-
-    @property
-    def place(self) -> int:
-        """This process's among them."""
-        return self.members.index(self.ranks.rank)
-
-    def gathered(self, mine: Tensor) -> Tensor:
-        """Everyone's tensor, all of one shape: [members, ...]."""
-        mine = mine.contiguous()
-        result = mine.new_empty(len(self.members) * mine.numel())
-        with self.ranks.answered():
-            dist.all_gather_into_tensor(result, mine.flatten(), group=self.handle)
-        self._count(mine.nbytes * (len(self.members) - 1))
-        return result.view(len(self.members), *mine.shape)
-
-    def mean(self, mine: Tensor) -> Tensor:
-        """The mean of everyone's tensor."""
-        total = mine.clone()
-        with self.ranks.answered():
-            dist.all_reduce(total, group=self.handle)
-        self._count(2 * mine.nbytes * (len(self.members) - 1) // len(self.members))
-        return total / len(self.members)
-
-    def exchanged(self, parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        """A tensor for each member, against one from each, of these shapes."""
-        sizes = [torch.Size(shape).numel() for shape in shapes]
-        result = parts[0].new_empty(sum(sizes))
-        going = torch.cat([part.flatten() for part in parts])
-        with self.ranks.answered():
-            dist.all_to_all_single(result, going, sizes, [part.numel() for part in parts], group=self.handle)
-        self._count(going.nbytes - parts[self.place].nbytes)
-        return [piece.view(shape) for piece, shape in zip(torch.split(result, sizes), shapes, strict=True)]
-
-    def _count(self, sent: int) -> None:
-        """Of a ring, which is what both libraries have for tensors of this size."""
-        self.ranks.sent += sent
 
 
 class Agreement:

@@ -16,13 +16,14 @@ from pogm.core.problem import Problem, live_buffers
 from pogm.core.trees import Params, Tree
 from pogm.datasets.base import Domain
 from pogm.engine.capture import Captured
-from pogm.engine.data import Rows, Table, facts, joined, rows_of
+from pogm.engine.data import Rows, Table, facts, joined
 from pogm.engine.division import Division
 from pogm.engine.domains import by_vmap, gradient, in_a_loop
 from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluate import accuracies, validation_loss
 from pogm.engine.memory import keep_freed_memory
 from pogm.engine.offload import offloaded, place_of
+from pogm.engine.preparing import check_alike, laid_out, set_precision
 from pogm.engine.ranks import Ranks
 from pogm.engine.steps import Progress, Rates, Setting, Step, apart, batched, floats_of, single, with_floats
 from pogm.engine.store import Resident, fits
@@ -33,7 +34,6 @@ from pogm.modifiers.base import Modifier
 from pogm.probes import buffer
 from pogm.probes.probe import Rounds
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 WAYS = {"loop": in_a_loop, "streams": in_streams, "vmap": by_vmap}  # over domains
 
 
@@ -45,8 +45,8 @@ class Session:
         self.device = engine.place()
         self.fuses = engine.compiles()
         self.together = len(tasks) > 1
-        _check_alike(tasks)
-        dtype = _set_precision(tasks[0].precision, self.device)
+        check_alike(tasks)
+        dtype = set_precision(tasks[0].precision, self.device)
         if self.device.type == "cpu":
             keep_freed_memory()
         else:
@@ -55,7 +55,7 @@ class Session:
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
         self.network = networks[0].train().requires_grad_(False)
         self.mapped = self.together and engine.maps_trials(self.network)
-        domains, rows, self.segments = _laid_out(tasks, self.device)
+        domains, rows, self.segments = laid_out(tasks, self.device)
         table, self.stream = self._table(domains, rows, engine)
         settings = [self._setting(task, engine, table, dtype) for task in tasks]
         alone = not self.together and ranks is None and not tasks[0].probe.every
@@ -240,49 +240,6 @@ class Session:
         params = self.progress.state.params
         finite = vmap(trees.all_finite)(params) if self.together else trees.all_finite(params)[None]
         return [not fine for fine in finite.tolist()]
-
-
-def _check_alike(tasks: Sequence[Task]) -> None:
-    """What is not a float may shape the computation, so it must be the same for all."""
-    first = tasks[0].shape()
-    for task in tasks:
-        other = task.shape()
-        differing = [name for name in first.keys() | other.keys() if first.get(name) != other.get(name)]
-        if differing:
-            raise UsageError(
-                "Expected trials that train as one to differ in floats, seeds and held-out domains alone; found "
-                f"different values of {', '.join(sorted(differing))}. Train them apart."
-            )
-
-
-def _set_precision(precision: str, device: torch.device) -> torch.dtype:
-    """Prepare the device for a precision; the type of the weights."""
-    if precision == "tf32" and device.type != "cuda":
-        raise UsageError(
-            "Expected a GPU for precision tf32, which is a mode of its matrix units; found a CPU. Pass fp32."
-        )
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
-        torch.backends.cudnn.deterministic = True
-    return torch.float64 if precision == "fp64" else torch.float32
-
-
-def _laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain], list[Rows], list[int]]:
-    """The domains of all tasks (those with the same data share them), and each task's rows in a table of them."""
-    loaded: list[list[Domain]] = []
-    rows, segments = [], list[int]()
-    for task in tasks:
-        domains = task.load()
-        if not any(domains is other for other in loaded):
-            loaded.append(domains)
-        before = loaded[: next(place for place, other in enumerate(loaded) if other is domains)]
-        offset = sum(len(domain.labels) for other in before for domain in other)
-        task.dataset.check(domains, task.test_domains)
-        balanced = task.training.class_balanced
-        names = task.dataset.domains
-        mine, segments = rows_of(domains, task.test_domains, task.trial_seed, device, offset, balanced, names)
-        rows.append(mine)
-    return [domain for domains in loaded for domain in domains], rows, segments
 
 
 def _params(network: Network) -> Params:

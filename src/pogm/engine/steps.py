@@ -21,7 +21,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Tree
 from pogm.engine.data import HELD_OUT, Pool, Rows, Table, draw
-from pogm.engine.ranks import Group
+from pogm.engine.group import Group
 from pogm.engine.streams import side_by_side
 from pogm.modifiers.base import Modifier, Predictor
 from pogm.probes import Probe
