@@ -31,7 +31,7 @@ from rows.figure import Figure, MeasurementError, cells, floors_table, reason, t
 from rows.meta import meta
 from rows.mnist import mnist
 from rows.pacs import pacs
-from rows.run import SMALL, Measurement, Run, Size, command, engine_options, machine, use_cache
+from rows.run import SMALL, Measurement, Run, Size, command, engine_options, machine, using_cache
 
 ROWS: dict[str, Callable[[Run], Iterator[Measurement]]] = {"mnist": mnist, "pacs": pacs, "meta": meta, "cpu": cpu}
 
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="a folder with MNIST")
     parser.add_argument("--steps", type=int, help="of a ColoredMNIST trial; fewer than 5,001 are extrapolated")
     parser.add_argument("--together-steps", type=int, help="of trials at once (1,001); the same")
-    parser.add_argument("--limit", type=float, default=360.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds after which nothing new is begun")
     parser.add_argument("--small", action="store_true", help="tiny sizes: to see that it runs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path, help="write the page out of files of results, and measure nothing")
@@ -108,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="pogm-speed-", ignore_cleanup_errors=True) as cache:
         engine = engine_options(options.engine)
         run = Run(options.device, size, engine, precisions, Path(cache), options.data, options.limit)
-        use_cache(str(run.cache / "own"))
-        rows = options.rows or (["cpu"] if on_cpu else ["meta", "mnist", "pacs"])
-        report(run, rows, command("speed.py", arguments), options.out)
+        rows = options.rows or (["cpu"] if on_cpu else ["pacs", "meta", "mnist"])
+        with using_cache(str(run.cache / "own")):
+            report(run, rows, command("speed.py", arguments), options.out)
 
 
 def report(run: Run, rows: Sequence[str], how: str, out: Path | None) -> None:

@@ -176,7 +176,7 @@ def test_both_benchmarks_run_and_make_one_page(tmp_path, capsys):
 
 def test_pacs_is_measured_with_its_augmentation():
     size = replace(SMALL, network="small_cnn", photographs_batch=1, inner_steps=1)
-    found = pacs.pacs_measured("POGM", Engine(), size, "fp32", "unused")
+    found = pacs.pacs_measured("POGM", Engine(), size, "fp32")
     assert found["ms"] > 0
     assert 0 < found["images_gb"] < found["gb"]
     assert pacs.photographs(POGM(), size, "fp32").transform.augment

@@ -3,7 +3,8 @@
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,18 @@ def algorithm(method: str, inner_steps: int = 1) -> Algorithm:
     return POGM(inner_steps=inner_steps) if method == "POGM" else algorithm_class(method)()
 
 
-def use_cache(folder: str) -> None:
-    """Let torch's compiler keep here what it makes; that of its kernels follows."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    os.environ.pop("TRITON_CACHE_DIR", None)
+@contextmanager
+def using_cache(folder: str) -> Iterator[None]:
+    """Let torch's compiler, and that of its kernels, keep here what they make: in this process and those it starts."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ[names[0]] = folder
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def command(script: str, arguments: Sequence[str]) -> str:
