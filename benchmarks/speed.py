@@ -68,12 +68,12 @@ measured once, on an H200 with torch 2.11. In brackets: the middle half of the r
 - **Images stay on the device**, and minibatches are drawn and augmented there; nothing is fetched between evaluations.
 - **A round is one CUDA graph**: the host replays it, and does nothing else.
 - **Marked functions are compiled** (`core/fuse.py`): the network's passes, the optimizer, drawing and augmenting, inner
-  products, the solver and the move. All else runs as it is written. `--compile auto` compiles on a GPU for runs of 1,000
-  minibatches or more; what was compiled is kept in `TORCHINDUCTOR_CACHE_DIR`. Where the compiler fails on a function, a
-  warning says so and the function runs as it is. Numbers change by rounding, and a run says in its provenance whether it
-  was compiled.
+  products, the solver and the move. All else runs as it is written. `--compile auto` compiles on a GPU for runs of
+  1,000 minibatches or more; what was compiled is kept in `TORCHINDUCTOR_CACHE_DIR`. Where the compiler fails on a
+  function, a warning says so and the function runs as it is. Numbers change by rounding, and a run says in its
+  provenance whether it was compiled.
 - **Weights are views of one tensor** (`core/packed.py`): what is done to all of them is one operation, not 161.
-- **Independent work goes side by side** on streams: domains of a round where images are small, and like trials of a sweep.
+- **Independent work goes side by side** on streams: domains of a round where images are small, like trials of a sweep.
   Networks of linear layers are mapped by `vmap` instead; with convolutions that takes longer than one after the other.
 - **`--precision bf16`** for networks and weights in float32; `tf32` and `fp32` are there too, and are part of a trial.
 - On a CPU, Adam goes over weights in parts that stay in the cache, and freed memory is kept for the next step.

@@ -1,6 +1,7 @@
 """Marked functions: plain by default, compiled where that is wanted, and never worse than slower."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -74,13 +75,13 @@ def test_wanting_it_ends_where_it_was_asked_for_even_after_an_error():
     def asked():
         with fusing(True):
             with fusing(False):
-                assert not fuse._active
-            assert fuse._active
+                assert not fuse._active.get()
+            assert fuse._active.get()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         asked()
-    assert not fuse._active
+    assert not fuse._active.get()
 
 
 def test_what_cannot_be_compiled_says_so_once_and_runs_as_it_is():
@@ -103,3 +104,11 @@ def test_an_error_of_the_function_itself_is_not_hidden():
 
     with pytest.raises(ValueError, match="something else"):
         wrong(X)
+
+
+def test_a_thread_beside_the_step_computes_plainly():
+    """What gathers the next images on the host must not wait for a compiler."""
+    function, runs = counted()
+    with fusing(True), ThreadPoolExecutor(1) as helper:
+        helper.submit(function, X, 2.0).result()
+    assert runs == [False]

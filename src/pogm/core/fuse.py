@@ -8,6 +8,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 RECOMPILATIONS = 64  # of one function in one process: a worker meets many networks, shapes and modes
-_active = False
+_active = ContextVar("fusing", default=False)  # a thread that prepares data on the host has a context of its own
 
 
 class FuseWarning(UserWarning):
@@ -28,12 +29,11 @@ class FuseWarning(UserWarning):
 @contextmanager
 def fusing(wanted: bool) -> Iterator[None]:
     """Let marked functions be compiled, or not, for a while."""
-    global _active
-    before, _active = _active, wanted
+    before = _active.set(wanted)
     try:
         yield
     finally:
-        _active = before
+        _active.reset(before)
 
 
 def inside_transform() -> bool:
@@ -56,7 +56,7 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        if not _active or failed or inside_transform():
+        if not _active.get() or failed or inside_transform():
             return function(*args, **options)
         if not compiled:
             compiled.append(_compiled(function))
