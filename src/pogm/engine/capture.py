@@ -76,12 +76,17 @@ class Captured:
 def _copy(mine: Tree, theirs: Tree) -> None:
     """Copy numbers into this object's own tensors, but for those that are there already."""
     pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # those of one type are copied at once
+    own = {_memory(leaf) for leaf in trees.storages(mine)}
 
     def collected(a: Tensor, b: Tensor) -> Tensor:
-        if a.data_ptr() != b.data_ptr():
-            pairs.setdefault(a.dtype, []).append((a, b))
+        if a.data_ptr() != b.data_ptr():  # and what lies in another of our own might be overwritten first
+            pairs.setdefault(a.dtype, []).append((a, b.clone() if _memory(b) in own else b))
         return a
 
     trees.map_numbers(collected, mine, theirs)
     for alike in pairs.values():
         torch._foreach_copy_([a for a, _ in alike], [b for _, b in alike])
+
+
+def _memory(leaf: Tensor) -> int:
+    return leaf.untyped_storage().data_ptr()
