@@ -13,11 +13,10 @@ from pogm.benchmark.trial import Trial
 from pogm.core import trees
 from pogm.core.errors import InUseError
 from pogm.core.files import locked, remove_temporary, write_whole
+from pogm.engine.engine import SMALL
 from pogm.engine.session import Session
 from pogm.engine.train import final, train
 from pogm.trackers.tracking import Tracking
-
-SMALL = 64 * 64  # pixels of an image
 
 
 def groups_of(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
