@@ -28,7 +28,7 @@ from pogm.engine.session import Engine, Session
 from pogm.engine.steps import single
 from pogm.modifiers.swad import SWAD
 
-ROUNDS = 4
+ROUNDS, SIZE = 4, 12
 P = INPUTS * WIDTH + WIDTH + WIDTH * C + C  # 59: no multiple of any number of processes
 
 
@@ -50,7 +50,7 @@ def rounds(algorithm: Algorithm, domains: int, poisoned: int | None = None, batc
 def followed(algorithm: Algorithm, state: State, problem: Problem, part: Any, poisoned: int | None) -> Any:
     seen = []
     for number in range(ROUNDS):
-        made = batches(algorithm.minibatches, domains=problem.num_domains, size=12, seed=number)
+        made = batches(algorithm.minibatches, domains=problem.num_domains, size=SIZE, seed=number)
         if poisoned is not None and number == 1:
             made = [poison(batch, poisoned) for batch in made]
         with torch.no_grad():
@@ -75,12 +75,17 @@ def rounds_of(
 ) -> Any:
     """The same in one of many processes; and the domains of its optimizers."""
     first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
-    part: Any = Batch._make
+    mine, samples = slice(None), slice(None)
     if grid.domains > 1:
-        problem = replace(problem, meeting=Exchange(ranks, grid, domains))
+        meeting = Exchange(ranks, grid, domains)
+        problem, mine = replace(problem, meeting=meeting), meeting.mine
     if grid.samples > 1:
         shared = Shared(ranks, grid)
-        problem, part = replace(problem, gradient=shared.averaged(problem.gradient)), shared.part
+        problem, samples = replace(problem, gradient=shared.averaged(problem.gradient)), shared.samples(SIZE)
+
+    def part(batch: Batch) -> Batch:
+        return Batch(batch.x[mine, samples], batch.y[mine, samples])
+
     state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
     seen, optimizer = followed(algorithm, state, problem, part, poisoned)
     return seen, optimizer, problem.meeting.own(torch.arange(domains))
@@ -153,7 +158,8 @@ def test_processes_that_share_samples_have_each_of_them_once(teams):
 
 
 def part_of(ranks: Ranks, grid: Grid, batch: Batch) -> Batch:
-    return Shared(ranks, grid).part(batch)
+    samples = Shared(ranks, grid).samples(SIZE)
+    return Batch(batch.x[:, samples], batch.y[:, samples])
 
 
 def test_a_process_sends_about_two_numbers_for_each_weight(teams):
@@ -264,7 +270,7 @@ def test_a_recorded_round_over_nccl_is_the_round_alone(monkeypatch):
         meeting, shared = Exchange(ranks, Grid(1, 1), task.num_domains), Shared(ranks, Grid(1, 1))
         averaged = shared.averaged(other.setting.problem.gradient)
         problem = replace(other.setting.problem, meeting=meeting, gradient=averaged)
-        other.advance = Captured(single(replace(other.setting, problem=problem, samples=shared.part), other.rows))
+        other.advance = Captured(single(replace(other.setting, problem=problem), other.rows))
         for _ in range(5):
             alone.step()
             other.step()

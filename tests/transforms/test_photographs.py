@@ -224,3 +224,10 @@ def test_in_an_evaluation_test_domains_are_plain_and_training_domains_augmented_
     assert torch.equal(on.for_evaluation(images, sizes, key, torch.float32, False), plain)
     for off in (Photographs((3, 16, 16), augment=False), Photographs((3, 16, 16), augment_evaluation=False)):
         assert torch.equal(off.for_evaluation(images, sizes, key, torch.float32, trained), plain)
+
+
+def test_a_part_of_a_minibatch_is_what_it_is_in_the_whole():
+    images, sizes, key = draw(3, 4, 3, 20, 24), same((20, 24), 3, 4), random.key(5)
+    whole = SMALL.augmented(images, sizes, key, torch.float64)
+    for part in ((slice(1, 3), slice(None)), (slice(None), slice(2, 4)), (slice(0, 1), slice(1, 3))):
+        assert_close(SMALL.augmented(images[part], sizes, key, torch.float64, part), whole[part], atol=0, rtol=0)

@@ -85,11 +85,10 @@ class Trajectories(Algorithm):
     def copies(self, state: State, batches: list[Batch], problem: Problem) -> Copies:
         """Every domain's copy after E minibatches: [K, ...], or those of the domains that are trained here."""
         every = (
-            batches,
             trees.repeat(problem.live_buffers(state), problem.num_domains),
             random.split(self.random_key(state), problem.num_domains),
         )
-        batches, live, keys = problem.meeting.own(every)
+        live, keys = problem.meeting.own(every)
         train_copy = partial(self.train_copy, state, problem)
         trained: Copies = problem.each_domain(train_copy, batches, state.optimizer["domains"], live, keys)
         return trained

@@ -12,7 +12,7 @@ from pogm.core.fuse import fused
 from pogm.datasets.base import Domain
 from pogm.datasets.splits import split
 from pogm.engine.store import Store
-from pogm.transforms.base import Transform
+from pogm.transforms.base import Part, Transform
 
 SPLITS = ("in", "out")
 TRANSFORM, STRATA, HELD_OUT = -2, -3, -4  # streams beside the numbers 0, 1, 2, ... of a minibatch's key
@@ -131,12 +131,19 @@ def chosen(pool: Pool, key: Tensor, batch_size: int) -> Tensor:
 
 
 def draw(
-    table: Table, pool: Pool, key: Tensor, batch_size: int, transform: Transform, dtype: torch.dtype, turn: int = 0
+    table: Table,
+    pool: Pool,
+    key: Tensor,
+    batch_size: int,
+    transform: Transform,
+    dtype: torch.dtype,
+    turn: int = 0,
+    part: Part | None = None,
 ) -> Batch:
-    """The minibatch of a key: B rows of each domain, with replacement; number ``turn`` of its round."""
+    """The minibatch of a key, or a part of it: B rows of each domain, with replacement; ``turn`` is its number."""
     these, sizes, labels = _chosen(table.sizes, table.labels, pool, key, batch_size)
-    images = table.images.take(these, turn)
-    return Batch(_transformed(transform, images, sizes, key, dtype), labels)
+    images = table.images.take(these, turn, part)
+    return Batch(_transformed(transform, images, sizes, key, dtype, part), labels if part is None else labels[part])
 
 
 @fused
@@ -147,5 +154,7 @@ def _chosen(sizes: Tensor, labels: Tensor, pool: Pool, key: Tensor, batch_size: 
 
 
 @fused
-def _transformed(transform: Transform, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-    return transform.for_training(images, sizes, random.fold(key, TRANSFORM), dtype)
+def _transformed(
+    transform: Transform, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None
+) -> Tensor:
+    return transform.for_training(images, sizes, random.fold(key, TRANSFORM), dtype, part)

@@ -14,6 +14,7 @@ from pogm.engine.grid import grid_of
 from pogm.engine.ranks import Ranks
 from pogm.engine.steps import Progress, Setting
 from pogm.engine.task import Task
+from pogm.transforms.base import Part
 
 ROWS = "state/optimizer/domains/"  # what has a row for each domain, and is kept where that is trained
 
@@ -41,8 +42,12 @@ class Division:
                 )
             averaged = self.shared.averaged(problem.gradient)
             problem = replace(problem, gradient=averaged, each_domain=in_a_loop)  # in the same order everywhere
-        samples = None if self.shared is None else self.shared.part
-        return replace(setting, problem=problem, samples=samples, everyone=self.ranks.everyone)
+        return replace(setting, problem=problem, part=self._part(setting.batch_size), everyone=self.ranks.everyone)
+
+    def _part(self, batch_size: int) -> Part:
+        """The domains and samples of every minibatch that are this process's."""
+        domains = slice(None) if self.exchange is None else self.exchange.mine
+        return domains, slice(None) if self.shared is None else self.shared.samples(batch_size)
 
     def whole(self, progress: Progress) -> Progress:
         """The progress with every domain's rows, on the first process's host. Others get what they have."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pogm.core import trees
-from pogm.core.batch import Batch
 from pogm.core.meeting import Blocks, Segments, combined, gramians, segments, within
 from pogm.core.packed import Layout, Packed, packed, renamed, vector
 from pogm.core.problem import Objective
@@ -127,11 +126,10 @@ class Shared:
             [[g * grid.samples + s for s in range(grid.samples)] for g in range(grid.domains)]
         )
 
-    def part(self, batch: Batch) -> Batch:
-        """This process's samples of every domain's."""
-        size = batch.y.shape[1] // self.count
-        part: Batch = trees.map_leaves(lambda leaf: leaf[:, self.number * size :][:, :size], batch)
-        return part
+    def samples(self, batch_size: int) -> slice:
+        """This process's samples of so many of every domain."""
+        size = batch_size // self.count
+        return slice(self.number * size, (self.number + 1) * size)
 
     def averaged(self, gradient: Gradient) -> Gradient:
         """The gradient over all samples, which is the mean of the parts': a risk is a mean over samples."""

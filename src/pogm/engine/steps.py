@@ -26,7 +26,7 @@ from pogm.engine.streams import side_by_side
 from pogm.modifiers.base import Modifier, Predictor
 from pogm.probes import Probe
 from pogm.probes.round import Round
-from pogm.transforms.base import Transform
+from pogm.transforms.base import Part, Transform
 
 
 class Progress(NamedTuple):
@@ -59,7 +59,7 @@ class Setting:
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
     room: int = 0  # for measurements, in rounds
     dtype: torch.dtype = torch.float32
-    samples: Callable[[Batch], Batch] | None = None  # of a minibatch, those of this process, if many share it
+    part: Part | None = None  # of a minibatch, what this process trains on, if many share it
     everyone: Group | None = None  # the processes that share an evaluation
 
     def start(self, params: Tree, buffers: Tree, seed: int, held_out: int) -> Progress:
@@ -111,10 +111,12 @@ class Setting:
             key, change = state.random_key(Purpose.DATA, number), state.random_key(Purpose.MODIFIER, number)
             if held_out:
                 key, change, turn = random.fold(key, HELD_OUT), random.fold(change, HELD_OUT), count + turn
-            batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn)
+            alone = not any(modifier.changes_batches for modifier in self.modifiers)
+            part = self.part if alone else None  # what is mixed must all be there
+            batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part)
             for place, modifier in enumerate(self.modifiers):
                 batch = modifier.batch(batch, random.fold(change, place), self.problem.num_classes)
-            made.append(batch if self.samples is None else self.samples(batch))
+            made.append(batch if self.part is part else Batch(batch.x[self.part], batch.y[self.part]))
         return made
 
 

@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pogm.transforms.base import Part
+
 
 class Store(Protocol):
     """All images of a run, [N, channels, height, width] uint8."""
@@ -14,8 +16,8 @@ class Store(Protocol):
     def shape(self) -> torch.Size:
         """Of all of them."""
 
-    def take(self, rows: Tensor, turn: int) -> Tensor:
-        """The images of a minibatch's rows, number ``turn`` of its round."""
+    def take(self, rows: Tensor, turn: int, part: Part | None = None) -> Tensor:
+        """The images of a minibatch's rows, or of a part of them; it is number ``turn`` of its round."""
 
     def passes(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
         """The images of one set of rows after the other, for an evaluation."""
@@ -32,9 +34,9 @@ class Resident:
         """Of all of them."""
         return self.images.shape
 
-    def take(self, rows: Tensor, turn: int) -> Tensor:
+    def take(self, rows: Tensor, turn: int, part: Part | None = None) -> Tensor:
         """Any rows, at any time."""
-        return self.images[rows]
+        return self.images[rows if part is None else rows[part]]
 
     def passes(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
         """Part by part."""

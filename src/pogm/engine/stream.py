@@ -12,6 +12,7 @@ from torch import Tensor
 from pogm.core import random, trees
 from pogm.core.state import Purpose, State
 from pogm.engine.data import HELD_OUT, Rows, chosen
+from pogm.transforms.base import Part
 
 
 class Streamed:
@@ -43,10 +44,10 @@ class Streamed:
         """Of all of them, wherever they are."""
         return self.images.shape
 
-    def take(self, rows: Tensor, turn: int) -> Tensor:
+    def take(self, rows: Tensor, turn: int, part: Part | None = None) -> Tensor:
         """The window's images, which are those rows'; turns go on with those of the held-out domains."""
         images: Tensor = self.views[turn // self.turns][turn % self.turns]
-        return images
+        return images if part is None else images[part]
 
     def prepare(self, state: State) -> None:
         """Fill the window for the next round of a state."""

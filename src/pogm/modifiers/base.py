@@ -35,6 +35,11 @@ class Modifier:
         """Every minibatch, before the algorithm sees it."""
         return batch
 
+    @property
+    def changes_batches(self) -> bool:
+        """Whether it overrides that."""
+        return type(self).batch is not Modifier.batch
+
     def penalty(self, model: Model, batch: Batch) -> Tensor | float:
         """What joins the risk of every domain: [K], or 0."""
         return 0.0

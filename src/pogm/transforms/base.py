@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+Part = tuple[slice, slice]  # domains and samples of a minibatch
+
 
 @dataclass(frozen=True)
 class Transform:
@@ -19,13 +21,20 @@ class Transform:
         """What evaluation sees."""
         raise NotImplementedError
 
-    def augmented(self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-        """What training sees. ``sizes`` [..., 2] are the heights and widths before all images were made one size."""
+    def augmented(
+        self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
+    ) -> Tensor:
+        """What training sees. ``sizes`` [..., 2] are the heights and widths before all images were made one size.
+
+        With ``part``, the images are that part of those whose sizes are given, and come out as they would among all.
+        """
         return self.plain(images, dtype)
 
-    def for_training(self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-        """A minibatch."""
-        return self.augmented(images, sizes, key, dtype)
+    def for_training(
+        self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
+    ) -> Tensor:
+        """A minibatch, or a part of one."""
+        return self.augmented(images, sizes, key, dtype, part)
 
     def for_evaluation(
         self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool

@@ -10,7 +10,7 @@ from torch.func import vmap
 
 from pogm.core import random
 from pogm.core.errors import UsageError
-from pogm.transforms.base import Transform
+from pogm.transforms.base import Part, Transform
 from pogm.transforms.color import greyscale, in_order, jitter
 from pogm.transforms.crop import crop_boxes
 from pogm.transforms.resize import resize, resized_crop
@@ -42,9 +42,11 @@ class Photographs(Transform):
                 "Give a shape such as (3, 224, 224)."
             )
 
-    def for_training(self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
+    def for_training(
+        self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
+    ) -> Tensor:
         """Augmented, unless that is off."""
-        return self.augmented(images, sizes, key, dtype) if self.augment else self.plain(images, dtype)
+        return self.augmented(images, sizes, key, dtype, part) if self.augment else self.plain(images, dtype)
 
     def for_evaluation(
         self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool
@@ -61,7 +63,9 @@ class Photographs(Transform):
         """Whole images, resized and normalised."""
         return _normalised(resize(images.to(_wide(dtype)), self.shape[-1]) / 255, dtype)
 
-    def augmented(self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
+    def augmented(
+        self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
+    ) -> Tensor:
         """A random part of each image, perhaps flipped, in random colours or perhaps none, normalised.
 
         ``key`` is one for all images, or [N], one for each: then an image does not depend on what it comes with.
@@ -69,6 +73,8 @@ class Photographs(Transform):
         leading, stored = images.shape[:-3], images.shape[-3:]
         draw = partial(_drawn, height=stored[-2], width=stored[-1])
         changes = vmap(draw)(key, sizes) if key.ndim else draw(key, sizes)
+        if part is not None:
+            changes = _Changes(*(change[part] for change in changes))
         count = leading.numel()
         flat = (images.reshape(count, *stored), *(part.flatten(0, len(leading) - 1) for part in changes))
         size = HANDFUL if images.device.type == "cpu" else count
