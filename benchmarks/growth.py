@@ -56,7 +56,7 @@ class Size:
 CPU = Size(
     weights=(10**5, 10**6, 10**7),
     trials=(1, 2, 4, 8, 16),
-    images=(250, 500, 1000, 2000),
+    images=(1000, 2000, 4000, 8000),  # the last two take more than one pass
     batch=8,
     repeats=3,
     lasting=0.05,

@@ -65,8 +65,9 @@ measured once, on an H200 with torch 2.11. In brackets: the middle half of the r
 
 ## What makes it fast
 
-- **Images stay on the device**, and minibatches are drawn and augmented there; nothing is fetched between evaluations.
-- **A round is one CUDA graph**: the host replays it, and does nothing else.
+- **Images stay on the device** if they fit, and minibatches are drawn and augmented there; nothing is fetched between
+  evaluations.
+- **A round is one CUDA graph**, which the host replays (not with `--trajectories host`).
 - **Marked functions are compiled** (`core/fuse.py`): the network's passes, the optimizer, drawing and augmenting, inner
   products, the solver and the move. All else runs as it is written. `--compile auto` compiles on a GPU for runs of
   1,000 minibatches or more; what was compiled is kept in `TORCHINDUCTOR_CACHE_DIR`. Where the compiler fails on a
@@ -76,7 +77,9 @@ measured once, on an H200 with torch 2.11. In brackets: the middle half of the r
 - **Independent work goes side by side** on streams: domains of a round where images are small, like trials of a sweep.
   Networks of linear layers are mapped by `vmap` instead; with convolutions that takes longer than one after the other.
 - **`--precision bf16`** for networks and weights in float32; `tf32` and `fp32` are there too, and are part of a trial.
-- On a CPU, Adam goes over weights in parts that stay in the cache, and freed memory is kept for the next step.
+- On a CPU, Adam goes over weights in parts that stay in the cache, large tensors lie on large pages
+  (`THP_MEM_ALLOC_ENABLE=1`, unless it is set), and the process keeps memory that is freed for the next step, so that it
+  stays at its peak: POGM with a ResNet-50 on four images of 64×64 took 0.99 s a step instead of 2.3 s (one run each).
 """
 
 

@@ -184,3 +184,21 @@ def test_a_run_that_nobody_watches_any_more_goes_on(tmp_path):
         process.stdout.close()
     assert process.returncode == 0
     assert (tmp_path / "run" / "done").exists()
+
+
+def test_a_run_in_bf16_goes_on_in_bf16(tmp_path):
+    """It rounds, unlike the other places for trajectories; and the run says so."""
+    words = ("run", "--dataset", "RotatedDigits", "--algorithm", "POGM", "--test-domain", "0", "--steps", "11")
+    folder = tmp_path / "run"
+    stopped = pogm(*words, "--trajectories", "bf16", "--device", "cpu", "--out", folder, fault="term@step:5")
+    assert stopped.code == 75
+    assert pogm("resume", folder, "--device", "cpu").code == 0
+    saved = json.loads((folder / "trial.json").read_text())["provenance"]
+    assert saved["trajectories"] == "bf16"
+
+
+def test_a_sweep_is_not_spread(tmp_path):
+    (tmp_path / "sweep.json").write_text("{}")
+    end = pogm("resume", tmp_path, "--spread", "domains")
+    assert end.code == 2
+    assert "--spread for one run" in end.err

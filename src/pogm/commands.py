@@ -14,7 +14,7 @@ from pogm.benchmark.domainbed import export_domainbed
 from pogm.benchmark.estimate import estimates
 from pogm.benchmark.execution import executor
 from pogm.benchmark.executors import Outcome, run_all
-from pogm.benchmark.folder import load_trial, place_of
+from pogm.benchmark.folder import fact_of, load_trial, place_of
 from pogm.benchmark.options import dataset_of, trial_of
 from pogm.benchmark.plan import save_plan
 from pogm.benchmark.progress import EvaluationLines
@@ -139,9 +139,13 @@ def resume(options: argparse.Namespace) -> int:
     """Go on with a run, or a sweep, that was stopped or killed."""
     options.data = options.data or place_of("data", options.folder)
     options.weights = options.weights or place_of("weights", options.folder)
+    if options.trajectories == "auto" and fact_of("trajectories", options.folder) == "bf16":
+        options.trajectories = "bf16"  # which rounds: the run goes on as it began
     if (options.folder / "sweep.json").exists():
         check_alone("a sweep")
         check_counts(options, "workers")
+        if options.spread:
+            raise UsageError(f"Expected --spread for one run; found the sweep {options.folder}. Leave it out.")
         sweep, settings = load_sweep(options.folder), settings_of(options)
         prepare(sweep.plan(), settings)
         return _carry_out(sweep, options.folder, settings, options)

@@ -18,6 +18,8 @@ from pogm.images.cache import ON_BAD_IMAGE
 from pogm.report.serve import PORT
 from pogm.trackers import all_trackers
 
+ABOUT = "Domain generalization: POGM and the methods it is compared with, in DomainBed's protocol."
+
 EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
@@ -90,7 +92,7 @@ EXPORT_EPILOG = "example:\n  pogm export runs --layout domainbed --out runs-for-
 def parser() -> argparse.ArgumentParser:
     """The grammar of the command line."""
     plain = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser("pogm", description=__doc__, epilog=EPILOG, formatter_class=plain)
+    top = argparse.ArgumentParser("pogm", description=ABOUT, epilog=EPILOG, formatter_class=plain)
     top.add_argument("--version", action="version", version=f"pogm {__version__}")
     choices = top.add_subparsers(required=True, metavar="command")
 
@@ -282,7 +284,7 @@ def _add_settings(sub: Any) -> None:
         "--compile",
         choices=CHOICES["compile"],
         default="auto",
-        help="fuse operations with torch's compiler, half a minute once (default: on a GPU, for runs that are long)",
+        help="fuse operations with torch's compiler, a minute once for each shape (default: on a GPU, for long runs)",
     )
     sub.add_argument(
         "--trajectories",

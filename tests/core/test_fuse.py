@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch._dynamo
 from torch.func import vmap
 
 from pogm.core import fuse
@@ -112,3 +113,17 @@ def test_a_thread_beside_the_step_computes_plainly():
     with fusing(True), ThreadPoolExecutor(1) as helper:
         helper.submit(function, X, 2.0).result()
     assert runs == [False]
+
+
+def test_too_many_kinds_of_arguments_end_the_compiling_and_not_the_run(monkeypatch):
+    """A worker of a sweep meets hundreds of batch sizes."""
+    if not any(map(shutil.which, ("g++", "c++", "clang++"))):
+        pytest.skip("torch needs a C++ compiler to compile for a CPU")
+    monkeypatch.setattr(fuse, "RECOMPILATIONS", 1)
+    function, _ = counted()
+    with torch._dynamo.config.patch(recompile_limit=1), fusing(True):
+        function(X[:3], 2.0)
+        with pytest.warns(FuseWarning):
+            result = function(X[:4], 2.0)
+        torch.testing.assert_close(result, (X[:4] * 2).sin().sum())
+        function(X[:5], 2.0)

@@ -50,3 +50,12 @@ def test_a_fresh_state_is_all_zeros():
     params = {"a": torch.ones(3)}
     for optimizer in (Adam(0.1), SGD(0.1)):
         assert all((leaf == 0).all() for leaf in optimizer.init(params).values())
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Adam(0.1), Adam(0.1, 0.01)])
+def test_a_gradient_is_matched_by_name_and_not_by_place(optimizer):
+    params = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    slope = {"b": torch.ones(2), "a": torch.zeros(2)}
+    moved, _ = optimizer.update(params, slope, optimizer.init(params))
+    assert moved["a"].tolist() == [0.0, 0.0]
+    assert (moved["b"] < 0).all()

@@ -47,7 +47,7 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
 def _measured(trial: Trial, settings: Settings) -> tuple[float, float, float]:
     """Seconds per minibatch and per evaluation, and the memory in use."""
     settings.enter()
-    engine = replace(settings.engine, compile="off")  # what is compiled is faster: an upper bound, and at once
+    engine = replace(settings.engine, compile="off")  # what is compiled is faster, after a minute or so
     session = Session([trial.task(settings.data)], engine)
     for probing in (True, False):  # the first steps compile, capture and allocate
         session.step(probing)

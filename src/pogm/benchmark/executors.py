@@ -59,8 +59,7 @@ def _carried_out(
     waiting: Sequence[Trial], root: Path, settings: Settings, workers: int | None, stopped: Stop
 ) -> Iterator[Outcome]:
     on_gpu = settings.engine.place().type == "cuda"
-    share = on_gpu and settings.engine.trajectories in ("auto", "device")
-    jobs = batches(waiting, root) if share else [[trial] for trial in waiting]
+    jobs = batches(waiting, root) if on_gpu and may_share(settings) else [[trial] for trial in waiting]
     jobs.reverse()  # the first is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[_Worker] = []
@@ -94,6 +93,11 @@ def _carried_out(
             worker.process.terminate()  # one that is in a run leaves a checkpoint
         for worker in crew:
             worker.close()
+
+
+def may_share(settings: Settings) -> bool:
+    """Whether like trials may train as one batch: trajectories elsewhere have no room for it."""
+    return settings.engine.trajectories in ("auto", "device")
 
 
 def batches(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:

@@ -63,11 +63,16 @@ def load_trial(folder: Path) -> Trial:
     return trial
 
 
-def place_of(what: str, folder: Path) -> Path | None:
-    """Where a run, or the first run of a sweep, found its data or weights, if they are still there."""
+def fact_of(what: str, folder: Path) -> Any:
+    """What a run, or the first run of a sweep, says of how it was made; None if nothing."""
     runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
     saved = next((read_json(run) for run in runs if run.exists()), None)
-    place = saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
+    return saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
+
+
+def place_of(what: str, folder: Path) -> Path | None:
+    """Where a run, or the first run of a sweep, found its data or weights, if they are still there."""
+    place = fact_of(what, folder)
     return Path(place) if isinstance(place, str) and Path(place).exists() else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pogm.benchmark.executors import ATTEMPTS, GIVEN_UP, Outcome, batches, is_begun, told_apart, work
+from pogm.benchmark.executors import ATTEMPTS, GIVEN_UP, Outcome, batches, is_begun, may_share, told_apart, work
 from pogm.benchmark.folder import make_folder
 from pogm.benchmark.guards import stoppable
 from pogm.benchmark.ray_nodes import check_nodes, connected, needs_of, places
@@ -65,7 +65,8 @@ def run_on_ray(
 
 
 def _run(ray: Any, trials: Sequence[Trial], root: Path, settings: Settings, needs: dict[str, int]) -> Iterator[Outcome]:
-    jobs = deque(batches(trials, root) if needs["GPU"] else ([trial] for trial in trials))
+    share = needs["GPU"] and may_share(settings)
+    jobs = deque(batches(trials, root) if share else ([trial] for trial in trials))
     # Ray itself would try a batch again as a batch, and without end what ran out of memory: trying again is ours.
     task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_retries=0)(_task)
     busy: dict[Any, list[Trial]] = {}

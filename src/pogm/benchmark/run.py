@@ -187,6 +187,7 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "weights": str(settings.weights) if settings.weights else None,
         "captured": session.captured,
         "compiled": session.fuses,
+        "trajectories": session.trajectories,
         **session.tasks[0].dataset.found(settings.data),
     }
 

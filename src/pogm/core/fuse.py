@@ -18,7 +18,7 @@ from torch._C._functorch import peek_interpreter_stack
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-RECOMPILATIONS = 64  # of one function in one process: a worker meets many networks, shapes and modes
+RECOMPILATIONS = 1024  # of one function in one process: a worker meets many networks, shapes and modes
 _active = ContextVar("fusing", default=False)  # a thread that prepares data on the host has a context of its own
 
 
@@ -52,7 +52,7 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     Numbers among its arguments become part of the code: pass those that differ between trials as tensors.
     """
     compiled: list[Callable[Arguments, Result]] = []  # empty before the first call, and after a failure
-    failed: list[Exception] = []
+    failed: list[bool] = []  # not the error: its frames hold on to tensors
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -64,7 +64,7 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
             with warnings.catch_warnings(action="ignore"):  # the compiler's, of its own code
                 return compiled[0](*args, **options)
         except _compiler_errors() as error:
-            failed.append(error)
+            failed.append(True)
             reason = str(error).strip().splitlines()[0]
             text = f"{function.__qualname__} could not be compiled, and runs as it is: {reason}"
             warnings.warn(text, FuseWarning, stacklevel=2)
@@ -76,12 +76,13 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 def _compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     import torch._dynamo
 
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS)
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+        setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), RECOMPILATIONS))
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 def _compiler_errors() -> tuple[type[Exception], ...]:
-    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from torch._inductor.exc import InductorError
 
-    return TorchDynamoException, InductorError
+    return TorchDynamoException, FailOnRecompileLimitHit, InductorError

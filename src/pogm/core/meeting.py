@@ -57,6 +57,7 @@ class Here:
 
     def gathered(self, trajectories: Params) -> Packed:
         """All of them, as the rows of one matrix."""
+        assert self.device is None or isinstance(trajectories, Packed)  # copies to the host may still be under way
         return packed(trajectories, leading=1)
 
     def gramians(self, gathered: Packed, blocks: Blocks) -> Tensor:

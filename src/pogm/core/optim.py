@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pogm.core.fuse import fused, inside_transform
-from pogm.core.packed import Params, renamed, vector
+from pogm.core.packed import Packed, Params, renamed, vector
 from pogm.core.trees import Tree
 
 Scalar = float | Tensor
@@ -41,7 +41,7 @@ class SGD:
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step against the gradient."""
-        moved = _descended(vector(params), vector(gradient), self.lr, self.weight_decay)
+        moved = _descended(vector(params), _like(gradient, params), self.lr, self.weight_decay)
         return renamed(moved, params), {"count": state["count"] + 1}
 
 
@@ -65,7 +65,7 @@ class Adam:
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
-        weights, slope = vector(params), vector(gradient)
+        weights, slope = vector(params), _like(gradient, params)
         large = weights.device.type == "cpu" and weights.numel() > PART and not inside_transform()
         moved, after = (self._adapted_in_parts if large else self._adapted)(weights, slope, state)
         return renamed(moved, params), after
@@ -137,6 +137,11 @@ def _moved(
     offset = torch.full((), eps, dtype=slope.dtype, device=slope.device)
     root = torch.addcmul(offset, square.sqrt(), correction.to(slope.dtype))
     return torch.addcdiv(weights, mean * -rate.to(slope.dtype), root), mean, square
+
+
+def _like(gradient: Params, params: Params) -> Tensor:
+    """The gradient as a vector, in the order of the weights."""
+    return vector(gradient if isinstance(gradient, Packed) else {name: gradient[name] for name in params})
 
 
 def _counter(params: Params) -> Tensor:

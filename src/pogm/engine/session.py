@@ -50,6 +50,8 @@ class Session:
         if self.device.type == "cpu":
             keep_freed_memory()
         else:
+            if self.device.index is not None:
+                torch.cuda.set_device(self.device)  # streams and graphs are the current device's
             torch.cuda.reset_peak_memory_stats(self.device)  # a worker's sessions come one after the other
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
@@ -91,7 +93,7 @@ class Session:
         if self.together:
             raise UsageError(
                 "Expected images that fit on the device for trials that train as one; found "
-                f"{images.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Train them apart."
+                f"{images.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Run them one by one."
             )
         task = self.tasks[0]
         size, turns, target = task.training.batch_size, task.algorithm.minibatches, task.probe.target
