@@ -65,7 +65,7 @@ def test_a_restored_state_gets_its_own_images():
 
 def test_trials_that_train_as_one_are_not_streamed():
     runs = [trial(ERM(), seed=seed) for seed in range(2)]
-    with pytest.raises(UsageError, match=r"have to be streamed\. Train them apart"):
+    with pytest.raises(UsageError, match=r"have to be streamed\. Run them one by one"):
         Session([run.task(None) for run in runs], Engine(images="streamed"))
 
 

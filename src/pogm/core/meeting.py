@@ -57,7 +57,8 @@ class Here:
 
     def gathered(self, trajectories: Params) -> Packed:
         """All of them, as the rows of one matrix."""
-        assert self.device is None or isinstance(trajectories, Packed)  # copies to the host may still be under way
+        under_way = self.device is not None and self.device.type == "cuda"  # copies to the host, which none may read yet
+        assert isinstance(trajectories, Packed) or not under_way
         return packed(trajectories, leading=1)
 
     def gramians(self, gathered: Packed, blocks: Blocks) -> Tensor:
