@@ -57,7 +57,7 @@ class Here:
 
     def gathered(self, trajectories: Params) -> Packed:
         """All of them, as the rows of one matrix."""
-        under_way = self.device is not None and self.device.type == "cuda"  # copies to the host, which none may read yet
+        under_way = self.device is not None and self.device.type == "cuda"  # copies that none may read yet
         assert isinstance(trajectories, Packed) or not under_way
         return packed(trajectories, leading=1)
 
