@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from clock import captured
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
 from torchvision import datasets, transforms
@@ -53,21 +54,6 @@ def reference(root: Path, workers: int) -> Iterator[Tensor]:
         yield torch.stack([next(loader)[0] for loader in loaders])
 
 
-class Captured:
-    """A function as a CUDA graph, with a reference to the function and so to all tensors that the graph reads."""
-
-    def __init__(self, function: Callable[[], Tensor]):
-        self.function = function
-        function()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.result = function()
-
-    def __call__(self) -> Tensor:
-        self.graph.replay()
-        return self.result
-
-
 def ours(table: Table, rows: Rows, device: torch.device, stream: Streamed | None) -> Callable[[], Tensor]:
     """A function that draws the next minibatch; on a GPU, as a CUDA graph."""
     transform, step = Photographs(), torch.zeros((), dtype=torch.int64, device=device)
@@ -79,7 +65,7 @@ def ours(table: Table, rows: Rows, device: torch.device, stream: Streamed | None
         step.add_(1)
         return x
 
-    play = Captured(minibatch) if device.type == "cuda" else minibatch
+    play = captured(minibatch, device)
     step.zero_()
 
     def streamed() -> Tensor:

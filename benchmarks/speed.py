@@ -60,8 +60,9 @@ PAGE = """# Speed and scale
 Measured by `benchmarks/speed.py` and `benchmarks/growth.py`, which say how; the results are in `benchmarks/results`. A
 floor is the same work written by hand in PyTorch (`benchmarks/bare.py`), recorded as a CUDA graph where there is a GPU,
 in the same run: of a ColoredMNIST trial its steps and evaluations, of a PACS minibatch the gradient alone, compiled, of
-the meta-update a copy of as many bytes, of memory and on a CPU the whole step. DomainBed and the authors' code were
-measured once, on an H200 with torch 2.11. In brackets: the middle half of the repeats.
+the meta-update a copy of as many bytes, of memory and on a CPU the whole step. The figures of DomainBed
+and the authors' code were given with the task (an H200, torch 2.11) and not measured again here.
+In brackets: the middle half of the repeats.
 
 ## What makes it fast
 

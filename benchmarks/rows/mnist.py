@@ -17,7 +17,7 @@ from pogm.engine.train import Schedule, train
 from rows.figure import Figure
 from rows.run import Measurement, Run, algorithm
 
-# Measured once on an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
+# Given, for an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
 REFERENCES = {"ERM": ("DomainBed's ERM", 165.0), "POGM": ("the authors' POGM, E = 1", 535.0)}
 
 

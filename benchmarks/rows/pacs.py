@@ -17,7 +17,7 @@ from pogm.engine.task import Task
 from rows.figure import Figure
 from rows.run import Measurement, Run, Size, algorithm, using_cache
 
-# Measured once on an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
+# Given, for an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
 MS = {"ERM": ("DomainBed's ERM", 71.9), "POGM": ("the authors' POGM, E = 5", 360.0)}
 GB = {"ERM": ("DomainBed's ERM, fp32", 8.2), "POGM": ("the authors' POGM", 4.0)}
 
