@@ -7,8 +7,8 @@ The model has two hidden layers on 8×8 digits, wide enough for so many weights,
 a GPU torch may allocate no more than the budget, so that what does not fit runs out of memory. Without one given, it is
 found at a small scale, where memory is counted in vectors of P weights: half-way between what "device" takes and the
 place below it, "bf16" with SGD, which keeps no state, and "host" with Adam, which keeps two vectors for each domain.
-``auto`` is given half of the budget for what it keeps. On a CPU the host and the device are one memory: peaks of the
-process are compared, and no budget is set. Every case has a process of its own.
+``auto`` is told the budget. On a CPU the host and the device are one memory: peaks of the process are compared, and no
+budget is set. Every case has a process of its own.
 """
 
 import argparse
@@ -63,8 +63,8 @@ def case(options: argparse.Namespace) -> dict[str, Any]:
         steps=options.rounds + 1,
         evaluate_every=options.rounds + 1,
     )
-    memory = options.budget / 2 if options.budget and options.place == "auto" else None
-    engine = Engine(options.device, capture=False, domains="loop", trajectories=options.place, memory_gb=memory)
+    budget = options.budget or None
+    engine = Engine(options.device, capture=False, domains="loop", trajectories=options.place, memory_gb=budget)
     found: dict[str, Any] = {"place": options.place, "optimizer": options.optimizer}
     try:
         session = Session([trial.task(None)], engine)
@@ -150,17 +150,17 @@ def main() -> None:
     print(f"{options.weights:.3g} weights, K = {options.domains}, {machine}, torch {torch.__version__}\n")
     print("| inner optimizer | trajectories | budget, GiB | peak on the device | on the host | seconds a round |")
     print("|---|---|---|---|---|---|", flush=True)
-    rows = []
+    facts = {"device": machine, "torch": torch.__version__, "domains": options.domains, "rounds": options.rounds}
+    command = f"python benchmarks/memory.py {' '.join(sys.argv[1:])}"
+    rows: list[dict[str, Any]] = []
     for optimizer in OPTIMIZERS:
         budget = budget_of(options, optimizer) if on_gpu else 0.0
         for place in PLACES if on_gpu else PLACES[:3]:
             found = measured(options, place, optimizer, options.weights, budget) | {"budget_gib": budget}
             print(line(found, budget), flush=True)
             rows.append(found)
-    if options.out:
-        facts = {"device": machine, "torch": torch.__version__, "domains": options.domains, "rounds": options.rounds}
-        command = f"python benchmarks/memory.py {' '.join(sys.argv[1:])}"
-        options.out.write_text(json.dumps({"command": command, **facts, "rows": rows}, indent=1) + "\n")
+            if options.out:
+                options.out.write_text(json.dumps({"command": command, **facts, "rows": rows}, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -292,7 +292,9 @@ def _add_settings(sub: Any) -> None:
         default="auto",
         help="and inner optimizers: on the device, there in bf16, or on the host (default: there if they do not fit)",
     )
-    sub.add_argument("--memory-gb", type=float, help="of the device, for trajectories (default: half of what is free)")
+    sub.add_argument(
+        "--memory-gb", type=float, help="of the device, for weights and trajectories (default: half of what is free)"
+    )
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")
     sub.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="at least, between checkpoints (default 30)"

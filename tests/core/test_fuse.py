@@ -64,6 +64,17 @@ def test_other_numbers_and_shapes_are_compiled_anew_not_taken_for_the_first(real
         torch.testing.assert_close(function(X[:7], 2.0)[0], (X[:7] * 2).sin().sum())
 
 
+def test_one_marked_function_is_compiled_with_those_it_calls(real):
+    function, _ = real
+
+    @fused
+    def twice(x):
+        return function(x, 2.0)[0] + function(x, 3.0)[0]
+
+    with fusing(True):
+        torch.testing.assert_close(twice(X), EXPECTED + (X * 3).sin().sum())
+
+
 def test_inside_a_transform_it_stays_plain():
     function, runs = counted()
     with fusing(True):

@@ -17,9 +17,10 @@ from pogm.driving import settings_of
 from pogm.engine import checkpoint
 from pogm.engine.domains import in_a_loop, rows_like
 from pogm.engine.engine import Engine
-from pogm.engine.offload import Offloaded, bytes_kept
+from pogm.engine.offload import Offloaded, bytes_needed
 from pogm.engine.session import Session
 from pogm.grammar import parser
+from pogm.networks import mlp
 from pogm.probes import Probe
 
 CPU = torch.device("cpu")
@@ -162,14 +163,15 @@ def test_a_checkpoint_of_one_place_is_gone_on_from_in_another(tmp_path):
 def test_what_a_round_keeps_is_counted():
     params = {"w": torch.zeros(10, 10), "b": torch.zeros(20)}
     adam, sgd = (POGM(inner_optimizer=name).optimizer(0.1, 0.0) for name in ("adam", "sgd"))
-    assert bytes_kept(sgd, params, 3) == 3 * (120 * 4 + 2 * 8)
-    assert bytes_kept(adam, params, 3) == 3 * (120 * 4 + 2 * (2 * 120 * 4 + 8))
+    P, state = 120 * 4, 2 * 120 * 4 + 8
+    assert bytes_needed(sgd, params, 3) == 3 * (P + 2 * 8) + 7 * P + 3 * 8
+    assert bytes_needed(adam, params, 3) == 3 * (P + 2 * state) + 7 * P + 3 * state
 
 
 def test_auto_keeps_them_on_the_device_up_to_the_budget_and_on_the_host_beyond_it():
     task = trial(POGM()).task(None)
     model = Session([task], Engine())
-    size = bytes_kept(model.setting.problem.optimizer, model.progress.state.params, task.num_domains)
+    size = bytes_needed(model.setting.problem.optimizer, model.progress.state.params, task.num_domains)
     for budget, place in ((size, "device"), (size - 1, "host"), (0, "host")):
         assert Session([task], Engine(memory_gb=budget / 2**30)).trajectories == place
     assert model.trajectories == "device", "without a budget a CPU has no other memory to spare"
@@ -324,6 +326,17 @@ class TestOnAGPU:
             peaks[place] = _peak(params, K, way, meeting) / (4 * weights)  # in vectors of weights
         assert peaks["device"] - peaks["host"] > 0.8 * K * 5
         assert peaks["host"] < 20
+
+    @pytest.mark.parametrize("inner", ["adam", "sgd"])
+    def test_what_auto_counts_is_what_a_round_takes(self, inner, monkeypatch):
+        monkeypatch.setattr(mlp, "WIDTH", 4096)  # 2²⁴ weights, for images of 8×8
+        task = trial(POGM(inner_optimizer=inner), precision="fp32").task(None)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        one = Session([task], Engine("cuda", domains="loop", trajectories="device", capture=False))
+        counted = bytes_needed(one.setting.problem.optimizer, one.progress.state.params, task.num_domains)
+        after(one, 3)
+        assert 0.8 * counted < torch.cuda.max_memory_allocated() - before <= counted
 
     def test_bf16_is_captured_and_agrees_with_the_cpu(self):
         task = trial(POGM(inner_steps=2), precision="fp64").task(None)

@@ -56,7 +56,7 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        if not _active.get() or failed or inside_transform():
+        if inside_transform() or failed or not _active.get():  # in this order: torch 2.11 cannot trace the last
             return function(*args, **options)
         if not compiled:
             compiled.append(_compiled(function))

@@ -31,7 +31,7 @@ class Engine:
     trials: str = "auto"  # of one session: as one by "vmap", or "apart", on a GPU side by side
     images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
     trajectories: str = "auto"  # with their optimizers: on the "device", there in "bf16", on the "host" if auto must
-    memory_gb: float | None = None  # for these on the device (default: half of what is free)
+    memory_gb: float | None = None  # for these and the model, on the device (default: half of what is free)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():

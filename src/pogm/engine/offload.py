@@ -82,7 +82,7 @@ def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> s
     if not isinstance(setting.algorithm, Trajectories):
         return "device"  # there are none
     if engine.trajectories == "auto":
-        size = bytes_kept(setting.problem.optimizer, params, setting.problem.num_domains)
+        size = bytes_needed(setting.problem.optimizer, params, setting.problem.num_domains)
         return "host" if alone and not _fit(size, engine) else "device"
     if engine.trajectories != "device" and not alone:
         raise UsageError(
@@ -92,11 +92,15 @@ def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> s
     return engine.trajectories
 
 
-def bytes_kept(optimizer: Optimizer, params: Params, num_domains: int) -> int:
-    """What a round keeps of all domains: their trajectories, and their optimizers before and after it."""
+def bytes_needed(optimizer: Optimizer, params: Params, num_domains: int) -> int:
+    """What a round keeps of all domains on the device, and what one copy and the move need beside it.
+
+    Kept are trajectories, and optimizers before and after the round. The copy in training, its gradient, its optimizer
+    and what these pass through are counted as measured (benchmarks/memory.py), rounded up; activations are not.
+    """
     shapes = packed({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
     state = sum(leaf.nbytes for leaf in trees.storages(optimizer.init(shapes)))
-    return num_domains * (shapes.flat.nbytes + 2 * state)
+    return num_domains * (shapes.flat.nbytes + 2 * state) + 7 * shapes.flat.nbytes + 3 * state
 
 
 def _fit(size: int, engine: Engine) -> bool:
