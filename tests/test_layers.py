@@ -11,7 +11,7 @@ from pogm.algorithms import all_algorithms
 ROOT = Path(pogm.__file__).parent
 BELOW = {
     "core": {"core"},
-    "pareto": {"pareto"},
+    "pareto": {"pareto", "core"},
     "networks": {"networks", "core"},
     "transforms": {"transforms", "core"},
     "images": {"images", "core"},

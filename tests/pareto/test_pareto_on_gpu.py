@@ -6,6 +6,7 @@ from pareto_inputs import draw, gram
 from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 
+from pogm.core.fuse import fusing
 from pogm.pareto import gap, gramian, official_weights, solve
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
@@ -33,6 +34,24 @@ def test_the_numbers_are_those_of_the_cpu(K):
     H = draw("agreeing", K, 20, seed=0)
     for ours, theirs in zip(everything(H.cuda(), 0.5), everything(H, 0.5), strict=True):
         assert_close(ours.cpu(), theirs, atol=1e-9, rtol=1e-9)
+
+
+def test_fused_the_numbers_are_those_of_the_cpu_and_can_be_captured():
+    """The steps of the interior-point methods, for more domains than faces can be listed."""
+    H = draw("agreeing", 16, 20, seed=0)
+    there, theirs = H.cuda(), everything(H, 0.5)
+    with fusing(True):
+        everything(there, 0.5)
+        torch.cuda.synchronize()
+        with no_synchronisation():
+            everything(there, 0.5)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ours = everything(there, 0.5)
+    graph.replay()
+    torch.cuda.synchronize()
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one.cpu(), other, atol=1e-9, rtol=1e-9)
 
 
 @sizes

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pogm.core.fuse import fused
 from pogm.pareto.faces import apply, best_on_faces, on_simplex, projection_on_faces
 
 STEPS = 25
@@ -51,6 +52,7 @@ def start(G: Tensor, b: Tensor, radius: Tensor) -> Point:
     return Point(mixture, bound, 0 * mixture, level, b - level)
 
 
+@fused
 def advance(point: Point, G: Tensor, b: Tensor, radius: Tensor) -> Point:
     """One Newton step on the central path, its target set by a first try. A step out of the cones is not taken."""
     mixture, bound, pull, _, slack = point
@@ -137,24 +139,29 @@ def projection(G: Tensor, b: Tensor) -> Tensor:
     sizes = G.diagonal(dim1=-2, dim2=-1).sqrt()
     sizes = torch.where(sizes > 0, sizes, 1.0)
     G, b = G / sizes.unsqueeze(-1) / sizes.unsqueeze(-2), b / sizes  # a constraint does not depend on the length of h_i
-    y = torch.ones_like(b)
-    slack = torch.ones_like(b)
+    y, slack = torch.ones_like(b), torch.ones_like(b)
     for _ in range(STEPS):
-        factor = torch.linalg.cholesky_ex(G + torch.diag_embed(slack / y + RIDGE))[0]
-        miss = apply(G, y) + b - slack
-        centring = (y * slack).mean(-1, keepdim=True)
-        dy = backsolve(factor, -miss - slack)
-        ds = apply(G, dy) + miss
-        reach = torch.minimum(furthest(y, dy), furthest(slack, ds))
-        left = ((y + reach * dy) * (slack + reach * ds)).mean(-1, keepdim=True)
-        target = centring * (left / centring).clamp(1e-4, 1) ** 3 - dy * ds
-        dy = backsolve(factor, -miss - slack + target / y)
-        ds = apply(G, dy) + miss
-        reach = CLOSE * torch.minimum(furthest(y, dy), furthest(slack, ds))
-        moved, loosened = y + reach * dy, slack + reach * ds
-        sound = inner(moved) & inner(loosened)
-        y, slack = torch.where(sound, moved, y), torch.where(sound, loosened, slack)
+        y, slack = approach(y, slack, G, b)
     return projection_on_faces(G, b, supports(y, slack), also=y.unsqueeze(-2)) / sizes
+
+
+@fused
+def approach(y: Tensor, slack: Tensor, G: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """One Newton step towards y ≥ 0, s = G y + b ≥ 0, y_i s_i = 0, its target set by a first try."""
+    factor = torch.linalg.cholesky_ex(G + torch.diag_embed(slack / y + RIDGE))[0]
+    miss = apply(G, y) + b - slack
+    centring = (y * slack).mean(-1, keepdim=True)
+    dy = backsolve(factor, -miss - slack)
+    ds = apply(G, dy) + miss
+    reach = torch.minimum(furthest(y, dy), furthest(slack, ds))
+    left = ((y + reach * dy) * (slack + reach * ds)).mean(-1, keepdim=True)
+    target = centring * (left / centring).clamp(1e-4, 1) ** 3 - dy * ds
+    dy = backsolve(factor, -miss - slack + target / y)
+    ds = apply(G, dy) + miss
+    reach = CLOSE * torch.minimum(furthest(y, dy), furthest(slack, ds))
+    moved, loosened = y + reach * dy, slack + reach * ds
+    sound = inner(moved) & inner(loosened)
+    return torch.where(sound, moved, y), torch.where(sound, loosened, slack)
 
 
 def supports(weight: Tensor, slack: Tensor) -> Tensor:

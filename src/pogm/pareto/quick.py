@@ -8,7 +8,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
+
+from pogm.core.fuse import inside_transform
 
 LARGEST = 64  # domains; beyond, tensors are faster
 FAR = 1e6
@@ -55,11 +56,6 @@ def applies(G: Tensor, *radii: float | Tensor) -> bool:
     outside = not inside_transform()
     square = G.ndim == 2 and G.shape[0] == G.shape[1] and 0 < len(G) <= LARGEST
     return plain and square and G.device.type == "cpu" and outside
-
-
-def inside_transform() -> bool:
-    """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
-    return torch.compiler.is_compiling() or peek_interpreter_stack() is not None
 
 
 def _normalised(G: Tensor) -> tuple[float, list[list[float]], list[float], float]:

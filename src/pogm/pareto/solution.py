@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pogm.core.fuse import known_true
 from pogm.pareto import faces, interior, quick
 from pogm.pareto.problem import Centre, Problem, cancels, images, normalised, relative_radius
 
@@ -86,16 +87,11 @@ def measured(mixture: Tensor, problem: Problem) -> tuple[Tensor, Tensor, Tensor]
 
 def escape(problem: Problem, nothing: Tensor, always: bool) -> Tensor | None:
     """The y of the nearest direction ĥ_0 + Σ y_i h_i that hurts no domain; None where nobody will ask for it."""
-    if not always and known_false(nothing):
+    if not always and known_true(~nothing):
         return None
     if problem.G.shape[-1] > EXACT:
         return interior.projection(problem.G, problem.target)
     return faces.projection_on_faces(problem.G, problem.target, faces.every_face(problem.G))
-
-
-def known_false(flags: Tensor) -> bool:
-    """Whether no flag is set, where that can be known without waiting: on the CPU, outside of transforms."""
-    return flags.device.type == "cpu" and not quick.inside_transform() and not flags.any()
 
 
 def certificate(
