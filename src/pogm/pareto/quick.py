@@ -6,7 +6,6 @@ An active set finds the face, the closed form of `faces` the mixture on it. What
 
 import math
 
-import torch
 from torch import Tensor
 
 from pogm.core.fuse import inside_transform
