@@ -67,11 +67,15 @@ def test_a_domain_that_is_not_finite_stops_the_round_and_is_named(cls):
     x[1, 0, 0] = torch.nan
     after, metrics = method.step(state, [batch._replace(x=x)], problem)
     assert_close(after.params, state.params, 0.0)
-    assert trees.all_finite(after)
     assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
     assert metrics["weights"].isnan().all()
     assert after.memory["skipped"] == 1
     assert after.optimizer["domains"]["count"].tolist() == [2.0, 0.0, 2.0], "only its own optimizer is cleared"
+    fresh = trees.repeat(problem.optimizer.init(state.params), K)
+    mixed = trees.where(torch.tensor([True, False, True]), after.optimizer["domains"], fresh)
+    anew, _ = method.step(after._replace(optimizer={"domains": mixed}), [batch], problem)
+    assert_close(method.step(after, [batch], problem)[0], anew, 0.0)
+    assert trees.all_finite(anew)
 
 
 def test_a_round_in_which_the_directions_cancel_is_counted():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from pogm.core.optim import SGD, Adam
+from pogm.core.optim import SGD, Adam, begun, forgotten
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,16 @@ def test_learning_rates_can_be_a_batch(kind):
         torch.testing.assert_close(together[row], one)
 
 
+def test_a_state_that_was_forgotten_is_a_fresh_one_when_it_is_used():
+    kept = torch.tensor([True, False])
+    state = {"mean": torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]), "count": torch.tensor([3.0, 4.0])}
+    used = begun(forgotten(state, kept))
+    assert used["mean"].tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert used["count"].tolist() == [3.0, 0.0]
+
+
 def test_a_fresh_state_is_all_zeros():
-    """POGM clears a state by filling it with zeros."""
+    """POGM forgets a state by filling it with zeros."""
     params = {"a": torch.ones(3)}
     for optimizer in (Adam(0.1), SGD(0.1)):
         assert all((leaf == 0).all() for leaf in optimizer.init(params).values())

@@ -1,6 +1,7 @@
 """Trajectories and inner optimizers kept elsewhere: the same numbers from the host, stated rounding in bf16."""
 
 import dataclasses
+import gc
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pogm.algorithms.trajectories import Copies
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
+from pogm.core.optim import begun
 from pogm.core.packed import packed
 from pogm.driving import settings_of
 from pogm.engine import checkpoint
@@ -140,7 +142,7 @@ def test_a_domain_that_is_not_finite_is_dropped_from_there_too(place):
     torch.testing.assert_close(moved(before, now), pareto.solve(pareto.gramian(h), 0.5).weights @ h)
     assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
     assert now.optimizer["domains"]["count"].tolist() == [1.0, 0.0, 1.0]
-    assert trees.all_finite(now.optimizer)
+    assert trees.all_finite(begun(now.optimizer["domains"]))
 
 
 @pytest.mark.parametrize("place", ["host", "bf16"])
@@ -297,16 +299,10 @@ class TestOnAGPU:
         for _ in range(2):
             inner = one.progress.state.optimizer["domains"]
             assert inner["mean"].device.type == inner["square"].device.type == "cpu"
+            assert inner["count"].is_cuda
             assert one.progress.state.params.flat.is_cuda
             one.step()
         assert inner["mean"].is_pinned()
-
-    def test_what_is_on_the_host_is_hidden_there_and_left_alone_where_nothing_is_to_hide(self):
-        there = torch.ones(2, 3).pin_memory()
-        hidden = trees.masked(torch.tensor([True, False], device="cuda"), {"mean": there})["mean"]
-        assert not hidden.is_cuda
-        assert hidden.tolist() == [[1.0] * 3, [0.0] * 3]
-        assert trees.masked(torch.tensor([True, True], device="cuda"), {"mean": there})["mean"] is there
 
     def test_a_resumed_run_is_on_the_host_again(self, tmp_path):
         first, second = self.sessions(POGM(), "host", "host")
@@ -331,6 +327,8 @@ class TestOnAGPU:
     def test_what_auto_counts_is_what_a_round_takes(self, inner, monkeypatch):
         monkeypatch.setattr(mlp, "WIDTH", 4096)  # 2²⁴ weights, for images of 8×8
         task = trial(POGM(inner_optimizer=inner), precision="fp32").task(None)
+        torch.ones(99, 99, device="cuda") @ torch.ones(99, 99, device="cuda")  # room for products, taken once
+        gc.collect()  # of other tests
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         one = Session([task], Engine("cuda", domains="loop", trajectories="device", capture=False))

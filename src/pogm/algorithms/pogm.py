@@ -15,6 +15,7 @@ from pogm.core.errors import UsageError
 from pogm.core.fuse import fused
 from pogm.core.hyper import Choice, hyper
 from pogm.core.meeting import Blocks
+from pogm.core.optim import forgotten
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params
@@ -116,7 +117,7 @@ class POGM(Trajectories):
         aim = Aim(direction, far, sound[: problem.num_domains], enough, still, metrics)
         after, report = self.moved(state, problem, copies, aim)  # θ + α d
         if pooled is not None:
-            kept = trees.masked(sound[-1] & (self.inner_state == "persist"), pooled.optimizers)
+            kept = forgotten(pooled.optimizers, sound[-1] & (self.inner_state == "persist"))
             after = after._replace(optimizer=after.optimizer | {"pooled": kept})
         return after, report
 

@@ -14,7 +14,7 @@ from pogm.core.batch import Batch
 from pogm.core.fuse import fused, known_true
 from pogm.core.hyper import Choice, hyper
 from pogm.core.meeting import Blocks
-from pogm.core.optim import SGD, Adam, Optimizer, Scalar
+from pogm.core.optim import SGD, Adam, Optimizer, Scalar, begun, forgotten
 from pogm.core.packed import renamed, vector
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
@@ -97,7 +97,7 @@ class Trajectories(Algorithm):
         self, state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params, key: Tensor
     ) -> Copies:
         """Where E minibatches take a copy of the model."""
-        copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
+        copy, losses = state._replace(optimizer=begun(optimizer), buffers=state.buffers | live, key=key), []
         for batch in batches:
             copy, metrics = super().step(copy, [batch], problem)
             losses.append(metrics["loss"])
@@ -119,7 +119,7 @@ class Trajectories(Algorithm):
         after = state._replace(
             params=renamed(params, state.params),
             buffers=state.buffers | trees.mean(trees.where(aim.sound & accepted, buffers, before)),
-            optimizer={"domains": trees.masked(kept, copies.optimizers)},  # a fresh optimizer is all zeros
+            optimizer={"domains": forgotten(copies.optimizers, kept)},
             memory={"skipped": skipped},
             step=state.step + 1,
         )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pogm.core import trees
 from pogm.core.fuse import fused, inside_transform
 from pogm.core.packed import Packed, Params, renamed, vector
 from pogm.core.trees import Tree
@@ -22,10 +23,20 @@ class Optimizer(Protocol):
     """Anything that turns weights and their gradient into new weights."""
 
     def init(self, params: Params) -> Tree:
-        """The state before the first update."""
+        """The state before the first update: zeros, and a "count" of updates."""
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """The weights and the state after one update."""
+
+
+def forgotten(state: Tree, kept: Tensor) -> Tree:
+    """The state, to be begun anew where it is not kept: what was counted is forgotten now, the rest when it is used."""
+    return state | {"count": torch.where(kept, state["count"], 0)}
+
+
+def begun(state: Tree) -> Tree:
+    """The state as an update takes it: a fresh one is all zeros."""
+    return trees.masked(state["count"] > 0, state)
 
 
 @dataclass(frozen=True)

@@ -133,10 +133,6 @@ def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _masked(condition: Tensor, leaf: Tensor) -> Tensor:
-    if leaf.device != condition.device:  # a leaf on the host: there it is known whether there is anything to hide
-        condition = condition.to(leaf.device)
-        if condition.all():
-            return leaf
     return torch.where(_spread(condition, leaf), leaf, 0)
 
 

@@ -2,8 +2,8 @@
 
 "device" is beside the model. "bf16" is there too, with a third of a trajectory's digits: every number is off by at most
 2⁻⁸ of itself. "host" is the machine's own memory, where every number is as it was: the device then holds one copy, one
-optimizer and one trajectory, and when trajectories meet some weights of each. A step that waits for the host cannot be
-recorded as a CUDA graph.
+optimizer and one trajectory, and when trajectories meet some weights of each. A step that takes memory of the
+host cannot be recorded as a CUDA graph.
 """
 
 from collections.abc import Callable
@@ -56,6 +56,8 @@ class Offloaded:
             return rows_like(result, count)
 
         def on_host(leaf: Tensor) -> Tensor:
+            if not leaf.dim():  # a count, which decides what is done next
+                return leaf.new_empty(count)
             pinned = self.device.type == "cuda"  # a copy from or to it can then go on beside other work
             return torch.empty((count, *leaf.shape), dtype=leaf.dtype, pin_memory=pinned)
 
