@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from support import assert_close
 from torch.func import vmap
 
+from pogm.core import optim
 from pogm.core.optim import SGD, Adam, begun, forgotten
+
+SECOND = Adam(0.1, eps=1.0)  # which does not divide its gradient away
 
 
 @pytest.mark.parametrize(
@@ -15,7 +19,11 @@ from pogm.core.optim import SGD, Adam, begun, forgotten
         (SGD(0.1, 0.01), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01)),
     ],
 )
-def test_an_update_is_that_of_torch(ours, theirs):
+@pytest.mark.parametrize("large", [False, True])
+def test_an_update_is_that_of_torch(ours, theirs, large, monkeypatch):
+    if large:  # on a CPU, part by part
+        monkeypatch.setattr(optim, "LARGE", 1)
+        monkeypatch.setattr(optim, "PART", 3)
     torch.manual_seed(0)
     params = {"a": torch.randn(3, 2, dtype=torch.float64), "b": torch.randn(4, dtype=torch.float64)}
     leaves = [leaf.clone().requires_grad_() for leaf in params.values()]
@@ -28,6 +36,32 @@ def test_an_update_is_that_of_torch(ours, theirs):
         optimizer.step()
     for leaf, mine in zip(leaves, params.values(), strict=True):
         torch.testing.assert_close(mine, leaf.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_many_weights_are_updated_as_few_are_and_nothing_is_changed_in_place(monkeypatch):
+    torch.manual_seed(0)
+    params, slope = {"a": torch.randn(5), "b": torch.randn(70)}, {"a": torch.randn(5), "b": torch.randn(70)}
+    rates = (torch.tensor(0.01, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
+    few = Adam(*rates).update(params, slope, Adam(0.0).init(params))
+    before = [leaf.clone() for leaf in (*params.values(), *slope.values())]
+    monkeypatch.setattr(optim, "LARGE", 1)
+    monkeypatch.setattr(optim, "PART", 16)
+    state = Adam(0.0).init(params)
+    many = Adam(*rates).update(params, slope, state)
+    assert_close(many, few, 1e-6)
+    assert all(map(torch.equal, before, (*params.values(), *slope.values())))
+    assert all((leaf == 0).all() for leaf in state.values())
+
+
+def test_an_update_of_many_weights_can_be_differentiated(monkeypatch):
+    monkeypatch.setattr(optim, "LARGE", 1)
+    slope = torch.linspace(1, 2, 4, dtype=torch.float64, requires_grad=True)
+
+    def moved(slope):
+        params = {"a": torch.ones(4, dtype=torch.float64)}
+        return SECOND.update(params, {"a": slope}, SECOND.init(params))[0]["a"]
+
+    assert torch.autograd.gradcheck(moved, slope)
 
 
 @pytest.mark.parametrize("kind", [Adam, SGD])

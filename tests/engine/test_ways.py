@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from support import assert_close, needs_gpu, no_synchronisation, trial
+from torch import nn
 
 from pogm import ERM, IRM, MLDG, POGM, Fishr, Mixup
 from pogm.benchmark.trial import Trial
@@ -53,6 +54,10 @@ def test_trials_apart_agree_with_those_that_are_mapped():
     trials = like_trials(precision="fp64", modifiers=(Mixup(),))
     apart, mapped = (stepped(trials, Engine(trials=way)) for way in ("apart", "vmap"))
     assert_close(apart.progress.state, mapped.progress.state, 1e-9)
+
+
+def test_on_a_cpu_domains_of_a_large_network_are_not_mapped():
+    assert [Engine().way_over_domains(nn.Linear(width, width), 64) for width in (100, 1000)] == ["vmap", "loop"]
 
 
 def test_only_networks_of_linear_layers_are_mapped_of_themselves():

@@ -16,7 +16,8 @@ from pogm.core.trees import Tree
 
 Scalar = float | Tensor
 
-PART = 2**16  # weights that a CPU updates at a time
+LARGE = 2**16  # weights from which on a CPU uses torch's own kernel
+PART = 2**18  # weights that it updates at a time
 
 
 class Optimizer(Protocol):
@@ -77,8 +78,9 @@ class Adam:
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
         weights, slope = vector(params), _like(gradient, params)
-        large = weights.device.type == "cpu" and weights.numel() > PART and not inside_transform()
-        moved, after = (self._adapted_in_parts if large else self._adapted)(weights, slope, state)
+        plain = not (weights.requires_grad or slope.requires_grad or inside_transform())
+        large = weights.device.type == "cpu" and weights.numel() > LARGE
+        moved, after = (self._adapted_in_parts if plain and large else self._adapted)(weights, slope, state)
         return renamed(moved, params), after
 
     def _adapted(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
@@ -86,16 +88,18 @@ class Adam:
         return _adapted(weights, slope, state, *rates)
 
     def _adapted_in_parts(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """The same, some weights at a time: on a CPU, what lies between is then in its cache, and not in new memory."""
-        after = [torch.empty_like(weights) for _ in range(3)]
+        """The same by the kernel of ``torch.optim.Adam(fused=True)``, on copies that are still in the CPU's cache."""
+        moved, mean, square = after = [torch.empty_like(weights) for _ in range(3)]
         count = state["count"] + 1
-        corrected = _corrected(count, self.lr, self.beta1, self.beta2)
-        before = (weights, slope, state["mean"], state["square"])
-        for here, there, mean, square, *results in zip(*(torch.split(t, PART) for t in (*before, *after)), strict=True):
-            rates = (*corrected, self.weight_decay, self.beta1, self.beta2, self.eps)
-            for result, made in zip(results, _moved(here, there, mean, square, *rates), strict=True):
-                result.copy_(made)
-        return after[0], {"mean": after[1], "square": after[2], "count": count}
+        numbers: dict[str, Any] = {"eps": self.eps, "amsgrad": False, "maximize": False}
+        for name in ("lr", "weight_decay", "beta1", "beta2"):
+            numbers[name] = float(getattr(self, name))
+        parts = (torch.split(whole, PART) for whole in (weights, state["mean"], state["square"], slope, *after))
+        for *before, there, theta, m, v in zip(*parts, strict=True):
+            for new, old in zip((theta, m, v), before, strict=True):
+                new.copy_(old)
+            torch._fused_adam_([theta], [there], [m], [v], [], [count.float()], **numbers)
+        return moved, {"mean": mean, "square": square, "count": count}
 
 
 @fused

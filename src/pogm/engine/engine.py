@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pogm.core.errors import UsageError, unknown
+from pogm.core.optim import LARGE
 
 CHOICES = {
     "compile": ("auto", "on", "off"),
@@ -65,12 +66,13 @@ class Engine:
         return replace(self, compile="off") if self.compile == "auto" and steps < LONG else self
 
     def way_over_domains(self, network: nn.Module, pixels: int) -> str:
-        """Networks of linear layers gain by ``vmap``; small images leave room for streams on a GPU."""
+        """Networks of linear layers gain by ``vmap``, on a CPU the small ones; small images leave room for streams."""
         if self.domains != "auto":
             return self.domains
-        if all_linear(network):
+        on_gpu = self.place().type == "cuda"
+        if all_linear(network) and (on_gpu or sum(leaf.numel() for leaf in network.parameters()) <= LARGE):
             return "vmap"
-        return "streams" if self.place().type == "cuda" and pixels <= SMALL else "loop"
+        return "streams" if on_gpu and pixels <= SMALL else "loop"
 
     def maps_trials(self, network: nn.Module) -> bool:
         """Whether trials train as one by ``vmap``: with convolutions, that takes longer than one after the other."""
