@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows.run import command, machine
 
 PLACES = ("device", "bf16", "host", "auto")
 OPTIMIZERS = ("sgd", "adam")
@@ -146,12 +147,18 @@ def main() -> None:
     on_gpu = options.device.startswith("cuda")
     options.weights = options.weights or (1e9 if on_gpu else 1e7)
     options.budgets = dict(text.split("=") for text in options.budget_gb)
-    machine = torch.cuda.get_device_name() if on_gpu else "cpu"
-    print(f"{options.weights:.3g} weights, K = {options.domains}, {machine}, torch {torch.__version__}\n")
+    print(f"{options.weights:.3g} weights, K = {options.domains}, {options.device}, torch {torch.__version__}\n")
     print("| inner optimizer | trajectories | budget, GiB | peak on the device | on the host | seconds a round |")
     print("|---|---|---|---|---|---|", flush=True)
-    facts = {"device": machine, "torch": torch.__version__, "domains": options.domains, "rounds": options.rounds}
-    command = f"python benchmarks/memory.py {' '.join(sys.argv[1:])}"
+    facts = {
+        "benchmark": "memory",
+        "device": machine(torch.device(options.device)),
+        "torch": torch.__version__,
+        "command": command("memory.py", sys.argv[1:]),
+        "weights": options.weights,
+        "domains": options.domains,
+        "rounds": options.rounds,
+    }
     rows: list[dict[str, Any]] = []
     for optimizer in OPTIMIZERS:
         budget = budget_of(options, optimizer) if on_gpu else 0.0
@@ -160,7 +167,7 @@ def main() -> None:
             print(line(found, budget), flush=True)
             rows.append(found)
             if options.out:
-                options.out.write_text(json.dumps({"command": command, **facts, "rows": rows}, indent=1) + "\n")
+                options.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

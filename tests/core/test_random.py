@@ -14,6 +14,15 @@ def test_the_stream_is_splitmix64():
     assert [value % 2**64 for value in ours.tolist()] == published
 
 
+def test_a_key_folded_in_plain_integers_is_the_same_as_in_tensors():
+    keys = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 123456789123456789])
+    for data in (0, 7, 2**40, -(2**62), torch.tensor(5)):
+        together = random.fold(keys, data)
+        alone = [random.fold(key, data) for key in keys]
+        assert [one.item() for one in alone] == together.tolist()
+        assert all(one.dtype == torch.int64 and one.ndim == 0 for one in alone)
+
+
 def test_uniform_numbers_are_uniform_and_uncorrelated():
     numbers = random.uniform(random.key(1), (200_000,))
     assert numbers.min() >= 0

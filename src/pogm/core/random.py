@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import fused
+from pogm.core.fuse import fused, inside_transform
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64
@@ -26,6 +26,8 @@ def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
 @fused
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
+    if _known(key) and (isinstance(data, int) or _known(data)):  # the same in plain integers, in a fifth of the time
+        return torch.tensor(_mix_integer(key.item() + (int(data) + 1) * GOLDEN))
     if isinstance(data, int):
         return _mix(key + _as_int64((data + 1) * GOLDEN))
     if torch.compiler.is_compiling():
@@ -80,6 +82,18 @@ def _mix(z: Tensor) -> Tensor:
     z = (z ^ _shift(z, 30)) * FIRST
     z = (z ^ _shift(z, 27)) * SECOND
     return z ^ _shift(z, 31)
+
+
+def _mix_integer(z: int | float) -> int:
+    z = int(z) % 2**64
+    z = (z ^ z >> 30) * FIRST % 2**64
+    z = (z ^ z >> 27) * SECOND % 2**64
+    return _as_int64(z ^ z >> 31)
+
+
+def _known(number: Tensor) -> bool:
+    """Whether a single number can be read without waiting."""
+    return not number.ndim and number.device.type == "cpu" and not inside_transform()
 
 
 def _as_int64(value: int) -> int:

@@ -108,13 +108,15 @@ class Setting:
         count = self.algorithm.minibatches
         for turn in range(count):
             number = state.step * count + turn
-            key, change = state.random_key(Purpose.DATA, number), state.random_key(Purpose.MODIFIER, number)
+            key = state.random_key(Purpose.DATA, number)
             if held_out:
-                key, change, turn = random.fold(key, HELD_OUT), random.fold(change, HELD_OUT), count + turn
+                key, turn = random.fold(key, HELD_OUT), count + turn
             alone = not any(modifier.changes_batches for modifier in self.modifiers)
             part = self.part if alone else None  # what is mixed must all be there
             batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part)
             for place, modifier in enumerate(self.modifiers):
+                change = state.random_key(Purpose.MODIFIER, number)
+                change = random.fold(change, HELD_OUT) if held_out else change
                 batch = modifier.batch(batch, random.fold(change, place), self.problem.num_classes)
             made.append(batch if self.part is part else Batch(batch.x[self.part], batch.y[self.part]))
         return made
