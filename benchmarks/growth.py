@@ -179,7 +179,12 @@ def section(found: dict[str, Any]) -> Iterator[str]:
         for point in points:
             numbers = f"{1e3 * point['seconds']:.4g} | {point['gb']:.3g}" if point in known else f"{point['failed']} | "
             yield f"| {point['x']:,.0f} | {numbers} |"
-        yield f"\n![{sweep.what} against {sweep.against}](images/growth_{name}.svg)\n"
+        yield f"\n![{sweep.what} against {sweep.against}](images/{stem(name, found['device'])}.svg)\n"
+
+
+def stem(name: str, device: str) -> str:
+    """The name of a plot."""
+    return f"growth_{name}_{device.split()[-1].lower()}"
 
 
 def figure(name: str, points: Sequence[dict[str, float]], device: str) -> Figure:
@@ -187,7 +192,7 @@ def figure(name: str, points: Sequence[dict[str, float]], device: str) -> Figure
     sweep = SWEEPS[name]
     known = [point for point in points if "seconds" in point]
     panels = _panel(sweep, known, "seconds", "time", 1e3, "ms"), _panel(sweep, known, "gb", "memory", 1e3, "MB")
-    return Figure(f"growth_{name}", f"{sweep.what} against {sweep.against}, {device}", panels)
+    return Figure(stem(name, device), f"{sweep.what} against {sweep.against}, {device}", panels)
 
 
 def _panel(sweep: Sweep, points: list[dict[str, float]], what: str, title: str, unit: float, symbol: str) -> Panel:

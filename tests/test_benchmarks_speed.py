@@ -18,6 +18,7 @@ import bare
 import clock
 import growth
 import noise
+import precision
 import speed
 from rows import figure, meta, mnist, pacs
 from rows.run import SMALL, Run, Size, algorithm, command, engine_options
@@ -157,21 +158,25 @@ def test_a_command_says_nothing_of_where_files_are():
     assert command("speed.py", ["--out", "/home/me/x.json"]) == "python benchmarks/speed.py --out x.json"
 
 
-def test_both_benchmarks_run_and_make_one_page(tmp_path, capsys):
-    fast, grown, page = tmp_path / "speed.json", tmp_path / "growth.json", tmp_path / "page.md"
+def test_the_benchmarks_run_and_make_one_page(tmp_path, capsys, monkeypatch):
+    fast, grown, page, rounded = (tmp_path / name for name in ("speed.json", "growth.json", "page.md", "bf16.json"))
     speed.main(["--small", "--rows", "cpu", "--out", str(fast)])
     growth.main(["--small", "--sweeps", "weights", "images", "--out", str(grown)])
     said = capsys.readouterr().out
     assert "meta-update ~ P^" in said
     figures = json.loads(fast.read_text())["figures"]
     assert [figure["failed"] for figure in figures] == ["", ""]
-    speed.main(["--page", str(page), str(fast), str(grown)])
+    options = "--dataset RotatedDigits --device cpu --compile off --steps 2 --seeds 2 --algorithms ERM"
+    monkeypatch.setattr("sys.argv", ["precision.py", *options.split(), "--precisions", "fp32", "--out", str(rounded)])
+    precision.main()
+    speed.main(["--page", str(page), str(fast), str(grown), str(rounded)])
     text = page.read_text()
+    assert "| ERM | fp32 |" in text
     assert str(tmp_path) not in text
     assert text.count("| CPU, POGM, mlp, 2 × 16 images of 2×28×28 |") == 1
-    assert "![an evaluation against images N](images/growth_images.svg)" in text
+    assert "![an evaluation against images N](images/growth_images_cpu.svg)" in text
     growth.main(["--plot", str(tmp_path), str(grown)])
-    assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["growth_images.svg", "growth_weights.svg"]
+    assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["growth_images_cpu.svg", "growth_weights_cpu.svg"]
 
 
 def test_pacs_is_measured_with_its_augmentation():
