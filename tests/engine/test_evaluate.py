@@ -1,6 +1,7 @@
 """What is evaluated: every domain and split, training domains as the protocol sees them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,3 +104,11 @@ def test_the_images_of_a_training_step_are_augmented_unless_that_is_off(run):
     trial, data = run
     with_, without = (accuracies(trial, data, data_augmentation=on)[0].progress.state.params for on in (True, False))
     assert any(not torch.equal(with_[name], without[name]) for name in with_)
+
+
+def test_a_small_gpu_evaluates_fewer_images_at_a_time(monkeypatch):
+    """The network for MNIST took 25 GB for 2²⁵ pixels."""
+    for gigabytes, pixels in ((140, 2**25), (8, 2**22)):
+        there = SimpleNamespace(total_memory=gigabytes * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, there=there: there)
+        assert evaluate._pixels(torch.device("cuda", 0)) == pixels

@@ -15,6 +15,7 @@ from pogm.engine.group import Group
 from pogm.engine.steps import Setting
 
 PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass: on a CPU, what malloc takes from its heap and not from the system
+BYTES = 2**11  # of a GPU's memory for a pixel: 128 channels in float32, four times
 
 
 def accuracies(setting: Setting, state: State, rows: Rows, segments: list[int], trials: int = 1) -> Tensor:
@@ -86,9 +87,15 @@ def _sizes(setting: Setting, count: int, segments: list[int], trials: int) -> li
     if setting.predicts_by:
         return [len(part) for size in segments for part in torch.split(torch.empty(size), setting.predicts_by)]
     pixels = max(shape[-2] * shape[-1] for shape in (setting.table.images.shape, setting.transform.shape))
-    most = max(PIXELS[setting.table.labels.device.type] // (pixels * trials), 1)
+    most = max(_pixels(setting.table.labels.device) // (pixels * trials), 1)
     passes = math.ceil(count / most)
     return [math.ceil(count / passes)] * passes
+
+
+def _pixels(device: torch.device) -> int:
+    """Of a pass; fewer on a small GPU. What is free would not do: a run that goes on would have to find as much."""
+    most = PIXELS[device.type]
+    return min(most, torch.cuda.get_device_properties(device).total_memory // BYTES) if device.type == "cuda" else most
 
 
 def _filled(rows: Rows, count: int) -> Rows:
