@@ -15,7 +15,7 @@ from pogm.core.errors import UsageError
 from pogm.core.fuse import fused
 from pogm.core.hyper import Choice, hyper
 from pogm.core.meeting import Blocks
-from pogm.core.optim import forgotten
+from pogm.core.optim import begun, forgotten
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params
@@ -102,8 +102,8 @@ class POGM(Trajectories):
         copies, pooled = self.copies(state, batches, problem), None
         trajectories = copies.trajectories  # h_i: [K, ...]
         if self.erm_direction == "pooled":  # one more copy, which sees every domain, goes where ERM would
-            live, key = problem.live_buffers(state), self.random_key(state, 1)
-            pooled = self.train_copy(state, problem, batches, state.optimizer["pooled"], live, key)
+            optimizer, live, key = state.optimizer["pooled"], problem.live_buffers(state), self.random_key(state, 1)
+            pooled = self.train_copy(state, problem, batches, begun(optimizer), live, key)
             trajectories = trees.map_numbers(
                 lambda h, h_0: torch.cat([h, h_0[None].to(h)]), trajectories, pooled.trajectories
             )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -89,15 +88,18 @@ class Trajectories(Algorithm):
             random.split(self.random_key(state), problem.num_domains),
         )
         live, keys = problem.meeting.own(every)
-        train_copy = partial(self.train_copy, state, problem)
-        trained: Copies = problem.each_domain(train_copy, batches, state.optimizer["domains"], live, keys)
+
+        def train(batches: list[Batch], optimizer: Tree, live: Params, key: Tensor) -> Copies:
+            return self.train_copy(state, problem, batches, begun(optimizer), live, key)
+
+        trained: Copies = problem.each_domain(train, batches, state.optimizer["domains"], live, keys)
         return trained
 
     def train_copy(
         self, state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params, key: Tensor
     ) -> Copies:
         """Where E minibatches take a copy of the model."""
-        copy, losses = state._replace(optimizer=begun(optimizer), buffers=state.buffers | live, key=key), []
+        copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
         for batch in batches:
             copy, metrics = super().step(copy, [batch], problem)
             losses.append(metrics["loss"])
