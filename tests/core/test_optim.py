@@ -7,6 +7,7 @@ from torch.func import vmap
 
 from pogm.core import optim
 from pogm.core.optim import SGD, Adam, begun, forgotten
+from pogm.core.packed import packed
 
 SECOND = Adam(0.1, eps=1.0)  # which does not divide its gradient away
 
@@ -40,16 +41,19 @@ def test_an_update_is_that_of_torch(ours, theirs, large, monkeypatch):
 
 def test_many_weights_are_updated_as_few_are_and_nothing_is_changed_in_place(monkeypatch):
     torch.manual_seed(0)
-    params, slope = {"a": torch.randn(5), "b": torch.randn(70)}, {"a": torch.randn(5), "b": torch.randn(70)}
+    params, slope = (packed({"a": torch.randn(5), "b": torch.randn(70)}) for _ in range(2))
     rates = (torch.tensor(0.01, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
     few = Adam(*rates).update(params, slope, Adam(0.0).init(params))
-    before = [leaf.clone() for leaf in (*params.values(), *slope.values())]
+    before = params.flat.clone(), slope.flat.clone()
     monkeypatch.setattr(optim, "LARGE", 1)
     monkeypatch.setattr(optim, "PART", 16)
     state = Adam(0.0).init(params)
-    many = Adam(*rates).update(params, slope, state)
-    assert_close(many, few, 1e-6)
-    assert all(map(torch.equal, before, (*params.values(), *slope.values())))
+    assert_close(Adam(*rates).update(params, slope, state), few, 1e-6)
+    strided = torch.stack([slope.flat, slope.flat], -1)[:, 0]
+    for other in (strided, slope.flat.double()):
+        assert_close(Adam(*rates).update(params, params.like(other), state), few, 1e-6)
+    assert torch.equal(params.flat, before[0])
+    assert torch.equal(slope.flat, before[1])
     assert all((leaf == 0).all() for leaf in state.values())
 
 
@@ -62,6 +66,13 @@ def test_an_update_of_many_weights_can_be_differentiated(monkeypatch):
         return SECOND.update(params, {"a": slope}, SECOND.init(params))[0]["a"]
 
     assert torch.autograd.gradcheck(moved, slope)
+
+
+def test_a_rate_of_many_weights_can_be_differentiated(monkeypatch):
+    monkeypatch.setattr(optim, "LARGE", 1)
+    rate, params = torch.tensor(0.1, requires_grad=True), {"a": torch.ones(4)}
+    moved, _ = Adam(rate).update(params, params, Adam(rate).init(params))
+    assert torch.autograd.grad(moved["a"].sum(), rate)[0].item() == pytest.approx(-4)
 
 
 @pytest.mark.parametrize("kind", [Adam, SGD])
@@ -88,7 +99,7 @@ def test_a_state_that_was_forgotten_is_a_fresh_one_when_it_is_used():
 
 
 def test_a_fresh_state_is_all_zeros():
-    """POGM forgets a state by filling it with zeros."""
+    """POGM begins a state anew by filling it with zeros."""
     params = {"a": torch.ones(3)}
     for optimizer in (Adam(0.1), SGD(0.1)):
         assert all((leaf == 0).all() for leaf in optimizer.init(params).values())

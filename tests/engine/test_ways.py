@@ -56,8 +56,10 @@ def test_trials_apart_agree_with_those_that_are_mapped():
     assert_close(apart.progress.state, mapped.progress.state, 1e-9)
 
 
-def test_on_a_cpu_domains_of_a_large_network_are_not_mapped():
-    assert [Engine().way_over_domains(nn.Linear(width, width), 64) for width in (100, 1000)] == ["vmap", "loop"]
+def test_on_a_cpu_a_large_network_is_not_mapped():
+    small, large = nn.Linear(100, 100), nn.Linear(1000, 1000)
+    assert [Engine().way_over_domains(network, 64) for network in (small, large)] == ["vmap", "loop"]
+    assert [Engine().maps_trials(network) for network in (small, large)] == [True, False]
 
 
 def test_only_networks_of_linear_layers_are_mapped_of_themselves():

@@ -1,7 +1,7 @@
 """Functions that torch's compiler may fuse into a few kernels, where the engine asks for it.
 
-What is marked is what pays: the network's passes, the optimizer, the minibatch, the move of the shared model. The rest
-of a step stays as it is written. Numbers change by rounding alone.
+What is marked is what pays: the network's passes, the optimizer, keys and minibatches, the solver, the move of the
+shared model. The rest of a step stays as it is written. Numbers change by rounding alone.
 """
 
 import functools

@@ -78,9 +78,10 @@ class Adam:
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
         weights, slope = vector(params), _like(gradient, params)
-        plain = not (weights.requires_grad or slope.requires_grad or inside_transform())
-        large = weights.device.type == "cpu" and weights.numel() > LARGE
-        moved, after = (self._adapted_in_parts if plain and large else self._adapted)(weights, slope, state)
+        numbers = (self.lr, self.weight_decay, self.beta1, self.beta2)
+        known = not (torch.is_grad_enabled() and any(map(_differentiated, (weights, slope, *numbers))))
+        large = weights.device.type == "cpu" and weights.numel() > LARGE and not inside_transform()
+        moved, after = (self._adapted_in_parts if known and large else self._adapted)(weights, slope, state)
         return renamed(moved, params), after
 
     def _adapted(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
@@ -91,14 +92,16 @@ class Adam:
         """The same by the kernel of ``torch.optim.Adam(fused=True)``, on copies that are still in the CPU's cache."""
         moved, mean, square = after = [torch.empty_like(weights) for _ in range(3)]
         count = state["count"] + 1
+        steps = [count.float()]
         numbers: dict[str, Any] = {"eps": self.eps, "amsgrad": False, "maximize": False}
         for name in ("lr", "weight_decay", "beta1", "beta2"):
             numbers[name] = float(getattr(self, name))
+        slope = slope.to(weights.dtype).contiguous()  # which the kernel takes for granted
         parts = (torch.split(whole, PART) for whole in (weights, state["mean"], state["square"], slope, *after))
         for *before, there, theta, m, v in zip(*parts, strict=True):
             for new, old in zip((theta, m, v), before, strict=True):
                 new.copy_(old)
-            torch._fused_adam_([theta], [there], [m], [v], [], [count.float()], **numbers)
+            torch._fused_adam_([theta], [there], [m], [v], [], steps, **numbers)
         return moved, {"mean": mean, "square": square, "count": count}
 
 
@@ -120,43 +123,25 @@ def _adapted(
     beta2: Scalar,
     eps: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weights and the state after one update."""
+    """θ − η m̂ / (√v̂ + ε), and the state after it."""
     count = state["count"] + 1
-    corrected = _corrected(count, lr, beta1, beta2)
-    moments = (state["mean"], state["square"])
-    moved, mean, square = _moved(weights, slope, *moments, *corrected, weight_decay, beta1, beta2, eps)
-    return moved, {"mean": mean, "square": square, "count": count}
-
-
-def _corrected(count: Tensor, lr: Scalar, beta1: Scalar, beta2: Scalar) -> tuple[Tensor, Tensor]:
-    """η / (1 − β₁ᵗ), and what makes √v into √v̂."""
-    return lr / (1 - beta1**count), (1 - beta2**count) ** -0.5
-
-
-def _moved(
-    weights: Tensor,
-    slope: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    rate: Tensor,
-    correction: Tensor,
-    weight_decay: Scalar,
-    beta1: Scalar,
-    beta2: Scalar,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """θ − η m̂ / (√v̂ + ε), and the new moments m and v."""
+    rate, correction = lr / (1 - beta1**count), (1 - beta2**count) ** -0.5  # η / (1 − β₁ᵗ), and √v to √v̂
     slope = _decayed(slope, weights, weight_decay)
-    mean = torch.lerp(mean, slope, _cast(1 - beta1, slope))
-    square = torch.lerp(square, slope * slope, _cast(1 - beta2, slope))
+    mean = torch.lerp(state["mean"], slope, _cast(1 - beta1, slope))  # m
+    square = torch.lerp(state["square"], slope * slope, _cast(1 - beta2, slope))  # v
     offset = torch.full((), eps, dtype=slope.dtype, device=slope.device)
     root = torch.addcmul(offset, square.sqrt(), correction.to(slope.dtype))
-    return torch.addcdiv(weights, mean * -rate.to(slope.dtype), root), mean, square
+    moved = torch.addcdiv(weights, mean * -rate.to(slope.dtype), root)
+    return moved, {"mean": mean, "square": square, "count": count}
 
 
 def _like(gradient: Params, params: Params) -> Tensor:
     """The gradient as a vector, in the order of the weights."""
     return vector(gradient if isinstance(gradient, Packed) else {name: gradient[name] for name in params})
+
+
+def _differentiated(number: Scalar) -> bool:
+    return isinstance(number, Tensor) and number.requires_grad
 
 
 def _counter(params: Params) -> Tensor:

@@ -27,7 +27,7 @@ def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
     if _known(key) and (isinstance(data, int) or _known(data)):  # the same in plain integers, in a fifth of the time
-        return torch.tensor(_mix_integer(key.item() + (int(data) + 1) * GOLDEN))
+        return torch.tensor(_mix_integer(int(key) + (int(data) + 1) * GOLDEN), device=key.device)
     if isinstance(data, int):
         return _mix(key + _as_int64((data + 1) * GOLDEN))
     if torch.compiler.is_compiling():
@@ -84,8 +84,8 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ _shift(z, 31)
 
 
-def _mix_integer(z: int | float) -> int:
-    z = int(z) % 2**64
+def _mix_integer(z: int) -> int:
+    z %= 2**64
     z = (z ^ z >> 30) * FIRST % 2**64
     z = (z ^ z >> 27) * SECOND % 2**64
     return _as_int64(z ^ z >> 31)

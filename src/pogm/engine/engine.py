@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from pogm.core.errors import UsageError, unknown
-from pogm.core.optim import LARGE
 
 CHOICES = {
     "compile": ("auto", "on", "off"),
@@ -18,6 +17,7 @@ CHOICES = {
     "trajectories": ("auto", "device", "bf16", "host"),
 }
 SMALL = 64 * 64  # pixels of an image
+FEW = 2**17  # weights
 LONG = 1000  # minibatches: what fusing saves is then about what compiling takes
 
 
@@ -66,17 +66,21 @@ class Engine:
         return replace(self, compile="off") if self.compile == "auto" and steps < LONG else self
 
     def way_over_domains(self, network: nn.Module, pixels: int) -> str:
-        """Networks of linear layers gain by ``vmap``, on a CPU the small ones; small images leave room for streams."""
+        """Small images leave room for streams on a GPU."""
         if self.domains != "auto":
             return self.domains
-        on_gpu = self.place().type == "cuda"
-        if all_linear(network) and (on_gpu or sum(leaf.numel() for leaf in network.parameters()) <= LARGE):
+        if self._gains_by_mapping(network):
             return "vmap"
-        return "streams" if on_gpu and pixels <= SMALL else "loop"
+        return "streams" if self.place().type == "cuda" and pixels <= SMALL else "loop"
 
     def maps_trials(self, network: nn.Module) -> bool:
         """Whether trials train as one by ``vmap``: with convolutions, that takes longer than one after the other."""
-        return all_linear(network) if self.trials == "auto" else self.trials == "vmap"
+        return self._gains_by_mapping(network) if self.trials == "auto" else self.trials == "vmap"
+
+    def _gains_by_mapping(self, network: nn.Module) -> bool:
+        """Networks of linear layers do, on a CPU those with few weights."""
+        few = sum(leaf.numel() for leaf in network.parameters()) <= FEW
+        return all_linear(network) and (few or self.place().type == "cuda")
 
 
 def all_linear(network: nn.Module) -> bool:
