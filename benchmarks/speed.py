@@ -80,10 +80,10 @@ brackets: the middle half of the repeats.
   Networks of linear layers are mapped by `vmap` instead (on a CPU those of up to 131,072 weights); with convolutions
   that takes longer than one after the other.
 - **`--precision bf16`** for networks and weights in float32; `tf32` and `fp32` are there too, and are part of a trial.
-- On a CPU, Adam is torch's own fused kernel (for networks that are not mapped and have more than 65,536 weights) on parts
-  that stay in the cache, large tensors lie on large pages (`THP_MEM_ALLOC_ENABLE=1`, unless it is set), and the process
-  keeps memory that is freed for the next step, so that it stays at its peak: POGM with a ResNet-50 on four images of
-  64×64 took 0.99 s a step instead of 2.3 s (one run each).
+- On a CPU, Adam is torch's own fused kernel (for networks that are not mapped and have more than 65,536 weights) on
+  parts that stay in the cache, large tensors lie on large pages (`THP_MEM_ALLOC_ENABLE=1`, unless it is set), and the
+  process keeps memory that is freed for the next step, so that it stays at its peak: POGM with a ResNet-50 on four
+  images of 64×64 took 0.99 s a step instead of 2.3 s (one run each).
 
 What they cost: a step makes new weights and does not change old ones, so that it can be captured, mapped, saved and
 resumed at any point, and it draws by keys, so that a run does not depend on what ran before it. Beside a network that
