@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo paper test lint types tests lock clean
+.PHONY: demo paper test lint types tests oldest lock clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -31,6 +31,12 @@ tests: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
+
+# The tests with the oldest torch that pyproject.toml allows: what the newest compiles, it need not.
+oldest:
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/pip install --quiet --disable-pip-version-check "torch==2.10.*" "torchvision==0.25.*" -e ".[dev]"
+	build/oldest/bin/pytest -n auto
 
 # Exact versions with hashes, for every platform; run after changing the ranges in pyproject.toml.
 lock:
