@@ -26,7 +26,7 @@ import noise
 import torch
 from rows.figure import reason
 from rows.meta import meta_update, weights_of
-from rows.run import command, engine_options, machine
+from rows.run import engine_options, facts
 
 from pogm.algorithms.pogm import POGM
 from pogm.engine.engine import Engine
@@ -250,13 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)
     size = SMALL if options.small else CPU if device.type == "cpu" else Size()
-    found: dict[str, Any] = {
-        "benchmark": "growth",
-        "device": machine(device),
-        "torch": torch.__version__,
-        "command": command("growth.py", arguments),
-        "sweeps": {},
-    }
+    found: dict[str, Any] = {**facts("growth", device, arguments), "sweeps": {}}
     ends = time.monotonic() + options.limit
     for name in options.sweeps:
         points = found["sweeps"].setdefault(name, [])

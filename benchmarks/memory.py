@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows.run import command, machine
+from rows.run import facts
 
 PLACES = ("device", "bf16", "host", "auto")
 OPTIMIZERS = ("sgd", "adam")
@@ -150,15 +150,8 @@ def main() -> None:
     print(f"{options.weights:.3g} weights, K = {options.domains}, {options.device}, torch {torch.__version__}\n")
     print("| inner optimizer | trajectories | budget, GiB | peak on the device | on the host | seconds a round |")
     print("|---|---|---|---|---|---|", flush=True)
-    facts = {
-        "benchmark": "memory",
-        "device": machine(torch.device(options.device)),
-        "torch": torch.__version__,
-        "command": command("memory.py", sys.argv[1:]),
-        "weights": options.weights,
-        "domains": options.domains,
-        "rounds": options.rounds,
-    }
+    about = facts("memory", torch.device(options.device), sys.argv[1:])
+    about |= {name: getattr(options, name) for name in ("weights", "domains", "rounds")}
     rows: list[dict[str, Any]] = []
     for optimizer in OPTIMIZERS:
         budget = budget_of(options, optimizer) if on_gpu else 0.0
@@ -167,7 +160,7 @@ def main() -> None:
             print(line(found, budget), flush=True)
             rows.append(found)
             if options.out:
-                options.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+                options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

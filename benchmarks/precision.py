@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows.run import command, machine
+from rows.run import facts
 
 from pogm.benchmark.options import trial_of
 from pogm.benchmark.spread import mean_of
@@ -67,16 +67,8 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "bf16"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found: dict[str, Any] = {
-        "benchmark": "precision",
-        "device": machine(torch.device(options.device)),
-        "torch": torch.__version__,
-        "command": command("precision.py", sys.argv[1:]),
-        "dataset": options.dataset,
-        "steps": options.steps,
-        "seeds": options.seeds,
-        "accuracies": {},
-    }
+    found = facts("precision", torch.device(options.device), sys.argv[1:])
+    found |= {name: getattr(options, name) for name in ("dataset", "steps", "seeds")} | {"accuracies": {}}
     for algorithm in options.algorithms:
         for precision in options.precisions:
             values = accuracies(options, algorithm, precision)

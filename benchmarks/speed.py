@@ -26,13 +26,12 @@ import clock
 import growth
 import noise
 import precision
-import torch
 from rows.cpu import cpu
 from rows.figure import Figure, MeasurementError, cells, floors_table, reason, table
 from rows.meta import meta
 from rows.mnist import mnist
 from rows.pacs import pacs
-from rows.run import SMALL, Measurement, Run, Size, command, engine_options, machine, using_cache
+from rows.run import SMALL, Measurement, Run, Size, engine_options, facts, using_cache
 
 ROWS: dict[str, Callable[[Run], Iterator[Measurement]]] = {"mnist": mnist, "pacs": pacs, "meta": meta, "cpu": cpu}
 
@@ -141,16 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run = Run(options.device, size, engine, precisions, Path(cache), options.data, options.limit)
         rows = options.rows or (["cpu"] if on_cpu else ["pacs", "meta", "mnist"])
         with using_cache(str(run.cache / "own")):
-            report(run, rows, command("speed.py", arguments), options.out)
+            report(run, rows, arguments, options.out)
 
 
-def report(run: Run, rows: Sequence[str], how: str, out: Path | None) -> None:
+def report(run: Run, rows: Sequence[str], arguments: Sequence[str], out: Path | None) -> None:
     """Measure, print, and write after every figure what is known by then."""
     found: dict[str, Any] = {
-        "benchmark": "speed",
-        "device": machine(run.device),
-        "torch": torch.__version__,
-        "command": how,
+        **facts("speed", run.device, arguments),
         "data": f"ColoredMNIST is {'MNIST' if noise.has_mnist(run.data) else 'noise'}, all else is noise.",
         "figures": [],
         "floors": run.floors,

@@ -157,6 +157,12 @@ def machine(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
+def facts(name: str, device: torch.device, arguments: Sequence[str]) -> dict[str, Any]:
+    """What every file of results begins with."""
+    about = {"device": machine(device), "torch": torch.__version__, "command": command(f"{name}.py", arguments)}
+    return {"benchmark": name, **about}
+
+
 def engine_options(words: Sequence[str]) -> dict[str, Any]:
     """``name=value`` for fields of the engine."""
     known = {part.name: part.default for part in dataclasses.fields(Engine)}

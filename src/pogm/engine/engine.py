@@ -17,7 +17,7 @@ CHOICES = {
     "trajectories": ("auto", "device", "bf16", "host"),
 }
 SMALL = 64 * 64  # pixels of an image
-FEW = 2**17  # weights
+FEW = 2**17  # weights: with more, a CPU is faster without vmap
 LONG = 1000  # minibatches: what fusing saves is then about what compiling takes
 
 
@@ -66,7 +66,7 @@ class Engine:
         return replace(self, compile="off") if self.compile == "auto" and steps < LONG else self
 
     def way_over_domains(self, network: nn.Module, pixels: int) -> str:
-        """Small images leave room for streams on a GPU."""
+        """How a round goes over its domains; small images leave room for streams on a GPU."""
         if self.domains != "auto":
             return self.domains
         if self._gains_by_mapping(network):

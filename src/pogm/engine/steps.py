@@ -114,9 +114,9 @@ class Setting:
             alone = not any(modifier.changes_batches for modifier in self.modifiers)
             part = self.part if alone else None  # what is mixed must all be there
             batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part)
-            change = state.random_key(Purpose.MODIFIER, number) if self.modifiers else key
-            if held_out:
-                change = random.fold(change, HELD_OUT)
+            if self.modifiers:
+                change = state.random_key(Purpose.MODIFIER, number)
+                change = random.fold(change, HELD_OUT) if held_out else change
             for place, modifier in enumerate(self.modifiers):
                 batch = modifier.batch(batch, random.fold(change, place), self.problem.num_classes)
             made.append(batch if self.part is part else Batch(batch.x[self.part], batch.y[self.part]))
