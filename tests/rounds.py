@@ -1,5 +1,6 @@
 """One round of POGM, and what its domains' copies did, computed by hand."""
 
+import torch
 from support import K, batches, toy
 from torch.func import grad
 
@@ -27,3 +28,15 @@ def trajectories(pogm, **options):
             params, inner = problem.optimizer.update(params, slope, inner)
         rows.append(trees.subtract(params, state.params))
     return trees.stack(rows)
+
+
+def centre_of(pogm, rows):
+    """h_0 by hand: the mean of the rows [K, P], or where the optimizer takes one copy that sees all domains: [P]."""
+    if pogm.centre == "mean":
+        return rows.mean(0)
+    state, problem = toy(pogm)
+    params, inner = state.params, problem.optimizer.init(state.params)
+    for batch in batches(pogm.minibatches):
+        slope = grad(lambda p, batch=batch: problem.model(p, state).losses(batch).mean())(params)
+        params, inner = problem.optimizer.update(params, slope, inner)
+    return torch.cat([(params[name] - leaf).flatten() for name, leaf in state.params.items()])

@@ -63,7 +63,7 @@ def test_lists_show_every_default_and_search_space(capsys, what):
                 space = field.metadata["space"]
                 note = f"search {space}" if space else " | ".join(field.metadata["options"] or ())
                 assert tuple(f"{field.name} {field.default} {note}".split()) in shown
-        assert "preset official: solver=official" in out
+        assert "preset domainbed: through=ends" in out
     if what == "datasets":
         assert all(name in out and ", ".join(dataset.domains) in out for name, dataset in all_datasets().items())
         assert "search 10^U(-4.5, -2.5)" in out

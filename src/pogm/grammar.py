@@ -45,7 +45,7 @@ The same command again, or pogm resume, goes on where it stopped.
 RUN_EPILOG = """examples:
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --out runs/first
   pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
-  pogm run --dataset RotatedDigits --algorithm POGM --preset official --with Mixup --test-domain 0 --out runs/third
+  pogm run --dataset RotatedDigits --algorithm OfficialPOGM --with Mixup --test-domain 0 --out runs/third
   pogm run --dataset ./hospitals --algorithm POGM --test-domain site_c --out runs/fourth      folders of your images
   torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on four GPUs, the same result
 The same command again goes on where it stopped, and does nothing once the run is done.

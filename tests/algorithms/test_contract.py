@@ -9,6 +9,7 @@ from support import assert_close, batches, needs_gpu, no_synchronisation, steps,
 from torch.func import vmap
 
 from pogm.algorithms import Algorithm, all_algorithms
+from pogm.algorithms.pogm_published import PaperTextPOGM
 from pogm.benchmark.trial import Trial
 from pogm.core import trees
 from pogm.core.errors import UsageError
@@ -177,7 +178,8 @@ def test_it_learns(cls):
     learner = trial(eager(cls, at=80), steps=101, evaluate_every=100, test_domains=(2,))
     session = Session([learner.task(None)], Engine())
     *_, last = train(session, learner.schedule)
-    assert last.accuracies[0][2 * 2] > 0.5
+    learns = cls is not PaperTextPOGM  # whose published numbers make steps that are far too short
+    assert (last.accuracies[0][2 * 2] > 0.5) == learns
 
 
 @every

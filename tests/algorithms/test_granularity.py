@@ -11,8 +11,8 @@ from torch.func import vmap
 
 from pogm import POGM, Reptile, pareto
 from pogm.algorithms.pogm import parts
+from pogm.algorithms.pogm_published import OfficialPOGM, PaperTextPOGM
 from pogm.core import trees
-from pogm.core.batch import Batch
 from pogm.core.model import Network
 from pogm.engine.domains import by_vmap
 from pogm.engine.session import Engine, Session
@@ -34,6 +34,24 @@ class Shallow(POGM):
 
     def build(self, features, width, num_classes, num_domains):
         return Network(nn.Identity(), nn.Linear(INPUTS, C))
+
+
+class ShallowOfficial(OfficialPOGM):
+    """The authors' variant on the same."""
+
+    build = Shallow.build
+
+
+class DeepOfficial(OfficialPOGM):
+    """The authors' variant on the deep network."""
+
+    build = Deep.build
+
+
+class DeepPaperText(PaperTextPOGM):
+    """The text's variant on the deep network."""
+
+    build = Deep.build
 
 
 LAYERS = ("features.0.0", "features.1.0", "features.1.2", "head")
@@ -78,7 +96,7 @@ def alone(rows, blocks, weights_of):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_every_block_is_what_its_own_problem_alone_gives(granularity):
-    pogm = Deep(kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
+    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
     before, after, _ = one_round(pogm)
     expected = alone(trajectories(pogm), BLOCKS[granularity], lambda G: pareto.solve(G, 0.5).weights)
     assert_close(moved(before, after), expected)
@@ -86,7 +104,7 @@ def test_every_block_is_what_its_own_problem_alone_gives(granularity):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(granularity):
-    pogm = Deep(kappa=0.5, meta_lr=1.0, granularity=granularity)
+    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, granularity=granularity)
     before, after, _ = one_round(pogm)
     blocks = of_blocks(trajectories(pogm), granularity)
     for h, d in zip(blocks, step_of_blocks(moved(before, after), granularity), strict=True):
@@ -105,7 +123,7 @@ def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
     """Balls of the parts lie in the whole's, and Σ_l min_i ≤ min_i Σ_l: p* falls from global to block to layer."""
     worst = []
     for granularity in GRANULARITIES:
-        pogm = Deep(kappa=0.5, meta_lr=1.0, granularity=granularity)
+        pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, granularity=granularity)
         before, after, metrics = one_round(pogm)
         h = flat(trajectories(pogm), BLOCKS["global"][0])
         (d,) = step_of_blocks(moved(before, after), "global")
@@ -116,7 +134,7 @@ def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
     assert worst[0] > worst[1] > worst[2]
 
 
-@pytest.mark.parametrize("method", [Shallow(), Shallow.preset("official"), Shallow(scope="classifier")])
+@pytest.mark.parametrize("method", [Shallow(), ShallowOfficial(), Shallow(scope="classifier")])
 def test_a_single_layer_is_matched_alike_at_every_granularity(method):
     results = [one_round(dataclasses.replace(method, granularity=granularity)) for granularity in GRANULARITIES]
     for _, after, metrics in results[1:]:
@@ -126,12 +144,15 @@ def test_a_single_layer_is_matched_alike_at_every_granularity(method):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_without_a_ball_every_granularity_is_reptile(granularity):
-    assert_close(steps(POGM(kappa=0.0, granularity=granularity), 3).params, steps(Reptile(), 3).params)
+    assert_close(
+        steps(POGM(kappa=0.0, granularity=granularity, centre="mean", meta_lr=0.5), 3).params,
+        steps(Reptile(), 3).params,
+    )
 
 
 @pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_the_official_preset_descends_on_every_block(granularity):
-    pogm = dataclasses.replace(Deep.preset("official"), meta_lr=1.0, granularity=granularity)
+def test_the_official_variant_descends_on_every_block(granularity):
+    pogm = DeepOfficial(meta_lr=1.0, granularity=granularity)
     before, after, metrics = one_round(pogm)
     rows = trajectories(pogm)
     expected = alone(rows, BLOCKS[granularity], lambda G: pareto.official_weights(G, 0.5)[1])
@@ -146,7 +167,7 @@ def test_the_official_preset_descends_on_every_block(granularity):
 
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 def test_the_paper_text_has_two_radii_in_every_block(granularity):
-    pogm = dataclasses.replace(Deep.preset("paper_text"), meta_lr=1.0, granularity=granularity)
+    pogm = DeepPaperText(meta_lr=1.0, granularity=granularity)
     before, after, _ = one_round(pogm)
     expected = alone(
         trajectories(pogm), BLOCKS[granularity], lambda G: pareto.solve(G, 0.5**0.5, step_radius=0.5).weights
@@ -156,7 +177,7 @@ def test_the_paper_text_has_two_radii_in_every_block(granularity):
 
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 def test_rescaling_to_the_mean_length_is_done_block_by_block(granularity):
-    pogm = Deep(meta_lr=1.0, rescale="norm", granularity=granularity)
+    pogm = Deep(centre="mean", meta_lr=1.0, rescale="norm", granularity=granularity)
     before, after, _ = one_round(pogm)
     steps_by_block = step_of_blocks(moved(before, after), granularity)
     for h, d in zip(of_blocks(trajectories(pogm), granularity), steps_by_block, strict=True):
@@ -164,12 +185,12 @@ def test_rescaling_to_the_mean_length_is_done_block_by_block(granularity):
 
 
 @pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_a_pooled_centre_is_cut_into_the_same_blocks(granularity):
-    pogm = Deep(kappa=0.5, meta_lr=1.0, erm_direction="pooled", granularity=granularity)
+def test_the_centre_of_erm_is_cut_into_the_same_blocks(granularity):
+    pogm = Deep(kappa=0.5, meta_lr=1.0, granularity=granularity)
     before, after, metrics = one_round(pogm)
     rows = trajectories(pogm)
-    # Without a ball the model goes where the pooled copy goes.
-    centre = moved(*one_round(Deep(kappa=0.0, meta_lr=1.0, erm_direction="pooled"))[:2])
+    # Without a ball the model goes where ERM goes.
+    centre = moved(*one_round(Deep(kappa=0.0, meta_lr=1.0))[:2])
     step, worst = moved(before, after), []
     for names in BLOCKS[granularity]:
         h, h_0 = flat(rows, names), flat({n: leaf[None] for n, leaf in centre.items()}, names)[0]
@@ -187,7 +208,7 @@ def test_in_classifier_scope_the_head_alone_is_divided():
 
     heads = ("head.0.weight", "head.0.bias"), ("head.2.weight", "head.2.bias")
     for granularity, blocks in (("global", (sum(heads, ()),)), ("block", (sum(heads, ()),)), ("layer", heads)):
-        pogm = TwoLayers(kappa=0.5, meta_lr=1.0, scope="classifier", granularity=granularity)
+        pogm = TwoLayers(kappa=0.5, meta_lr=1.0, centre="mean", scope="classifier", granularity=granularity)
         before, after, _ = one_round(pogm)
         rows = trajectories(pogm)
         matched = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
@@ -196,8 +217,8 @@ def test_in_classifier_scope_the_head_alone_is_divided():
         assert_close(moved(before, after), {name: expected[name] for name in rows})
 
 
-@pytest.mark.parametrize("erm_direction", ["mean", "pooled"])
-def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model(erm_direction):
+@pytest.mark.parametrize("centre", ["mean", "erm"])
+def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model(centre):
     class Extra(POGM):
         def build(self, features, width, num_classes, num_domains):
             return Network(features, nn.Linear(WIDTH, C), critic=nn.Linear(WIDTH, 2))
@@ -207,8 +228,10 @@ def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model
             criticised = model.part("critic")(model.part("features")(batch.x.flatten(0, 1)))
             return found._replace(value=found.value + criticised.square().mean())
 
+    chosen = centre
+
     def step_of(kappa, granularity):
-        options = {"kappa": kappa, "meta_lr": 1.0, "erm_direction": erm_direction, "inner_optimizer": "sgd"}
+        options = {"kappa": kappa, "meta_lr": 1.0, "centre": chosen, "inner_optimizer": "sgd"}
         return moved(*one_round(Extra(**options, granularity=granularity))[:2])
 
     centre, fine, whole = step_of(0.0, "global"), step_of(0.5, "layer"), step_of(0.5, "global")
@@ -218,27 +241,7 @@ def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model
         assert not torch.allclose(whole[name], centre[name]), "as one block, they are led by it"
 
 
-def broken(domain):
-    (batch,) = batches()
-    x = batch.x.clone()
-    x[domain, 0, 0] = torch.nan
-    return [Batch(x, batch.y)]
-
-
-@pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_a_domain_that_is_not_finite_is_left_out_of_every_block(granularity):
-    pogm = Deep(nonfinite="drop", kappa=0.5, meta_lr=1.0, granularity=granularity)
-    state, problem = toy(pogm)
-    after, metrics = pogm.step(state, broken(1), problem)
-    rows = trees.map_leaves(lambda leaf: leaf[[0, 2]], trajectories(pogm))
-    expected = alone(rows, BLOCKS[granularity], lambda G: pareto.solve(G, 0.5).weights)
-    assert_close(moved(state, after), expected)
-    worst = [pareto.solve(pareto.gramian(h), 0.5).worst for h in of_blocks(rows, granularity)]
-    torch.testing.assert_close(metrics["worst"], torch.stack(worst).sum())
-    assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
-
-
-def test_or_stops_the_round_even_if_a_single_block_shows_it():
+def test_a_domain_that_is_not_finite_stops_the_round_even_if_a_single_block_shows_it():
     class Cracked(Deep):
         def copies(self, state, batches, problem):
             found = super().copies(state, batches, problem)
@@ -253,30 +256,29 @@ def test_or_stops_the_round_even_if_a_single_block_shows_it():
 
 
 OPTIONS = [
-    {},
-    {"erm_direction": "pooled"},
-    {"solver": "official", "rescale": "official"},
+    {"centre": "mean"},
+    {"centre": "erm"},
+    {"centre": "erm", "inner_steps": 2},
     {"scope": "classifier"},
-    {"nonfinite": "drop"},
-    {"stationary": "project", "rescale": "norm"},
+    {"rescale": "norm"},
 ]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("granularity", ["block", "layer"])
 def test_mapped_over_domains_or_over_trials_it_is_the_same(granularity, options):
-    pogm = Deep(inner_steps=2, granularity=granularity, **options)
+    pogm = Deep(granularity=granularity, **options)
     assert_close(steps(pogm, 3, each_domain=by_vmap), steps(pogm, 3))
     state, problem = toy(pogm)
-    made = batches(2)
+    made = batches(pogm.minibatches)
     mapped = vmap(lambda state: pogm.step(state, made, problem)[0])(trees.stack([state, state]))
     assert_close(trees.index(mapped, 1), pogm.step(state, made, problem)[0])
 
 
 @pytest.mark.parametrize("granularity", ["block", "layer"])
-@pytest.mark.parametrize("options", [{}, {"solver": "official"}, {"erm_direction": "pooled"}])
-def test_trials_that_differ_in_kappa_train_as_one(granularity, options):
-    first = trial(POGM(kappa=0.5, granularity=granularity, **options), precision="fp64")
+@pytest.mark.parametrize("method", [POGM(), POGM(centre="mean"), POGM(inner_steps=2), OfficialPOGM()])
+def test_trials_that_differ_in_kappa_train_as_one(granularity, method):
+    first = trial(dataclasses.replace(method, kappa=0.5, granularity=granularity), precision="fp64")
     second = dataclasses.replace(first, seed=1, algorithm=dataclasses.replace(first.algorithm, kappa=0.1))
     together = Session([one.task(None) for one in (first, second)], Engine())
     apart = [Session([one.task(None)], Engine()) for one in (first, second)]
@@ -289,7 +291,7 @@ def test_trials_that_differ_in_kappa_train_as_one(granularity, options):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_what_is_reported_is_what_was_done(granularity):
-    pogm = Deep(kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
+    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
     before, after, metrics = one_round(pogm)
     rows, step = trajectories(pogm), moved(before, after)
     h = flat(rows, BLOCKS["global"][0])
@@ -306,7 +308,7 @@ def test_what_is_reported_is_what_was_done(granularity):
     assert metrics["stationary"] == 0
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", [{"inner_steps": 2}, *({"centre": "mean", **options} for options in OPTIONS[3:])])
 def test_a_block_that_no_domain_moves_stays_and_does_the_others_no_harm(options):
     class Frozen(Deep):
         def train_copy(self, *args):

@@ -31,4 +31,4 @@ def test_at_rate_one_it_is_federated_averaging():
 
 
 def test_it_is_pogm_without_a_ball():
-    assert_close(steps(Reptile(inner_steps=2), 4), steps(POGM(kappa=0.0, inner_steps=2), 4))
+    assert_close(steps(Reptile(inner_steps=2), 4), steps(POGM(kappa=0.0, inner_steps=2, centre="mean", meta_lr=0.5), 4))

@@ -51,7 +51,14 @@ KNOWN = {
     "MMD": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
     "MTL": {"mtl_ema": "0.99 in {0.5, 0.9, 0.99, 1.0}"},
     "PCGrad": ROUNDS,
-    "POGM": ROUNDS | {"pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
+    "MeasurementPOGM": ROUNDS | {"pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
+    "OfficialPOGM": ROUNDS | {"pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
+    "PaperTextPOGM": {
+        "meta_lr": "0.01 in {0.01, 0.1, 0.5}",
+        "pogm_local_steps": "5 in {1, 5, 10}",
+        "pogm_kappa": "0.5 in {0.05, 0.1, 0.5}",
+    },
+    "POGM": ROUNDS | {"meta_lr": "1.0 in {0.1, 0.5, 1.0}", "pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
     "RDM": {
         "rdm_lambda": "5.0 in U(0.1, 10)",
         "rdm_penalty_anneal_iters": "1500 in int U(800, 2700)",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from pogm import POGM, Mixup
+from pogm.algorithms.eqrm import EQRM
 from pogm.benchmark import options
 from pogm.benchmark.options import trial_of
 from pogm.core.errors import UsageError
@@ -29,8 +30,8 @@ def test_names_and_texts_become_a_trial_with_the_datasets_defaults():
 
 
 def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
-    made = trial_of("RotatedDigits", "POGM", ["0"], preset="official", settings=["kappa=0.1"], seed=4)
-    assert made.algorithm == POGM.preset("official", kappa=0.1)
+    made = trial_of("RotatedDigits", "EQRM", ["0"], preset="domainbed", settings=["quantile=0.9"], seed=4)
+    assert made.algorithm == EQRM.preset("domainbed", quantile=0.9)
     assert (made.seed, made.trial_seed) == (4, 4)
 
 
@@ -39,7 +40,9 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
     [
         ({"dataset": "rotateddigit"}, "a dataset out of .*found 'rotateddigit'. Did you mean 'RotatedDigits'?"),
         ({"algorithm": "PGOM"}, "an algorithm out of .*Did you mean 'POGM'?"),
-        ({"preset": "oficial"}, "a preset of POGM out of .*Did you mean 'official'?"),
+        ({"algorithm": "EQRM", "preset": "domainbad"}, "a preset of EQRM out of .*Did you mean 'domainbed'?"),
+        ({"preset": "official"}, "'official' was replaced by an algorithm: OfficialPOGM"),
+        ({"settings": ["erm_direction=pooled"]}, "'erm_direction', which was replaced by centre"),
         ({"algorithm": "ERM", "preset": "official"}, "a preset of ERM out of none; .*Leave it out"),
         ({"modifiers": ["Mixupp"]}, "Did you mean 'Mixup'?"),
         ({"modifiers": ["Mixup", "Mixup"]}, "each modifier once"),
@@ -56,7 +59,7 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
         ({"settings": ["lr=0"]}, "SmallDigits.lr to be a number above 0"),
         ({"settings": ["batch_size=0"]}, "SmallDigits.batch_size"),
         ({"settings": ["network=mlpp"]}, "a network out of .*Did you mean 'mlp'?"),
-        ({"settings": ["solver=exakt"]}, "POGM.solver out of exact, official; found 'exakt'. Did you mean 'exact'?"),
+        ({"settings": ["centre=mena"]}, "POGM.centre out of erm, mean; found 'mena'. Did you mean 'mean'?"),
         ({"test_domains": ["90"]}, "a domain of RotatedDigits, by name or by number from 0 to 5, .*found '90'"),
         ({"test_domains": ["-1"]}, "found '-1'"),
         ({"test_domains": ["0", "0"]}, "each once"),

@@ -120,12 +120,25 @@ def test_what_lies_between_two_places_is_counted_from_the_first():
 def test_partial_inner_products_add_up_to_the_whole(cuts):
     """What ranks that have a slice of all trajectories rely on."""
     h = Here().gathered(trajectories())
-    stretches = segments(h.layout, BLOCKS)
+    stretches = segments(h.rows.layout, BLOCKS)
     total = sum(
-        meeting.gramians(h.flat[:, start:stop], within(stretches, start, stop), len(BLOCKS))
+        meeting.gramians(h.rows.flat[:, start:stop], within(stretches, start, stop), len(BLOCKS))
         for start, stop in pairwise(cuts)
     )
     torch.testing.assert_close(total, Here().gramians(h, BLOCKS))
+
+
+@pytest.mark.parametrize("blocks", [WHOLE, BLOCKS])
+def test_a_centre_is_one_more_row(chunk, blocks):
+    rows = trajectories()
+    centre = {name: leaf[0] for name, leaf in trajectories(seed=1).items()}
+    every = {name: torch.cat([leaf, centre[name][None]]) for name, leaf in rows.items()}
+    weights = torch.randn(len(blocks), K + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    sound = torch.tensor([True, False, True, True])
+    apart, whole = Here().gathered(rows, centre), Here().gathered(every)
+    torch.testing.assert_close(Here().gramians(apart, blocks), Here().gramians(whole, blocks))
+    found, expected = (Here().combined(h, blocks, weights, sound) for h in (apart, whole))
+    assert torch.equal(found.flat, expected.flat)
 
 
 def test_mapped_over_trials_they_are_the_same():

@@ -94,7 +94,9 @@ def rounds_of(
 GRIDS = {2: [Grid(2, 1), Grid(1, 2)], 3: [Grid(3, 1), Grid(1, 3)], 4: [Grid(4, 1), Grid(2, 2), Grid(1, 4)]}
 METHODS: dict[str, Algorithm] = {
     "POGM": POGM(),
+    "POGM, E = 2": POGM(inner_steps=2),
     "POGM, E = 2, Adam afresh in every round": POGM(inner_steps=2, inner_state="reset"),
+    "POGM around the mean": POGM(centre="mean"),
     "POGM by layer, with SGD": POGM(granularity="layer", inner_optimizer="sgd"),
     "POGM of the classifier": POGM(scope="classifier", meta_lr=1.0),
     "MGDA": MGDA(inner_steps=2),
@@ -110,6 +112,7 @@ def assert_alike(teams: dict[int, Team], algorithm: Algorithm, domains: int, *ot
             for theirs, state, mine in answers:
                 assert_same(theirs, seen, 1e-12)
                 assert_same(theirs, answers[0][0], 0)  # or their weights would drift apart
+                assert_same(*({n: s[n] for n in s if n == "erm"} for s in (state, optimizer)), 1e-12)
                 assert_same(
                     state["domains"], trees.map_leaves(lambda leaf, m=mine: leaf[m], optimizer["domains"]), 1e-12
                 )
@@ -127,20 +130,37 @@ def test_many_processes_compute_what_one_does(teams, name, domains):
     assert_alike(teams, METHODS[name], domains)
 
 
-@pytest.mark.parametrize("nonfinite", ["skip", "drop"])
-def test_a_trajectory_that_is_not_finite_is_left_out_by_everyone(teams, nonfinite):
-    algorithm = POGM(nonfinite=nonfinite)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("inner_steps", [1, 5])
+def test_without_a_ball_many_processes_end_every_round_where_erm_does(teams, inner_steps, optimizer):
+    """Corollary 1."""
+    pogm = POGM(kappa=0.0, inner_steps=inner_steps, inner_optimizer=optimizer)
+    state, problem = toy(pogm, domains=3)
+    erm, seen = ERM().start(packed(state.params), state.buffers, state.key, problem), []
+    for number in range(ROUNDS):
+        for batch in batches(inner_steps, domains=3, size=SIZE, seed=number):
+            erm, _ = ERM().step(erm, [batch], problem)
+        seen.append(dict(erm.params))
+    for grid in (Grid(2, 1), Grid(3, 1), Grid(2, 2), Grid(1, 2)):
+        for theirs, _, _ in teams[grid.world].do(rounds_of, grid, pogm, 3):
+            assert_close([one["params"] for one in theirs], seen, 1e-12)
+
+
+@pytest.mark.parametrize("centre", ["erm", "mean"])
+def test_a_trajectory_that_is_not_finite_is_left_out_by_everyone(teams, centre):
+    algorithm = POGM(centre=centre)
     seen, _ = rounds(algorithm, 3, 2)
     assert seen[1]["metrics"]["nonfinite"].tolist() == [0, 0, 1]
     assert_alike(teams, algorithm, 3, 2)
 
 
 def test_live_batch_norm_keeps_the_mean_of_all_domains(teams):
-    plain = POGM(inner_optimizer="sgd")  # Adam would make steps of what is rounding error: a bias before the norm
+    # Adam would make steps of what is rounding error: a bias before the norm
+    plain = POGM(inner_optimizer="sgd", centre="mean")
     assert_alike(teams, plain, 5, None, True, most=1)
 
 
-@pytest.mark.parametrize("algorithm", [ERM(), POGM(erm_direction="pooled")], ids=["ERM", "POGM with a pooled copy"])
+@pytest.mark.parametrize("algorithm", [ERM(), POGM(), POGM(inner_steps=2)], ids=["ERM", "POGM", "POGM, E = 2"])
 def test_what_sees_every_domain_takes_the_mean_over_all_samples(teams, algorithm):
     seen, optimizer = rounds(algorithm, 3)
     for world in (2, 3, 4):
@@ -178,6 +198,30 @@ def test_processes_that_share_samples_share_the_sending_too(teams):
         kept = [min(P, size * (r + 1)) - size * r for r in range(4)]
         slices = [3, 3, 2, 2][rank] * kept[[2, 3, 0, 1][rank]]  # to the one of its number in the other group
         assert sent == 8 * (slices + 3 * size + 3 * 25)
+
+
+@pytest.mark.parametrize("inner_steps", [1, 3])
+def test_a_centre_costs_an_all_reduce_of_the_gradient_for_every_inner_step(teams, inner_steps):
+    for world in (2, 3):
+        both = [
+            teams[world].do(bytes_of_a_round, Grid(world, 1), POGM(inner_steps=inner_steps, centre=centre))
+            for centre in ("erm", "mean")
+        ]
+        for erm, mean in zip(*both, strict=True):
+            products = 8 * (world - 1) * ((world + 1) ** 2 - world**2)  # a row and a column more in the Gramian
+            assert erm - mean == inner_steps * (2 * 8 * P * (world - 1) // world) + products
+
+
+def bytes_of_a_round(ranks: Ranks, grid: Grid, algorithm: Algorithm) -> int:
+    """Bytes that a process sends in one round."""
+    before = ranks.sent
+    first, problem = toy(algorithm, domains=grid.world)
+    meeting = Exchange(ranks, grid, grid.world)
+    problem = replace(problem, meeting=meeting)
+    state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
+    made = batches(algorithm.minibatches, domains=grid.world, size=SIZE)
+    algorithm.step(state, [Batch(batch.x[meeting.mine], batch.y[meeting.mine]) for batch in made], problem)
+    return ranks.sent - before
 
 
 def bytes_of(ranks: Ranks, grid: Grid, domains: int) -> int:

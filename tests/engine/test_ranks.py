@@ -14,6 +14,7 @@ from pogm.algorithms.coral import CORAL
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core.errors import DataError, UsageError
+from pogm.datasets.rotated_digits import RotatedDigits
 from pogm.engine.grid import Grid, grid_of
 from pogm.engine.ranks import Launch, Ranks
 from pogm.engine.task import Task
@@ -71,8 +72,15 @@ def test_what_needs_whole_minibatches_may_have_its_domains_divided():
     assert grid_of(task(POGM(), modifiers=(MixStyle(), Mixup())), 2) == Grid(2, 1)
     with pytest.raises(UsageError, match=r"samples can be divided among 2 processes.*found MixStyle"):
         grid_of(task(POGM(), modifiers=(MixStyle(), Mixup())), 2, "samples")
-    pooled = task(POGM(erm_direction="pooled"))
-    assert grid_of(pooled, 2) == Grid(1, 2)
+
+
+def test_a_pooled_pass_draws_one_dropout_mask_for_all_domains():
+    """With one inner step there is none; around the mean there never is."""
+    half = replace(RotatedDigits.training, dropout=0.5)
+    for method in (POGM(), POGM(inner_steps=5, centre="mean")):
+        assert grid_of(task(method, training=half), 2) == Grid(2, 1)
+    with pytest.raises(UsageError, match=r"domains can be divided among 2 processes.*found dropout"):
+        grid_of(task(POGM(inner_steps=5), training=half), 2)
 
 
 def test_torchrun_says_who_we_are(monkeypatch):

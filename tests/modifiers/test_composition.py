@@ -12,6 +12,7 @@ from support import assert_close
 from pogm import ERM, POGM, SWAD, Mixup, networks
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
+from pogm.algorithms.pogm_published import OfficialPOGM
 from pogm.core import trees
 from pogm.core.errors import UsageError
 from pogm.core.hyper import fields
@@ -154,7 +155,7 @@ def test_so_do_two_modifiers_in_either_order_but_not_one_that_changes_the_networ
 
 
 @pytest.mark.parametrize("with_", ["Mixup", "Augment", "CIRL", "SWAD"])
-@pytest.mark.parametrize("pogm", [POGM(inner_steps=2), POGM.preset("official")], ids=["E=2", "official"])
+@pytest.mark.parametrize("pogm", [POGM(inner_steps=2), OfficialPOGM()], ids=["E=2", "official"])
 def test_the_pairs_of_table_2_compose_however_pogm_is_set(pogm, with_):
     assert_composes(pogm, modifier(with_))
 

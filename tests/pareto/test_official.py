@@ -51,9 +51,15 @@ def test_it_is_gradient_descent_with_momentum(K):
         assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
-def test_the_rescale_can_be_left_out():
-    G = gram(draw("plain", 3, 6, seed=1))
-    assert_close(official_weights(G, 0.5, rescale=False)[1], 1.25 * official_weights(G, 0.5)[1])
+@pytest.mark.parametrize("K", [2, 3])
+def test_around_the_mean_as_a_centre_of_its_own_it_finds_the_same_mixture(K):
+    """Then c is added to the centre, which is not rescaled."""
+    H = 0.1 * draw("agreeing", K, 100, seed=0) / 10
+    G, h_0 = gram(H), H.mean(-2)
+    p, c = official_weights(G, 0.5)
+    other, added = official_weights(G, 0.5, centre=(H @ h_0, h_0 @ h_0))
+    assert_close(other, p, atol=1e-9, rtol=0)
+    assert_close(added, c - 1 / (K * 1.25))
 
 
 def test_short_updates_are_mixed_almost_evenly():

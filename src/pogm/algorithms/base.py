@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.errors import unknown
+from pogm.core.errors import UsageError, unknown
 from pogm.core.hyper import changed, validate
 from pogm.core.model import Model, Network
 from pogm.core.optim import Adam, Optimizer, Scalar
@@ -29,6 +29,7 @@ class Algorithm:
 
     min_domains: ClassVar[int] = 1  # training domains; with one, most methods are ERM
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets, with what replaced them
     predicts_by: ClassVar[int] = 0  # images of one domain that are predicted together, if their company matters
 
     def __post_init__(self) -> None:
@@ -37,6 +38,8 @@ class Algorithm:
     @classmethod
     def preset(cls, name: str, **values: Any) -> Self:
         """The method with a named set of hyperparameters, some of them changed."""
+        if name in cls.replaced:
+            raise UsageError(f"Expected a preset of {cls.__name__}; {name!r} was replaced by {cls.replaced[name]}.")
         if name not in cls.presets:
             raise unknown(f"a preset of {cls.__name__}", name, cls.presets)
         result: Self = changed(cls(**cls.presets[name]), values)

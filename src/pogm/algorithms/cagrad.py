@@ -19,9 +19,9 @@ class CAGrad(Weighted):
 
     CAGrad states this problem for gradients, POGM for trajectories: on the same trajectories they differ in the
     factor :math:`1 / (1 + c^2)` alone, which the authors' code has by default, and this is
-    ``POGM(kappa=c, rescale="official")``. With one inner step of SGD the trajectories are gradients, and this is
-    CAGrad with SGD as its outer optimizer. The problem is solved exactly. The default of c and its range are our
-    choice: the paper's differ from task to task.
+    ``POGM(kappa=c, centre="mean")`` with α divided by 1 + c². With one inner step of SGD the trajectories are
+    gradients, and this is CAGrad with SGD as its outer optimizer. The problem is solved exactly. The default of c and
+    its range are our choice: the paper's differ from task to task.
     """
 
     radius: float = hyper(0.4, Choice(0.1, 0.2, 0.4, 0.8), least=0, draw_as="cagrad_c")  # c

@@ -1,14 +1,14 @@
 """Pareto optimal gradient matching, the paper's method."""
 
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pogm.algorithms.trajectories import STILL, Aim, Trajectories, divided, finite, reach
+from pogm.algorithms.trajectories import STILL, Aim, Copies, Trajectories, divided, finite, reach
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.errors import UsageError
@@ -16,10 +16,12 @@ from pogm.core.fuse import fused
 from pogm.core.hyper import Choice, hyper
 from pogm.core.meeting import Blocks
 from pogm.core.optim import begun, forgotten
-from pogm.core.problem import Problem
-from pogm.core.state import Metrics, State
-from pogm.core.trees import Params
-from pogm.pareto import Solution, agreement, alignment, gap, length, official_weights, solve
+from pogm.core.packed import renamed, vector
+from pogm.core.problem import Objective, Problem
+from pogm.core.state import Loss, Metrics, State
+from pogm.core.trees import Params, Tree
+from pogm.pareto import Solution, agreement, alignment, length, solve
+from pogm.pareto.problem import Centre
 from pogm.pareto.solution import EXACT
 
 
@@ -29,97 +31,105 @@ class KappaWarning(UserWarning):
 
 @dataclass(frozen=True)
 class POGM(Trajectories):
-    r"""Pareto optimal gradient matching (Do et al., ECAI): the direction on which the worst-off domain agrees most.
+    r"""Pareto optimal gradient matching (Do et al., ECAI).
 
-    Each domain trains its own copy of the model for E minibatches. How far that took it is its trajectory
-    :math:`h_i = \theta_i - \theta`. The model then moves along the best direction in a ball around their mean,
+    Each domain trains its own copy of the model for E minibatches. Its displacement is the domain's trajectory
+    :math:`h_i = \theta_i - \theta`. The model then moves along the direction whose worst agreement with the
+    trajectories is best, within a ball around the ERM trajectory :math:`h_0` (Theorem 1):
 
     .. math:: \theta \leftarrow \theta + \alpha d, \qquad
         d = \arg\max_{\|d - h_0\| \le \kappa \|h_0\|} \min_i \langle h_i, d \rangle
-          = h_0 + \kappa \|h_0\| \frac{h_\pi}{\|h_\pi\|}, \qquad h_0 = \tfrac1K \sum_i h_i,
+          = h_0 + \kappa \|h_0\| \frac{h_\pi}{\|h_\pi\|}.
 
-    where :math:`h_\pi = \sum_i \pi_i h_i` is the mixture of domains that agrees least with it (Theorem 1), found
-    exactly from the K×K inner products of the trajectories.
+    Here :math:`h_\pi = \sum_i \pi_i h_i` is the mixture of domains that agrees least with d. It is found exactly from
+    the K×K inner products of the trajectories.
 
-    Where we leave the text: a trajectory is *after minus before*, so the update adds it (with the paper's minus
-    it would climb), and the ball has one radius, κ‖h_0‖, in the problem and in the step (``convention``). The
-    authors' code is ``POGM.preset("official")``; the numbers of the text are ``POGM.preset("paper_text")``.
+    The paper defines :math:`h_0` twice, and ``centre`` chooses between the two:
+
+    - ``"erm"``: the displacement of one more copy, which the run's optimizer trains on the minibatches of all domains
+      (Eq. 5). With κ = 0 and α = 1 the method is ERM, whatever the optimizer and E (Corollary 1). For E = 1 this takes
+      no further pass over the data: the gradient of the pooled risk is the mean of the domains' gradients.
+    - ``"mean"``: the mean of the h_i (Algorithm 1). This equals ERM's step for E = 1 and plain SGD only. With Adam,
+      every h_i is normalised by the moments of its own domain, and their mean is another direction.
+
+    Differences from the text: h_i is *after minus before*, so the update adds α d (the printed minus would ascend), and
+    the ball has the same radius κ‖h_0‖ in the problem and in the step. See ``OfficialPOGM``, ``PaperTextPOGM`` and
+    ``MeasurementPOGM`` for the published variants.
     """
 
-    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # radius of the ball
-
-    convention: str = hyper("radius", options=("radius", "sqrt", "paper_mixed"))  # what kappa is
-    solver: str = hyper("exact", options=("exact", "official"))
-    rescale: str = hyper("none", options=("none", "official", "norm"))  # of the direction d
-    stationary: str = hyper("keep", options=("keep", "project"))  # d where no direction helps every domain
-    erm_direction: str = hyper("mean", options=("mean", "pooled"))  # what h_0 is
+    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # radius of the ball / |h_0|
+    _: KW_ONLY
+    meta_lr: float = hyper(1.0, Choice(0.1, 0.5, 1.0), above=0)  # alpha
+    centre: str = hyper("erm", options=("erm", "mean"))  # what h_0 is
+    rescale: str = hyper("none", options=("none", "norm"))  # "norm" scales d to the length of h_0
     scope: str = hyper("all", options=("all", "classifier"))  # the weights that are matched
-    granularity: str = hyper("global", options=("global", "block", "layer"))  # as a whole, or each part for itself
-    nonfinite: str = hyper("skip", options=("skip", "drop"))  # the round, or the domain
+    granularity: str = hyper("global", options=("global", "block", "layer"))  # one problem, or one for each part
 
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "official": {"solver": "official", "rescale": "official"},
-        "paper_text": {
-            "meta_lr": 0.01,
-            "inner_steps": 5,
-            "convention": "paper_mixed",
-            "inner_optimizer": "sgd",
-        },
+    replaced: ClassVar[dict[str, str]] = {
+        "erm_direction": "centre: centre=erm was erm_direction=pooled",
+        "convention": "an algorithm: PaperTextPOGM; for the radius √κ‖h_0‖ in both places set kappa to √κ",
+        "solver": "an algorithm: OfficialPOGM",
+        "stationary": "an argument of pogm.pareto.solve",
+        "official": "an algorithm: OfficialPOGM",
+        "paper_text": "an algorithm: PaperTextPOGM",
+        "nonfinite": "the only behaviour that is left: a round with a trajectory that is not finite is skipped",
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unusual = {
-            "solver": self.solver != "exact",
-            "erm_direction": self.erm_direction != "mean",
-            "nonfinite": self.nonfinite != "skip",
-            "convention": self.convention != "radius" and self.solver == "official",
-            "stationary": self.stationary != "keep" and self.solver == "official",
-        }
-        chosen = [f"{name}={getattr(self, name)!r}" for name, is_so in unusual.items() if is_so]
-        if len(chosen) > 1:
-            raise UsageError(
-                f"Expected options of POGM that are defined together; found {' and '.join(chosen)}. Leave one out."
-            )
         if isinstance(self.kappa, float) and self.kappa >= 1:
-            text = f"POGM.kappa={self.kappa:g}: from 1 on, a step may go against the mean of the domains."
+            text = f"POGM.kappa={self.kappa:g}: from 1 on, a step may go against the centre of the ball."
             warnings.warn(text, KappaWarning, stacklevel=3)
 
     @property
-    def spreads(self) -> tuple[str, ...]:
-        """A pooled copy needs all domains in one place."""
-        return ("samples",) if self.erm_direction == "pooled" else super().spreads
+    def trains_pooled(self) -> bool:
+        """Whether one more copy is trained, on the minibatches of all domains: the ERM centre."""
+        return self.centre == "erm"
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether the pooled gradient is the mean of the copies' gradients, which are all taken at θ."""
+        return self.centre == "erm" and self.inner_steps == 1
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
-        """One inner optimizer per domain, and one for the pooled copy if there is one."""
+        """One inner optimizer per domain, and one for ERM's copy if there is one."""
         state = super().start(params, buffers, key, problem)
-        if self.erm_direction == "pooled":
-            state = state._replace(optimizer=state.optimizer | {"pooled": problem.optimizer.init(params)})
+        if self.trains_pooled:
+            state = state._replace(optimizer=state.optimizer | {"erm": problem.optimizer.init(params)})
         return state
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """One round: every domain trains a copy, then the shared model moves."""
-        copies, pooled = self.copies(state, batches, problem), None
-        trajectories = copies.trajectories  # h_i: [K, ...]
-        if self.erm_direction == "pooled":  # one more copy, which sees every domain, goes where ERM would
-            optimizer, live, key = state.optimizer["pooled"], problem.live_buffers(state), self.random_key(state, 1)
-            pooled = self.train_copy(state, problem, batches, begun(optimizer), live, key)
-            trajectories = trees.map_numbers(
-                lambda h, h_0: torch.cat([h, h_0[None].to(h)]), trajectories, pooled.trajectories
-            )
+        copies = self.copies(state, batches, problem)  # h_i: [K, ...]
+        centre, inner = self.erm_trajectory(state, batches, problem, copies) if self.trains_pooled else (None, None)
 
         matched, others = self.blocks(state.params)
-        h = problem.meeting.gathered(trajectories)
-        grams = problem.meeting.gramians(h, matched + others)  # h_i · h_j: [blocks, K, K]
-        decided = self._decided_at_once if grams.shape[-1] <= EXACT else self._decided
-        weights, far, sound, enough, still, metrics = decided(grams, len(matched))  # c_i: [blocks, K]
+        h = problem.meeting.gathered(copies.trajectories, centre)
+        grams = problem.meeting.gramians(h, matched + others)  # h_i · h_j: [blocks, N, N], h_0 last if it is a row
+        decided = self._decided_at_once if problem.num_domains <= EXACT else self._decided
+        weights, far, sound, still, metrics = decided(grams, len(matched))  # c_i: [blocks, N]
         direction = problem.meeting.combined(h, matched + others, weights, sound)  # d = Σ c_i h_i
-        aim = Aim(direction, far, sound[: problem.num_domains], enough, still, metrics)
-        after, report = self.moved(state, problem, copies, aim)  # θ + α d
-        if pooled is not None:
-            kept = forgotten(pooled.optimizers, sound[-1] & (self.inner_state == "persist"))
-            after = after._replace(optimizer=after.optimizer | {"pooled": kept})
-        return after, report
+
+        aim = Aim(direction, far, sound[: problem.num_domains], sound.all(), still, metrics)
+        kept = {} if inner is None else {"erm": forgotten(inner, sound[-1] & (self.inner_state == "persist"))}
+        return self.moved(state, problem, copies, aim, kept)  # θ + α d
+
+    def erm_trajectory(
+        self, state: State, batches: list[Batch], problem: Problem, copies: Copies
+    ) -> tuple[Params, Tree]:
+        """Trajectory of ERM itself, h_0 = θ_ERM − θ, after the same E minibatches; and its optimizer's state."""
+        optimizer = begun(state.optimizer["erm"])
+        if self.keeps_gradients and not problem.live:  # live batch norm sees other statistics in a pooled pass
+            gradient = problem.meeting.averaged(trees.map_numbers(_mean, copies.gradients))
+            params, optimizer = problem.optimizer.update(state.params, gradient, optimizer)
+            return renamed(_difference(vector(params), vector(state.params)), state.params), optimizer
+        live, key = problem.live_buffers(state), self.random_key(state, 1)
+        pooled = self.train_copy(state, replace(problem, gradient=_pooled(problem)), batches, optimizer, live, key)
+        return pooled.trajectories, pooled.optimizers
+
+    def solve(self, G: Tensor, centre: Centre | None) -> Solution:
+        """Theorem 1: the weights of d, exactly. The published variants override this."""
+        return solve(G, self.kappa, centre=centre)
 
     def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:
         """The weights that are matched, as a whole or in parts, and those that are not."""
@@ -134,82 +144,93 @@ class POGM(Trajectories):
             )
         return parts(matched, self.granularity), others
 
-    def _decided(self, grams: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Metrics]:
-        """The weights of every block's trajectories, [blocks, K], and how far they reach; which are finite, and whether
-        these are enough; whether there is no way to go; and what is reported. So many blocks are matched.
+    def _decided(self, grams: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
+        """Weights of every block's trajectories [blocks, N] and a bound of |d|; which rows are finite; whether h_0 = 0;
+        and the metrics. The first ``count`` blocks are matched.
         """
         sound = finite(grams)
         G = torch.where(sound & sound[:, None], grams[:count], 0.0)
-        weights, solution = self._weights(G, sound)
-        metrics = self._metrics(G, weights, sound, solution)
-        enough = sound.any() if self.nonfinite == "drop" else sound.all()
-        typical = G.sum(0).diagonal().mean().sqrt()
-        still = metrics["centre_norm"] <= STILL * typical  # h_0 = 0
-        everywhere = weights if len(grams) == count else torch.cat([weights, self._unmatched(weights, sound)[None]])
-        return everywhere, reach(grams, everywhere, sound), sound, enough, still, metrics
+        weights, solution = self._weights(G)
+        metrics = self._metrics(G, weights, solution)
+        still = metrics["centre_norm"] <= STILL * G.sum(0).diagonal().mean().sqrt()  # h_0 = 0
+        everywhere = weights if len(grams) == count else torch.cat([weights, self._unmatched(weights)[None]])
+        return everywhere, reach(grams, everywhere, sound), sound, still, metrics
 
     _decided_at_once = fused(_decided)
 
-    def _weights(self, G: Tensor, sound: Tensor) -> tuple[Tensor, Solution]:
-        """The weight c_i of each trajectory in the direction d, a pooled one's last: [L, K], one problem a block."""
-        root = self.kappa**0.5
-        radius = self.kappa if self.convention == "radius" else root  # in the problem
-        step_radius = root if self.convention == "sqrt" else self.kappa  # in the step
+    def _weights(self, G: Tensor) -> tuple[Tensor, Solution]:
+        """The weight c_i of each row in the direction d: [blocks, N], one problem per block."""
         problems = G.squeeze(0)  # a single one has a faster way on a CPU
-        if self.erm_direction == "pooled":
+        if self.trains_pooled:
             centre = problems[..., :-1, -1], problems[..., -1, -1]  # h_i · h_0 and |h_0|²
-            among = problems[..., :-1, :-1]
-            solution = solve(among, radius, centre=centre, step_radius=step_radius, stationary=self.stationary)
+            solution = self.solve(problems[..., :-1, :-1], centre)
             weights = torch.cat([solution.weights, torch.ones_like(solution.weights[..., :1])], -1)
         else:
-            solution = solve(problems, radius, step_radius=step_radius, stationary=self.stationary)
+            solution = self.solve(problems, None)
             weights = solution.weights
-        if self.solver == "official":
-            mixture, weights = official_weights(problems, self.kappa, rescale=False)
-            worst, missed = alignment(problems, weights).amin(-1), gap(problems, mixture, self.kappa)
-            solution = Solution(mixture, weights, worst, missed, torch.zeros_like(worst, dtype=torch.bool))
-
         weights = weights.reshape(len(G), -1)
-        if self.rescale == "official":
-            weights = weights / (1 + self.kappa**2)
-        elif self.rescale == "norm":
+        if self.rescale == "norm":
             norm = length(G, weights).unsqueeze(-1)
             weights = torch.where(norm > 0, weights * self._centre_norms(G).unsqueeze(-1) / norm, weights)
-        return weights * self._share(sound), solution
-
-    def _share(self, sound: Tensor) -> Tensor:
-        """What was dropped is zero in G: the mean of the others is the mean of all, times K over their number."""
-        return len(sound) / sound.sum().clamp(min=1)
+        return weights, solution
 
     def _centre_norms(self, G: Tensor) -> Tensor:
-        """|h_0| in every block: [L]."""
-        return (G[:, -1, -1] if self.erm_direction == "pooled" else G.mean((-2, -1))).clamp(min=0).sqrt()
+        """|h_0| in every block: [blocks]."""
+        return (G[:, -1, -1] if self.trains_pooled else G.mean((-2, -1))).clamp(min=0).sqrt()
 
-    def _unmatched(self, weights: Tensor, sound: Tensor) -> Tensor:
-        """The weights c_i for what is not matched: those of the rest, if that is one block; else h_0 leads the way."""
+    def _unmatched(self, weights: Tensor) -> Tensor:
+        """The weights c_i of what is not matched: those of the rest, if that is one block; else those of h_0."""
         if self.scope == "all" and self.granularity == "global":
             return weights[0]
-        if self.erm_direction == "pooled":
-            return (torch.arange(len(sound), device=sound.device) == len(sound) - 1).to(weights.dtype)
-        return sound.to(weights.dtype) / sound.sum().clamp(min=1)
+        rows = weights.shape[-1]
+        if self.trains_pooled:
+            return (torch.arange(rows, device=weights.device) == rows - 1).to(weights.dtype)
+        return torch.full_like(weights[0], 1 / rows)
 
-    def _metrics(self, G: Tensor, weights: Tensor, sound: Tensor, solution: Solution) -> Metrics:
+    def _metrics(self, G: Tensor, weights: Tensor, solution: Solution) -> Metrics:
         """What the theory speaks of: π, p*, the certificate, and who agrees with whom; over blocks, sums and means."""
-        count = G.shape[-1] - (self.erm_direction == "pooled")
+        count = G.shape[-1] - self.trains_pooled
         domains = G.sum(0)[:count, :count]
         aligned, norm = alignment(G, weights).sum(0), length(G, weights).square().sum().sqrt()  # h_i · d, |d|
         metrics = {
             "mixture": solution.mixture.reshape(len(G), -1).mean(0),
-            "worst": solution.worst.sum() * self._share(sound),
+            "worst": solution.worst.sum(),
             "gap": solution.gap.sum() / domains.diagonal().mean(),
             "stationary": solution.stationary.double().mean(),
-            "centre_norm": self._centre_norms(G).square().sum().sqrt() * self._share(sound),
+            "centre_norm": self._centre_norms(G).square().sum().sqrt(),
             "norm": norm,
             "agreement": agreement(domains),
         }
         if self.scope == "all":  # else G does not see the whole step; a probe will
             metrics["angle"] = (aligned / (G.sum(0).diagonal().sqrt() * norm))[:count]
         return metrics
+
+
+def _pooled(problem: Problem) -> Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]:
+    """Gradient of the pooled risk: of the samples in this process, averaged over the processes of a run."""
+
+    def gradient(objective: Objective) -> Callable[[Params], tuple[Params, Loss]]:
+        def over_all(params: Params) -> tuple[Params, Loss]:
+            slopes, loss = problem.gradient(objective)(params)
+            return problem.meeting.averaged(slopes), loss
+
+        return over_all
+
+    return gradient
+
+
+@fused
+def _mean(rows: Tensor) -> Tensor:
+    """Mean over the leading axis, added up in order: the same bits wherever the rows come from."""
+    total = rows[0]
+    for row in rows[1:].unbind():
+        total = total + row
+    return total / rows.shape[0]
+
+
+@fused
+def _difference(after: Tensor, before: Tensor) -> Tensor:
+    return after - before
 
 
 def parts(names: tuple[str, ...], granularity: str) -> Blocks:

@@ -15,9 +15,9 @@ class Reptile(Weighted):
 
     .. math:: \theta \leftarrow \theta + \alpha \tfrac1K \sum_i h_i
 
-    This is the centre of POGM's ball, and so POGM with κ = 0. With α = 1 the model becomes the mean of the copies,
-    which is federated averaging (McMahan et al., 2017) with optimizers that stay where they are. The paper samples
-    tasks; here every domain takes part in every round.
+    This is ``POGM(kappa=0, centre="mean")``: a control for what matching adds. With α = 1 the model becomes
+    the mean of the copies, which is federated averaging (McMahan et al., 2017) with optimizers that stay where
+    they are. The paper samples tasks; here every domain takes part in every round.
     """
 
     def weights(self, G: Tensor, state: State) -> Tensor:

@@ -14,7 +14,7 @@ from pogm.core.fuse import fused, known_true
 from pogm.core.hyper import Choice, hyper
 from pogm.core.meeting import Blocks
 from pogm.core.optim import SGD, Adam, Optimizer, Scalar, begun, forgotten
-from pogm.core.packed import renamed, vector
+from pogm.core.packed import packed, renamed, vector
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params, Tree
@@ -30,6 +30,7 @@ class Copies(NamedTuple):
     optimizers: Tree
     buffers: Params
     losses: Tensor
+    gradients: Params = {}  # noqa: RUF012  (never written to): of the last minibatch, if they are kept
 
 
 class Aim(NamedTuple):
@@ -68,6 +69,16 @@ class Trajectories(Algorithm):
         """Copies do not see one another before their trajectories meet; each is trained by a mean over samples."""
         return "domains", "samples"
 
+    @property
+    def trains_pooled(self) -> bool:
+        """Whether one more copy is trained, on the minibatches of all domains."""
+        return False
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether the gradients of the copies are needed after the round, as well as their trajectories."""
+        return False
+
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
         """What trains the copies."""
         return SGD(lr, weight_decay) if self.inner_optimizer == "sgd" else Adam(lr, weight_decay)
@@ -101,18 +112,27 @@ class Trajectories(Algorithm):
         """Where E minibatches take a copy of the model."""
         copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
         for batch in batches:
-            copy, metrics = super().step(copy, [batch], problem)
-            losses.append(metrics["loss"])
+            gradient, loss = self.gradient(copy, batch, problem)
+            if self.keeps_gradients:  # as one tensor, which is what the optimizer makes of it, too
+                gradient = packed({name: gradient[name] for name in copy.params})
+            copy = copy.descend(gradient, problem.optimizer, loss)
+            losses.append(loss.value)
         trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
-        return Copies(trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean())
+        kept = gradient if self.keeps_gradients else {}
+        return Copies(trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean(), kept)
 
     def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:
         """The weights that are matched: all that predict, as one block. And the others, if a modifier added some."""
         predicting, others = divided(names, ("features.", "head."))
         return (predicting,), (others,) if others else ()
 
-    def moved(self, state: State, problem: Problem, copies: Copies, aim: Aim) -> tuple[State, Metrics]:
-        """The state after the round, θ + α d; where that cannot be trusted, θ, and the round is counted as skipped."""
+    def moved(
+        self, state: State, problem: Problem, copies: Copies, aim: Aim, optimizers: dict[str, Tree] | None = None
+    ) -> tuple[State, Metrics]:
+        """The state after the round, θ + α d; where that cannot be trusted, θ, and the round is counted as skipped.
+
+        ``optimizers`` are those beside the domains' own.
+        """
         params, accepted = _moved(vector(state.params), vector(aim.direction), self.meta_lr, aim.reach, aim.enough)
         buffers, losses = problem.meeting.everyones((copies.buffers, copies.losses))
         before = trees.repeat(problem.live_buffers(state), problem.num_domains)
@@ -121,7 +141,7 @@ class Trajectories(Algorithm):
         after = state._replace(
             params=renamed(params, state.params),
             buffers=state.buffers | trees.mean(trees.where(aim.sound & accepted, buffers, before)),
-            optimizer={"domains": forgotten(copies.optimizers, kept)},
+            optimizer={"domains": forgotten(copies.optimizers, kept), **(optimizers or {})},
             memory={"skipped": skipped},
             step=state.step + 1,
         )

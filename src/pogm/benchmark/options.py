@@ -111,6 +111,9 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
         if field.name not in getattr(part, "facts", ())
     ]
     owners = [owner for owner, field in known if name in (field, f"{owner}.{field}")]
+    for part in () if owners else parts.values():
+        if text := getattr(part, "replaced", {}).get(name.rpartition(".")[2]):
+            raise UsageError(f"Expected {kind}; found {name!r}, which was replaced by {text}.")
     if not owners:
         raise unknown(kind, name, {field for _, field in known})
     if len(owners) > 1:

@@ -135,6 +135,10 @@ def changed(settings: Any, values: dict[str, Any]) -> Any:
     """A copy with some fields set; texts, as a command line has them, are read by the field's type."""
     names = [field.name for field in fields(settings)]
     for name in values:
+        if name not in names and name in getattr(settings, "replaced", {}):
+            owner = type(settings)
+            text = f"Expected a hyperparameter of {owner.__name__}; {name!r} was replaced by {owner.replaced[name]}."
+            raise UsageError(text)
         if name not in names:
             raise unknown(f"a hyperparameter of {type(settings).__name__}", name, names)
     return dataclasses.replace(settings, **values)

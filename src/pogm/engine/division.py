@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import torch
 
+from pogm.algorithms.base import Algorithm
+from pogm.algorithms.trajectories import Trajectories
 from pogm.core import trees
 from pogm.core.errors import UsageError
 from pogm.core.trees import Tree
@@ -32,6 +34,12 @@ class Division:
         """The setting of this process."""
         problem = setting.problem
         if self.exchange is not None:
+            if problem.live and _trains_pooled(setting.algorithm):
+                raise UsageError(
+                    "Expected a network whose batch norm keeps its statistics, for domains over processes and "
+                    f"centre='erm', whose pooled pass needs those of all domains; found running ones in "
+                    f"{min(problem.live)}. Set freeze_bn, pass --set centre=mean, or run it in one process."
+                )
             problem = replace(problem, meeting=self.exchange)
         if self.shared is not None:
             if problem.live:
@@ -74,6 +82,10 @@ class Division:
             self.ranks.hand_out(leaf)
             tensors[name] = self.exchange.own(leaf).clone() if self.exchange and name.startswith(ROWS) else leaf
         return checkpoint.filled(progress, tensors)
+
+
+def _trains_pooled(algorithm: Algorithm) -> bool:
+    return isinstance(algorithm, Trajectories) and algorithm.trains_pooled
 
 
 def _rows(progress: Progress) -> Tree:

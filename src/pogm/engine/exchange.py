@@ -26,7 +26,7 @@ Gradient = Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
 class Slice(NamedTuple):
     """Some neighbouring weights of all trajectories."""
 
-    rows: Tensor  # [K, stop − start]
+    rows: Tensor  # [N, stop − start]: K trajectories, then the centre if there is one
     layout: Layout  # of all weights
     start: int
     stop: int
@@ -81,14 +81,20 @@ class Exchange:
 
         return trees.map_leaves(of_all, tree)
 
-    def gathered(self, trajectories: Params) -> Slice:
-        """This process's slice of all K trajectories."""
+    def averaged(self, gradient: Params) -> Params:
+        """Mean over all K domains: a weighted all-reduce, because processes may train different numbers of domains."""
+        share = (self.mine.stop - self.mine.start) * self.grid.domains / self.dealt[-1].stop
+        return renamed(self.others.mean(share * vector(gradient)), gradient)
+
+    def gathered(self, trajectories: Params, centre: Params | None = None) -> Slice:
+        """This process's slice of all K trajectories; of the centre, which every process has, nothing is sent."""
         whole = packed(trajectories, leading=1)
         size = whole.flat.shape[1]
         going = [whole.flat[:, slice(*self._cut(size, rank))] for rank in self.addresses]
         start, stop = self._cut(size, self.ranks.rank)
         coming = self.others.exchanged(going, [(len(domains), stop - start) for domains in self.dealt])
-        return Slice(torch.cat(coming), whole.layout, start, stop)
+        last = [] if centre is None else [vector(centre)[None, start:stop]]
+        return Slice(torch.cat([*coming, *last]), whole.layout, start, stop)
 
     def gramians(self, gathered: Slice, blocks: Blocks) -> Tensor:
         """The sum of everyone's, in the same order everywhere: the same bits."""

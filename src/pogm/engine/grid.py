@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pogm.algorithms.base import Algorithm
+from pogm.algorithms.trajectories import Trajectories
 from pogm.core.errors import UsageError, unknown
 from pogm.engine.task import Task
 
@@ -55,6 +57,11 @@ def grid_of(task: Task, world: int, spread: str = "auto") -> Grid:
     return grid
 
 
+def _pools_passes(algorithm: Algorithm) -> bool:
+    """Whether a pass sees the samples of all domains, and so draws one dropout mask for all of them."""
+    return isinstance(algorithm, Trajectories) and algorithm.trains_pooled and not algorithm.keeps_gradients
+
+
 def _check_allowed(task: Task, grid: Grid) -> None:
     """Refuse what many processes would compute differently."""
     kinds = [kind for kind, count in (("domains", grid.domains), ("samples", grid.samples)) if count > 1]
@@ -63,7 +70,7 @@ def _check_allowed(task: Task, grid: Grid) -> None:
     found = [name for name, allowed in spreads.items() if not set(kinds) <= set(allowed)]
     if kinds and task.probe.every:
         found.append("a probe")
-    if "samples" in kinds and task.training.dropout > 0:
+    if task.training.dropout > 0 and ("samples" in kinds or ("domains" in kinds and _pools_passes(task.algorithm))):
         found.append("dropout")
     if found:
         raise UsageError(

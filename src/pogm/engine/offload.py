@@ -34,13 +34,22 @@ class Offloaded:
     dtype: torch.dtype  # of the weights
 
     def __call__(self, function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
-        """Every domain's result, stacked."""
+        """Every domain's result, stacked. Gradients are added up instead: there is one, their mean, on the device."""
+        total: list[Tree] = []
 
         def of_one(k: int) -> Tree:
             one = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
-            return function(one, *(trees.map_numbers(self._fetched, trees.index(other, k)) for other in others))
+            result = function(one, *(trees.map_numbers(self._fetched, trees.index(other, k)) for other in others))
+            if not (isinstance(result, Copies) and result.gradients):
+                return result
+            total[:] = [trees.add(total[0], result.gradients) if total else result.gradients]
+            return result._replace(gradients={})
 
-        return row_by_row(of_one, trees.leading(batches), self._room)
+        count = trees.leading(batches)
+        stacked = row_by_row(of_one, count, self._room)
+        if total:
+            stacked = stacked._replace(gradients=trees.map_numbers(lambda leaf: (leaf / count)[None], total[0]))
+        return stacked
 
     @property
     def meeting(self) -> Here:
@@ -84,7 +93,8 @@ def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> s
     if not isinstance(setting.algorithm, Trajectories):
         return "device"  # there are none
     if engine.trajectories == "auto":
-        size = bytes_needed(setting.problem.optimizer, params, setting.problem.num_domains)
+        problem = setting.problem
+        size = bytes_needed(setting.algorithm, problem.optimizer, params, problem.num_domains)
         return "host" if alone and not _fit(size, engine) else "device"
     if engine.trajectories != "device" and not alone:
         raise UsageError(
@@ -94,15 +104,18 @@ def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> s
     return engine.trajectories
 
 
-def bytes_needed(optimizer: Optimizer, params: Params, num_domains: int) -> int:
-    """What a round keeps of all domains on the device, and what one copy and the move need beside it.
+def bytes_needed(algorithm: Trajectories, optimizer: Optimizer, params: Params, num_domains: int) -> int:
+    """Bytes on the device for what a round keeps of all domains, and for one copy and the move beside it.
 
-    Kept are trajectories, and optimizers before and after the round. The copy in training, its gradient, its optimizer
+    Kept are trajectories, and optimizers before and after the round. Around ERM's trajectory there is one copy more,
+    and with one inner step the gradients of all domains. The copy in training, its gradient, its optimizer
     and what these pass through are counted as measured (benchmarks/memory.py), rounded up; activations are not.
     """
     shapes = packed({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
     state = sum(leaf.nbytes for leaf in trees.storages(optimizer.init(shapes)))
-    return num_domains * (shapes.flat.nbytes + 2 * state) + 7 * shapes.flat.nbytes + 3 * state
+    copies = num_domains + algorithm.trains_pooled
+    gradients = num_domains + 1 if algorithm.keeps_gradients else 0
+    return copies * (shapes.flat.nbytes + 2 * state) + (7 + gradients) * shapes.flat.nbytes + 3 * state
 
 
 def _fit(size: int, engine: Engine) -> bool:

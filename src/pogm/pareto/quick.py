@@ -9,15 +9,18 @@ import math
 from torch import Tensor
 
 from pogm.core.fuse import inside_transform
+from pogm.pareto.problem import Centre
 
 LARGEST = 64  # domains; beyond, tensors are faster
 FAR = 1e6
 CLEAR = 1e-6  # how far from a tie, a zero or a singular face, in units of the updates
 
 
-def solution(G: Tensor, radius: float, step_radius: float) -> tuple[list[float], list[float], float, float] | None:
+def solution(
+    G: Tensor, radius: float, step_radius: float, centre: Centre | None = None
+) -> tuple[list[float], list[float], float, float] | None:
     """The mixture, the weights, the worst alignment and the gap; None where the general solver should look."""
-    scale, G_list, b, length = _normalised(G)
+    scale, G_list, b, length = _normalised(G, centre)
     if not (length > CLEAR and radius > CLEAR and min(G_list[i][i] for i in range(len(b))) > CLEAR):
         return None  # also where something is not a number
     K = len(b)
@@ -43,7 +46,8 @@ def solution(G: Tensor, radius: float, step_radius: float) -> tuple[list[float],
         gap = level - aligned[worst]
         if margin < CLEAR or gap > 1e-12:
             return None
-        weights = [1 / K + step_radius * length * share / norm for share in mixture]
+        own = 1 / K if centre is None else 0.0  # another centre is not made of the updates
+        weights = [own + step_radius * length * share / norm for share in mixture]
         unit = length * scale
         return mixture, weights, unit * aligned[worst], unit * max(gap, 0.0)
     return None
@@ -57,7 +61,7 @@ def applies(G: Tensor, *radii: float | Tensor) -> bool:
     return plain and square and G.device.type == "cpu" and outside
 
 
-def _normalised(G: Tensor) -> tuple[float, list[list[float]], list[float], float]:
+def _normalised(G: Tensor, centre: Centre | None) -> tuple[float, list[list[float]], list[float], float]:
     """trace(G) / K, G in units of it, h_i·h_0 per unit length of h_0, and that length."""
     rows: list[list[float]] = G.tolist()
     K = len(rows)
@@ -65,8 +69,13 @@ def _normalised(G: Tensor) -> tuple[float, list[list[float]], list[float], float
     if not 0 < scale < math.inf:
         return scale, rows, [0.0] * K, 0.0
     rows = [[value / scale for value in row] for row in rows]
-    products = [sum(row) / K for row in rows]
-    length = math.sqrt(max(sum(products) / K, 0.0))
+    if centre is None:
+        products = [sum(row) / K for row in rows]
+        square = sum(products) / K
+    else:
+        products = [value / scale for value in centre[0].tolist()]
+        square = centre[1].item() / scale
+    length = math.sqrt(square) if square > 0 else 0.0
     return scale, rows, [value / length if length > 0 else 0.0 for value in products], length
 
 

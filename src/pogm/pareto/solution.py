@@ -48,8 +48,10 @@ def solve(
     """
     if stationary not in ("keep", "project"):
         raise ValueError(f'expected stationary="keep" or "project", found {stationary!r}')
-    if centre is None and quick.applies(G, radius, 0.0 if step_radius is None else step_radius):
-        found = quick.solution(G, radius, radius if step_radius is None else step_radius)  # type: ignore[arg-type]
+    fits = centre is None or centre[0].shape == G.shape[:1]
+    if fits and quick.applies(G, radius, 0.0 if step_radius is None else step_radius):
+        step = radius if step_radius is None else step_radius
+        found = quick.solution(G, radius, step, centre)  # type: ignore[arg-type]
         if found is not None:
             mixture, weights, worst, gap = (torch.tensor(part, dtype=torch.float64) for part in found)
             return Solution(mixture, weights, worst, gap, stationary=torch.tensor(False))
