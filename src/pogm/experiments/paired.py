@@ -1,0 +1,106 @@
+"""Comparisons that are paired by held-out domain and seed: every method sees the same data, weights and minibatches."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from pogm.algorithms.base import Algorithm
+from pogm.benchmark.records import Run
+from pogm.benchmark.selection import TRAINING_DOMAIN, Choice, Selection
+from pogm.benchmark.tables import Cell, Table
+from pogm.benchmark.trial import Trial
+from pogm.datasets import dataset_class
+from pogm.experiments.base import Scale, default_trial
+
+LENGTHS: dict[str, dict[str, Any]] = {  # by scale; longer runs and more seeds than its tables have
+    "embedded": {"steps": 301, "evaluate_every": 30, "network": None, "seeds": 10},
+    "mnist": {"steps": 2001, "evaluate_every": 200, "seeds": 3, "precision": "bf16"},
+    "pacs": {"steps": 1001, "evaluate_every": 250, "seeds": 3, "network": "resnet50_v1", "precision": "bf16"},
+}
+UNIT = "Percentage points, mean ± standard error over seeds; a seed's value is its mean over the held-out domains."
+
+
+@dataclass(frozen=True)
+class Difference(Cell):
+    """A mean difference in percentage points, printed with its sign."""
+
+    def __str__(self) -> str:
+        return super().__str__() if self.mean is None or self.mean < 0 else f"+{super().__str__()}"
+
+
+def lengthened(scale: Scale) -> Scale:
+    """The scale with the steps and seeds of a paired comparison."""
+    return replace(scale, **LENGTHS.get(scale.name, {}))
+
+
+def planned(scale: Scale, rows: Mapping[str, Algorithm]) -> list[tuple[str, Trial]]:
+    """Every row on every dataset with every domain held out; seed by seed, so that early results span all cells."""
+    longer = lengthened(scale)
+    return [
+        (row, default_trial(longer, dataset, algorithm, held_out, seed))
+        for seed in range(longer.seeds)
+        for dataset in longer.datasets
+        for held_out in range(len(dataset_class(dataset).domains))
+        for row, algorithm in rows.items()
+    ]
+
+
+def labelled(runs: Sequence[Run], scale: Scale, rows: Mapping[str, Algorithm]) -> list[Run]:
+    """The runs under the names of their rows, in the order of the rows."""
+    names = {trial.id: row for row, trial in planned(scale, rows)}
+    found = [replace(run, label=names[run.id]) for run in runs]
+    return sorted(found, key=lambda run: list(rows).index(run.label))
+
+
+def differences(
+    runs: Sequence[Run],
+    baseline: str,
+    selection: Selection = TRAINING_DOMAIN,
+    value: Callable[[Choice], float | None] = lambda choice: choice.accuracy,
+    what: str = "Accuracy on the held-out domain",
+) -> Table:
+    """Rows against datasets: the mean difference to one row, paired by held-out domain and seed.
+
+    Args:
+        runs: Labelled runs; those that did not finish are left out, with their pairs.
+        baseline: The row to compare with.
+        selection: How the step of a run is chosen.
+        value: What is compared, as a share: the accuracy on the held-out domain, or the validation accuracy.
+        what: What ``value`` is, for the title.
+    """
+    chosen = {(c.dataset, c.label, c.domain, c.trial_seed): value(c) for c in selection(runs)}
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    rows = list(dict.fromkeys(run.label for run in runs))
+    cells = [[_difference(chosen, dataset, row, baseline) for dataset in datasets] for row in rows]
+    return Table(
+        title=f"{what}: difference to {baseline}, paired",
+        selection=selection,
+        rows=tuple(rows),
+        columns=(*datasets, "mean"),
+        keys=(*((dataset, "difference") for dataset in datasets), ("all", "difference")),
+        cells=tuple((*row, _mean(row)) for row in cells),
+        footnotes=(UNIT,),
+    )
+
+
+def _difference(
+    chosen: Mapping[tuple[str, str, int, int], float | None], dataset: str, row: str, baseline: str
+) -> Difference:
+    by_seed: dict[int, list[float]] = {}
+    expected = {domain for name, _, domain, _ in chosen if name == dataset}
+    for (name, label, domain, seed), mine in chosen.items():
+        theirs = chosen.get((dataset, baseline, domain, seed))
+        if name == dataset and label == row and mine is not None and theirs is not None:
+            by_seed.setdefault(seed, []).append(100 * (mine - theirs))
+    whole = [fmean(values) for values in by_seed.values() if len(values) == len(expected)]
+    if not whole:
+        return Difference(reason="no complete seed")
+    error = stdev(whole) / math.sqrt(len(whole)) if len(whole) > 1 else None
+    return Difference(fmean(whole), error, len(whole))
+
+
+def _mean(row: Sequence[Cell]) -> Difference:
+    means = [cell.mean for cell in row if cell.mean is not None]
+    return Difference(fmean(means), n=min(cell.n for cell in row)) if len(means) == len(row) else Difference()
