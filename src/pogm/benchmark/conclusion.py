@@ -215,8 +215,8 @@ def _variance_sentences(by_label: Mapping[str, Sequence[Measured]]) -> list[str]
             continue
         words = _change(ours / theirs, "higher than", "lower than", "about the same as")
         sentences.append(
-            f"The variance over domains of h_i·h, relative to the lengths, is {words} with ERM{rest}: {_number(ours)} "
-            f"with {label}, {_number(theirs)} with ERM{rest}. A lower value means that the step serves the domains "
+            f"With {label}, the variance over domains of h_i·h (relative to the lengths) is {words} with ERM{rest}: "
+            f"{_number(ours)} and {_number(theirs)}. A lower value means that the step serves the domains "
             "more evenly. It is expected for POGM, because its step is a combination of the h_i."
         )
     names = {_name(label) for label in by_label}

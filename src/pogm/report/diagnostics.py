@@ -281,8 +281,10 @@ def _conclusion(runs: Sequence[Run], rounds: ByRun) -> Html:
         alike = {label: [run for run in found if run.folder in rounds] for _, label, found in comparable(runs, dataset)}
         by_label = {label: [rounds[run.folder].measured for run in found] for label, found in alike.items() if found}
         if by_label:
-            text = " ".join(conclusion(by_label))
-            paragraphs.append(f'<p class="conclusion"><b>{escape(dataset)}.</b> {escape(text)}</p>')
+            *findings, last = conclusion(by_label)
+            paragraphs.append(
+                f"<p><b>{escape(dataset)}.</b> {escape(' '.join(findings))}</p><p><b>{escape(last)}</b></p>"
+            )
     return Html("".join(['<h3 class="conclusion">Conclusion</h3>', *paragraphs]))
 
 
