@@ -3,10 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from statistics import pvariance
 
 import pytest
 import torch
 
+from pogm.benchmark.measures import measured, summary
 from pogm.benchmark.records import read_runs
 from pogm.benchmark.run import Settings, run
 from pogm.benchmark.sweep import Sweep, save_sweep
@@ -20,6 +22,16 @@ SHORT = ("measure", "--steps", "9", "--evaluate-every", "4", "--device", "cpu", 
 WORDS = (
     *(*SHORT, "--algorithms", "ERM", "POGM", "--set", "POGM.kappa=0.1", "--with", "Mixup"),
     *("--target", "--divergence", "--lag", "3"),
+)
+
+
+NEW = (
+    "sum h_i·h_j",
+    "Var(h_i·h) ",
+    "Var(h_i·h), relative ",
+    "step against a domain",
+    "cos to the hull",
+    "KL(p_i ‖ p_j)",
 )
 
 
@@ -44,19 +56,33 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_it_prints_a_table_and_writes_every_round(folder, capsys):
     out = said(folder, capsys)
     assert "RotatedDigits, held out 0; every round measured" in out
-    for row in ("cos(h_i, h)", "|θ_i − θ+|²", "invariant angle", "|h|²", "correlation", "p*", "outside the hull"):
+    for row in ("cos(h_i, h)", "|θ_i − θ+|²", "invariant angle", "|h|²", "correlation", "p*", "outside the hull", *NEW):
         assert any(line.startswith(row) for line in out.splitlines()), row
     assert "Cost: in each round, 5 copies of the model and 1 of held-out domains" in out
+    *_, last = out.split("\nConclusion\n")
+    assert last.startswith("In training with ERM + Mixup, domains conflict")
+    assert last.splitlines()[-1].startswith(("Recommendation: ", "  "))
+    assert "\nRecommendation: " in last
     with open(folder / "measures.csv") as file:
         rows = list(csv.DictReader(file))
     assert [(row["algorithm"], int(row["round"])) for row in rows] == [
         (label, number) for label in ("ERM + Mixup", "POGM + Mixup") for number in range(1, 10)
     ]
+    for row in rows:
+        aligned = [float(row[name]) for name in row if name.startswith("alignment ")]
+        assert len(aligned) == 5
+        assert float(row["alignment_variance"]) == pytest.approx(pvariance(aligned), rel=1e-3)
+        assert 0 <= float(row["alignment_variance_relative"]) <= 1
+        assert float(row["gip"])
 
 
 def test_other_formats_are_for_programs(folder, capsys):
     table = json.loads(said(folder, capsys, "--format", "json"))
     assert table["cells"]["conflicts"]["POGM + Mixup"]["n"] == 1
+    for name in ("gip", "alignment_variance", "alignment_variance_relative", "worst", "hull", "divergence"):
+        assert table["cells"][name]["ERM + Mixup"]["mean"] is not None, name
+    assert table["conclusion"].startswith("In training with ERM + Mixup, domains conflict")
+    assert "Recommendation: " in table["conclusion"]
     assert said(folder, capsys, "--format", "csv").splitlines()[0] == "algorithm,measurement,mean,stderr,n"
 
 
@@ -138,7 +164,10 @@ def test_a_single_run_measures_if_it_is_asked_to(tmp_path):
     assert main(["run", *words, "--steps", "7", "--probe-every", "3", "--out", str(tmp_path / "r")]) == 0
     (found,) = read_runs(tmp_path / "r")
     assert found.records[-1]["rounds"]["round"] == [3, 6]
-    assert torch.tensor(found.records[-1]["metrics"]["angle"]).isfinite().all()
+    metrics = found.records[-1]["metrics"]
+    assert torch.tensor(metrics["angle"]).isfinite().all()
+    assert metrics["gip"] == pytest.approx(summary(measured(found))["gip"])
+    assert metrics["alignment_variance"] == pytest.approx(summary(measured(found))["alignment_variance"])
 
 
 def test_so_does_a_sweep(tmp_path, capsys):

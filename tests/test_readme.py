@@ -29,7 +29,15 @@ def test_it_names_everything_there_is():
 
 
 def test_its_links_lead_somewhere():
-    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/paper.md", "docs/data.md", "docs/methods.md"):
+    for page in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/paper.md",
+        "docs/data.md",
+        "docs/methods.md",
+        "docs/theory.md",
+    ):
         text = (ROOT / page).read_text()
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
@@ -37,7 +45,15 @@ def test_its_links_lead_somewhere():
 
 
 def test_nothing_is_left_to_be_filled_in():
-    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/paper.md", "docs/data.md", "docs/methods.md"):
+    for page in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/paper.md",
+        "docs/data.md",
+        "docs/methods.md",
+        "docs/theory.md",
+    ):
         assert "<!--" not in (ROOT / page).read_text()
         assert "TODO" not in (ROOT / page).read_text()
 

@@ -16,12 +16,17 @@ from pogm.benchmark.measures import (
     Hull,
     Measured,
     agreements,
+    alignment_variances,
+    alignments,
     conflicts,
     correlations,
     divergence,
     gaps,
+    gip,
     hull,
     measured,
+    opposed,
+    relative_alignment_variances,
     summary,
     worst,
 )
@@ -91,6 +96,49 @@ def test_a_round_is_in_conflict_where_two_sources_point_apart_whatever_the_targe
 def test_agreement_is_the_mean_cosine_of_the_sources():
     m = made([[[1, 0], [0, 2], [3, 0], [-1, 0]], [[1, 0], [0, 0], [0, 1], [1, 1]]], 3)
     assert agreements(m) == pytest.approx([1 / 3, 0])
+
+
+def test_the_inner_product_is_summed_over_ordered_pairs_of_sources():
+    m = made([[[1, 0], [2, 1], [-1, 3], [9, 9]], [[1, 0], [0, 1], [0, 0], [9, 9]]], 3)
+    assert gip(m) == pytest.approx([2 * (2 - 1 + 1), 0])
+    assert gip(made([[[1, 0]]], 1)) == [0]
+
+
+def stepped(trajectories, steps, K):
+    """Rounds with these trajectories [R][K + T][P] and steps [R][P], as a probe records them."""
+    h, d = (torch.tensor(values, dtype=torch.float64) for values in (trajectories, steps))
+    products = torch.einsum("rip,rp->ri", h[:, :K], d)
+    cosines = products / (h[:, :K].norm(dim=-1) * d.norm(dim=-1, keepdim=True))
+    return made(trajectories, K, angle=cosines.tolist(), magnitude=d.square().sum(-1).tolist())
+
+
+def test_alignments_are_the_products_of_trajectories_and_step_and_zero_where_nothing_moves():
+    h = [[3.0, 4.0], [0.0, 2.0], [9.0, 9.0]]
+    m = stepped([h, h, [[0.0, 0.0], *h[1:]]], [[1.0, -2.0], [0.0, 0.0], [1.0, 1.0]], 2)
+    assert math.isnan(m.angle[1][0])
+    assert math.isnan(m.angle[2][0])
+    assert [pytest.approx(row) for row in alignments(m)] == [[-5, -4], [0, 0], [0, 2]]
+    assert alignment_variances(m) == pytest.approx([0.25, 0, 1])
+    relative = relative_alignment_variances(m)
+    assert relative[0] == pytest.approx(0.25 / (5 * (25 + 4) / 2))
+    assert math.isnan(relative[1])
+    assert opposed(m) == pytest.approx(1 / 3)
+
+
+def test_the_relative_variance_does_not_depend_on_lengths_and_is_at_most_one():
+    h = [[3.0, 4.0], [1.0, 2.0]]
+    m = stepped([h, [[30.0, 40.0], [10.0, 20.0]], [[1.0, 0.0], [-1.0, 0.0]]], [[1.0, 1.0], [7.0, 7.0], [5.0, 0.0]], 2)
+    first, second, largest = relative_alignment_variances(m)
+    assert 0 < first < 1
+    assert second == pytest.approx(first)
+    assert largest == pytest.approx(1)
+
+
+def test_a_round_that_is_not_finite_has_no_inner_product_and_no_variance():
+    m = made([[[NAN, 0], [0, 1]], [[1, 0], [0, 1]]], 2, angle=[[NAN, 0.5], [0.5, 0.5]])
+    assert [math.isnan(value) for value in gip(m)] == [True, False]
+    assert [math.isnan(value) for value in alignment_variances(m)] == [True, False]
+    assert opposed(m) == 0
 
 
 def test_the_worst_alignment_is_that_of_the_best_direction_and_has_no_scale():
@@ -215,6 +263,7 @@ def test_a_table_has_a_column_for_every_algorithm_and_the_spread_over_seeds(fold
     assert cell.n == 2
     text = table.text()
     assert str(cell) in text
+    assert {"gip", "alignment_variance", "alignment_variance_relative", "opposed"} <= table.cells.keys()
     assert "± is the standard error over 2 seeds." in text
     assert "A note." in text
     rows = list(csv.DictReader(io.StringIO(table.csv())))

@@ -12,6 +12,7 @@ from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
 from pogm.engine.train import train
 from pogm.probes import Probe
+from pogm.probes.probe import PROBED
 
 EVERYTHING = Probe(every=1, lag=2, target=True, divergence=True)
 CYCLIC = Probe(every=2, lag=3, cyclic=True)
@@ -45,7 +46,7 @@ def test_a_probed_run_has_the_weights_and_accuracies_of_an_unprobed_one(algorith
         session = Session([one.task(None)], Engine())
         evaluations = list(train(session, one.schedule))
         ends.append((session.progress.state, session.progress.modifiers))
-        metrics = [{n: v for n, v in e.metrics[0].items() if n != "angle"} for e in evaluations]
+        metrics = [{n: v for n, v in e.metrics[0].items() if n not in PROBED} for e in evaluations]
         seen.append([(e.step, e.accuracies, str(m)) for e, m in zip(evaluations, metrics, strict=True)])
         measured = [number for e in evaluations for number in (e.rounds[0] or {"round": []})["round"]]
     assert_close(*ends, 0.0)

@@ -1,6 +1,8 @@
 """A probe's measurements, against their definitions."""
 
 import math
+from itertools import pairwise
+from statistics import fmean
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from pogm import DANN, ERM, POGM, Fish
 from pogm.core.errors import UsageError
 from pogm.pareto import gramian
 from pogm.probes import Probe
-from pogm.probes.probe import mean_angles
+from pogm.probes.probe import PROBED, mean_angles, round_means
 from pogm.probes.round import Round
 
 every_round = Probe(every=1)
@@ -118,6 +120,34 @@ def test_the_mean_of_angles_leaves_out_what_is_undefined():
     assert means[0] == means[2] == 0.5
     assert math.isnan(means[1])
     assert mean_angles({"angle": []}) == []
+
+
+@pytest.mark.parametrize("algorithm", [ERM(), POGM()])
+def test_inner_products_and_variances_of_a_record_are_those_of_the_trajectories(algorithm):
+    measured, states = watched(algorithm, Probe(every=1, target=True, divergence=True), rounds=3)
+    copies = [alone(algorithm, states, domain) for domain in range(K)]
+    products, variances, relatives = [], [], []
+    for number, (before, after) in enumerate(pairwise(states)):
+        h = torch.stack([flat(copy[number], before.params) for copy in copies])
+        step = flat(after.params, before.params)
+        products.append(sum(h[i] @ h[j] for i in range(K) for j in range(K) if i != j).item())
+        aligned = h @ step
+        variances.append((aligned - aligned.mean()).square().mean().item())
+        relatives.append(variances[-1] / (step.square().sum() * h.square().sum(1).mean()).item())
+    means = round_means(measured)
+    assert tuple(means) == PROBED
+    assert means["gip"] == pytest.approx(fmean(products))
+    assert means["alignment_variance"] == pytest.approx(fmean(variances))
+    assert means["alignment_variance_relative"] == pytest.approx(fmean(relatives))
+    pairs = [matrix[i][j] for matrix in measured["divergence"] for i in range(K) for j in range(K) if i != j]
+    assert means["divergence"] == pytest.approx(fmean(pairs))
+
+
+def test_metrics_of_a_record_without_a_measured_round_are_undefined():
+    means = round_means(watched(ERM(), Probe(every=5, divergence=True), rounds=2)[0])
+    assert tuple(means) == PROBED
+    assert all(math.isnan(means[name]) for name in PROBED[1:])
+    assert tuple(round_means(watched(ERM(), Probe(every=5), rounds=2)[0])) == PROBED[:-1]
 
 
 def test_rounds_without_room_are_dropped_and_the_others_kept():

@@ -38,6 +38,13 @@ def test_equal_values_still_have_an_axis():
     assert nice_ticks(5, 5)[0] < 5 < nice_ticks(5, 5)[-1]
 
 
+@pytest.mark.parametrize("value", [0.0025, 7.3, 1e9])
+def test_values_that_differ_by_rounding_have_an_axis_with_different_ticks(value):
+    ticks = nice_ticks(value, value * (1 + 4e-16))
+    assert ticks[0] < value < ticks[-1]
+    assert all(b > a for a, b in pairwise(ticks))
+
+
 @pytest.mark.parametrize(
     ("tick", "text"), [(0.25, "0.25"), (-1.5, "−1.5"), (9000, "9000"), (25000, "25k"), (-20000, "−20k"), (2e-7, "2e−7")]
 )

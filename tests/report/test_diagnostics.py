@@ -87,7 +87,7 @@ def test_of_many_dots_some_are_drawn_and_the_notes_say_so(measure):
 def test_conflicts_and_the_worst_case_are_those_of_the_gramian(measure):
     runs = measure(rounds([[0.1, 0.3]] * 2), rounds([[0.1, 0.3]] * 4, gramian=OPPOSED, first=3))
     (section,) = suits(runs, rounds_of(runs))
-    numbers, *figures = section.exhibits
+    numbers, *figures, _ = section.exhibits
     by_name = {figure.name: figure for figure in figures}
     assert points(by_name["suits_conflicts"].panels[0]) == [(0, 0.0), (30, 100.0)]
     # h_1 and h_2 at right angles: d = 1.5 h_0 is the best in the ball, and 0.75 is what it is worth.
@@ -101,15 +101,43 @@ def test_the_hull_and_the_divergence_are_shown_where_they_were_asked_for(measure
     inside = [[1.0, 0.0, 0.5], [0.0, 1.0, 0.5], [0.5, 0.5, 0.5]]  # h_T is the mean of h_1 and h_2
     runs = measure(rounds([[0.1, 0.3]]))
     (section,) = suits(runs, rounds_of(runs))
-    assert {figure.name for figure in section.exhibits[1:]} == {"suits_conflicts", "suits_worst"}
+    names = {figure.name for figure in section.exhibits[1:-1]}
+    assert names == {"suits_conflicts", "suits_worst", "suits_alignment_variance_relative"}
     asked = {"gramian": inside, "divergence": [[0.0, 0.2], [0.4, 0.0]]}
     runs = measure(rounds([[0.1, 0.3]], **asked), label="POGM", test_domains=[2])
     (section,) = suits(runs, rounds_of(runs))
-    by_name = {figure.name: figure for figure in section.exhibits[1:]}
+    by_name = {figure.name: figure for figure in section.exhibits[1:-1]}
     (panel,) = by_name["suits_hull"].panels
     assert panel.title == "Toy, held out: C"
     assert points(panel, "POGM") == [(0, 0.0)]
+    assert points(by_name["suits_hull_cosine"].panels[0], "POGM") == [(0, 1.0)]
     assert points(by_name["suits_divergence"].panels[0], "POGM") == [(0, 0.3)]
+
+
+def test_inner_product_and_variance_of_alignment_are_drawn_and_listed(measure):
+    """U = (0.1, 0.3)·‖h‖ with ‖h‖² = 0.25 and ‖h_i‖ = 1: variance (0.05)² = 0.0025, relative 0.01. GIP: 2·(−0.5)."""
+    runs = measure(rounds([[0.1, 0.3]] * 2, gramian=OPPOSED))
+    figures = measurements(runs, "Toy", rounds_of(runs))
+    assert points(panel_named(figures, "Gradient inner product")) == [(0, -1.0)]
+    assert points(panel_named(figures, "Variance of alignment")) == [(0, 0.0025)]
+    (section,) = suits(runs, rounds_of(runs))
+    listing = section.exhibits[0]
+    values = dict(zip(listing.head, listing.rows[0], strict=True))
+    assert values["Σ hᵢ·hⱼ over i ≠ j"] == "-1.00"
+    assert values["Var(hᵢ·h) over i"] == "0.00250"
+    assert values["Var(hᵢ·h), relative"] == "0.0100"
+
+
+def test_the_section_ends_with_a_conclusion_for_each_dataset(measure, tmp_path):
+    runs = measure(rounds([[0.1, 0.3]], gramian=OPPOSED))
+    html = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    section = html[html.index('<section id="does-pogm-suit-these-data') :].partition("</section>")[0]
+    assert section.rstrip().endswith("</p>")
+    last = section[section.rindex("<h3") :]
+    assert "Conclusion" in last
+    assert "<b>Toy.</b> In training with ERM, domains conflict often: in 100 % of rounds" in last
+    assert "pass --target" in last
+    assert "Recommendation: " in last
 
 
 @pytest.mark.parametrize("measurement", SUITS, ids=lambda measurement: measurement.name)

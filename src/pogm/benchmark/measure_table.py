@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any
 
-from pogm.benchmark.measures import Measured, agreements, hull, mean, summary, worst
+from pogm.benchmark.conclusion import conclusion
+from pogm.benchmark.measures import (
+    Measured,
+    agreements,
+    alignment_variances,
+    alignments,
+    gip,
+    hull,
+    mean,
+    relative_alignment_variances,
+    summary,
+    worst,
+)
 from pogm.benchmark.records import Run, finite, printable
 from pogm.benchmark.spread import mean_of
 
@@ -27,6 +39,13 @@ TITLES = {  # of the rows, with what each says
     "correlation": ("correlation", "Pearson's, over rounds, of cos(h_i, h) and cos(h_j, h), mean over pairs"),
     "gap": ("gap", "|cos(h_i, h) − cos(h_j, h)|, mean over rounds and pairs"),
     "conflicts": ("conflicts", "the share of rounds in which two domains point against each other"),
+    "opposed": ("step against a domain", "the share of rounds in which h_i·h < 0 for some training domain i"),
+    "gip": ("sum h_i·h_j", "the raw gradient inner product (GIP), summed over ordered pairs i ≠ j"),
+    "alignment_variance": ("Var(h_i·h)", "the variance over training domains of h_i·h (Theorem 2), raw"),
+    "alignment_variance_relative": (
+        "Var(h_i·h), relative",
+        "the same divided by |h|²·mean |h_i|²: from 0 (all domains equally aligned) to 1, comparable between runs",
+    ),
     "worst": ("p*", "the worst-off domain's gain along the best direction (radius 0.5), relative to mean |h_i|²"),
     "hull": ("outside the hull", "distance of the held-out domain's h_T from the hull of all h_i, relative to |h_T|"),
     "hull_cosine": ("cos to the hull", "the angle of h_T with the nearest point of that hull"),
@@ -57,9 +76,10 @@ class MeasureTable:
     columns: tuple[str, ...]  # algorithms
     cells: dict[str, tuple[MeasureCell, ...]]  # by measurement
     notes: tuple[str, ...]
+    conclusion: tuple[str, ...] = ()  # sentences; the last one is the recommendation
 
     def text(self) -> str:
-        """Aligned, for a terminal, with what each row means."""
+        """Aligned, for a terminal, with what each row means; the conclusion comes last."""
         head = ["", *map(printable, self.columns)]
         body = [[TITLES[name][0], *map(str, cells)] for name, cells in self.cells.items()]
         widths = [max(len(row[place]) for row in (head, *body)) for place in range(len(head))]
@@ -70,6 +90,9 @@ class MeasureTable:
         rule = "─" * max(map(len, lines))
         meanings = [f"{TITLES[name][0]}: {TITLES[name][1]}." for name in self.cells]
         notes = [textwrap.fill(note, 100, subsequent_indent="  ") for note in (*self.notes, *meanings)]
+        if self.conclusion:
+            sentences = (textwrap.fill(printable(text), 100, subsequent_indent="  ") for text in self.conclusion)
+            notes += [rule, "Conclusion", *sentences]
         return "\n".join([printable(self.title), rule, lines[0], rule, *lines[1:], rule, *notes]) + "\n"
 
     def csv(self) -> str:
@@ -91,7 +114,11 @@ class MeasureTable:
             for name, row in self.cells.items()
         }
         meanings = {name: TITLES[name][1] for name in self.cells}
-        return json.dumps({"title": self.title, "cells": cells, "meanings": meanings, "notes": self.notes}, indent=1)
+        conclusion = " ".join(self.conclusion)
+        return json.dumps(
+            {"title": self.title, "cells": cells, "meanings": meanings, "notes": self.notes, "conclusion": conclusion},
+            indent=1,
+        )
 
 
 def measure_table(found: Sequence[tuple[Run, Measured]], title: str, notes: Sequence[str] = ()) -> MeasureTable:
@@ -109,7 +136,8 @@ def measure_table(found: Sequence[tuple[Run, Measured]], title: str, notes: Sequ
     }
     counts = {len(seeds) for seeds in by_label.values()}
     spread = f"± is the standard error over {'–'.join(map(str, sorted(counts)))} seeds." if max(counts) > 1 else ""
-    return MeasureTable(title, tuple(by_label), cells, tuple(filter(None, (spread, *notes))))
+    concluded = conclusion({label: [m for run, m in found if run.label == label] for label in by_label})
+    return MeasureTable(title, tuple(by_label), cells, tuple(filter(None, (spread, *notes))), tuple(concluded))
 
 
 def rounds_csv(found: Sequence[tuple[Run, Measured]]) -> str:
@@ -121,6 +149,8 @@ def rounds_csv(found: Sequence[tuple[Run, Measured]]) -> str:
 
 def _rows(run: Run, m: Measured) -> Iterator[dict[str, Any]]:
     agreed, least, places = agreements(m), worst(m), hull(m)
+    products, aligned = gip(m), alignments(m)
+    variance, relative = alignment_variances(m), relative_alignment_variances(m)
     sources, targets = list(enumerate(m.sources)), list(enumerate(m.targets))
     for place, number in enumerate(m.round):
         G = m.gramian[place]
@@ -137,6 +167,10 @@ def _rows(run: Run, m: Measured) -> Iterator[dict[str, Any]]:
             "magnitude": m.magnitude[place],
             **{f"cosine {a} {b}": _cosine(G, i, j) for (i, a), (j, b) in combinations(sources, 2)},
             "agreement": agreed[place],
+            "gip": products[place],
+            **{f"alignment {name}": aligned[place][i] for i, name in sources},
+            "alignment_variance": variance[place],
+            "alignment_variance_relative": relative[place],
             "worst": least[place],
             **{f"hull {name}": places[place][i].distance for i, name in targets},
             **{f"hull_cosine {name}": places[place][i].cosine for i, name in targets},

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from pogm.benchmark.records import Run, finite
 from pogm.core.errors import DataError
-from pogm.pareto import agreement, solve
+from pogm.pareto import (
+    agreement,
+    alignment_from_cosine,
+    alignment_variance,
+    inner_product_sum,
+    relative_alignment_variance,
+    solve,
+)
 from pogm.pareto.neighbours import mgda_weights
 
 Vector = list[float]
@@ -129,6 +136,41 @@ def conflicts(m: Measured) -> float:
     return mean((known < 0).any(-1).any(-1).tolist())
 
 
+def gip(m: Measured) -> Vector:
+    """Raw gradient inner product of every round, Σ_{i≠j} h_i·h_j over ordered pairs of training domains."""
+    numbers: Vector = inner_product_sum(_sources(m)).tolist()
+    return numbers
+
+
+def alignments(m: Measured) -> list[Vector]:
+    """Alignment U_i = h_i·h of each training domain with the step that the run took, of every round: [R][K].
+
+    Derived from the recorded cosine and lengths: h_i·h = cos(h_i, h)·‖h_i‖·‖h‖.
+    """
+    numbers: list[Vector] = _alignments(m).tolist()
+    return numbers
+
+
+def alignment_variances(m: Measured) -> Vector:
+    """Variance over training domains of U_i = h_i·h, of every round: the quantity of Theorem 2."""
+    numbers: Vector = alignment_variance(_alignments(m)).tolist()
+    return numbers
+
+
+def relative_alignment_variances(m: Measured) -> Vector:
+    """Variance of U_i divided by ‖h‖²·mean ‖h_i‖², of every round: between 0 and 1, no unit."""
+    squares = _sources(m).diagonal(dim1=1, dim2=2)
+    numbers: Vector = relative_alignment_variance(_alignments(m), squares, _doubles(m.magnitude)).tolist()
+    return numbers
+
+
+def opposed(m: Measured) -> float:
+    """Share of rounds in which the step goes against some training domain: min_i h_i·h < 0."""
+    aligned = _alignments(m)
+    known = aligned[aligned.isfinite().all(-1)]
+    return mean((known < 0).any(-1).tolist())
+
+
 def worst(m: Measured, radius: float = RADIUS) -> Vector:
     """p*, the alignment min_i h_i·d of the worst-off domain with the best direction in the ball around the mean.
 
@@ -159,13 +201,35 @@ def hull(m: Measured) -> list[list[Hull]]:
 def _hull(G: Tensor, K: int, place: int) -> Tensor:
     """Distance and cosine of one held-out domain's h_T, [R, 2]: the shortest mixture of all h_i − h_T leads to it."""
     sources, mixed, own = G[:, :K, :K], G[:, :K, place], G[:, place, place]  # h_i·h_j, h_i·h_T, ‖h_T‖²
-    apart = sources - mixed[:, :, None] - mixed[:, None, :] + own[:, None, None]  # (h_i − h_T)·(h_j − h_T)
-    mixture = mgda_weights(apart)  # π
+    apart, mixture = nearest_mixture(sources, mixed, own)
     square = torch.einsum("ri,rij,rj->r", mixture, apart, mixture).clamp(min=0)  # ‖h_π − h_T‖²
-    square = torch.where(square <= INSIDE**2 * apart.diagonal(dim1=1, dim2=2).mean(1), 0.0, square)
+    least = torch.maximum(INSIDE**2 * apart.diagonal(dim1=1, dim2=2).mean(1), _rounding(sources, own))
+    square = torch.where(square <= least, 0.0, square)
     nearest = torch.einsum("ri,rij,rj->r", mixture, sources, mixture).clamp(min=0)  # ‖h_π‖²
     cosine = (mixture * mixed).sum(1) / (nearest * own).sqrt()
     return torch.stack([(square / own).sqrt(), cosine], 1)
+
+
+def nearest_mixture(sources: Tensor, mixed: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Project h_T onto the convex hull of the h_i: p = Σ_i π_i h_i is the nearest point.
+
+    Args:
+        sources: h_i·h_j, [R, K, K].
+        mixed: h_i·h_T, [R, K].
+        own: ‖h_T‖², [R].
+
+    Returns:
+        The Gramian (h_i − h_T)·(h_j − h_T), [R, K, K], and the weights π, [R, K].
+    """
+    apart = sources - mixed[:, :, None] - mixed[:, None, :] + own[:, None, None]
+    ridge = torch.diag_embed(_rounding(sources, own)[:, None].expand_as(mixed))  # the differences may be indefinite
+    return apart, mgda_weights(apart + ridge)
+
+
+def _rounding(sources: Tensor, own: Tensor) -> Tensor:
+    """Rounding error of squared distances that are computed from inner products: [R]."""
+    largest = torch.maximum(sources.diagonal(dim1=1, dim2=2).amax(1), own)
+    return 16 * torch.finfo(torch.float64).eps * largest
 
 
 def divergence(m: Measured) -> Matrix | None:
@@ -191,6 +255,10 @@ def summary(m: Measured) -> dict[str, float]:
         "correlation": mean(correlations(m).values()),
         "gap": mean(gaps(m).values()),
         "conflicts": conflicts(m),
+        "opposed": opposed(m),
+        "gip": mean(gip(m)),
+        "alignment_variance": mean(alignment_variances(m)),
+        "alignment_variance_relative": mean(relative_alignment_variances(m)),
         "worst": mean(worst(m)),
     }
     if m.targets:
@@ -209,8 +277,18 @@ def mean(values: Iterable[float]) -> float:
     return fmean(known) if known else math.nan
 
 
+def _doubles(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _alignments(m: Measured) -> Tensor:
+    """U_i = h_i·h: [R, K]."""
+    squares = _sources(m).diagonal(dim1=1, dim2=2)
+    return alignment_from_cosine(_doubles(m.angle), squares, _doubles(m.magnitude))
+
+
 def _everyone(m: Measured) -> Tensor:
-    return torch.tensor(m.gramian, dtype=torch.float64)
+    return _doubles(m.gramian)
 
 
 def _sources(m: Measured) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pogm.core.faults import fault_point
 from pogm.engine.session import Session
-from pogm.probes.probe import Rounds, mean_angles
+from pogm.probes.probe import Rounds, round_means
 
 Metrics = dict[str, float | list[float]]
 
@@ -66,11 +66,11 @@ def train(
         seconds, trained = time.monotonic() - began, (rounds - first) * minibatches
         accuracies, metrics, observed = session.accuracies(), session.fetch_metrics(), session.observe(point)
         measured = session.fetch_rounds()
-        angles: list[Metrics] = [{} if one is None else {"angle": mean_angles(one)} for one in measured]
+        probed: list[Metrics] = [{} if one is None else round_means(one) for one in measured]
         yield Evaluation(
             step=point,
             accuracies=accuracies,
-            metrics=[mine | more | probed for mine, more, probed in zip(metrics, observed, angles, strict=True)],
+            metrics=[mine | more | means for mine, more, means in zip(metrics, observed, probed, strict=True)],
             diverged=diverged,
             seconds_per_step=seconds / trained if trained else None,
             rounds=measured,

@@ -28,3 +28,47 @@ def agreement(G: Tensor) -> Tensor:
     cosines = G / (norms.unsqueeze(-1) * norms.unsqueeze(-2))
     counted = cosines.isfinite() & ~torch.eye(G.shape[-1], dtype=torch.bool, device=G.device)
     return torch.where(counted, cosines, 0.0).sum((-2, -1)) / counted.sum((-2, -1))
+
+
+def inner_product_sum(G: Tensor) -> Tensor:
+    r"""Gradient inner product (GIP) of the updates, raw: [...].
+
+    .. math:: \sum_{i \ne j} h_i^\top h_j
+
+    The sum is over ordered pairs, so each pair counts twice. Its unit is that of a squared length. One update has a
+    GIP of 0.
+    """
+    return (G - torch.diag_embed(G.diagonal(dim1=-2, dim2=-1))).to(torch.float64).sum((-2, -1))
+
+
+def alignment_from_cosine(cosines: Tensor, squares: Tensor, step_square: Tensor) -> Tensor:
+    """Compute U_i = h_i·d from cos(h_i, d), ‖h_i‖² and ‖d‖²: [..., K].
+
+    The cosine is undefined where one of the two vectors is zero; the product is 0 there.
+
+    Args:
+        cosines: cos(h_i, d), [..., K]; NaN where undefined.
+        squares: ‖h_i‖², [..., K].
+        step_square: ‖d‖², [...].
+    """
+    lengths = squares.sqrt() * step_square.sqrt().unsqueeze(-1)
+    return torch.where(lengths == 0, 0.0, cosines * lengths)
+
+
+def alignment_variance(aligned: Tensor) -> Tensor:
+    """Variance over domains of U_i = h_i·d, the quantity of Theorem 2: [..., K] -> [...].
+
+    This is the population variance (divided by K), so one domain has a variance of 0.
+    """
+    return aligned.var(-1, correction=0)
+
+
+def relative_alignment_variance(aligned: Tensor, squares: Tensor, step_square: Tensor) -> Tensor:
+    r"""Variance of U_i without a unit, comparable between runs and between step lengths: [...].
+
+    .. math:: \frac{\mathrm{Var}_i(U_i)}{\|d\|^2 \, \frac1K \sum_i \|h_i\|^2} \in [0, 1]
+
+    If all h_i have the same length, this is the variance over domains of cos(h_i, d). NaN where the step is zero or
+    all updates are.
+    """
+    return alignment_variance(aligned) / (squares.mean(-1) * step_square)

@@ -17,6 +17,7 @@ from pogm.core.hyper import hyper, validate
 from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.core.trees import Tree
+from pogm.pareto import alignment_from_cosine, alignment_variance, inner_product_sum, relative_alignment_variance
 from pogm.probes import buffer, copies, invariant
 from pogm.probes.divergence import divergences
 from pogm.probes.round import Round
@@ -24,6 +25,7 @@ from pogm.probes.trajectories import differences, predicting, products
 
 MOST = 10**8
 LAG = 10
+PROBED = ("angle", "gip", "alignment_variance", "alignment_variance_relative", "divergence")  # metrics of `round_means`
 
 Rounds = dict[str, list[Any]]  # of each measurement, one value, list or matrix for every round that was measured
 
@@ -150,6 +152,35 @@ def mean_angles(rounds: Rounds) -> list[float]:
     """The mean over rounds of cos(h_i, h), domain by domain, where it is defined."""
     columns = [[value for value in column if not math.isnan(value)] for column in zip(*rounds["angle"], strict=True)]
     return [fmean(column) if column else math.nan for column in columns]
+
+
+def round_means(rounds: Rounds) -> dict[str, float | list[float]]:
+    """Compute the metrics that a record holds about its measured rounds: means over these rounds.
+
+    Args:
+        rounds: Measurements as `Probe.read` returns them.
+
+    Returns:
+        ``angle``: cos(h_i, h) of each training domain. ``gip``: the gradient inner product Σ_{i≠j} h_i·h_j.
+        ``alignment_variance`` and ``alignment_variance_relative``: variance over training domains of U_i = h_i·h.
+        ``divergence``, if it was measured: KL(p_i ‖ p_j), mean over pairs. NaN where no round has a value.
+    """
+    means: dict[str, float | list[float]] = {"angle": mean_angles(rounds)}
+    if not rounds["round"]:
+        return means | dict.fromkeys(PROBED[1:] if "divergence" in rounds else PROBED[1:-1], math.nan)
+    cosines = torch.tensor(rounds["angle"], dtype=torch.float64)  # [R, K]
+    magnitude = torch.tensor(rounds["magnitude"], dtype=torch.float64)  # [R]
+    K = cosines.shape[1]
+    G = torch.tensor(rounds["gramian"], dtype=torch.float64)[:, :K, :K]
+    squares = G.diagonal(dim1=1, dim2=2)
+    aligned = alignment_from_cosine(cosines, squares, magnitude)  # U_i
+    means["gip"] = inner_product_sum(G).nanmean().item()
+    means["alignment_variance"] = alignment_variance(aligned).nanmean().item()
+    means["alignment_variance_relative"] = relative_alignment_variance(aligned, squares, magnitude).nanmean().item()
+    if "divergence" in rounds:
+        pairs = ~torch.eye(K, dtype=torch.bool)
+        means["divergence"] = torch.tensor(rounds["divergence"], dtype=torch.float64)[:, pairs].nanmean().item()
+    return means
 
 
 def _cosine(product: Tensor, first: Tensor, second: Tensor) -> Tensor:

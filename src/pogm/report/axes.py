@@ -59,7 +59,7 @@ def axes_of(panel: Panel, width: int, height: int | None) -> Axes:
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (1, 2 or 5 times a power of ten) that span low to high."""
-    if not high > low:
+    if not high - low > 1e-9 * max(abs(low), abs(high)):  # equal, or different by rounding only
         pad = abs(low) * 0.1 or 1.0
         low, high = low - pad, high + pad
     rough = (high - low) / count

@@ -7,12 +7,25 @@ from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
 
-from pogm.benchmark.measures import Measured, conflicts, correlations, gaps, hull, mean, measured, worst
+from pogm.benchmark.conclusion import conclusion
+from pogm.benchmark.measures import (
+    Measured,
+    alignment_variances,
+    conflicts,
+    correlations,
+    gaps,
+    gip,
+    hull,
+    mean,
+    measured,
+    relative_alignment_variances,
+    worst,
+)
 from pogm.benchmark.records import Run
 from pogm.benchmark.tables import domains_of
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.inert import slug
-from pogm.report.markup import Exhibit, Listing
+from pogm.report.inert import escape, slug
+from pogm.report.markup import Exhibit, Html, Listing
 from pogm.report.page import Section
 from pogm.report.series import Sample, averaged, comparable, lines, small_charts
 
@@ -44,6 +57,10 @@ class Measurement:
 
 def _hull(m: Measured) -> list[float]:
     return [mean(place.distance for place in places) for places in hull(m)] if m.targets else []
+
+
+def _hull_cosine(m: Measured) -> list[float]:
+    return [mean(place.cosine for place in places) for places in hull(m)] if m.targets else []
 
 
 def _divergence(m: Measured) -> list[float]:
@@ -84,6 +101,22 @@ MEASUREMENTS = (
         "Magnitude: how long the update is; angles of very short updates say little.",
         lambda m: m.magnitude,
     ),
+    Measurement(
+        "gip",
+        "Gradient inner product",
+        "Σ hᵢ·hⱼ over i ≠ j",
+        "Gradient inner product (GIP): the sum of hᵢ·hⱼ over all ordered pairs of source domains, in squared weight "
+        "units; below 0 the domains conflict on average.",
+        gip,
+    ),
+    Measurement(
+        "alignment_variance",
+        "Variance of alignment",
+        "Var(hᵢ·h) over i",
+        "Variance of alignment: the variance over source domains of hᵢ·h, the quantity of Theorem 2; it depends on the "
+        "length of the step, so compare the relative variance below between algorithms.",
+        alignment_variances,
+    ),
 )
 
 SUITS = (
@@ -104,6 +137,14 @@ SUITS = (
         worst,
     ),
     Measurement(
+        "alignment_variance_relative",
+        "Does the step serve all source domains equally?",
+        "Var(hᵢ·h), relative",
+        "The variance over source domains of hᵢ·h, divided by ‖h‖² and the mean of ‖hᵢ‖², so that step lengths cancel. "
+        "At 0 the step serves all source domains equally; POGM makes the worst-served domain better off.",
+        relative_alignment_variances,
+    ),
+    Measurement(
         "hull",
         "Is the unseen domain within reach of the sources?",
         "distance from the hull, relative",
@@ -111,6 +152,14 @@ SUITS = (
         "length: at 0 it is such a mixture, as the theory assumes. Near 1 the sources say nothing about it, and no way "
         "of weighting them will.",
         _hull,
+    ),
+    Measurement(
+        "hull_cosine",
+        "Does the unseen domain share a direction with the sources?",
+        "cosine with the nearest mixture",
+        "The cosine of the unseen domain's own step and the nearest mixture of the source domains' steps. Near 1 a "
+        "step for the sources also serves the unseen domain; near 0 the sources say nothing about it.",
+        _hull_cosine,
     ),
     Measurement(
         "divergence",
@@ -121,6 +170,9 @@ SUITS = (
         _divergence,
     ),
 )
+
+RAW = ("gip", "alignment_variance")  # charts of each dataset; listed with the diagnostics
+LISTED = (*SUITS, *(one for one in MEASUREMENTS if one.name in RAW))  # columns of the table of numbers
 
 
 def rounds_of(runs: Sequence[Run]) -> ByRun:
@@ -210,7 +262,7 @@ def suits(runs: Sequence[Run], rounds: ByRun) -> list[Section]:
     for measurement in SUITS:
         by_title: dict[str, list[Line]] = {}
         for dataset in datasets:
-            if measurement.name == "hull":  # each unseen domain is a question of its own
+            if measurement.name in ("hull", "hull_cosine"):  # each unseen domain is a question of its own
                 domains = domains_of(run for run in runs if run.dataset == dataset)
                 for place, domain in enumerate(domains):
                     found = over_training(runs, dataset, rounds, measurement, place)
@@ -219,7 +271,21 @@ def suits(runs: Sequence[Run], rounds: ByRun) -> list[Section]:
                 by_title[dataset] = over_training(runs, dataset, rounds, measurement)
         name = f"suits_{measurement.name}"
         exhibits += small_charts(name, measurement.title, by_title, measurement.y_label, measurement.reading)
-    return [Section("Does POGM suit these data?", (*exhibits,), INTRODUCTION)]
+    return [Section("Does POGM suit these data?", (*exhibits, _conclusion(runs, rounds)), INTRODUCTION)]
+
+
+def _conclusion(runs: Sequence[Run], rounds: ByRun) -> Html:
+    """One paragraph for each dataset: what the measurements mean, and a recommendation."""
+    paragraphs = []
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        alike = {label: [run for run in found if run.folder in rounds] for _, label, found in comparable(runs, dataset)}
+        by_label = {label: [rounds[run.folder].measured for run in found] for label, found in alike.items() if found}
+        if by_label:
+            *findings, last = conclusion(by_label)
+            paragraphs.append(
+                f"<p><b>{escape(dataset)}.</b> {escape(' '.join(findings))}</p><p><b>{escape(last)}</b></p>"
+            )
+    return Html("".join(['<h3 class="conclusion">Conclusion</h3>', *paragraphs]))
 
 
 INTRODUCTION = """
@@ -235,11 +301,11 @@ def _numbers(runs: Sequence[Run], rounds: ByRun) -> Exhibit:
     for dataset in dict.fromkeys(run.dataset for run in runs):
         for _, label, alike in comparable(runs, dataset):
             found = [rounds[run.folder].numbers for run in alike if run.folder in rounds]
-            means = [mean(mean(numbers[one.name]) for numbers in found) for one in SUITS]
+            means = [mean(mean(numbers[one.name]) for numbers in found) for one in LISTED]
             if found:
                 shown = ("–" if math.isnan(value) else f"{value:#.3g}".rstrip(".") for value in means)
                 rows.append((dataset, label, *shown, len(found)))
-    head = ("Dataset", "Algorithm", *(one.y_label for one in SUITS), "n")
+    head = ("Dataset", "Algorithm", *(one.y_label for one in LISTED), "n")
     notes = (
         "Means over rounds, then over finished runs with the algorithm's first configuration, n of them: all trial "
         "seeds and all that was held out, one domain at a time. No model is selected: every measured round counts.",
