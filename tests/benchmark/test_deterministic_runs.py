@@ -82,6 +82,8 @@ def test_a_run_that_began_without_the_option_stays_without_it():
 def test_with_other_software_or_another_gpu_it_says_that_determinism_is_lost(tmp_path):
     one = trial(ERM())
     describe(tmp_path, one, GPU)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "1.json").touch()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         describe(tmp_path, one, GPU)
@@ -90,6 +92,14 @@ def test_with_other_software_or_another_gpu_it_says_that_determinism_is_lost(tmp
     saved = json.loads((tmp_path / TRIAL).read_text())["provenance"]
     assert saved == GPU | {"deterministic": False}
     assert load_trial(tmp_path).id == one.id
+
+
+def test_a_run_without_a_checkpoint_may_start_again_without_the_option(tmp_path):
+    """As the error about an operation that is refused says."""
+    one = trial(ERM())
+    describe(tmp_path, one, GPU)
+    describe(tmp_path, one, GPU | {"deterministic": False})
+    assert fact_of("deterministic", tmp_path) is False
 
 
 def test_resume_takes_the_option_from_the_run(tmp_path):

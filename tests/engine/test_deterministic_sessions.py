@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,15 +11,28 @@ from support import needs_gpu, trial
 from torch import nn
 
 from pogm import ERM, POGM, Fish
+from pogm.algorithms import all_algorithms
 from pogm.core import trees
 from pogm.core.determinism import FIXED_WORKSPACES, WORKSPACE, deterministic_algorithms
 from pogm.core.errors import UsageError
+from pogm.core.hyper import fields
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
+from pogm.modifiers import all_modifiers
 from pogm.modifiers.base import Modifier
+from pogm.modifiers.cirl import CIRL
+from pogm.modifiers.mixstyle import MixStyle
+from pogm.transforms.randaugment import equalized
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import noise
 
 os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # while tests are collected: before any of them uses CUDA
 
+ACTIVE = {  # from the first steps on
+    "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
+    "MixStyle": MixStyle(probability=1.0),
+}
 METHODS = {"ERM": ERM(), "Fish": Fish(), "POGM": POGM(inner_steps=2)}
 STEPS = 8
 
@@ -29,10 +44,17 @@ def task(algorithm, network="mlp", precision="fp32", modifiers=(), seed=0, test_
     return trial(algorithm, seed=seed, test_domains=test_domains, **options).task(None)
 
 
+def task_of(algorithm, network, precision):
+    """Digits for the MNIST CNN; larger images, of noise, for a residual network."""
+    if network.startswith("resnet"):
+        return noise.task(algorithm, shape=(3, 64, 64), network=network, precision=precision)
+    return task(algorithm, network, precision)
+
+
 def digest(progress) -> str:
     """SHA-256 of every number of a session's state."""
     found = hashlib.sha256()
-    for name, leaf in trees.named(progress):
+    for name, leaf in sorted(trees.named(progress), key=lambda pair: pair[0]):  # a file has an order of its own
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
@@ -127,7 +149,7 @@ def on_gpu(**options) -> Engine:
 @networks
 @pytest.mark.parametrize("method", METHODS)
 def test_repeated_sessions_have_the_same_bits(method, network, precision, way):
-    engine, one = on_gpu(**way), task(METHODS[method], network, precision)
+    engine, one = on_gpu(**way), task_of(METHODS[method], network, precision)
     first = result(engine, one)
     if engine.compile == "on":
         torch._dynamo.reset()  # compile again, as another process would
@@ -136,11 +158,45 @@ def test_repeated_sessions_have_the_same_bits(method, network, precision, way):
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize("name", all_algorithms())
+def test_no_algorithm_needs_an_operation_that_is_refused(name):
+    cls = all_algorithms()[name]
+    early = {field.name: 2 for field in fields(cls) if field.name.endswith("anneal_iters")}  # all parts of the loss
+    one = task(cls(**early), "mnist_cnn")
+    assert result(on_gpu(), one) == result(on_gpu(), one)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", all_modifiers())
+def test_no_modifier_needs_an_operation_that_is_refused(name):
+    one = task(ERM(), "mnist_cnn", modifiers=(ACTIVE.get(name) or all_modifiers()[name](),))
+    assert result(on_gpu(), one) == result(on_gpu(), one)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_histogram_of_randaugment_can_be_captured():
+    """Torch counts by sorting in deterministic mode."""
+    images = torch.randint(256, (4, 3, 65, 65)).float() / 255
+    there = images.cuda()
+    with deterministic_algorithms():
+        equalized(there)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = equalized(there)
+        graph.replay()
+    assert torch.equal(found.cpu(), equalized(images))
+
+
+@pytest.mark.gpu
+@needs_gpu
 @networks
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, method, network, precision, compile):
-    engine, one = on_gpu(compile=compile), task(METHODS[method], network, precision)
+    engine, one = on_gpu(compile=compile), task_of(METHODS[method], network, precision)
     whole, half = (Session([one], engine) for _ in range(2))
     for _ in range(STEPS):
         whole.step()

@@ -104,11 +104,17 @@ def describe(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
                 f"Expected the images that the run in {folder} began with; found others at {provenance.get('data')}. "
                 "Restore them, name the folder that has them with --data, or start a new run."
             )
-        if started and not still_repeatable(folder, started, provenance):
-            changed = started | {"deterministic": False}
-            write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": changed}))
+        if not any((folder / "checkpoints").glob("*.json")):  # it starts again, perhaps with other options
+            made = provenance
+        elif still_repeatable(folder, started, provenance):
+            made = started
+        else:
+            made = started | {"deterministic": False}
+        if made == started:
+            return
     else:
-        write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": provenance}))
+        made = provenance
+    write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": made}))
 
 
 def still_repeatable(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
