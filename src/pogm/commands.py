@@ -14,7 +14,7 @@ from pogm.benchmark.domainbed import export_domainbed
 from pogm.benchmark.estimate import estimates
 from pogm.benchmark.execution import executor
 from pogm.benchmark.executors import Outcome, run_all
-from pogm.benchmark.folder import fact_of, load_trial, place_of
+from pogm.benchmark.folder import TRIAL, fact_of, load_trial, place_of
 from pogm.benchmark.options import dataset_of, trial_of
 from pogm.benchmark.plan import save_plan
 from pogm.benchmark.progress import EvaluationLines
@@ -141,6 +141,8 @@ def resume(options: argparse.Namespace) -> int:
     options.weights = options.weights or place_of("weights", options.folder)
     if options.trajectories == "auto" and fact_of("trajectories", options.folder) == "bf16":
         options.trajectories = "bf16"  # which rounds: the run goes on as it began
+    if fact_of("deterministic", options.folder):
+        _continue_deterministic(options)
     if (options.folder / "sweep.json").exists():
         check_alone("a sweep")
         check_counts(options, "workers")
@@ -155,6 +157,18 @@ def resume(options: argparse.Namespace) -> int:
         print(f"{options.folder} is done already.", file=sys.stderr)
     run(trial, options.folder, settings, EvaluationLines(trial))
     return 0
+
+
+def _continue_deterministic(options: argparse.Namespace) -> None:
+    """Choose the options that a deterministic run began with, where the user chose none."""
+    options.deterministic = True
+    if not (options.folder / TRIAL).exists():
+        return  # a sweep: every run has its own
+    if options.trajectories == "auto":
+        options.trajectories = fact_of("trajectories", options.folder) or "auto"
+    if options.compile == "auto":
+        options.compile = "on" if fact_of("compiled", options.folder) else "off"
+    options.no_capture = options.no_capture or not fact_of("captured", options.folder)
 
 
 def report(options: argparse.Namespace) -> int:

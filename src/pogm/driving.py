@@ -34,6 +34,7 @@ def settings_of(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Se
         compile=options.compile,
         trajectories=options.trajectories,
         memory_gb=options.memory_gb,
+        deterministic=options.deterministic,
     )
     data = data_folder(datasets, options.data.expanduser() if options.data else None)
     weights = options.weights.resolve() if options.weights else None

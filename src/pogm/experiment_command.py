@@ -118,7 +118,12 @@ def command(name: str, scale: Scale, out: Path) -> str:
 
 def _facts(runs: Iterable[Run], scale: Scale) -> dict[str, str]:
     counts = Counter(run.status for run in runs)
-    places = {f"{run.provenance.get('device')}, torch {run.provenance.get('torch')}" for run in runs if run.provenance}
+    places = {
+        f"{run.provenance.get('device')}, torch {run.provenance.get('torch')}"
+        + ", deterministic" * bool(run.provenance.get("deterministic"))
+        for run in runs
+        if run.provenance
+    }
     return {
         "Scale": scale.summary,
         "Runs": " · ".join(f"{count} {status}" for status, count in sorted(counts.items())),

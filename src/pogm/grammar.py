@@ -295,6 +295,12 @@ def _add_settings(sub: Any) -> None:
     sub.add_argument(
         "--memory-gb", type=float, help="of the device, for weights and trajectories (default: half of what is free)"
     )
+    sub.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, repeated and resumed runs give the same bits; slower, and an operation that cannot is an "
+        "error. On a CPU this is always so, for the same --threads",
+    )
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")
     sub.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="at least, between checkpoints (default 30)"

@@ -1,5 +1,6 @@
 """Whose a run folder is: the file that says which trial lives there, and the checks before anyone writes."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,11 @@ from pogm.core.files import LOCK, is_empty, read_json, readable_json, write_whol
 
 SCHEMA = 1
 TRIAL = "trial.json"
+REPEATABLE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # what decides the bits
+
+
+class DeterminismWarning(UserWarning):
+    """A run whose results cannot be repeated bit for bit, although it was asked to be deterministic."""
 
 
 def check_owner(folder: Path, trial: Trial) -> None:
@@ -91,11 +97,57 @@ def _description(trial: Trial) -> dict[str, Any]:
 def describe(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
     """Make the folder this trial's, if it is not yet; if it is, make sure that the data are what they were."""
     if (folder / TRIAL).exists():
-        before = read_json(folder / TRIAL).get("provenance", {}).get("content")
+        started = read_json(folder / TRIAL).get("provenance", {})
+        before = started.get("content")
         if before is not None and before != provenance.get("content"):
             raise DataError(
                 f"Expected the images that the run in {folder} began with; found others at {provenance.get('data')}. "
                 "Restore them, name the folder that has them with --data, or start a new run."
             )
+        if not any((folder / "checkpoints").glob("*.json")):  # it starts again, perhaps with other options
+            made = provenance
+        elif still_repeatable(folder, started, provenance):
+            made = started
+        else:
+            made = started | {"deterministic": False}
+        if made == started:
+            return
     else:
-        write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": provenance}))
+        made = provenance
+    write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": made}))
+
+
+def still_repeatable(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Compare the provenance of a run at its start with that of a resume; False if determinism was lost.
+
+    A run that began without the option is not deterministic, whatever it is resumed with. One that began with it must
+    be resumed with it, and stays deterministic on the same device and software. On a CPU the option changes nothing.
+
+    Raises:
+        UsageError: a deterministic run on a GPU is resumed without the option.
+    """
+    on_cpu = started.get("device") == now.get("device") == "cpu"
+    if not started.get("deterministic"):
+        if now.get("deterministic") and not on_cpu:
+            text = f"The run in {folder} began without --deterministic: its results cannot be repeated bit for bit."
+            warnings.warn(text, DeterminismWarning, stacklevel=3)
+        return True
+    if not now.get("deterministic") and not on_cpu:
+        raise UsageError(
+            f"Expected --deterministic, with which the run in {folder} began; found a resume without it. "
+            "Add it, or start a new run in another folder."
+        )
+    changed = [
+        f"{name} {now.get(name)} (was {started.get(name)})" for name in REPEATABLE if _differ(name, started, now)
+    ]
+    if changed:
+        text = (
+            f"The run in {folder} is no longer deterministic, since it is resumed with {', '.join(changed)}. Its "
+            "provenance says so from now on."
+        )
+        warnings.warn(text, DeterminismWarning, stacklevel=3)
+    return not changed
+
+
+def _differ(name: str, started: dict[str, Any], now: dict[str, Any]) -> bool:
+    return bool(started.get(name) != now.get(name))

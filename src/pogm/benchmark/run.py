@@ -17,6 +17,7 @@ from pogm.benchmark.folder import check_owner, describe, make_folder
 from pogm.benchmark.guards import Stop, failure_noted, memory_explained, stoppable, threads
 from pogm.benchmark.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.trial import Trial
+from pogm.core.determinism import fix_cublas_workspace
 from pogm.core.errors import DivergedError, IntegrityError
 from pogm.core.files import locked, remove_temporary, write_whole
 from pogm.engine import checkpoint
@@ -51,6 +52,8 @@ class Settings:
         """Let this process find what it needs."""
         if self.weights is not None:
             os.environ[PLACE] = str(self.weights)
+        if self.engine.deterministic and self.engine.place().type == "cuda":
+            fix_cublas_workspace()  # before the processes of a run join, which uses CUDA
 
     @contextmanager
     def joined(self) -> Iterator[Ranks | Alone]:
@@ -188,6 +191,7 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "captured": session.captured,
         "compiled": session.fuses,
         "trajectories": session.trajectories,
+        "deterministic": settings.engine.deterministic,
         **session.tasks[0].dataset.found(settings.data),
     }
 

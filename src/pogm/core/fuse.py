@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
+from pogm.core.determinism import nondeterministic_operation
+from pogm.core.errors import UsageError
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -52,11 +55,14 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     Numbers among its arguments become part of the code: pass those that differ between trials as tensors.
     """
     compiled: list[Callable[Arguments, Result]] = []  # empty before the first call, and after a failure
-    failed: list[bool] = []  # not the error: its frames hold on to tensors
+    failed: set[bool] = set()  # whether in deterministic mode; not the error: its frames hold on to tensors
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        if inside_transform() or failed or not _active.get():  # in this order: torch 2.11 cannot trace the last
+        if inside_transform() or not _active.get():  # in this order: torch 2.11 cannot trace the last
+            return function(*args, **options)
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        if deterministic in failed:
             return function(*args, **options)
         if not compiled:
             compiled.append(_compiled(function))
@@ -64,13 +70,31 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
             with warnings.catch_warnings(action="ignore"):  # the compiler's, of its own code
                 return compiled[0](*args, **options)
         except _compiler_errors() as error:
-            failed.append(True)
+            if deterministic:
+                _check_repeatable(function.__qualname__, error)
+            failed.add(deterministic)
             reason = str(error).strip().splitlines()[0]
             text = f"{function.__qualname__} could not be compiled, and runs as it is: {reason}"
             warnings.warn(text, FuseWarning, stacklevel=2)
             return function(*args, **options)
 
     return call
+
+
+def _check_repeatable(name: str, error: Exception) -> None:
+    """Raise an error of the compiler that a deterministic run must not continue after.
+
+    A failure that every process meets is harmless: the function runs as it is everywhere. The other two are not.
+    """
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    if nondeterministic_operation(error) is not None:
+        raise error
+    if isinstance(error, FailOnRecompileLimitHit):  # depends on what this process did before
+        raise UsageError(
+            f"Expected to compile {name} for every new shape, for a deterministic run; found that this process has "
+            f"reached the limit of {RECOMPILATIONS}. Resume the run in a new process, or pass --compile off."
+        ) from error
 
 
 def _compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -33,6 +33,7 @@ class Engine:
     images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
     trajectories: str = "auto"  # with their optimizers: on the "device", there in "bf16", on the "host" if auto must
     memory_gb: float | None = None  # for these and the model, on the device (default: half of what is free)
+    deterministic: bool = False  # on a GPU, repeat runs bit for bit; slower, and some operations are refused
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -75,7 +76,10 @@ class Engine:
 
     def maps_trials(self, network: nn.Module) -> bool:
         """Whether trials train as one by ``vmap``: with convolutions, that takes longer than one after the other."""
-        return self._gains_by_mapping(network) if self.trials == "auto" else self.trials == "vmap"
+        if self.trials != "auto":
+            return self.trials == "vmap"
+        # A deterministic trial gives the same bits in a batch and alone: an interrupted batch goes on trial by trial.
+        return not self.deterministic and self._gains_by_mapping(network)
 
     def _gains_by_mapping(self, network: nn.Module) -> bool:
         """Networks of linear layers do, on a CPU those with few weights."""

@@ -121,4 +121,7 @@ def bytes_needed(algorithm: Trajectories, optimizer: Optimizer, params: Params, 
 def _fit(size: int, engine: Engine) -> bool:
     if engine.memory_gb is not None:
         return size <= engine.memory_gb * 2**30
-    return fits(torch.empty(size, dtype=torch.uint8, device="meta"), engine.place())
+    device = engine.place()
+    if engine.deterministic and device.type == "cuda":  # what is free depends on what else runs there
+        return size <= torch.cuda.get_device_properties(device).total_memory / 2
+    return fits(torch.empty(size, dtype=torch.uint8, device="meta"), device)

@@ -1,9 +1,11 @@
 """What comes before a session: tasks that go together, the device's arithmetic, and every task's rows of the data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
+from pogm.core.determinism import deterministic_algorithms, nondeterministic_operation
 from pogm.core.errors import UsageError
 from pogm.datasets.base import Domain
 from pogm.engine.data import Rows, rows_of
@@ -35,6 +37,36 @@ def set_precision(precision: str, device: torch.device) -> torch.dtype:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
         torch.backends.cudnn.deterministic = True
     return torch.float64 if precision == "fp64" else torch.float32
+
+
+@contextmanager
+def deterministic_mode(task: Task, device: torch.device) -> Iterator[None]:
+    """Deterministic kernels while a session computes. On a CPU they are deterministic already: nothing changes.
+
+    Raises:
+        UsageError: the task uses an operation that has no deterministic kernel.
+    """
+    try:
+        with ExitStack() as held:
+            if device.type == "cuda":
+                held.enter_context(deterministic_algorithms())
+            yield
+    except Exception as error:
+        operation = nondeterministic_operation(error)
+        if operation is None:
+            raise
+        raise UsageError(
+            f"Expected operations with a deterministic kernel, for a deterministic run; found {operation}, which has "
+            f"none, in {_parts_of(task)}. Replace the part that uses it, or leave --deterministic out."
+        ) from error
+
+
+def _parts_of(task: Task) -> str:
+    """Names of everything in a task that computes on the device."""
+    modifiers = [f"the modifier {type(modifier).__name__}" for modifier in task.modifiers]
+    transform = f"the transform {type(task.transform).__name__}"
+    names = [f"the algorithm {type(task.algorithm).__name__}", f"the network {task.training.network}", *modifiers]
+    return f"one of {', '.join(names)} and {transform}"
 
 
 def laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain], list[Rows], list[int]]:

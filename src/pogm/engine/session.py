@@ -1,12 +1,14 @@
 """A session: one trial, or several like ones at once, set up on a device and ready to train."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from pogm.core import trees
+from pogm.core.determinism import fix_cublas_workspace
 from pogm.core.errors import UsageError
 from pogm.core.fuse import fusing
 from pogm.core.model import Network
@@ -23,9 +25,9 @@ from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluate import accuracies, validation_loss
 from pogm.engine.memory import keep_freed_memory
 from pogm.engine.offload import offloaded, place_of
-from pogm.engine.preparing import check_alike, laid_out, set_precision
+from pogm.engine.preparing import check_alike, deterministic_mode, laid_out, set_precision
 from pogm.engine.ranks import Ranks
-from pogm.engine.steps import Progress, Rates, Setting, Step, apart, batched, floats_of, single, with_floats
+from pogm.engine.steps import Progress, Rates, Setting, Step, apart, batched, floats_of, row_of, single, with_floats
 from pogm.engine.store import Resident, fits
 from pogm.engine.stream import Streamed
 from pogm.engine.streams import in_streams
@@ -44,8 +46,11 @@ class Session:
         self.tasks = tasks
         self.device = engine.place()
         self.fuses = engine.compiles()
+        self.deterministic = engine.deterministic
         self.together = len(tasks) > 1
         check_alike(tasks)
+        if self.deterministic and self.device.type == "cuda":
+            fix_cublas_workspace()
         dtype = set_precision(tasks[0].precision, self.device)
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -67,10 +72,11 @@ class Session:
         self.division = None if ranks is None else Division(tasks[0], ranks)
         if self.division is not None:
             settings = [self.division.of(settings[0])]
-        starts = [
-            setting.start(_params(network), _buffers(network), task.seed, len(task.test_domains))
-            for setting, network, task in zip(settings, networks, tasks, strict=True)
-        ]
+        with self._mode():
+            starts = [
+                setting.start(_params(network), _buffers(network), task.seed, len(task.test_domains))
+                for setting, network, task in zip(settings, networks, tasks, strict=True)
+            ]
         floats = [floats_of(setting) for setting in settings]
         if self.fuses:  # a number would be part of the code, and another one compiled again
             settings = [with_floats(*pair) for pair in zip(settings, floats, strict=True)]
@@ -81,7 +87,8 @@ class Session:
         if self.mapped:
             step = batched(self.setting, self.rows, self.floats)
         else:
-            step = apart(settings, rows) if self.together else single(self.setting, self.rows)
+            together = apart(settings, rows, copies=self.deterministic)
+            step = together if self.together else single(self.setting, self.rows)
         self.captured = engine.capture and self.device.type == "cuda" and self.trajectories != "host"
         self.advance: Step = Captured(step) if self.captured else step
 
@@ -133,13 +140,17 @@ class Session:
 
     def step(self, probing: bool = False) -> None:
         """One round."""
-        with fusing(self.fuses):
+        with self._mode(), fusing(self.fuses):
             if self.stream is None:
                 self.progress = self.advance(self.progress, probing)
             else:
                 self.stream.prepare(self.progress.state)
                 self.progress = self.advance(self.progress, probing)
                 self.stream.follow(self.progress.state)
+
+    def _mode(self) -> AbstractContextManager[None]:
+        """Deterministic mode, if the engine asks for it."""
+        return deterministic_mode(self.tasks[0], self.device) if self.deterministic else nullcontext()
 
     def close(self) -> None:
         """Forget recorded graphs: a communicator waits for those that speak over it before it ends."""
@@ -205,11 +216,12 @@ class Session:
         def of_one(progress: Progress, rows: Rows, floats: dict[str, Tensor]) -> Tree:
             return function(with_floats(self.setting, floats), progress, rows)
 
-        with evaluating(self.network), fusing(self.fuses):
+        with self._mode(), evaluating(self.network), fusing(self.fuses):
             if self.mapped:
                 return vmap(of_one)(self.progress, self.rows, self.floats)
             if self.together:
-                parts = [(s, *trees.index((self.progress, self.rows), place)) for place, s in enumerate(self.settings)]
+                both = (self.progress, self.rows)
+                parts = [(s, *row_of(both, place, self.deterministic)) for place, s in enumerate(self.settings)]
             else:
                 parts = [(self.setting, self.progress, self.rows)]
             return trees.stack([function(*part) for part in parts])

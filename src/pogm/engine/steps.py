@@ -161,12 +161,15 @@ def batched(setting: Setting, rows: Rows, floats: dict[str, Tensor]) -> Step:
     return step
 
 
-def apart(settings: Sequence[Setting], rows: Sequence[Rows]) -> Step:
-    """Many trials that share no operation: side by side on a GPU, else one after the other."""
+def apart(settings: Sequence[Setting], rows: Sequence[Rows], copies: bool = False) -> Step:
+    """Many trials that share no operation: side by side on a GPU, else one after the other.
+
+    With ``copies`` every trial computes on a copy of its row, as it would alone (see ``row_of``).
+    """
 
     def step(progress: Progress, probing: bool) -> Progress:
         pieces = [
-            partial(setting.round, trees.index(progress, place), rows[place], probing)
+            partial(setting.round, row_of(progress, place, copies), rows[place], probing)
             for place, setting in enumerate(settings)
         ]
         with torch.no_grad():
@@ -175,6 +178,16 @@ def apart(settings: Sequence[Setting], rows: Sequence[Rows]) -> Step:
             return result
 
     return step
+
+
+def row_of(stacked: Tree, place: int, copied: bool = False) -> Tree:
+    """One trial of a batch, as views of the batch or as a copy.
+
+    A view begins anywhere in memory. Libraries choose their kernels by the alignment of a tensor, so only a copy gets
+    the kernels, and with them the bits, that the trial would get alone.
+    """
+    row = trees.index(stacked, place)
+    return trees.map_numbers(torch.clone, row) if copied else row
 
 
 def floats_of(setting: Setting) -> dict[str, Tensor]:

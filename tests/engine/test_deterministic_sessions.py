@@ -1,0 +1,258 @@
+"""Deterministic sessions: the same bits again, on a GPU however the step is carried out."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import needs_gpu, trial
+from torch import nn
+
+from pogm import ERM, POGM, Fish
+from pogm.algorithms import all_algorithms
+from pogm.core import trees
+from pogm.core.determinism import FIXED_WORKSPACES, WORKSPACE, deterministic_algorithms
+from pogm.core.errors import UsageError
+from pogm.core.hyper import fields
+from pogm.engine import checkpoint
+from pogm.engine.session import Engine, Session
+from pogm.modifiers import all_modifiers
+from pogm.modifiers.base import Modifier
+from pogm.modifiers.cirl import CIRL
+from pogm.modifiers.mixstyle import MixStyle
+from pogm.transforms.randaugment import equalized
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import noise
+
+os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # while tests are collected: before any of them uses CUDA
+
+ACTIVE = {  # from the first steps on
+    "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
+    "MixStyle": MixStyle(probability=1.0),
+}
+METHODS = {"ERM": ERM(), "Fish": Fish(), "POGM": POGM(inner_steps=2)}
+STEPS = 8
+
+
+def task(algorithm, network="mlp", precision="fp32", modifiers=(), seed=0, test_domains=(0,)):
+    known = trial(algorithm).training
+    training = type(known)(**{**vars(known), "network": network, "batch_size": 16})
+    options = {"training": training, "precision": precision, "modifiers": modifiers}
+    return trial(algorithm, seed=seed, test_domains=test_domains, **options).task(None)
+
+
+def task_of(algorithm, network, precision):
+    """Digits for the MNIST CNN; larger images, of noise, for a residual network."""
+    if network.startswith("resnet"):
+        return noise.task(algorithm, shape=(3, 64, 64), network=network, precision=precision)
+    return task(algorithm, network, precision)
+
+
+def digest(progress) -> str:
+    """SHA-256 of every number of a session's state."""
+    found = hashlib.sha256()
+    for name, leaf in sorted(trees.named(progress), key=lambda pair: pair[0]):  # a file has an order of its own
+        found.update(name.encode())
+        found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def result(engine: Engine, *tasks, steps: int = STEPS) -> list[tuple[str, list[float]]]:
+    """Train; of every task the digest of its state and its accuracies."""
+    session = Session(tasks, engine)
+    for number in range(steps):
+        session.step(probing=number % 2 == 0)
+    accuracies = session.accuracies()
+    rows = [trees.index(session.progress, row) for row in range(len(tasks))] if len(tasks) > 1 else [session.progress]
+    session.close()
+    return [(digest(row), numbers) for row, numbers in zip(rows, accuracies, strict=True)]
+
+
+class Puts(Modifier):
+    """Calls an operation on every minibatch that has no deterministic kernel, on any device."""
+
+    def batch(self, batch, key, num_classes):
+        x = batch.x.clone()
+        return batch._replace(x=x.put_(torch.tensor([0], device=x.device), x.flatten()[:1]))
+
+
+class Pools(Modifier):
+    """Adds a layer to the network whose gradient has no deterministic kernel on a GPU."""
+
+    def network(self, network):
+        network.features = nn.Sequential(nn.Conv2d(1, 1, 1), nn.AdaptiveAvgPool2d(3), network.features)
+        return network
+
+
+# On a CPU.
+
+
+def test_on_a_cpu_the_option_changes_nothing():
+    for algorithm in METHODS.values():
+        assert result(Engine(deterministic=True), task(algorithm)) == result(Engine(), task(algorithm))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_refused_operation_is_a_usage_error_that_names_it():
+    session = Session([task(ERM(), modifiers=(Puts(),))], Engine(deterministic=True))
+    with deterministic_algorithms(), pytest.raises(UsageError) as caught:
+        session.step()
+    text = str(caught.value)
+    for part in ("put_", "ERM", "the network mlp", "the modifier Puts", "leave --deterministic out"):
+        assert part in text
+
+
+def test_other_errors_are_not_translated():
+    class Fails(Modifier):
+        def batch(self, batch, key, num_classes):
+            raise RuntimeError("something else")
+
+    session = Session([task(ERM(), modifiers=(Fails(),))], Engine(deterministic=True))
+    with pytest.raises(RuntimeError, match="something else"):
+        session.step()
+
+
+def test_a_trial_gives_the_same_bits_in_a_batch_and_alone():
+    for algorithm in METHODS.values():
+        tasks = [task(algorithm, seed=seed, test_domains=(seed,)) for seed in range(3)]
+        engine = Engine(deterministic=True)
+        batch = result(engine, *tasks)
+        assert batch == [found for one in tasks for found in result(engine, one)]
+
+
+# On a GPU.
+
+ways = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param({"capture": False}, id="eager"),
+        pytest.param({}, id="captured"),
+        pytest.param({"capture": False, "compile": "on"}, id="compiled"),
+        pytest.param({"compile": "on"}, id="captured-compiled"),
+        pytest.param({"domains": "streams"}, id="streams"),
+        pytest.param({"domains": "streams", "compile": "on"}, id="streams-compiled"),
+    ],
+)
+networks = pytest.mark.parametrize(("network", "precision"), [("mnist_cnn", "fp32"), ("resnet18", "bf16")])
+
+
+def on_gpu(**options) -> Engine:
+    return Engine("cuda", deterministic=True, **options)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@ways
+@networks
+@pytest.mark.parametrize("method", METHODS)
+def test_repeated_sessions_have_the_same_bits(method, network, precision, way):
+    engine, one = on_gpu(**way), task_of(METHODS[method], network, precision)
+    first = result(engine, one)
+    if engine.compile == "on":
+        torch._dynamo.reset()  # compile again, as another process would
+    assert result(engine, one) == first
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", all_algorithms())
+def test_no_algorithm_needs_an_operation_that_is_refused(name):
+    cls = all_algorithms()[name]
+    early = {field.name: 2 for field in fields(cls) if field.name.endswith("anneal_iters")}  # all parts of the loss
+    one = task(cls(**early), "mnist_cnn")
+    assert result(on_gpu(), one) == result(on_gpu(), one)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", all_modifiers())
+def test_no_modifier_needs_an_operation_that_is_refused(name):
+    one = task(ERM(), "mnist_cnn", modifiers=(ACTIVE.get(name) or all_modifiers()[name](),))
+    assert result(on_gpu(), one) == result(on_gpu(), one)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_histogram_of_randaugment_can_be_captured():
+    """Torch counts by sorting in deterministic mode."""
+    images = torch.randint(256, (4, 3, 65, 65)).float() / 255
+    there = images.cuda()
+    with deterministic_algorithms():
+        equalized(there)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = equalized(there)
+        graph.replay()
+    assert torch.equal(found.cpu(), equalized(images))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@networks
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, method, network, precision, compile):
+    engine, one = on_gpu(compile=compile), task_of(METHODS[method], network, precision)
+    whole, half = (Session([one], engine) for _ in range(2))
+    for _ in range(STEPS):
+        whole.step()
+    for _ in range(STEPS // 2):
+        half.step()
+    checkpoint.save(tmp_path, half.whole(), trial="t", after=-1)
+    later = Session([one], engine)
+    found = checkpoint.load(tmp_path, later.like_whole(), "t")
+    assert found is not None
+    later.restore(found[0])
+    for _ in range(STEPS - STEPS // 2):
+        later.step()
+    assert digest(later.progress) == digest(whole.progress)
+    assert later.accuracies() == whole.accuracies()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_on_a_gpu_a_trial_gives_the_same_bits_in_a_batch_and_alone(method, network, compile):
+    """The weights of a trial begin anywhere in a batch's memory, and still meet the kernels they meet alone."""
+    engine = on_gpu(compile=compile)
+    tasks = [task(METHODS[method], network, seed=seed, test_domains=(seed,)) for seed in range(3)]
+    batch = result(engine, *tasks)
+    assert batch == result(engine, *tasks)
+    assert batch == [found for one in tasks for found in result(engine, one)]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("way", [{"capture": False}, {}, {"compile": "on"}], ids=["eager", "captured", "compiled"])
+def test_a_layer_without_a_deterministic_gradient_is_refused_at_the_first_step(way):
+    session = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], on_gpu(**way))
+    with pytest.raises(UsageError, match=r"adaptive_avg_pool2d_backward.*the modifier Pools"):
+        session.step()
+    plain = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], Engine("cuda", **way))
+    plain.step()  # a session without the option has no such rule
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_sessions_with_and_without_the_option_take_turns():
+    one = task(ERM(), "mnist_cnn")
+    mine, other = Session([one], on_gpu()), Session([one], Engine("cuda"))
+    for _ in range(STEPS):
+        mine.step()
+        assert not torch.are_deterministic_algorithms_enabled()
+        other.step()
+    assert digest(mine.progress) == digest_of_alone(one)
+
+
+def digest_of_alone(one) -> str:
+    session = Session([one], on_gpu())
+    for _ in range(STEPS):
+        session.step()
+    return digest(session.progress)
