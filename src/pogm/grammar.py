@@ -38,7 +38,9 @@ EPILOG = """examples:
 SWEEP_EPILOG = """examples:
   pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
   pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run
+  pogm sweep --algorithms ERM POGM --datasets RotatedDigits --set lr=1e-3 --set POGM.inner_steps=5 --out runs/set
   pogm status runs/sweep
+A setting without the name of an algorithm is for all of them.
 The same command again, or pogm resume, goes on where it stopped.
 """
 
@@ -248,7 +250,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_choices(sub: Any) -> None:
     sub.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a hyperparameter of all algorithms, or of one: ALGORITHM.NAME=VALUE; may be repeated",
     )
     sub.add_argument("--on-bad-image", choices=ON_BAD_IMAGE, help="of a folder of images (default: refuse)")
 
