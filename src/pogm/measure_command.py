@@ -16,8 +16,7 @@ from pogm.benchmark.run import Settings
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError
 from pogm.core.files import write_whole
-from pogm.core.hyper import fields
-from pogm.driving import all_done, check_counts, chosen, prepare, settings_of
+from pogm.driving import all_done, check_counts, chosen, mention_late_schedules, prepare, settings_of
 from pogm.probes import Probe
 
 ROUNDS = "measures.csv"
@@ -70,20 +69,8 @@ def plan(options: argparse.Namespace, settings: Settings) -> list[Trial]:
         for algorithm in options.algorithms
     ]
     for trial in trials[: len(options.algorithms)]:
-        _mention_late_schedules(trial)
+        mention_late_schedules(trial)
     return trials
-
-
-def _mention_late_schedules(trial: Trial) -> None:
-    name = type(trial.algorithm).__name__
-    for field in fields(trial.algorithm):
-        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
-            print(
-                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
-                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
-                f"{trial.steps // 3}",
-                file=sys.stderr,
-            )
 
 
 def _show_costs(trials: Sequence[Trial], settings: Settings, options: argparse.Namespace) -> None:

@@ -130,7 +130,7 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
     Args:
         settings: Texts NAME=VALUE or PREFIX.NAME=VALUE.
         combinations: Everything that will be run.
-        where: The option that adds an algorithm, for the error.
+        where: The option that adds an algorithm, for the error; empty if there is none.
 
     Raises:
         UsageError: If a text is malformed, or a prefix or a name is unknown, absent or not common to all.
@@ -213,9 +213,9 @@ def _no_owner(setting: str, prefix: str, owners: set[str], where: str) -> UsageE
     known = owners - {"algorithm", "training", "dataset"}
     if prefix in all_algorithms() or prefix in all_modifiers():
         option = where if prefix in all_algorithms() else "--with"
+        advice = f"Add {prefix} to {option}, or leave out this setting." if where else "Leave out this setting."
         return UsageError(
-            f"Expected a setting for what is run ({', '.join(sorted(known))}); found {setting!r}. "
-            f"Add {prefix} to {option}, or leave out this setting."
+            f"Expected a setting for what is run ({', '.join(sorted(known))}); found {setting!r}. {advice}"
         )
     return unknown("an algorithm or a modifier of what is run, in front of the setting's name,", prefix, known)
 

@@ -7,12 +7,11 @@ split by that value; whatever else was drawn with it stays, so rows differ in mo
 from collections.abc import Sequence
 
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
 from pogm.experiments.ablation import ablated, search
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """POGM's search, which Tables 3 to 5 share."""
     return search(scale)
 
