@@ -39,9 +39,9 @@ def done(out):
 def test_a_dry_run_counts_shared_runs_once_and_writes_nothing(tiny, tmp_path, capsys):
     assert command(tmp_path / "out", "table5", "table3", more=["--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[:2]] == [["table3", "6"], ["table5", "6"]]
-    assert lines[2] == "All 6 runs (6 of the above are shared), 0 of them done."
-    assert lines[-1].startswith("6 runs, about ")
+    assert [line.split()[:2] for line in lines[:2]] == [["table3", "12"], ["table5", "12"]]
+    assert lines[2] == "All 12 runs (12 of the above are shared), 0 of them done."
+    assert lines[-1].startswith("12 runs, about ")
     assert not (tmp_path / "out").exists()
 
 
@@ -170,12 +170,12 @@ def test_an_experiment_that_is_stopped_goes_on_and_then_only_redraws(tiny, tmp_p
     threading.Thread(target=stop).start()
     assert command(tmp_path, "table3") != 0
     before = {path: path.stat().st_mtime_ns for path in done(tmp_path)}
-    assert 0 < len(before) < 6
+    assert 0 < len(before) < 12
     assert not (tmp_path / "embedded" / "index.html").exists()
 
     capsys.readouterr()
     assert command(tmp_path, "table3") == 0
-    assert len(done(tmp_path)) == 6
+    assert len(done(tmp_path)) == 12, "3 domains, 2 configurations, OfficialPOGM and POGM"
     assert all(path.stat().st_mtime_ns == when for path, when in before.items()), "what was done stays"
     first = capsys.readouterr().out
     assert first.startswith("Table 3: ")

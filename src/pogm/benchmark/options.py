@@ -143,8 +143,11 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
         concerned = [found for found in combinations if _names(found, prefix) is not None]
         lacking = [found for found in concerned if name not in (_names(found, prefix) or ())]
         if len(lacking) == len(concerned):
-            known = {known for found in concerned for known in _names(found, prefix) or ()}
-            raise unknown(f"a hyperparameter of {_listed(concerned, prefix)}", name, known)
+            kind = f"a hyperparameter of {_listed(concerned, prefix)}"
+            for method in (algorithm_class(found.algorithm) for found in concerned):
+                if text := getattr(method, "replaced", {}).get(name):
+                    raise UsageError(f"Expected {kind}; found {name!r}, which was replaced by {text}.")
+            raise unknown(kind, name, {known for found in concerned for known in _names(found, prefix) or ()})
         if lacking:
             having = [found for found in concerned if found not in lacking]
             raise UsageError(

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -235,7 +235,19 @@ SOURCES: dict[str, Callable[[], Source]] = {
 
 
 def published(source: str) -> Source:
-    """A publication by its name: paper, domainbed, official or official-log."""
+    """A publication by its name: paper, domainbed, official or official-log.
+
+    What the publications call POGM is the authors' code, so their results are there for OfficialPOGM too.
+    """
     if source not in SOURCES:
         raise unknown("published results", source, SOURCES)
-    return SOURCES[source]()
+    found = SOURCES[source]()
+    again = (replace(one, algorithm=f"Official{one.algorithm}") for one in found.results if _of_pogm(one.algorithm))
+    notes = (
+        replace(note, about=note.about | {f"Official{n}" for n in note.about if _of_pogm(n)}) for note in found.notes
+    )
+    return replace(found, results=(*found.results, *again), notes=tuple(notes))
+
+
+def _of_pogm(name: str) -> bool:
+    return name.partition(",")[0] == "POGM"

@@ -38,9 +38,11 @@ PAPER = (  # in the order of the paper
     Row("POGM"),
 )
 CONTROLS = (
+    Row("OfficialPOGM"),
     Row("POGM", settings=("kappa=0",)),
     Row("Reptile"),
     Row("POGM", settings=("rescale=norm",)),
+    Row("POGM", settings=("centre=mean",)),
 )
 
 

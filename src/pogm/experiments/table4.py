@@ -12,7 +12,7 @@ from pogm.experiments.base import Exhibit, Plan, Scale
 
 
 def plan(scale: Scale) -> Plan:
-    """POGM's search, which Tables 3 to 5 share."""
+    """The searches that Tables 3 to 5 share."""
     return search(scale)
 
 
