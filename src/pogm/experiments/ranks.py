@@ -14,10 +14,12 @@ NOTE = (
     "Ranks are over the datasets, by the accuracies as printed, among those rows of the paper that have one on all of "
     "them; equals share the better rank. Lower is better."
 )
-CONTROLS = "Rows that are not in the paper are controls: they have no rank and do not change the ranks of the others."
+CONTROLS = (
+    "Rows that are not in the paper are controls: they have no rank (X) and do not change the ranks of the others."
+)
 PAPER = (
-    "The paper's ranks are as printed: 18 methods on its seven datasets. EQRM's 8.99 would be 8.86 by the paper's own "
-    "accuracies."
+    "The columns of the paper are its ranks as printed: 18 methods on its seven datasets. EQRM's 8.99 would be 8.86 by "
+    "the paper's own accuracies."
 )
 
 
@@ -66,22 +68,23 @@ def with_ranks(averages: Table, ranked: Sequence[str]) -> Table:
         for found in rankings(among)
     }
     titles = [f"Rank, {mean}" for mean in MEANS]
+    keys = [f"rank, {mean}" for mean in MEANS]
     notes = [NOTE, *([CONTROLS] if len(taking_part) < len(averages.rows) else [])]
     theirs: dict[str, list[Cell]] = {}
     if averages.selection is TEST_DOMAIN:
         theirs = {folded(name): [Cell(rank) for rank in ranks] for name, ranks in paper_ranks().items()}
-        titles += [f"Paper's rank, {mean}" for mean in MEANS]
+        titles += [f"Paper, {mean.removesuffix(' mean')}" for mean in MEANS]
+        keys += [f"paper's rank, {mean}" for mean in MEANS]
         notes.append(PAPER)
 
     def cells(name: str) -> list[Cell]:
-        none = [Cell(reason="not ranked" if name in ranked else "control")] * len(MEANS)
-        absent = [Cell(reason="not in the paper")] * len(MEANS)
-        return [*ours.get(name, none), *(theirs.get(folded(name), absent) if theirs else [])]
+        none = [Cell(reason="not ranked" if name in ranked else "")] * len(MEANS)
+        return [*ours.get(name, none), *(theirs.get(folded(name), [Cell()] * len(MEANS)) if theirs else [])]
 
     table = replace(
         averages,
         columns=(*averages.columns, *titles),
-        keys=(*averages.keys, *((ALL_DATASETS, title[0].lower() + title[1:]) for title in titles)),
+        keys=(*averages.keys, *((ALL_DATASETS, key) for key in keys)),
         cells=tuple((*numbers[name], *cells(name)) for name in averages.rows),
         footnotes=(*averages.footnotes, *notes),
     )
