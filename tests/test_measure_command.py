@@ -139,7 +139,8 @@ def test_a_penalty_that_never_starts_is_mentioned(tmp_path, capsys):
         (("--workers", "0"), "--workers of at least 1; found 0"),
         (("--every", "3", "--lag", "10"), "a multiple of 3, for example 12, or the cyclic lag"),
         (("--lag", "0"), "Probe.lag to be a whole number of at least 1"),
-        (("--algorithms", "ERM", "POGM", "--set", "kappa=0.1"), "a hyperparameter of ERM on RotatedDigits"),
+        (("--algorithms", "ERM", "POGM", "--set", "kappa=0.1"), "'kappa', which is missing from ERM on RotatedDigits"),
+        (("--algorithms", "ERM", "--set", "POGM.kappa=1"), "Add POGM to --algorithms, or leave out this setting"),
         (("--set", "POGM.kapa=1"), "Did you mean 'kappa'?"),
     ],
 )

@@ -15,9 +15,11 @@ from pogm.benchmark.progress import tracked
 from pogm.benchmark.run import Settings
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError
+from pogm.core.hyper import fields
 from pogm.engine.ranks import Launch
 from pogm.engine.session import Engine
-from pogm.networks.weights import weights_of
+from pogm.networks import build_features
+from pogm.networks.weights import RANDOM, weights_of
 
 
 def settings_of(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Settings:
@@ -91,6 +93,27 @@ def prepare(trials: Sequence[Trial], settings: Settings) -> None:
     """Make the caches of all datasets, once and with a bar, before many processes want them."""
     for dataset in {trial.dataset for trial in trials}:
         dataset.prepare(settings.data, partial(tracked, what="images"))
+
+
+def mention_late_schedules(trial: Trial) -> None:
+    """Warn about a penalty whose schedule begins after the last minibatch of the run."""
+    name = type(trial.algorithm).__name__
+    for field in fields(trial.algorithm):
+        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
+            print(
+                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
+                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
+                f"{trial.steps // 3}",
+                file=sys.stderr,
+            )
+
+
+def check_weights_exist(trials: Sequence[Trial], settings: Settings) -> None:
+    """Read the first weights of every network once, so that a missing or unfit file fails before the first run."""
+    settings.enter()
+    for network, weights in dict.fromkeys((t.training.network, t.training.weights) for t in trials):
+        if weights != RANDOM:
+            build_features(network, (3, 224, 224), weights=weights)
 
 
 def show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:

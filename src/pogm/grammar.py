@@ -38,7 +38,9 @@ EPILOG = """examples:
 SWEEP_EPILOG = """examples:
   pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
   pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run
+  pogm sweep --algorithms ERM POGM --datasets RotatedDigits --set lr=1e-3 --set POGM.inner_steps=5 --out runs/set
   pogm status runs/sweep
+A setting without the name of an algorithm is for all of them.
 The same command again, or pogm resume, goes on where it stopped.
 """
 
@@ -64,6 +66,8 @@ EXPERIMENT_EPILOG = """examples:
   pogm experiment paper --scale embedded             every table and figure of the paper, small: minutes on two cores
   pogm experiment table1 table2 --scale mnist --data ~/data --dry-run
   pogm experiment table1 --scale full --data ~/data --executor ray --address HOST:PORT
+  pogm experiment figure4 --scale pacs --data ~/data --weights resnet50_imagenet_v1.safetensors --precision bf16
+  pogm experiment table1 --scale embedded --algorithms ERM POGM --set POGM.kappa=0.1 --trials 5
   pogm list experiments                              their names, and the scales
 The same command again goes on where it stopped, and only redraws once all is done. Experiments share their runs.
 """
@@ -184,6 +188,23 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--out", type=Path, default=Path("runs/paper"), help="a folder for each scale goes in it (default: runs/paper)"
     )
+    changes = sub.add_argument_group("changes of the scale", "Tables and page go to a folder of their own.")
+    changes.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a hyperparameter of all rows, or of one algorithm: ALGORITHM.NAME=VALUE; may be repeated",
+    )
+    changes.add_argument("--datasets", nargs="+", default=[], metavar="NAME", help="instead of the scale's")
+    changes.add_argument(
+        "--algorithms", nargs="+", default=[], metavar="NAME", help="only these rows of a table or methods of a figure"
+    )
+    changes.add_argument("--network", help="see: pogm list networks (default: the scale's, or that of --weights)")
+    changes.add_argument("--precision", help="fp32, tf32, bf16 or fp64 (default: the scale's)")
+    changes.add_argument("--steps", type=int, help="minibatches of each domain (default: the scale's)")
+    changes.add_argument("--evaluate-every", type=int, help="minibatches between evaluations (default: the scale's)")
+    changes.add_argument("--trials", type=int, help="repetitions with other seeds and splits (default: the scale's)")
     sub.add_argument(
         "--dry-run", action="store_true", help="count the runs, measure a few steps, say how long it takes"
     )
@@ -248,7 +269,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_choices(sub: Any) -> None:
     sub.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter; may be repeated"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a hyperparameter of all algorithms, or of one: ALGORITHM.NAME=VALUE; may be repeated",
     )
     sub.add_argument("--on-bad-image", choices=ON_BAD_IMAGE, help="of a folder of images (default: refuse)")
 

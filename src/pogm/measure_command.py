@@ -9,15 +9,14 @@ from pogm.benchmark.estimate import duration, estimates
 from pogm.benchmark.executors import run_all
 from pogm.benchmark.measure_table import measure_table, rounds_csv
 from pogm.benchmark.measures import measured
-from pogm.benchmark.options import trial_of
+from pogm.benchmark.options import Combination, check_settings, dataset_of, settings_for, trial_of
 from pogm.benchmark.plan import save_plan
 from pogm.benchmark.records import printable, read_runs
 from pogm.benchmark.run import Settings
 from pogm.benchmark.trial import Trial
 from pogm.core.errors import UsageError
 from pogm.core.files import write_whole
-from pogm.core.hyper import fields
-from pogm.driving import all_done, check_counts, chosen, prepare, settings_of
+from pogm.driving import all_done, check_counts, chosen, mention_late_schedules, prepare, settings_of
 from pogm.probes import Probe
 
 ROUNDS = "measures.csv"
@@ -49,6 +48,9 @@ def plan(options: argparse.Namespace, settings: Settings) -> list[Trial]:
         target=options.target,
         divergence=options.divergence,
     )
+    data, texts = dataset_of(options.dataset, settings.data), chosen(options)
+    kinds = {name: Combination(name, tuple(options.modifiers), data) for name in options.algorithms}
+    check_settings(texts, list(kinds.values()))
     trials = [
         trial_of(
             options.dataset,
@@ -56,7 +58,7 @@ def plan(options: argparse.Namespace, settings: Settings) -> list[Trial]:
             options.test_domain or ["0"],
             data=settings.data,
             modifiers=options.modifiers,
-            settings=_meant_for(algorithm, options.algorithms, chosen(options)),
+            settings=settings_for(kinds[algorithm], texts),
             steps=options.steps,
             evaluate_every=options.evaluate_every,
             seed=seed,
@@ -67,32 +69,8 @@ def plan(options: argparse.Namespace, settings: Settings) -> list[Trial]:
         for algorithm in options.algorithms
     ]
     for trial in trials[: len(options.algorithms)]:
-        _mention_late_schedules(trial)
+        mention_late_schedules(trial)
     return trials
-
-
-def _meant_for(algorithm: str, algorithms: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """Of texts like "lr=0.001" and "POGM.kappa=0.1", those for all algorithms and those for this one."""
-    chosen = []
-    for text in settings:
-        owner, _, own = text.partition(".")
-        if owner not in algorithms:
-            chosen.append(text)
-        elif owner == algorithm:
-            chosen.append(own)
-    return chosen
-
-
-def _mention_late_schedules(trial: Trial) -> None:
-    name = type(trial.algorithm).__name__
-    for field in fields(trial.algorithm):
-        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
-            print(
-                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
-                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
-                f"{trial.steps // 3}",
-                file=sys.stderr,
-            )
 
 
 def _show_costs(trials: Sequence[Trial], settings: Settings, options: argparse.Namespace) -> None:

@@ -29,6 +29,14 @@ def test_names_and_texts_become_a_trial_with_the_datasets_defaults():
     assert (made.steps, made.evaluate_every) == (151, 15)
 
 
+def test_a_prefix_names_the_algorithm_the_modifier_or_the_part():
+    texts = ["POGM.kappa=0.1", "POGM.lr=0.01", "algorithm.meta_lr=0.2", "training.batch_size=8", "Mixup.alpha=0.4"]
+    made = trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Mixup"], settings=texts)
+    assert made.algorithm == POGM(kappa=0.1, meta_lr=0.2)
+    assert (made.training.lr, made.training.batch_size) == (0.01, 8)
+    assert made.modifiers == (Mixup(alpha=0.4),)
+
+
 def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
     made = trial_of("RotatedDigits", "EQRM", ["0"], preset="domainbed", settings=["quantile=0.9"], seed=4)
     assert made.algorithm == EQRM.preset("domainbed", quantile=0.9)
@@ -47,7 +55,10 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
         ({"modifiers": ["Mixupp"]}, "Did you mean 'Mixup'?"),
         ({"modifiers": ["Mixup", "Mixup"]}, "each modifier once"),
         ({"settings": ["kapa=1"]}, "a hyperparameter of POGM on RotatedDigits out of .*Did you mean 'kappa'?"),
-        ({"settings": ["Mixup.alpha=1"]}, "a hyperparameter of POGM"),
+        ({"settings": ["Mixup.alpha=1"]}, "a setting for what is run .POGM.; .*Add Mixup to --with"),
+        ({"settings": ["Fish.meta_lr=1"]}, "a setting for what is run .POGM.; .*Add Fish to --algorithm,"),
+        ({"settings": ["PGOM.kappa=1"]}, "found 'PGOM'. Did you mean 'POGM'?"),
+        ({"settings": ["POGM.kapa=1"]}, "a hyperparameter of POGM on RotatedDigits .*Did you mean 'kappa'?"),
         ({"settings": ["kappa"]}, "--set NAME=VALUE; found 'kappa'"),
         ({"settings": ["kappa=-1"]}, "POGM.kappa to be a number of at least 0; found '-1'. Leave it out .*0.5"),
         ({"settings": ["kappa=nan"]}, "POGM.kappa .*found 'nan'"),

@@ -73,6 +73,46 @@ def test_unknown_names_are_refused_before_anything_is_written(tmp_path, capsys):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_setting_is_for_all_algorithms_or_for_the_one_in_its_prefix():
+    settings = ("POGM.inner_steps=5", "lr=0.002", "POGM.batch_size=16", "Mixup.alpha=0.7")
+    plan = replace(SMALL, modifiers=("Mixup",), settings=settings).plan()
+    pogm, erm = ([t for t in plan if isinstance(t.algorithm, kind)] for kind in (POGM, ERM))
+    assert {t.algorithm.inner_steps for t in pogm} == {5}
+    assert {t.training.lr for t in plan} == {0.002}
+    assert {t.training.batch_size for t in pogm} == {16} != {t.training.batch_size for t in erm}
+    assert {modifier.alpha for t in plan for modifier in t.modifiers} == {0.7}
+    assert {t.id for t in replace(SMALL, settings=("POGM.kappa=0.1",)).plan()} & {t.id for t in SMALL.plan()} == {
+        t.id for t in SMALL.plan() if isinstance(t.algorithm, ERM)
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("kappa=0.1", "'kappa', which is missing from ERM on ColoredDigits. Name what it is for: --set POGM.kappa=0.1"),
+        ("Fish.meta_lr=0.1", "what is run (ERM, POGM); found 'Fish.meta_lr=0.1'. Add Fish to --algorithms, or leave"),
+        ("Mixup.alpha=0.1", "Add Mixup to --with, or leave out this setting"),
+        ("PGOM.kappa=0.1", "found 'PGOM'. Did you mean 'POGM'?"),
+        ("POGM.kapa=0.1", "a hyperparameter of POGM on ColoredDigits out of"),
+        ("lrr=0.1", "a hyperparameter of ERM, POGM on ColoredDigits out of"),
+        ("POGM.kappa=-1", "POGM.kappa to be a number of at least 0; found '-1'"),
+        ("POGM.kappa", "--set NAME=VALUE; found 'POGM.kappa'"),
+    ],
+)
+def test_a_setting_that_does_not_apply_fails_once_and_before_anything_is_written(tmp_path, capsys, setting, words):
+    command = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", "ColoredDigits", "--set", setting]
+    assert main([*command, "--out", str(tmp_path / "s")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("Expected") == 1
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_setting_that_only_some_datasets_have_is_refused():
+    with pytest.raises(UsageError, match="Give datasets like PACS a command of their own"):
+        Sweep(("ERM",), named("ColoredDigits", "PACS"), settings=("image_size=64",)).plan()
+
+
 def test_a_sweep_is_saved_and_loaded_and_its_folder_is_its_own(tmp_path):
     save_sweep(SMALL, tmp_path / "s")
     assert load_sweep(tmp_path / "s") == SMALL

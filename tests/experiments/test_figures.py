@@ -13,7 +13,7 @@ from pogm import ERM, POGM, Fish
 from pogm.benchmark.records import read_runs
 from pogm.benchmark.run import Settings, run
 from pogm.experiments import figure1, figure2, figure3, figure4, figure5, figure6, measured
-from pogm.experiments.base import SCALES
+from pogm.experiments.base import SCALES, Row
 from pogm.pareto import alignment, gramian
 from pogm.report.figure import Arrow, Cloud, Line, Region
 
@@ -296,18 +296,22 @@ def test_without_runs_there_is_a_figure_that_says_so(module):
 # What they plan.
 
 
+def planned(module, scale):
+    return [trial for trials in module.plan(scale).values() for trial in trials]
+
+
 def test_the_figures_of_measurements_share_their_runs():
-    plans = [{trial.id for trial in module.plan(EMBEDDED)} for module in (figure2, figure3, figure4, figure5)]
+    plans = [{trial.id for trial in planned(module, EMBEDDED)} for module in (figure2, figure3, figure4, figure5)]
     assert plans[0] == plans[1] == plans[2] == plans[3]
     assert len(plans[0]) == 5 * 2 * 3
-    assert figure1.plan(EMBEDDED) == figure6.plan(EMBEDDED) == []
+    assert figure1.plan(EMBEDDED) == figure6.plan(EMBEDDED) == {}
 
 
 def test_every_round_is_measured_at_the_embedded_scale_and_the_first_domain_held_out():
-    for trial in figure2.plan(EMBEDDED):
+    for trial in planned(figure2, EMBEDDED):
         assert (trial.probe.every, trial.test_domains) == (1, (0,))
         assert not trial.modifiers
-    (fishr,) = {trial.algorithm for trial in figure2.plan(EMBEDDED) if trial.label == "Fishr"}
+    (fishr,) = {trial.algorithm for trial in planned(figure2, EMBEDDED) if trial.label == "Fishr"}
     assert (fishr.penalty, fishr.penalty_anneal_iters < EMBEDDED.steps) == (100.0, True)
 
 
@@ -321,14 +325,14 @@ def test_every_round_is_measured_at_the_embedded_scale_and_the_first_domain_held
     ],
 )
 def test_the_datasets_are_the_papers_where_the_scale_has_them(module, scale, datasets):
-    plan = module.plan(SCALES[scale])
+    plan = planned(module, SCALES[scale])
     assert {trial.dataset.title for trial in plan} == datasets
     assert all(trial.training.network == "resnet18" for trial in plan if trial.dataset.large)
-    assert all(trial.probe.every == SCALES[scale].probe_every for trial in plan)
+    assert {trial.probe.every for trial in plan} == {1}, "every round, at every scale"
 
 
 def test_a_run_as_the_trainer_writes_it_can_be_drawn(tmp_path):
-    trial = next(t for t in measured.trials(COLORED, ()) if t.label == "POGM")
+    trial = measured.trials(COLORED, ())[Row("POGM")][0]
     run(replace(trial, steps=5, evaluate_every=2), tmp_path / "run", Settings())
     (figure,) = figure4.exhibits(read_runs(tmp_path), COLORED)
     assert [[point.x for point in mark.points] for panel in figure.panels for mark in panel.marks] == [[2, 4]] * 2

@@ -8,9 +8,9 @@ from run_folders import record
 from pogm.benchmark.comparison import Comparison
 from pogm.benchmark.records import read_runs
 from pogm.benchmark.tables import Table
-from pogm.experiment_command import absent
+from pogm.experiment_command import labelled
 from pogm.experiments import ablation, inner_optimizer, table1, table2, table3, table5
-from pogm.experiments.base import SCALES
+from pogm.experiments.base import SCALES, Row
 
 EMBEDDED = SCALES["embedded"]
 
@@ -42,25 +42,61 @@ def row(table, name):
     return dict(zip(table.columns, map(str, table.cells[table.rows.index(name)]), strict=True))
 
 
-def test_table_1_has_averages_and_ranks_under_both_selections(made_up):
+def in_order(runs, *labels):
+    """Runs row by row, as the command hands them to an experiment."""
+    return sorted(runs, key=lambda run: labels.index(run.label))
+
+
+def two_datasets(made_up):
     made_up("ERM", [[0.5, 0.7], [0.8, 0.8]], "First")
     made_up("ERM", [[0.5], [0.5]], "Second")
-    made_up("ERM + CIRL", [[0.4, 0.4], [0.4, 0.4]], "First")
-    made_up("ERM + CIRL", [[0.6], [0.6]], "Second")
-    made_up("ANDMask", [[0.9, 0.9], [0.9, 0.9]], "First")
-    runs = made_up("ANDMask", [[0.9], [0.9]], "Second")
+    made_up("AND-mask", [[0.9, 0.9], [0.9, 0.9]], "First")
+    made_up("AND-mask", [[0.9], [0.9]], "Second")
+    made_up("CIRL", [[0.4, 0.4], [0.4, 0.4]], "First")
+    return made_up("CIRL", [[0.6], [0.6]], "Second")
+
+
+def test_table_1_has_averages_and_ranks_under_both_selections(made_up):
+    runs = in_order(two_datasets(made_up), "ERM", "AND-mask", "CIRL")
     oracle, training, *details = table1.exhibits(runs, EMBEDDED)
     assert [oracle.selection.name, training.selection.name] == ["test-domain", "training-domain"]
-    assert oracle.rows == ("ERM", "AND-mask", "CIRL"), "the paper's names, in its order"
+    assert oracle.rows == ("ERM", "AND-mask", "CIRL")
     ranks = ("Rank, arithmetic mean", "Rank, geometric mean", "Rank, median")
-    assert oracle.columns == ("First", "Second", "Avg", *ranks)
+    paper = ("Paper, arithmetic", "Paper, geometric", "Paper, median")
+    assert training.columns == ("First", "Second", "Avg", *ranks), "the paper ranks under test-domain selection"
+    assert oracle.columns == ("First", "Second", "Avg", *ranks, *paper)
     # Over trials: (50 + 80)/2 = 65 and (70 + 80)/2 = 75. Ranks 2 and 3: their means are 2.5 and √6.
-    assert row(oracle, "ERM") == dict(
-        zip(oracle.columns, ("70.0 ± 3.5", "50.0 ± 0.0", "60.0", "2.5", "2.4", "2.5"), strict=True)
-    )
+    ours = ("70.0 ± 3.5", "50.0 ± 0.0", "60.0", "2.5", "2.4", "2.5")
+    assert row(oracle, "ERM") == dict(zip(oracle.columns, (*ours, "9.0", "8.0", "10.0"), strict=True))
+    assert [row(oracle, "AND-mask")[name] for name in paper] == ["13.0", "12.7", "13.0"]
     assert oracle.best(3) == oracle.best(0) == {1}, "the highest accuracy and the lowest rank"
     assert oracle.trials == 2, "two datasets make two ranks, but not two trials"
     assert [table.title for table in details] == ["First", "First", "Second", "Second"]
+    assert "paper's rank, median" in oracle.csv()
+
+
+def test_control_rows_have_no_rank_and_change_none(made_up):
+    order = ("ERM", "AND-mask", "CIRL", "Control")
+    alone = table1.exhibits(in_order(two_datasets(made_up), *order), EMBEDDED)[0]
+    made_up("Control", [[0.99], [0.99]], "First")
+    runs = in_order(made_up("Control", [[0.99], [0.99]], "Second"), *order)
+    table = table1.exhibits(runs, EMBEDDED)[0]
+    assert table.rows == order
+    for name in alone.rows:
+        assert row(table, name) == row(alone, name)
+    assert row(table, "Control")["Rank, median"] == row(table, "Control")["Paper, median"] == "X"
+    assert any("do not change the ranks" in note for note in table.footnotes)
+    assert not any("do not change the ranks" in note for note in alone.footnotes)
+
+
+def test_rows_that_share_an_algorithm_are_told_apart_by_their_settings(tmp_path):
+    plan = table1.plan(replace(EMBEDDED, datasets=("ColoredDigits",), trials=1))
+    matched, unmatched = Row("POGM"), Row("POGM", settings=("kappa=0",))
+    assert unmatched.name == "POGM, kappa = 0"
+    assert {trial.algorithm.kappa for trial in plan[unmatched]} == {0.0} != {t.algorithm.kappa for t in plan[matched]}
+    table = table1.exhibits(labelled(plan, {}, tmp_path), EMBEDDED)[0]
+    assert table.rows == tuple(found.name for found in plan)
+    assert {trial.seed for trial in plan[matched]} == {trial.seed for trial in plan[unmatched]}
 
 
 def test_ranks_are_left_out_where_there_is_one_dataset_or_no_number(made_up, make_run, tmp_path):
@@ -94,16 +130,16 @@ def test_many_failures_are_counted(make_run, tmp_path):
 
 
 def test_a_run_that_is_not_there_leaves_a_hole_too(tmp_path):
-    planned = [trial for trial in table1.plan(EMBEDDED) if trial.label in ("ERM", "ERM + ITTA")]
-    table = table1.exhibits([absent(trial, tmp_path) for trial in planned], EMBEDDED)[0]
+    planned = {row: trials for row, trials in table1.plan(EMBEDDED).items() if row.name in ("ERM", "ITTA")}
+    table = table1.exhibits(labelled(planned, {}, tmp_path), EMBEDDED)[0]
     assert table.rows == ("ERM", "ITTA")
     assert table.empty
     assert "X (unfinished)" in table.text()
 
 
 def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
-    made_up("POGM + Augment", [[0.9], [0.7]])
-    runs = made_up("POGM", [[0.6], [0.8]])
+    made_up("POGM + data augmentation", [[0.9], [0.7]])
+    runs = in_order(made_up("POGM", [[0.6], [0.8]]), "POGM", "POGM + data augmentation")
     oracle, *_ = table2.exhibits(runs, EMBEDDED)
     assert oracle.rows == ("POGM", "POGM + data augmentation")
     assert row(oracle, "POGM + data augmentation")["Toy"] == "80.0 ± 0.0"
@@ -112,7 +148,7 @@ def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
 
 
 def test_our_numbers_stand_beside_the_papers_where_dataset_and_method_are_the_same(make_run, tmp_path):
-    for label, value in (("POGM", 0.6), ("POGM + Augment", 0.7)):
+    for label, value in (("POGM", 0.6), ("POGM + data augmentation", 0.7)):
         for domain in range(3):
             line = record(0, [value] * 3, [value] * 3)
             make_run([line], label=label, dataset="ColoredMNIST", domains=("+", "±", "-"), test_domains=[domain])
@@ -154,12 +190,14 @@ def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
 
 @pytest.mark.parametrize("setting", ["meta_lr", "inner_steps", "kappa"])
 def test_the_values_of_a_setting_divide_the_search_without_remainder(setting, tmp_path):
-    runs = [absent(trial, tmp_path) for trial in ablation.search(EMBEDDED)]
+    runs = labelled(ablation.search(EMBEDDED), {}, tmp_path)
     parts = ablation.split(runs, setting, "value")
     assert sorted(run.id for run in parts) == sorted(run.id for run in runs)
-    assert len({run.label for run in parts}) == 3
+    assert len({run.label for run in parts}) >= 3
     for run in parts:
-        assert run.label == f"value = {run.trial['algorithm'][setting]:g}"
+        assert run.label.removeprefix(f"{run.trial['algorithm']['name']}, ") == (
+            f"value = {run.trial['algorithm'][setting]:g}"
+        )
 
 
 def test_ablations_stand_beside_the_papers(make_run, tmp_path):
@@ -175,15 +213,34 @@ def test_ablations_stand_beside_the_papers(make_run, tmp_path):
     assert labels == {"POGM, kappa = 0.5"}
 
 
+@pytest.mark.parametrize("algorithm", ["POGM", "OfficialPOGM"])
+@pytest.mark.parametrize("selection", ["test-domain", "training-domain"])
+def test_table_3_shows_the_papers_row_for_001_and_the_authors_log_for_005(make_run, tmp_path, selection, algorithm):
+    for domain in range(3):
+        line = record(0, [0.5] * 3, [0.5] * 3)
+        facts = {"label": algorithm, "dataset": "ColoredMNIST", "domains": ("+", "±", "-"), "test_domains": [domain]}
+        make_run([line], meta_lr=0.05, **facts)
+    exhibits = table3.exhibits(read_runs(tmp_path), SCALES["mnist"])
+    beside = [found for found in exhibits if isinstance(found, Comparison) and found.selection.name == selection]
+    theirs = {found.source.name: (found.pairs[0].theirs.mean, found.pairs[0].theirs.stderr) for found in beside}
+    printed, logged = {
+        "test-domain": ((65.2, 0.9), (62.029, 1.345)),
+        "training-domain": ((51.7, 0.2), (51.657, 0.170)),
+    }[selection]
+    assert theirs == {"paper": printed, "official-log": logged}
+    assert all([pair.algorithm for pair in found.pairs] == [f"{algorithm}, meta_lr = 0.05"] for found in beside)
+    assert "stands the row that the paper prints as 0.01" in beside[0].text()
+
+
 def test_the_inner_optimizers_table_is_of_the_last_step_on_the_domains_that_were_held_out(tmp_path):
     runs = []
-    for trial in inner_optimizer.plan(EMBEDDED):
-        last = 0.5 + 0.1 * trial.trial_seed
+    for run in labelled(inner_optimizer.plan(EMBEDDED), {}, tmp_path):
+        last = 0.5 + 0.1 * run.trial_seed
         records = (record(0, [0.9] * 6, [0.9] * 6), record(300, [last] * 6, [0.1] * 6))
-        runs.append(replace(absent(trial, tmp_path), records=records, done=True))
+        runs.append(replace(run, records=records, done=True))
     (table,) = inner_optimizer.exhibits(runs, EMBEDDED)
     assert isinstance(table, Table)
-    assert table.rows == tuple(inner_optimizer.METHODS)
+    assert table.rows == tuple(row.name for row in inner_optimizer.ROWS)
     # 50, 60 and 70: the population deviation is √(200/3), over √3.
     assert row(table, table.rows[0]) == {"0": "60.0 ± 4.7", "30": "60.0 ± 4.7", "75": "60.0 ± 4.7", "Avg": "60.0"}
     assert inner_optimizer.exhibits([], SCALES["full"]) == []

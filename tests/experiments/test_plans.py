@@ -8,18 +8,19 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.published import rows
 from pogm.core.errors import UsageError
 from pogm.experiments import all_experiments, catalogue, experiments_named
-from pogm.experiments.base import SCALES, default_trial, in_time, scale_named, searched
-from pogm.experiments.table1 import ROWS
+from pogm.experiments.base import SCALES, Row, default_trial, in_time, scale_named, searched
+from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.modifiers import all_modifiers
 
 EMBEDDED, FULL = SCALES["embedded"], SCALES["full"]
 ONCE = replace(FULL, configurations=1, ablation=1, trials=1)  # of tens of thousands of trials
 DOMAINS = 3 + 6 + 4 + 4 + 4 + 4 + 6  # of the paper's seven datasets
+TABLE1 = 18 + len(CONTROLS)  # rows
 ABLATIONS = ("table3", "table4", "table5")
 
 
 def ids(name, scale):
-    return [trial.id for trial in all_experiments()[name].plan(scale)]
+    return [trial.id for trial in all_experiments()[name].trials(scale)]
 
 
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
@@ -49,7 +50,7 @@ def test_what_is_no_experiment_or_no_scale_is_refused():
 def test_a_plan_has_no_trial_twice_and_trains_on_the_scales_data_alone(scale):
     few = replace(scale, configurations=1, ablation=2, trials=1)
     for found in all_experiments().values():
-        trials = found.plan(few)
+        trials = found.trials(few)
         assert len({trial.id for trial in trials}) == len(trials)
         assert {trial.dataset.title for trial in trials} <= set(scale.datasets)
 
@@ -57,10 +58,10 @@ def test_a_plan_has_no_trial_twice_and_trains_on_the_scales_data_alone(scale):
 @pytest.mark.parametrize(
     ("name", "embedded", "full"),
     [
-        ("table1", 18 * 9 * 2, 18 * DOMAINS),
+        ("table1", TABLE1 * 9 * 2, TABLE1 * DOMAINS),
         ("table2", 5 * 9 * 2, 5 * (3 + 4 + 4)),  # ColoredMNIST, PACS, OfficeHome
-        ("table3", 9 * 2 * 15, DOMAINS),
-        ("inner_optimizer", 5 * 3 * 3, 0),
+        ("table3", 2 * 9 * 2 * 15, 2 * DOMAINS),  # OfficialPOGM and POGM
+        ("inner_optimizer", 7 * 3 * 3, 0),
         ("figure1", 0, 0),
         ("figure6", 0, 0),
     ],
@@ -72,16 +73,16 @@ def test_the_number_of_runs_is_that_of_the_protocol(name, embedded, full):
 def test_the_full_scale_has_the_papers_twenty_configurations_and_three_trials():
     assert (FULL.configurations, FULL.ablation, FULL.trials) == (20, 20, 3)
     few = replace(FULL, datasets=("ColoredMNIST",))
-    assert len(ids("table1", few)) == 18 * 3 * 20 * 3
+    assert len(ids("table1", few)) == TABLE1 * 3 * 20 * 3
     assert set(ids("table3", few)) < set(ids("table1", few)), "Tables 3 to 5 are of the search of Table 1"
 
 
 def test_table_1_has_the_rows_of_the_papers_in_its_order():
     printed = [row["algorithm"].casefold() for row in rows("paper_table1")]
-    assert [name.casefold() for name in ROWS] == printed
+    assert [row.name.casefold() for row in PAPER] == printed
 
 
-def test_tables_3_to_5_are_one_search_of_pogm():
+def test_tables_3_to_5_share_their_searches():
     first, *others = (ids(name, EMBEDDED) for name in ABLATIONS)
     assert all(other == first for other in others)
 
@@ -91,20 +92,21 @@ def test_tables_3_to_5_are_one_search_of_pogm():
 )
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_every_value_that_an_ablation_compares_is_drawn_in_every_trial(scale, setting, values):
-    trials = all_experiments()["table3"].plan(replace(scale, datasets=scale.datasets[:1]))
+    trials = all_experiments()["table3"].plan(replace(scale, datasets=scale.datasets[:1]))[Row("OfficialPOGM")]
     for seed in range(scale.trials):
         assert {getattr(trial.algorithm, setting) for trial in trials if trial.trial_seed == seed} == values
 
 
 def test_methods_that_the_paper_has_are_run_once_for_table_1_and_for_the_table_of_all():
-    assert set(ids("table1", replace(EMBEDDED, trials=1))) < set(ids("all_methods", EMBEDDED))
-    labels = {trial.label for trial in all_experiments()["all_methods"].plan(EMBEDDED)}
+    paper = replace(EMBEDDED, trials=1, algorithms=tuple(row.name for row in PAPER))
+    assert set(ids("table1", paper)) < set(ids("all_methods", EMBEDDED))
+    labels = {trial.label for trial in all_experiments()["all_methods"].trials(EMBEDDED)}
     assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
 
 
 def test_at_the_embedded_scale_every_schedule_begins_before_the_run_ends():
     for name, found in all_experiments().items():
-        for trial in found.plan(EMBEDDED):
+        for trial in found.trials(EMBEDDED):
             for method in (trial.algorithm, *trial.modifiers):
                 begins = [getattr(method, f.name) for f in fields(method) if f.name.endswith("_iters")]
                 assert all(begin < trial.steps / 2 for begin in begins), (name, trial.label)
@@ -112,18 +114,18 @@ def test_at_the_embedded_scale_every_schedule_begins_before_the_run_ends():
 
 def test_elsewhere_methods_are_as_they_were_published():
     assert all(not in_time(method, FULL) for method in all_algorithms().values())
-    fishr = searched(FULL, "Fishr", configurations=1)[0]
+    fishr = searched(FULL, Row("Fishr"), configurations=1)[0]
     assert fishr.algorithm == all_algorithms()["Fishr"]()
 
 
 def test_weights_that_were_given_are_for_photographs_alone():
     given = replace(FULL, weights="sha256:" + "0" * 64)
-    weights = {trial.dataset.title: trial.training.weights for trial in searched(given, "ERM", configurations=1)}
+    weights = {trial.dataset.title: trial.training.weights for trial in searched(given, Row("ERM"), configurations=1)}
     assert {name for name, found in weights.items() if found == given.weights} == set(FULL.datasets[2:])
     assert weights["ColoredMNIST"] == "random"
 
 
 def test_trials_outside_of_a_search_share_data_weights_and_minibatches():
-    trials = [default_trial(EMBEDDED, "ColoredDigits", method(), 1, 2) for method in all_algorithms().values()]
+    trials = [default_trial(EMBEDDED, "ColoredDigits", Row(name), 1, 2) for name in all_algorithms()]
     assert len({(trial.seed, trial.data_seed, trial.trial_seed) for trial in trials}) == 1
     assert {trial.training.network for trial in trials} == {"small_cnn"}

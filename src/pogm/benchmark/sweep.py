@@ -12,7 +12,7 @@ from pogm.algorithms import algorithm_class
 from pogm.benchmark.execution import Execute
 from pogm.benchmark.executors import Outcome, run_all
 from pogm.benchmark.folder import make_folder
-from pogm.benchmark.options import apply
+from pogm.benchmark.options import Combination, apply, check_settings, settings_for
 from pogm.benchmark.run import Settings
 from pogm.benchmark.search import configuration
 from pogm.benchmark.trial import Trial, dataset_from_json, differences
@@ -40,7 +40,7 @@ class Sweep:
     trials: int = 3
     mode: str = "single"
     modifiers: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()  # texts like "kappa=0.1", the same in every trial, whatever was drawn
+    settings: tuple[str, ...] = ()  # "lr=0.001" for every trial, "POGM.kappa=0.1" for one algorithm; not searched
     steps: int | None = None  # None: the dataset's
     evaluate_every: int | None = None
     precision: str = "fp32"
@@ -60,8 +60,12 @@ class Sweep:
 
     def plan(self) -> list[Trial]:
         """Every trial: trial by trial and configuration by configuration, so that early results span all cells."""
+        pairs = list(itertools.product(self.datasets, self.algorithms))
+        kinds = {(data, name): Combination(name, self.modifiers, data) for data, name in pairs}
+        check_settings(self.settings, list(kinds.values()))
+        settings = {pair: settings_for(kind, self.settings) for pair, kind in kinds.items()}
         return [
-            self._trial(dataset, algorithm, held_out, hparams_seed, trial_seed)
+            self._trial(dataset, algorithm, held_out, hparams_seed, trial_seed, settings[dataset, algorithm])
             for trial_seed in range(self.trials)
             for hparams_seed in range(self.configurations)
             for dataset in self.datasets
@@ -75,7 +79,13 @@ class Sweep:
         return [*([domain] for domain in range(count)), *map(list, pairs)]
 
     def _trial(
-        self, data: DomainDataset, algorithm: str, held_out: list[int], hparams_seed: int, trial_seed: int
+        self,
+        data: DomainDataset,
+        algorithm: str,
+        held_out: list[int],
+        hparams_seed: int,
+        trial_seed: int,
+        settings: Sequence[str],
     ) -> Trial:
         seed = seed_hash(data.seed_name, algorithm, held_out, hparams_seed, trial_seed)
         drawn = {
@@ -87,7 +97,7 @@ class Sweep:
                 for name in self.modifiers
             },
         }
-        apply(self.settings, drawn, f"a hyperparameter of {algorithm} on {data.title}")
+        apply(settings, drawn, f"a hyperparameter of {algorithm} on {data.title}")
         return Trial(
             dataset=drawn.pop("dataset"),
             algorithm=drawn.pop("algorithm"),

@@ -1,4 +1,6 @@
-"""The one search of POGM that Tables 3 to 5 are made of, each by splitting it at the values of one hyperparameter.
+"""The searches that Tables 3 to 5 are made of, each by splitting them at the values of one hyperparameter.
+
+The paper's tables are of the authors' code, so OfficialPOGM is searched beside POGM, whose ranges differ.
 
 The other hyperparameters stay as they were drawn, and selection is among the runs with a value, as in the authors'
 scripts.
@@ -8,29 +10,51 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pogm.benchmark.published import Source, published
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
-from pogm.experiments.base import Exhibit, Scale, searched
-from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
+from pogm.experiments.results import averages, beside, details
+
+ROWS = (Row("OfficialPOGM"), Row("POGM"))
 
 
-def search(scale: Scale) -> list[Trial]:
+def search(scale: Scale) -> Plan:
     """The same trials for all three tables."""
-    return searched(scale, "POGM", configurations=scale.ablation)
+    return {row: searched(scale, row, configurations=scale.ablation) for row in ROWS}
 
 
 def split(runs: Sequence[Run], setting: str, symbol: str | None = None) -> list[Run]:
-    """The runs, relabelled by the value each has, the smallest value first."""
-    named = symbol or f"POGM, {setting}"
-    ordered = sorted(runs, key=lambda run: _value(run, setting))
-    return [replace(run, label=f"{named} = {_value(run, setting):g}") for run in ordered]
+    """The runs, relabelled by the value each has, the smallest value first.
+
+    A label is such as "α = 0.5"; without a symbol, or where there are several algorithms, "POGM, meta_lr = 0.5".
+    """
+    several = len({run.label for run in runs}) > 1
+    order = list(dict.fromkeys(run.label for run in runs))
+    ordered = sorted(runs, key=lambda run: (order.index(run.label), _value(run, setting)))
+    return [
+        replace(
+            run,
+            label=(f"{run.label}, " if several or symbol is None else "")
+            + f"{symbol or setting} = {_value(run, setting):g}",
+        )
+        for run in ordered
+    ]
 
 
-def ablated(runs: Sequence[Run], setting: str, symbol: str, *notes: str) -> list[Exhibit]:
-    """Averages under both selections, what the paper has for the same, and every domain."""
-    rows = split(runs, setting, symbol)
+def ablated(runs: Sequence[Run], setting: str, symbol: str, *notes: str, paper: Source | None = None) -> list[Exhibit]:
+    """Averages under both selections, the same in the paper and in the authors' log, and every domain.
+
+    Args:
+        runs: Runs of the search.
+        setting: The hyperparameter by whose values the runs are split.
+        symbol: Its symbol, for the rows.
+        notes: Notes beneath the tables.
+        paper: The paper's results, if other than `published("paper")`.
+    """
+    rows, named = split(runs, setting, symbol), split(runs, setting)
     said = [*notes, _drawn(rows)]
-    return [*averages(rows, notes=said), *beside_paper(split(runs, setting)), *details(rows)]
+    beside_others = [*beside(named, paper or published("paper")), *beside(named, published("official-log"))]
+    return [*averages(rows, notes=said), *beside_others, *details(rows)]
 
 
 def _drawn(rows: Sequence[Run]) -> str:

@@ -10,17 +10,16 @@ from dataclasses import replace
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.records import Run
 from pogm.benchmark.selection import TRAINING_DOMAIN
-from pogm.benchmark.trial import Trial
-from pogm.experiments.base import Exhibit, Scale, searched
+from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
 from pogm.experiments.results import averages, details
 from pogm.modifiers import all_modifiers
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """The first configuration of every algorithm, then of ERM with every modifier."""
     once = replace(scale, trials=1)
-    recipes = [*((name,) for name in all_algorithms()), *(("ERM", name) for name in all_modifiers())]
-    return [trial for recipe in recipes for trial in searched(once, *recipe, configurations=1)]
+    rows = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
+    return {row: searched(once, row, configurations=1) for row in rows}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

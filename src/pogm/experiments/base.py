@@ -1,9 +1,9 @@
-"""What experiments share: the scales at which they run, how their trials are planned, and what they show.
+"""Scales, rows and trials of the experiments.
 
-An experiment is a file of this folder with two functions. ``plan(scale)`` gives its trials, none for a drawing;
-``exhibits(runs, scale)`` gives its tables and figures, from the runs of its own plan, whatever became of them. The
-first line of its docstring is its title. Trials are known by what they compute, so experiments that plan the same trial
-share its run.
+An experiment is a file of this folder with two functions. ``plan(scale)`` returns its trials by row; a drawing has
+none. ``exhibits(runs, scale)`` returns its tables and figures from the runs of its own plan, in the order of the rows
+and labelled by them. The first line of its docstring is its title. Trials are identified by what they compute, so
+experiments that plan the same trial share its run.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from typing import Any
 from pogm.algorithms import algorithm_class
 from pogm.algorithms.base import Algorithm
 from pogm.benchmark.comparison import Comparison
+from pogm.benchmark.options import Combination, apply, settings_for
 from pogm.benchmark.records import Run
 from pogm.benchmark.sweep import Sweep
 from pogm.benchmark.tables import Table
@@ -31,6 +32,35 @@ SHORT = {"Fishr": {"penalty": 100.0}}  # in short runs, as in the demo
 
 
 @dataclass(frozen=True)
+class Row:
+    """A row of a table, or a method of a figure: an algorithm with its modifiers and fixed settings.
+
+    Rows can share an algorithm and differ in their settings, so results are labelled by the name of the row.
+    """
+
+    algorithm: str
+    modifiers: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # such as "kappa=0"; neither the search nor --set changes them
+    name: str = ""  # label in tables; default: algorithm, modifiers and settings
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            fixed = (setting.replace("=", " = ", 1) for setting in self.settings)
+            object.__setattr__(self, "name", ", ".join([" + ".join((self.algorithm, *self.modifiers)), *fixed]))
+
+    def fixes(self, name: str) -> bool:
+        """True if the row has a setting of this name."""
+        return any(setting.partition("=")[0] == name for setting in self.settings)
+
+    def combination(self, data: DomainDataset) -> Combination:
+        """The row on a dataset."""
+        return Combination(self.algorithm, self.modifiers, data)
+
+
+Plan = dict[Row, list[Trial]]
+
+
+@dataclass(frozen=True)
 class Scale:
     """How large an experiment is: on which data, how many runs, how long each. None is what the dataset says."""
 
@@ -42,12 +72,19 @@ class Scale:
     trials: int  # repetitions of a search, with other seeds and splits
     seeds: int = 3  # repetitions of what the figures measure
     network: str | None = None
+    large_network: str | None = None  # for photographs, where ``network`` is None
     weights: str | None = None  # of networks for photographs
     steps: int | None = None
     evaluate_every: int | None = None
     precision: str = "fp32"
-    probe_every: int = 10  # rounds between measurements, in the figures
     soon: int | None = None  # schedules that would begin later than these runs end begin after so many minibatches
+    settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
+    algorithms: tuple[str, ...] = ()  # names of the rows to run; none: all
+    given: tuple[str, ...] = ()  # words of the command line that changed the scale
+
+    def was_given(self, option: str) -> bool:
+        """True if the command line changed the scale by this option, such as "--steps"."""
+        return option in self.given
 
 
 SCALES = {
@@ -63,7 +100,6 @@ SCALES = {
             network="small_cnn",
             steps=101,
             evaluate_every=20,
-            probe_every=1,
             soon=30,
         ),
         Scale(
@@ -76,12 +112,12 @@ SCALES = {
         ),
         Scale(
             "pacs",
-            "PACS with a ResNet-18, default hyperparameters: about a day on one GPU",
+            "PACS with a ResNet-18, or the ResNet-50 of --weights, default hyperparameters: about a day on one GPU",
             datasets=("PACS",),
             configurations=1,
             ablation=20,
             trials=3,
-            network="resnet18",
+            large_network="resnet18",
             precision="tf32",
         ),
         Scale(
@@ -118,30 +154,41 @@ class Experiment:
     name: str
     title: str
     text: str  # what it shows, in paragraphs
-    plan: Callable[[Scale], list[Trial]]
+    plan: Callable[[Scale], Plan]
     exhibits: Callable[[Sequence[Run], Scale], list[Exhibit]]
+
+    def rows(self, scale: Scale) -> Plan:
+        """Planned trials by row, for the rows that the scale selects."""
+        wanted = set(map(folded, scale.algorithms))
+        return {row: found for row, found in self.plan(scale).items() if not wanted or folded(row.name) in wanted}
+
+    def trials(self, scale: Scale) -> list[Trial]:
+        """All planned trials. A trial that two rows share is there twice."""
+        return [trial for found in self.rows(scale).values() for trial in found]
+
+
+def folded(name: str) -> str:
+    """One spelling for the name of a row: ANDMask and AND-mask are the same."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum() or letter in "+.")
 
 
 def searched(
-    scale: Scale,
-    algorithm: str,
-    *modifiers: str,
-    configurations: int | None = None,
-    datasets: tuple[str, ...] | None = None,
+    scale: Scale, row: Row, *, configurations: int | None = None, datasets: tuple[str, ...] | None = None
 ) -> list[Trial]:
     """DomainBed's search for one row of a table: every domain held out, every configuration, every trial."""
-    methods: dict[str, Method] = {"algorithm": algorithm_class(algorithm)}
-    methods |= {name: modifier_class(name) for name in modifiers}
+    methods: dict[str, Method] = {"algorithm": algorithm_class(row.algorithm)}
+    methods |= _modifiers(row)
     in_all = [f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in in_time(method, scale).items()]
     trials = []
     for data in (dataset_class(name)() for name in datasets or scale.datasets):
+        network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
         trials += Sweep(
-            algorithms=(algorithm,),
+            algorithms=(row.algorithm,),
             datasets=(data,),
             configurations=configurations or scale.configurations,
             trials=scale.trials,
-            modifiers=modifiers,
-            settings=(*in_all, *(f"training.{n}={v}" for n, v in _network(scale, data).items())),
+            modifiers=row.modifiers,
+            settings=(*in_all, *network, *_settings(scale, row, data)),
             steps=scale.steps,
             evaluate_every=scale.evaluate_every,
             precision=scale.precision,
@@ -149,21 +196,27 @@ def searched(
     return trials
 
 
-def default_trial(
-    scale: Scale, dataset: str, algorithm: Algorithm, held_out: int, trial_seed: int, **more: Any
-) -> Trial:
-    """One trial outside of a search. Algorithms are compared on the same data, first weights and minibatches.
+def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_seed: int, **more: Any) -> Trial:
+    """One trial outside of a search. Rows are compared on the same data, first weights and minibatches.
 
-    ``more`` is any other field of a trial, such as ``probe``. For an algorithm whose schedule fits the scale:
-    ``Fishr(**in_time(Fishr, scale))``.
+    ``more`` is any other field of a trial, such as ``probe``.
     """
     data = dataset_class(dataset)()
+    method = algorithm_class(row.algorithm)
     number = seed_hash(data.seed_name, held_out, trial_seed)
-    values: dict[str, Any] = {
-        "dataset": data,
-        "algorithm": suited(algorithm, data.large),
-        "test_domains": (held_out,),
+    parts: dict[str, Any] = {
+        "algorithm": suited(method(**in_time(method, scale)), data.large),
         "training": replace(data.training, **_network(scale, data)),
+        "dataset": data,
+        **{name: suited(kind(**in_time(kind, scale)), data.large) for name, kind in _modifiers(row).items()},
+    }
+    apply(_settings(scale, row, data), parts, f"a hyperparameter of {row.name} on {data.title}")
+    values: dict[str, Any] = {
+        "dataset": parts.pop("dataset"),
+        "algorithm": parts.pop("algorithm"),
+        "training": parts.pop("training"),
+        "modifiers": tuple(parts.values()),
+        "test_domains": (held_out,),
         "steps": data.steps if scale.steps is None else scale.steps,
         "evaluate_every": data.evaluate_every if scale.evaluate_every is None else scale.evaluate_every,
         "seed": number,
@@ -183,6 +236,16 @@ def in_time(method: Method, scale: Scale) -> dict[str, Any]:
     return dict.fromkeys(late, scale.soon) | SHORT.get(method.__name__, {})
 
 
+def _modifiers(row: Row) -> dict[str, type[Modifier]]:
+    return {name: modifier_class(name) for name in row.modifiers}
+
+
+def _settings(scale: Scale, row: Row, data: DomainDataset) -> list[str]:
+    """Settings of the command line that apply to a row, then those that the row fixes."""
+    return [*settings_for(row.combination(data), scale.settings), *row.settings]
+
+
 def _network(scale: Scale, data: DomainDataset) -> dict[str, Any]:
-    chosen = {"network": scale.network, "weights": scale.weights if data.large else None}
+    network = scale.network or (scale.large_network if data.large else None)
+    chosen = {"network": network, "weights": scale.weights if data.large else None}
     return {name: value for name, value in chosen.items() if value is not None}

@@ -18,7 +18,6 @@ from pogm.algorithms.erm import ERM
 from pogm.algorithms.fish import Fish
 from pogm.algorithms.pogm import POGM
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.model import Model, Network, over_samples
@@ -26,7 +25,7 @@ from pogm.core.optim import SGD
 from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.engine.domains import gradient, in_a_loop
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
 
@@ -42,9 +41,9 @@ ORDERS = tuple(permutations(range(len(CENTRES))))
 Place = tuple[float, float]
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """Nothing to run: it is computed as it is drawn."""
-    return []
+    return {}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
 from pogm.experiments import measured, pairs
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 
 METHODS = ("POGM", "Reptile")
 PRINTED = ("ColoredMNIST", "VLCS", "PACS", "OfficeHome")  # the paper's
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """All methods: their numbers stand beneath."""
     return measured.trials(scale, PRINTED)
 

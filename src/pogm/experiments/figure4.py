@@ -5,9 +5,8 @@ from itertools import chain
 
 from pogm.benchmark.measures import Measured, mean
 from pogm.benchmark.records import Record, Run
-from pogm.benchmark.trial import Trial
 from pogm.experiments import measured
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel
 
 PRINTED = ("VLCS", "PACS")  # the paper's
@@ -19,7 +18,7 @@ READING = (
 )
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """The runs that all figures of measurements share."""
     return measured.trials(scale, PRINTED)
 

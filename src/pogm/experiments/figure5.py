@@ -5,10 +5,9 @@ from functools import partial
 
 from pogm.benchmark.measures import Measured, mean
 from pogm.benchmark.records import Record, Run, accuracy
-from pogm.benchmark.trial import Trial
 from pogm.datasets import dataset_class
 from pogm.experiments import measured
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.axes import extent
 from pogm.report.figure import Figure, Panel
 
@@ -20,7 +19,7 @@ READING = (
 )
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """The runs that all figures of measurements share."""
     return measured.trials(scale, PRINTED)
 

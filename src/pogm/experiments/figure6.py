@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.pareto import alignment, gramian, solve
 from pogm.pareto.neighbours import mgda_weights, upgrad_weights
@@ -24,9 +23,9 @@ KAPPA = KAPPAS[-1]
 VIEW = {"x_range": (-0.75, 1.15), "y_range": (-0.12, 1.18)}
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """Nothing to run: it is computed as it is drawn."""
-    return []
+    return {}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

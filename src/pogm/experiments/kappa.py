@@ -7,26 +7,24 @@ data, first weights and minibatches; κ = 0 is ERM.
 
 from collections.abc import Sequence
 
-from pogm.algorithms.base import Algorithm
-from pogm.algorithms.pogm import POGM
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
 from pogm.experiments import paired
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 
 KAPPAS = (0.0, 0.05, 0.1, 0.2, 0.5, 0.8)
-ROWS: dict[str, Algorithm] = {f"κ = {kappa:g}": POGM(kappa=kappa) for kappa in KAPPAS}
+ROWS = tuple(Row("POGM", settings=(f"kappa={kappa:g}",), name=f"κ = {kappa:g}") for kappa in KAPPAS)
 
 
-def plan(scale: Scale) -> list[Trial]:
+def plan(scale: Scale) -> Plan:
     """Every value with the same seeds."""
-    return [trial for _, trial in paired.planned(scale, ROWS)]
+    return paired.planned(scale, ROWS)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Differences to κ = 0: of the validation accuracy, and of the accuracy on the held-out domain."""
-    found = paired.labelled(runs, scale, ROWS)
+    if not runs:
+        return []
     validated = paired.differences(
-        found, "κ = 0", value=lambda choice: choice.validation, what="Validation accuracy on the training domains"
+        runs, ROWS[0].name, value=lambda choice: choice.validation, what="Validation accuracy on the training domains"
     )
-    return [validated, paired.differences(found, "κ = 0")]
+    return [validated, paired.differences(runs, ROWS[0].name)]

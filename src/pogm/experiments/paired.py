@@ -1,18 +1,16 @@
 """Comparisons that are paired by held-out domain and seed: every method sees the same data, weights and minibatches."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from pogm.algorithms.base import Algorithm
 from pogm.benchmark.records import Run
 from pogm.benchmark.selection import TRAINING_DOMAIN, Choice, Selection
 from pogm.benchmark.tables import Cell, Table
-from pogm.benchmark.trial import Trial
 from pogm.datasets import dataset_class
-from pogm.experiments.base import Scale, default_trial
+from pogm.experiments.base import Plan, Row, Scale, default_trial
 
 LENGTHS: dict[str, dict[str, Any]] = {  # by scale; longer runs and more seeds than its tables have
     "embedded": {"steps": 301, "evaluate_every": 30, "network": None, "seeds": 10},
@@ -31,27 +29,25 @@ class Difference(Cell):
 
 
 def lengthened(scale: Scale) -> Scale:
-    """The scale with the steps and seeds of a paired comparison."""
-    return replace(scale, **LENGTHS.get(scale.name, {}))
+    """The scale with the steps, seeds and network of a paired comparison, unless the command line chose them."""
+    options = {"steps": "--steps", "evaluate_every": "--evaluate-every", "network": "--network", "seeds": "--trials"}
+    options["precision"] = "--precision"
+    own = LENGTHS.get(scale.name, {})
+    return replace(scale, **{name: value for name, value in own.items() if not scale.was_given(options[name])})
 
 
-def planned(scale: Scale, rows: Mapping[str, Algorithm]) -> list[tuple[str, Trial]]:
-    """Every row on every dataset with every domain held out; seed by seed, so that early results span all cells."""
+def planned(scale: Scale, rows: Iterable[Row]) -> Plan:
+    """Every row on every dataset with every domain held out, with the same seeds."""
     longer = lengthened(scale)
-    return [
-        (row, default_trial(longer, dataset, algorithm, held_out, seed))
-        for seed in range(longer.seeds)
-        for dataset in longer.datasets
-        for held_out in range(len(dataset_class(dataset).domains))
-        for row, algorithm in rows.items()
-    ]
-
-
-def labelled(runs: Sequence[Run], scale: Scale, rows: Mapping[str, Algorithm]) -> list[Run]:
-    """The runs under the names of their rows, in the order of the rows."""
-    names = {trial.id: row for row, trial in planned(scale, rows)}
-    found = [replace(run, label=names[run.id]) for run in runs]
-    return sorted(found, key=lambda run: list(rows).index(run.label))
+    return {
+        row: [
+            default_trial(longer, dataset, row, held_out, seed)
+            for seed in range(longer.seeds)
+            for dataset in longer.datasets
+            for held_out in range(len(dataset_class(dataset).domains))
+        ]
+        for row in rows
+    }
 
 
 def differences(
@@ -64,7 +60,7 @@ def differences(
     """Rows against datasets: the mean difference to one row, paired by held-out domain and seed.
 
     Args:
-        runs: Labelled runs; those that did not finish are left out, with their pairs.
+        runs: Runs, labelled by their rows; those that did not finish are left out, with their pairs.
         baseline: The row to compare with.
         selection: How the step of a run is chosen.
         value: What is compared, as a share: the accuracy on the held-out domain, or the validation accuracy.

@@ -1,10 +1,10 @@
 """Accuracies of an experiment's runs as tables, and beside the paper's where dataset and method coincide."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pogm.benchmark.comparison import Comparison, compare
-from pogm.benchmark.published import published
+from pogm.benchmark.published import Source, published
 from pogm.benchmark.records import Run
 from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.tables import Table, averages_table, dataset_table
@@ -14,11 +14,6 @@ NOTHING_TO_CHOOSE = (
     "There was one configuration, and so nothing to choose: these are the accuracies after its last step."
 )
 NAMED = 5  # failed runs beneath a table, at most
-
-
-def relabelled(runs: Sequence[Run], labels: Mapping[str, str]) -> list[Run]:
-    """The runs under the names of a table's rows, in the order of its rows."""
-    return [replace(run, label=row) for label, row in labels.items() for run in runs if run.label == label]
 
 
 def averages(runs: Sequence[Run], selections: Sequence[Selection] = BOTH, notes: Sequence[str] = ()) -> list[Table]:
@@ -39,7 +34,12 @@ def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list
 
 def beside_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
     """Ours and the paper's, where both have a number; rows go by their labels alone."""
-    return compare(runs, replace(published("paper"), settings=()), selections)
+    return beside(runs, published("paper"), selections)
+
+
+def beside(runs: Sequence[Run], source: Source, selections: Sequence[Selection] = BOTH) -> list[Comparison]:
+    """Our numbers and those of a publication, where both have one; rows are matched by label only."""
+    return compare(runs, replace(source, settings=()), selections)
 
 
 def _noted(table: Table, runs: Sequence[Run], notes: Sequence[str] = ()) -> Table:

@@ -7,13 +7,12 @@ split by that value; whatever else was drawn with it stays, so rows differ in mo
 from collections.abc import Sequence
 
 from pogm.benchmark.records import Run
-from pogm.benchmark.trial import Trial
 from pogm.experiments.ablation import ablated, search
-from pogm.experiments.base import Exhibit, Scale
+from pogm.experiments.base import Exhibit, Plan, Scale
 
 
-def plan(scale: Scale) -> list[Trial]:
-    """POGM's search, which Tables 3 to 5 share."""
+def plan(scale: Scale) -> Plan:
+    """The searches that Tables 3 to 5 share."""
     return search(scale)
 
 

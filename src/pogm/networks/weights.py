@@ -22,6 +22,10 @@ PLACE = "POGM_WEIGHTS"  # a file of weights, or a folder of them
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 WRAPPERS = ("state_dict", "model")  # of other people's checkpoints, around the tensors
 LISTED = 8  # differences a message names
+TRAINED_WITH = {  # files whose tensors fit several networks, or that name none, and the network they belong to
+    CONTENT + "ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf": "resnet50_v1",
+    CONTENT + "73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0": "mobilenet_v2",
+}
 
 
 def check_weights(weights: str) -> None:
@@ -38,6 +42,19 @@ def weights_of(path: Path) -> str:
     return CONTENT + digest(_content(path))
 
 
+def network_of(weights: str) -> str | None:
+    """Network that a known file of weights was trained with; None if the file is not known.
+
+    The tensors of ``resnet50_v1`` also fit ``resnet50``, which loses accuracy with them, so shapes cannot tell.
+    """
+    return TRAINED_WITH.get(weights)
+
+
+def known_file(place: Path) -> Path | None:
+    """First file at or in ``place`` whose network is known; None if there is none."""
+    return next((path for path in _files(place) if network_of(weights_of(path)) is not None), None)
+
+
 def fill(featurizer: Featurizer, weights: str) -> None:
     """Fill a featurizer with the weights of that name; files are looked for in $POGM_WEIGHTS."""
     check_weights(weights)
@@ -51,7 +68,7 @@ def fill(featurizer: Featurizer, weights: str) -> None:
     else:
         raise UsageError(
             f"Expected a network with published weights for weights={PRETRAINED!r}; found one without. "
-            f"Name a file by its content (weights={CONTENT}...), or set weights={RANDOM}."
+            f"Pass --weights FILE, name a file by its content (weights={CONTENT}...), or set weights={RANDOM}."
         )
 
 
@@ -71,7 +88,7 @@ def fill_from(featurizer: Featurizer, tensors: Params, source: str, *, strict: b
         more = f" and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
         raise DataError(
             f"Expected the weights of this network in {source}; found {'; '.join(differences[:LISTED])}{more}. "
-            "Choose the network that the file was made with."
+            "Choose the network that the file was made with: --set network=NAME."
         )
     with torch.no_grad():
         for name, tensor in own.items():
@@ -128,8 +145,9 @@ def published(url: str) -> Params:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=wanted, progress=False)
         except (OSError, RuntimeError) as error:
             raise DataError(
-                f"Expected to download {url}; found: {error}. Put the file into {cached.parent} yourself, "
-                f"name another by its content (weights={CONTENT}...), or set weights={RANDOM}."
+                f"Expected to download {url}; found: {error}. Put the file into {cached.parent} yourself; "
+                "or pass --weights FILE and the network that it was trained with (--set network=resnet50_v1, for "
+                f"example); or set weights={RANDOM}."
             ) from error
     content = _content(path)
     if not digest(content).startswith(wanted):
@@ -148,7 +166,7 @@ def _find(weights: str) -> tuple[Path, bytes]:
             "Set it to the file or to its folder."
         )
     place = Path(os.environ[PLACE])
-    paths = sorted(path for path in place.iterdir() if path.suffix in SUFFIXES) if place.is_dir() else [place]
+    paths = _files(place)
     for path in paths:
         content = _content(path)
         if CONTENT + digest(content) == weights:
@@ -157,6 +175,11 @@ def _find(weights: str) -> tuple[Path, bytes]:
     raise DataError(
         f"Expected a file with {weights} at {place}; found {others}. Put it there, or set {PLACE} to where it is."
     )
+
+
+def _files(place: Path) -> list[Path]:
+    """A file of weights, or all of a folder."""
+    return sorted(path for path in place.iterdir() if path.suffix in SUFFIXES) if place.is_dir() else [place]
 
 
 def _content(path: Path) -> bytes:
