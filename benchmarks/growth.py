@@ -92,7 +92,7 @@ def round_of(K: int, E: int, T: int, size: Size, engine: Engine) -> dict[str, fl
     """A round of POGM."""
     tasks = [
         noise.task(
-            POGM(inner_steps=E),
+            POGM(inner_steps=E, centre="mean"),
             K=K,
             network=size.network,
             batch_size=size.batch,
@@ -123,7 +123,7 @@ def over_trials(T: int, size: Size, engine: Engine) -> dict[str, float]:
 def over_weights(P: int, size: Size, engine: Engine) -> dict[str, float]:
     """The meta-update of three domains, on an MLP whose first layer is as wide as it takes."""
     shape = (1, 1, max(P // HIDDEN - HIDDEN, 1))
-    method = POGM(inner_optimizer="sgd")
+    method = POGM(inner_optimizer="sgd", centre="mean")
     task = noise.task(method, K=3, shape=shape, network="mlp", batch_size=1, images=4 * 10, lr=1e-5)
     found, session = measured(lambda: meta_update(task, engine), engine.place(), size)
     return found | {"x": weights_of(session)}
@@ -131,7 +131,7 @@ def over_weights(P: int, size: Size, engine: Engine) -> dict[str, float]:
 
 def over_images(N: int, size: Size, engine: Engine) -> dict[str, float]:
     """An evaluation of all of them; and a step, which should not know how many there are."""
-    task = noise.task(POGM(), network=size.network, batch_size=size.batch, images=N)
+    task = noise.task(POGM(centre="mean"), network=size.network, batch_size=size.batch, images=N)
     found, session = measured(lambda: Session([task], engine), engine.place(), size, Session.accuracies)
     step = clock.seconds(session.step, session.device, size.repeats, size.lasting)
     return found | {"step": step.value}

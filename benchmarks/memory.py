@@ -58,7 +58,7 @@ def case(options: argparse.Namespace) -> dict[str, Any]:
     data = dataset_class("RotatedDigits")()
     trial = Trial(
         dataset=data,
-        algorithm=POGM(inner_optimizer=options.optimizer),
+        algorithm=POGM(inner_optimizer=options.optimizer, centre="mean"),
         test_domains=tuple(range(DOMAINS - options.domains)),
         training=dataclasses.replace(data.training, batch_size=32, lr=1e-4),
         steps=options.rounds + 1,

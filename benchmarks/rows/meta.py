@@ -32,7 +32,7 @@ def meta(run: Run) -> Iterator[Measurement]:
 def meta_figure(run: Run, inner_optimizer: str) -> Figure:
     """Milliseconds, and whether the host waits for the device."""
     size, device = run.size, run.device
-    task = photographs(POGM(inner_optimizer=inner_optimizer), size, run.precisions[0])
+    task = photographs(POGM(inner_optimizer=inner_optimizer, centre="mean"), size, run.precisions[0])
     session = meta_update(task, run.engine)
     P = weights_of(session)
     took = clock.seconds(session.step, device, size.repeats, size.lasting)

@@ -129,7 +129,7 @@ class Run:
 
 def algorithm(method: str, inner_steps: int = 1) -> Algorithm:
     """A method with its defaults."""
-    return POGM(inner_steps=inner_steps) if method == "POGM" else algorithm_class(method)()
+    return POGM(inner_steps=inner_steps, centre="mean", meta_lr=0.5) if method == "POGM" else algorithm_class(method)()
 
 
 @contextmanager

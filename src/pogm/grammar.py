@@ -323,8 +323,8 @@ def _add_settings(sub: Any) -> None:
     sub.add_argument(
         "--deterministic",
         action="store_true",
-        help="on a GPU, repeated and resumed runs give the same bits; slower, and an operation that cannot is an "
-        "error. On a CPU this is always so, for the same --threads",
+        help="on a GPU, use only kernels that give the same bits in repeated and resumed runs; an operation that has "
+        "none is an error. On a CPU runs repeat without it, for the same --threads",
     )
     sub.add_argument("--threads", type=int, default=1, help="of a CPU (default 1, so that results do not depend on it)")
     sub.add_argument(

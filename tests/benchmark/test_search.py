@@ -95,7 +95,7 @@ def test_configuration_0_is_the_defaults():
 
 
 def test_what_has_no_space_keeps_its_value():
-    assert configuration(POGM(convention="sqrt"), 3, 0).convention == "sqrt"
+    assert configuration(POGM(centre="mean"), 3, 0).centre == "mean"
 
 
 def test_a_value_depends_on_its_own_name_alone():

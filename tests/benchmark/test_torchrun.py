@@ -72,9 +72,14 @@ def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
     assert_alike(tmp_path / "four", alone)
 
 
+# With the ERM centre processes add up a gradient in another order. MixStyle divides by deviations that can be nearly
+# zero, which makes that rounding error grow from round to round; around the mean there is no such sum.
 MODIFIED = {
     "minibatches and weights": ("--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment"),
-    "passes": ("--algorithm", "POGM", "--with", "MixStyle", "--set", "network=small_cnn", "--set", "dropout=0.2"),
+    "passes": (
+        *("--algorithm", "POGM", "--with", "MixStyle", "--set", "centre=mean"),
+        *("--set", "network=small_cnn", "--set", "dropout=0.2"),
+    ),
 }
 
 
@@ -144,7 +149,11 @@ REFUSED = {
     "an algorithm that looks at all domains at once": (2, ("--algorithm", "CORAL"), "found CORAL"),
     "a modifier that looks at a whole minibatch": (2, ("--algorithm", "POGM", "--with", "CIRL"), "found CIRL"),
     "a probe": (2, ("--algorithm", "POGM", "--probe-every", "1"), "found a probe"),
-    "a pooled copy": (2, ("--algorithm", "POGM", "--set", "erm_direction=pooled", "--spread", "domains"), "domains"),
+    "one dropout mask for all domains": (
+        2,
+        ("--algorithm", "POGM", "--set", "inner_steps=2", "--set", "dropout=0.1", "--spread", "domains"),
+        "found dropout",
+    ),
     "dropout": (2, ("--algorithm", "ERM", "--set", "dropout=0.1"), "found dropout"),
     "a batch that does not divide": (3, ("--algorithm", "ERM"), "that 3 processes can share; found 32"),
     "more processes than domains": (6, ("--algorithm", "POGM", "--spread", "domains"), "found 6"),

@@ -26,7 +26,7 @@ def ids(name, scale):
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
-    assert list(all_experiments()) == [*tables, *figures, "all_methods", "inner_optimizer"]
+    assert list(all_experiments()) == [*tables, *figures, "all_methods", "centre", "inner_optimizer", "kappa"]
 
 
 @pytest.mark.parametrize("name", all_experiments())

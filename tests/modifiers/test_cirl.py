@@ -328,7 +328,7 @@ def test_time_is_counted_in_minibatches_however_many_a_round_takes():
 
 def test_pogm_matches_features_and_head_and_moves_the_adversary_with_the_same_weights(begun):
     made, batch = begun
-    pogm = POGM(meta_lr=1.0)
+    pogm = POGM(centre="mean")
     state = made.progress.state
     state = pogm.start(state.params, state.buffers, state.key, made.setting.problem)
     with torch.no_grad():

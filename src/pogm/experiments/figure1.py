@@ -75,7 +75,7 @@ def figure() -> Figure:
             "The walk ends elsewhere in another order, so from one point, on the same data, Fish may take any of six "
             "steps; ERM and POGM take one. Far from the minimum of the mean risk all three come down; near it Fish "
             "goes to and fro, while ERM and POGM keep their course. POGM starts towards what the worst-off domain "
-            "asks for, comes in smaller steps, and ends where ERM ends."
+            "asks for, then comes in more slowly, and ends where ERM ends."
         ),
         notes=(
             f"Linear regression with two weights in three domains, plain gradient descent of rate {RATE:g} on all of "

@@ -1,4 +1,4 @@
-"""Figure 3: how far a step agrees with each of two domains, POGM and, not in the paper, POGM without matching."""
+"""Figure 3: how far a step agrees with each of two domains, POGM and, not in the paper, Reptile."""
 
 from collections.abc import Sequence
 
@@ -17,5 +17,5 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """The angles of pairs of domains, and the numbers of all methods."""
-    title = "How far a step agrees with each of two domains: POGM, and without its matching"
+    title = "How far a step agrees with each of two domains: POGM and Reptile"
     return [pairs.figure("figure3", title, METHODS, measured.datasets(scale, PRINTED), runs, scale)]

@@ -13,7 +13,7 @@ from pogm.experiments.palette import METHODS
 from pogm.probes import Probe
 from pogm.report.figure import Line, Point
 
-COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # the paper's four, and POGM without matching (κ = 0)
+COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # the paper's four, and the mean of the h_i without matching
 HELD_OUT = 0
 NETWORK = "resnet18"  # for photographs, as in the authors' figures
 AVERAGED = (

@@ -18,9 +18,9 @@ READING = (
     "the other, cos(hⱼ, h). On the dashed line it served both alike. ρ is Pearson's correlation over rounds, the gap "
     "the mean of |cos(hᵢ, h) − cos(hⱼ, h)|; both are means over pairs. As pairs differ in level, their dots together "
     "look less correlated than each pair is. The paper expects the highest ρ and the smallest gap of POGM, whose "
-    "direction is the one on which the worst-off domains agree alike. Its step is made of the very hᵢ it is measured "
-    "on, those of ERM, Fish and Fishr are not: Reptile, which is POGM without matching (κ = 0), shows how much of ρ "
-    "comes from that alone."
+    "direction is the one on which the worst-off domains agree alike. Its step contains a mixture of the very hᵢ that "
+    "it is measured with; the steps of ERM, Fish and Fishr do not. Reptile's step is the mean of the hᵢ, without any "
+    "matching: it shows how much of ρ comes from that alone."
 )
 
 

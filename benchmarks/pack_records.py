@@ -1,0 +1,45 @@
+"""Pack the records of finished runs into one compressed file, to be kept with the results that were made from them.
+
+python benchmarks/pack_records.py RUNS results/NAME.tar.gz
+
+RUNS is a folder of run folders, as `pogm sweep` and `pogm experiment` write them. Kept are trial.json, records.jsonl and
+the mark of a finished run; checkpoints are not. Paths of the machine are removed from the provenance. The same runs give
+the same bytes. To use the records: ``tar xzf results/NAME.tar.gz -C FOLDER`` and ``pogm report FOLDER``, or unpack them
+into the ``runs`` folder of an experiment, which then runs only what is missing.
+"""
+
+import gzip
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+KEPT = ("trial.json", "records.jsonl", "done")
+PATHS = ("data", "weights")
+
+
+def pack(runs: Path, archive: Path) -> int:
+    """Write the archive; the number of runs in it."""
+    finished = sorted(folder for folder in runs.iterdir() if (folder / "done").exists())
+    with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for folder in finished:
+            for name in KEPT:
+                content = (folder / name).read_bytes()
+                if name == "trial.json":
+                    content = _without_paths(content)
+                entry = tarfile.TarInfo(f"{folder.name}/{name}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    return len(finished)
+
+
+def _without_paths(content: bytes) -> bytes:
+    trial = json.loads(content)
+    provenance = trial.get("provenance", {})
+    trial["provenance"] = {name: None if name in PATHS else value for name, value in provenance.items()}
+    return json.dumps(trial, indent=1, sort_keys=True).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    print(f"{pack(Path(sys.argv[1]), Path(sys.argv[2]))} runs")

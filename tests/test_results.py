@@ -1,0 +1,83 @@
+"""Published numbers are those of the records in results/."""
+
+import tarfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pogm.benchmark.records import Run, read_runs
+from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
+from pogm.benchmark.tables import averages_table
+from pogm.experiments import all_experiments, centre, kappa
+from pogm.experiments.base import scale_named
+from pogm.experiments.paired import differences
+
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "results" / "centre"
+SCALES = [path.name.removesuffix(".tar.gz") for path in sorted(RECORDS.glob("*.tar.gz"))]
+
+
+@cache
+def unpacked(scale: str, folder: Path) -> dict[str, Run]:
+    with tarfile.open(RECORDS / f"{scale}.tar.gz") as archive:
+        archive.extractall(folder / scale, filter="data")
+    return {run.id: run for run in read_runs(folder / scale)}
+
+
+def runs_of(experiment: str, scale: str, folder: Path) -> list[Run]:
+    """The runs of an experiment's plan that were kept, labelled by row."""
+    found = unpacked(scale, folder)
+    rows = all_experiments()[experiment].rows(scale_named(scale))
+    return [replace(found[t.id], label=row.name) for row, trials in rows.items() for t in trials if t.id in found]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("records")
+
+
+def page() -> dict[str, dict[str, list[str]]]:
+    """The tables of docs/centre.md that follow a heading with a mark: cells by row."""
+    tables: dict[str, dict[str, list[str]]] = {}
+    name = ""
+    for line in (ROOT / "docs" / "centre.md").read_text().splitlines():
+        if line.startswith("<!-- records: "):
+            name = line.removeprefix("<!-- records: ").removesuffix(" -->")
+            tables[name] = {}
+        elif name and line.startswith("| ") and not line.startswith("| |"):
+            row, *cells = (cell.strip().strip("*") for cell in line.strip("|").split("|"))
+            tables[name][row] = cells
+        elif name and tables[name] and not line.startswith("|"):
+            name = ""
+    return tables
+
+
+def lines(runs: list[Run], selection: Selection, baseline: str) -> dict[str, list[str]]:
+    """Accuracy and paired difference for each dataset, by row."""
+    accuracy, difference = averages_table(runs, selection), differences(runs, baseline, selection)
+    both = zip(accuracy.rows, accuracy.cells, difference.cells, strict=True)
+    return {
+        row: [str(cell) for pair in zip(means[:-1], between[:-1], strict=True) for cell in pair]
+        for row, means, between in both
+    }
+
+
+@pytest.mark.parametrize("selection", [TRAINING_DOMAIN, TEST_DOMAIN], ids=lambda selection: selection.name)
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_page_about_the_centre_shows_what_the_records_say(scale, selection, folder):
+    runs = runs_of("centre", scale, folder)
+    assert runs, "the plan of the experiment has changed: its trials are not those of the records"
+    assert page()[f"centre, {scale}, {selection.name}"] == lines(runs, selection, centre.ERM.name)
+
+
+def test_and_how_kappa_was_chosen(folder):
+    runs = runs_of("kappa", "embedded", folder)
+    validated = differences(runs, kappa.ROWS[0].name, value=lambda choice: choice.validation)
+    tested = differences(runs, kappa.ROWS[0].name)
+    expected = {
+        row: [str(cell) for pair in zip(first[:-1], second[:-1], strict=True) for cell in pair]
+        for row, first, second in zip(validated.rows, validated.cells, tested.cells, strict=True)
+    }
+    assert page()["kappa, embedded"] == expected
