@@ -64,8 +64,8 @@ gradient alone, compiled, of the meta-update a copy of as many bytes, of memory 
 of DomainBed and the authors' code were given with the task (an H200, torch 2.11) and not measured again here. In
 brackets: the middle half of the repeats.
 
-POGM's rows are with `centre="mean"`, as the authors' code has it. The default, `centre="erm"`, takes 1.04 to 1.07 times as
-long with one inner step and 1.7 to 1.9 times with five ([measured](centre.md#what-it-costs)).
+POGM's rows are with `centre="mean"`, as the authors' code has it. The default, `centre="erm"`, takes 1.04 to 1.07 times
+as long with one inner step and 1.7 to 1.9 times with five ([measured](centre.md#what-it-costs)).
 
 ## What makes it fast
 

@@ -72,12 +72,11 @@ def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
     assert_alike(tmp_path / "four", alone)
 
 
-# With the ERM centre processes add up a gradient in another order. MixStyle divides by deviations that can be nearly
-# zero, which makes that rounding error grow from round to round; around the mean there is no such sum.
+# MixStyle divides by deviations that can be nearly zero: rounding errors grow from round to round, so the run is short.
 MODIFIED = {
     "minibatches and weights": ("--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment"),
     "passes": (
-        *("--algorithm", "POGM", "--with", "MixStyle", "--set", "centre=mean"),
+        *("--algorithm", "POGM", "--with", "MixStyle", "--steps", "11"),
         *("--set", "network=small_cnn", "--set", "dropout=0.2"),
     ),
 }

@@ -1,7 +1,7 @@
 """Table 5: POGM by the radius κ of its ball.
 
-How far from the centre of the ball the direction may be, relative to the centre's length. The runs of one search, split by
-that value; whatever else was drawn with it stays, so rows differ in more than the value they are named after.
+How far from the centre of the ball the direction may be, relative to the centre's length. The runs of one search,
+split by that value; whatever else was drawn with it stays, so rows differ in more than the value they are named after.
 """
 
 from collections.abc import Sequence
