@@ -4,8 +4,8 @@ python benchmarks/pack_records.py RUNS results/NAME.tar.gz
 
 RUNS is a folder of run folders, as `pogm sweep` and `pogm experiment` write them. Kept are trial.json, records.jsonl
 and the mark of a finished run; checkpoints are not. Paths of the machine are removed from the provenance. The same runs
-give the same bytes. To use the records: ``tar xzf results/NAME.tar.gz -C FOLDER`` and ``pogm report FOLDER``, or unpack them
-into the ``runs`` folder of an experiment, which then runs only what is missing.
+give the same bytes. To use the records: ``tar xzf results/NAME.tar.gz -C FOLDER`` and ``pogm report FOLDER``, or unpack
+them into the ``runs`` folder of an experiment, which then runs only what is missing.
 """
 
 import gzip
