@@ -31,7 +31,7 @@ class KappaWarning(UserWarning):
 
 @dataclass(frozen=True)
 class POGM(Trajectories):
-    r"""Pareto optimal gradient matching (Do et al., ECAI).
+    r"""Pareto optimal gradient matching (Do et al., ECAI): the direction on which the worst-off domain agrees most.
 
     Each domain trains its own copy of the model for E minibatches. Its displacement is the domain's trajectory
     :math:`h_i = \theta_i - \theta`. The model then moves along the direction whose worst agreement with the
