@@ -41,7 +41,8 @@ Every method is one file in `src/pogm/algorithms` or `src/pogm/modifiers`; its d
 differs from the reference code. "Overrides" is the rung of the ladder (loss, gradient, step) on which it is written.
 
 Costs are measured: time · memory of a minibatch over ERM's, by `benchmarks/methods.py`, which says how, and before
-steps were compiled ([speed](speed.md) has ERM and POGM since). ERM itself:
+steps were compiled ([speed](speed.md) has ERM and POGM since). `POGM` was measured with `centre="mean"`;
+what its default adds is on the page about [the centre](centre.md#what-it-costs). ERM itself:
 {units}.
 A CPU's memory is that of the whole process, Python and torch included; a dash was not measured. Two cores are
 noisy: take their times of ResNet-50, from a single round, for good to a third.
