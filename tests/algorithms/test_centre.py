@@ -13,6 +13,7 @@ from pogm.core.optim import SGD, begun
 from pogm.engine.domains import by_vmap, in_a_loop
 from pogm.engine.engine import Engine
 from pogm.engine.session import Session
+from pogm.modifiers.base import Modifier
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,31 @@ def test_one_inner_step_takes_no_further_pass_over_the_data(inner_steps):
     assert len(seen) == (K if inner_steps == 1 else 2 * K + 2)
 
 
+@dataclass(frozen=True)
+class Coupled(Modifier):
+    """A penalty on the spread of the logits over all samples of a pass."""
+
+    def penalty(self, model, batch):
+        return model(batch.x.flatten(0, 1)).var(0).sum()
+
+
+@every_length
+def test_a_modifier_that_couples_samples_gets_a_pooled_pass(inner_steps):
+    """The gradient of the pooled risk is then not the mean of the domains' gradients."""
+    pogm = POGM(kappa=0.0, inner_steps=inner_steps)
+    ours, problem = toy(pogm)
+    theirs, plain = toy(ERM())
+    more = {"penalties": Modifier.penalties((Coupled(),)), "mixes": Coupled().mixes_samples}
+    problem, plain = replace(problem, **more), replace(plain, **more)
+    made = batches(inner_steps)
+    after, _ = pogm.step(ours, made, problem)
+    for batch in made:
+        theirs, _ = ERM().step(theirs, [batch], plain)
+    assert_close(after.params, theirs.params, 1e-13)
+
+
 def test_live_batch_norm_is_normalised_as_erm_does():
-    """A pooled pass sees the statistics of all domains, so that Corollary 1 holds there too."""
+    """A pooled pass sees the statistics of all domains: the weights are ERM's, the running statistics the copies'."""
     pogm = POGM(kappa=0.0, inner_optimizer="sgd")
     ours, problem = toy(pogm, batch_norm=True)
     theirs, plain = toy(SgdERM(), batch_norm=True)

@@ -1,8 +1,8 @@
 """The published variants of POGM follow their authors' updates.
 
-``published_updates.json`` holds rounds in float64 that an independent implementation computed: ``nn.Module`` copies,
-``torch.optim.Adam`` with state dictionaries that are carried over, and autograd with ``torch.optim.SGD`` in the solver,
-step by step as in the authors' ``CAG1`` (their ``CAG_T`` for ``MeasurementPOGM``).
+``published_updates.json`` holds rounds in float64 that ``benchmarks/published_updates.py`` computed without the
+package: ``nn.Module`` copies, ``torch.optim.Adam`` with state dictionaries that are carried over, and autograd with
+``torch.optim.SGD`` in the solver, step by step as in the authors' ``CAG1`` (their ``CAG_T`` for ``MeasurementPOGM``).
 """
 
 import json
@@ -33,7 +33,7 @@ def tensors(values):
 
 
 @pytest.mark.parametrize("each_domain", [in_a_loop, by_vmap])
-@pytest.mark.parametrize("run", RUNS, ids=[f"{r['algorithm']}, E = {r['inner_steps']}" for r in RUNS])
+@pytest.mark.parametrize("run", RUNS, ids=[f"{r['algorithm']}, E = {r['inner_steps']}, lr = {r['lr']}" for r in RUNS])
 def test_every_round_is_the_authors_to_rounding(run, each_domain):
     method = algorithm_class(run["algorithm"])(
         kappa=run["kappa"], meta_lr=run["meta_lr"], inner_steps=run["inner_steps"]

@@ -11,8 +11,9 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from pogm.benchmark.measures import Measured, alignment_variances, alignments, hull, nearest_mixture, worst
+from pogm.benchmark.measures import Measured, alignment_variances, alignments, hull, worst
 from pogm.pareto import alignment, gramian, solve
+from pogm.pareto.hull import nearest_mixture
 
 calmly = settings(deadline=None, max_examples=150, derandomize=True)
 RADII = (0.05, 0.5, 0.9)

@@ -77,7 +77,7 @@ def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
 MODIFIED = {
     "minibatches and weights": ("--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment"),
     "passes": (
-        *("--algorithm", "POGM", "--with", "MixStyle", "--steps", "11"),
+        *("--algorithm", "POGM", "--with", "MixStyle", "--set", "centre=mean", "--steps", "11"),
         *("--set", "network=small_cnn", "--set", "dropout=0.2"),
     ),
 }
@@ -149,6 +149,7 @@ REFUSED = {
     "an algorithm that looks at all domains at once": (2, ("--algorithm", "CORAL"), "found CORAL"),
     "a modifier that looks at a whole minibatch": (2, ("--algorithm", "POGM", "--with", "CIRL"), "found CIRL"),
     "a probe": (2, ("--algorithm", "POGM", "--probe-every", "1"), "found a probe"),
+    "styles mixed over all domains": (2, ("--algorithm", "POGM", "--with", "MixStyle"), "found MixStyle"),
     "one dropout mask for all domains": (
         2,
         ("--algorithm", "POGM", "--set", "inner_steps=2", "--set", "dropout=0.1", "--spread", "domains"),

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 import torch
-from rounds import trajectories
+from rounds import centre_of, trajectories
 from support import assert_close, batches, needs_gpu, toy, trial
 
 from pogm import ERM, POGM, Reptile, pareto
@@ -93,6 +93,15 @@ def test_in_bf16_the_step_is_that_of_the_rounded_trajectories():
     torch.testing.assert_close(metrics["worst"], solution.worst)
 
 
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_in_bf16_the_centre_of_erm_is_not_rounded(inner_steps):
+    method = POGM(kappa=0.5, inner_steps=inner_steps)
+    rounded, h_0 = flat(trajectories(method)).to(torch.bfloat16).double(), centre_of(method, None)
+    before, now, _ = of_a_round(method, "bf16")
+    solution = pareto.solve(pareto.gramian(rounded), 0.5, centre=(rounded @ h_0, h_0 @ h_0))
+    torch.testing.assert_close(moved(before, now), h_0 + solution.weights @ rounded, rtol=1e-8, atol=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rounding_costs_each_weight_of_a_mean_at_most_its_share(seed):
     method = Reptile(meta_lr=1.0)
@@ -163,19 +172,23 @@ def test_a_checkpoint_of_one_place_is_gone_on_from_in_another(tmp_path):
 
 def test_what_a_round_keeps_is_counted():
     params = {"w": torch.zeros(10, 10), "b": torch.zeros(20)}
-    adam, sgd = (POGM(inner_optimizer=name).optimizer(0.1, 0.0) for name in ("adam", "sgd"))
     P, state = 120 * 4, 2 * 120 * 4 + 8
-    mean, five = POGM(centre="mean"), POGM(inner_steps=5)
-    assert bytes_needed(mean, sgd, params, 3) == 3 * (P + 2 * 8) + 7 * P + 3 * 8
-    assert bytes_needed(mean, adam, params, 3) == 3 * (P + 2 * state) + 7 * P + 3 * state
-    assert bytes_needed(five, adam, params, 3) == 4 * (P + 2 * state) + 7 * P + 3 * state, "one more copy"
-    assert bytes_needed(POGM(), adam, params, 3) == 4 * (P + 2 * state) + 11 * P + 3 * state, "and the gradients"
+
+    def needed(batch_norm=False, **options):
+        method = POGM(**options)
+        return bytes_needed(method, toy(method, batch_norm=batch_norm)[1], params)
+
+    assert needed(centre="mean", inner_optimizer="sgd") == 3 * (P + 2 * 8) + 7 * P + 3 * 8
+    assert needed(centre="mean") == 3 * (P + 2 * state) + 7 * P + 3 * state
+    assert needed(inner_steps=5) == 4 * (P + 2 * state) + 7 * P + 3 * state, "one more copy"
+    assert needed() == 4 * (P + 2 * state) + 11 * P + 3 * state, "and the gradients"
+    assert needed(batch_norm=True) == needed(inner_steps=5), "which a pooled pass does not need"
 
 
 def test_auto_keeps_them_on_the_device_up_to_the_budget_and_on_the_host_beyond_it():
     task = trial(POGM()).task(None)
     model = Session([task], Engine())
-    size = bytes_needed(POGM(), model.setting.problem.optimizer, model.progress.state.params, task.num_domains)
+    size = bytes_needed(POGM(), model.setting.problem, model.progress.state.params)
     for budget, place in ((size, "device"), (size - 1, "host"), (0, "host")):
         assert Session([task], Engine(memory_gb=budget / 2**30)).trajectories == place
     assert model.trajectories == "device", "without a budget a CPU has no other memory to spare"
@@ -339,7 +352,7 @@ class TestOnAGPU:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         one = Session([task], Engine("cuda", domains="loop", trajectories="device", capture=False))
-        counted = bytes_needed(method, one.setting.problem.optimizer, one.progress.state.params, task.num_domains)
+        counted = bytes_needed(method, one.setting.problem, one.progress.state.params)
         after(one, 3)
         assert 0.8 * counted < torch.cuda.max_memory_allocated() - before <= counted
 

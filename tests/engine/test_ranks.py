@@ -69,9 +69,18 @@ def test_a_single_process_may_do_anything():
 
 
 def test_what_needs_whole_minibatches_may_have_its_domains_divided():
-    assert grid_of(task(POGM(), modifiers=(MixStyle(), Mixup())), 2) == Grid(2, 1)
+    around_mean = POGM(centre="mean")
+    assert grid_of(task(around_mean, modifiers=(MixStyle(), Mixup())), 2) == Grid(2, 1)
     with pytest.raises(UsageError, match=r"samples can be divided among 2 processes.*found MixStyle"):
-        grid_of(task(POGM(), modifiers=(MixStyle(), Mixup())), 2, "samples")
+        grid_of(task(around_mean, modifiers=(MixStyle(), Mixup())), 2, "samples")
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_a_pooled_pass_that_mixes_samples_needs_all_domains(inner_steps):
+    pogm = POGM(inner_steps=inner_steps)
+    assert grid_of(task(pogm, modifiers=(Mixup(),)), 2) == Grid(2, 1)
+    with pytest.raises(UsageError, match=r"domains can be divided among 2 processes.*found MixStyle"):
+        grid_of(task(pogm, modifiers=(MixStyle(),)), 2)
 
 
 def test_a_pooled_pass_draws_one_dropout_mask_for_all_domains():

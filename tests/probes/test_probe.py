@@ -10,7 +10,7 @@ from rounds import trajectories
 from support import K, batches, toy
 from watching import OTHER, alone, flat, watched
 
-from pogm import DANN, ERM, POGM, Fish
+from pogm import DANN, ERM, POGM, Fish, pareto
 from pogm.core.errors import UsageError
 from pogm.pareto import gramian
 from pogm.probes import Probe
@@ -141,13 +141,17 @@ def test_inner_products_and_variances_of_a_record_are_those_of_the_trajectories(
     assert means["alignment_variance_relative"] == pytest.approx(fmean(relatives))
     pairs = [matrix[i][j] for matrix in measured["divergence"] for i in range(K) for j in range(K) if i != j]
     assert means["divergence"] == pytest.approx(fmean(pairs))
+    G = torch.tensor(measured["gramian"], dtype=torch.float64)
+    solved = [(pareto.solve(part, 0.5).worst / part.diagonal().mean()).item() for part in G[:, :K, :K]]
+    assert means["p_star"] == pytest.approx(fmean(solved))
+    assert means["hull"] > 0
+    assert abs(means["hull_cosine"]) <= 1
 
 
 def test_metrics_of_a_record_without_a_measured_round_are_undefined():
     means = round_means(watched(ERM(), Probe(every=5, divergence=True), rounds=2)[0])
-    assert tuple(means) == PROBED
-    assert all(math.isnan(means[name]) for name in PROBED[1:])
-    assert tuple(round_means(watched(ERM(), Probe(every=5), rounds=2)[0])) == PROBED[:-1]
+    assert tuple(means) == PROBED[:5]
+    assert all(math.isnan(means[name]) for name in PROBED[1:5])
 
 
 def test_rounds_without_room_are_dropped_and_the_others_kept():

@@ -48,7 +48,8 @@ class POGM(Trajectories):
 
     - ``"erm"``: the displacement of one more copy, which the run's optimizer trains on the minibatches of all domains
       (Eq. 5). With κ = 0 and α = 1 the method is ERM, whatever the optimizer and E (Corollary 1). For E = 1 this takes
-      no further pass over the data: the gradient of the pooled risk is the mean of the domains' gradients.
+      no further pass over the data: the gradient of the pooled risk is the mean of the domains' gradients. (With live
+      batch norm, or a modifier such as MixStyle or CIRL, it is not, and there is a pass of its own.)
     - ``"mean"``: the mean of the h_i (Algorithm 1). This equals ERM's step for E = 1 and plain SGD only. With Adam,
       every h_i is normalised by the moments of its own domain, and their mean is another direction.
 
@@ -72,7 +73,7 @@ class POGM(Trajectories):
         "stationary": "an argument of pogm.pareto.solve",
         "official": "an algorithm: OfficialPOGM",
         "paper_text": "an algorithm: PaperTextPOGM",
-        "nonfinite": "the only behaviour that is left: a round with a trajectory that is not finite is skipped",
+        "nonfinite": "nothing: a round with a trajectory that is not finite is always skipped",
     }
 
     def __post_init__(self) -> None:
@@ -86,10 +87,9 @@ class POGM(Trajectories):
         """Whether one more copy is trained, on the minibatches of all domains: the ERM centre."""
         return self.centre == "erm"
 
-    @property
-    def keeps_gradients(self) -> bool:
-        """Whether the pooled gradient is the mean of the copies' gradients, which are all taken at θ."""
-        return self.centre == "erm" and self.inner_steps == 1
+    def keeps_gradients(self, problem: Problem) -> bool:
+        """Whether the pooled gradient is the mean of the copies' gradients, which are then all taken at θ."""
+        return self.centre == "erm" and self.inner_steps == 1 and not problem.coupled
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """One inner optimizer per domain, and one for ERM's copy if there is one."""
@@ -119,7 +119,7 @@ class POGM(Trajectories):
     ) -> tuple[Params, Tree]:
         """Trajectory of ERM itself, h_0 = θ_ERM − θ, after the same E minibatches; and its optimizer's state."""
         optimizer = begun(state.optimizer["erm"])
-        if self.keeps_gradients and not problem.live:  # live batch norm sees other statistics in a pooled pass
+        if self.keeps_gradients(problem):
             gradient = problem.meeting.averaged(trees.map_numbers(_mean, copies.gradients))
             params, optimizer = problem.optimizer.update(state.params, gradient, optimizer)
             return renamed(_difference(vector(params), vector(state.params)), state.params), optimizer
@@ -160,7 +160,7 @@ class POGM(Trajectories):
 
     def _weights(self, G: Tensor) -> tuple[Tensor, Solution]:
         """The weight c_i of each row in the direction d: [blocks, N], one problem per block."""
-        problems = G.squeeze(0)  # a single one has a faster way on a CPU
+        problems = G.squeeze(0)  # `solve` has a faster path on a CPU for a single problem
         if self.trains_pooled:
             centre = problems[..., :-1, -1], problems[..., -1, -1]  # h_i · h_0 and |h_0|²
             solution = self.solve(problems[..., :-1, :-1], centre)
@@ -179,7 +179,7 @@ class POGM(Trajectories):
         return (G[:, -1, -1] if self.trains_pooled else G.mean((-2, -1))).clamp(min=0).sqrt()
 
     def _unmatched(self, weights: Tensor) -> Tensor:
-        """The weights c_i of what is not matched: those of the rest, if that is one block; else those of h_0."""
+        """Weights c_i of parameters that are not matched: those of the one matched block, else those of h_0."""
         if self.scope == "all" and self.granularity == "global":
             return weights[0]
         rows = weights.shape[-1]
@@ -188,7 +188,7 @@ class POGM(Trajectories):
         return torch.full_like(weights[0], 1 / rows)
 
     def _metrics(self, G: Tensor, weights: Tensor, solution: Solution) -> Metrics:
-        """What the theory speaks of: π, p*, the certificate, and who agrees with whom; over blocks, sums and means."""
+        """Metrics of a round: π, p*, duality gap, norms and cosines. Over blocks, inner products are summed."""
         count = G.shape[-1] - self.trains_pooled
         domains = G.sum(0)[:count, :count]
         aligned, norm = alignment(G, weights).sum(0), length(G, weights).square().sum().sqrt()  # h_i · d, |d|

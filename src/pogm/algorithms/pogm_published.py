@@ -25,6 +25,9 @@ class OfficialPOGM(POGM):
     _: KW_ONLY
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     centre: str = hyper("mean", options=("mean",))
+    rescale: str = hyper("none", options=("none",))  # beyond the published one
+    scope: str = hyper("all", options=("all",))
+    granularity: str = hyper("global", options=("global",))
 
     def solve(self, G: Tensor, centre: Centre | None) -> Solution:
         """The authors' descent on the logits of π; the gap says how far it is from the optimum."""
@@ -39,13 +42,16 @@ class MeasurementPOGM(POGM):
         \frac{\|h_0\|}{\|h_\pi\|} h_\pi\right), \qquad h_0 = \theta_{ERM} - \theta
 
     The ball is around the trajectory of a copy that Adam trains on all domains, π comes from thirty steps of gradient
-    descent with momentum 0.1, and only the second term is divided by 1 + κ². The descent uses the inner products with
-    this h_0.
+    descent with momentum 0.1, and only the second term is divided by 1 + κ². That the descent uses the inner products
+    with this h_0, and not with the mean of the h_i, is our reading: no description of the code says it.
     """
 
     _: KW_ONLY
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     centre: str = hyper("erm", options=("erm",))
+    rescale: str = hyper("none", options=("none",))  # beyond the published one
+    scope: str = hyper("all", options=("all",))
+    granularity: str = hyper("global", options=("global",))
 
     def solve(self, G: Tensor, centre: Centre | None) -> Solution:
         """The authors' descent around their pooled copy."""
@@ -69,6 +75,9 @@ class PaperTextPOGM(POGM):
     inner_steps: int = hyper(5, Choice(1, 5, 10), least=1, draw_as="pogm_local_steps")  # E
     inner_optimizer: str = hyper("sgd", options=("adam", "sgd"))
     centre: str = hyper("mean", options=("mean",))
+    rescale: str = hyper("none", options=("none",))
+    scope: str = hyper("all", options=("all",))
+    granularity: str = hyper("global", options=("global",))
 
     def solve(self, G: Tensor, centre: Centre | None) -> Solution:
         """Theorem 1 as printed."""

@@ -74,8 +74,7 @@ class Trajectories(Algorithm):
         """Whether one more copy is trained, on the minibatches of all domains."""
         return False
 
-    @property
-    def keeps_gradients(self) -> bool:
+    def keeps_gradients(self, problem: Problem) -> bool:
         """Whether the gradients of the copies are needed after the round, as well as their trajectories."""
         return False
 
@@ -111,14 +110,15 @@ class Trajectories(Algorithm):
     ) -> Copies:
         """Where E minibatches take a copy of the model."""
         copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
+        keeps = self.keeps_gradients(problem)
         for batch in batches:
             gradient, loss = self.gradient(copy, batch, problem)
-            if self.keeps_gradients:  # as one tensor, which is what the optimizer makes of it, too
+            if keeps:  # as one tensor, which is what the optimizer makes of it, too
                 gradient = packed({name: gradient[name] for name in copy.params})
             copy = copy.descend(gradient, problem.optimizer, loss)
             losses.append(loss.value)
         trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
-        kept = gradient if self.keeps_gradients else {}
+        kept = gradient if keeps else {}
         return Copies(trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean(), kept)
 
     def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:

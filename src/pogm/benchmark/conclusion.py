@@ -217,7 +217,7 @@ def _variance_sentences(by_label: Mapping[str, Sequence[Measured]]) -> list[str]
         sentences.append(
             f"With {label}, the variance over domains of h_i·h (relative to the lengths) is {words} with ERM{rest}: "
             f"{_number(ours)} and {_number(theirs)}. A lower value means that the step serves the domains "
-            "more evenly. It is expected for POGM, because its step contains a mixture of the h_i."
+            "more evenly. POGM is expected to have one, because its step contains a mixture of the h_i."
         )
     names = {_name(label) for label in by_label}
     if "ERM" in names and any(name.endswith("POGM") for name in names):

@@ -137,9 +137,8 @@ def still_repeatable(folder: Path, started: dict[str, Any], now: dict[str, Any])
             f"Expected --deterministic, with which the run in {folder} began; found a resume without it. "
             "Add it, or start a new run in another folder."
         )
-    changed = [
-        f"{name} {now.get(name)} (was {started.get(name)})" for name in REPEATABLE if _differ(name, started, now)
-    ]
+    decisive = (*REPEATABLE, *(("threads",) if on_cpu else ()))
+    changed = [f"{name} {now.get(name)} (was {started.get(name)})" for name in decisive if _differ(name, started, now)]
     if changed:
         text = (
             f"The run in {folder} is no longer deterministic, since it is resumed with {', '.join(changed)}. Its "

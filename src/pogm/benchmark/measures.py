@@ -18,17 +18,14 @@ from pogm.pareto import (
     alignment_variance,
     inner_product_sum,
     relative_alignment_variance,
-    solve,
 )
-from pogm.pareto.neighbours import mgda_weights
+from pogm.pareto.hull import hull_positions, worst_alignments
+from pogm.probes.probe import RADIUS
 
 Vector = list[float]
 Matrix = list[list[float]]
 Pairs = dict[tuple[int, int], float]  # by the places i < j of two training domains
 
-RADIUS = 0.5  # of the ball in which p* is sought, relative to the mean trajectory: POGM's default kappa
-INSIDE = 1e-6  # a distance shorter than this share of the trajectories is rounding error
-AT_ONCE = 256  # rounds, for the solvers
 
 SHAPES = {  # of one round; K training domains, N trajectories
     "round": "",
@@ -177,9 +174,7 @@ def worst(m: Measured, radius: float = RADIUS) -> Vector:
     Relative to the mean of ‖h_i‖², so that runs with small steps and large ones compare. Not above zero: no direction
     in the ball helps every domain.
     """
-    G = _sources(m)
-    solved = torch.cat([solve(part, radius).worst for part in torch.split(G, AT_ONCE)])
-    numbers: Vector = (solved / G.diagonal(dim1=1, dim2=2).mean(1)).tolist()
+    numbers: Vector = worst_alignments(_sources(m), radius).tolist()
     return numbers
 
 
@@ -192,44 +187,10 @@ class Hull(NamedTuple):
 
 def hull(m: Measured) -> list[list[Hull]]:
     """Of every round and held-out domain."""
-    K, everyone = len(m.sources), _everyone(m)
-    rounds = [[_hull(part, K, place) for place in range(K, part.shape[1])] for part in torch.split(everyone, AT_ONCE)]
-    by_target = [torch.cat(parts).tolist() for parts in zip(*rounds, strict=True)]
-    return [[Hull(*place) for place in places] for places in zip(*by_target, strict=True)] or [[] for _ in m.round]
-
-
-def _hull(G: Tensor, K: int, place: int) -> Tensor:
-    """Distance and cosine of one held-out domain's h_T, [R, 2]: the shortest mixture of all h_i − h_T leads to it."""
-    sources, mixed, own = G[:, :K, :K], G[:, :K, place], G[:, place, place]  # h_i·h_j, h_i·h_T, ‖h_T‖²
-    apart, mixture = nearest_mixture(sources, mixed, own)
-    square = torch.einsum("ri,rij,rj->r", mixture, apart, mixture).clamp(min=0)  # ‖h_π − h_T‖²
-    least = torch.maximum(INSIDE**2 * apart.diagonal(dim1=1, dim2=2).mean(1), _rounding(sources, own))
-    square = torch.where(square <= least, 0.0, square)
-    nearest = torch.einsum("ri,rij,rj->r", mixture, sources, mixture).clamp(min=0)  # ‖h_π‖²
-    cosine = (mixture * mixed).sum(1) / (nearest * own).sqrt()
-    return torch.stack([(square / own).sqrt(), cosine], 1)
-
-
-def nearest_mixture(sources: Tensor, mixed: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Project h_T onto the convex hull of the h_i: p = Σ_i π_i h_i is the nearest point.
-
-    Args:
-        sources: h_i·h_j, [R, K, K].
-        mixed: h_i·h_T, [R, K].
-        own: ‖h_T‖², [R].
-
-    Returns:
-        The Gramian (h_i − h_T)·(h_j − h_T), [R, K, K], and the weights π, [R, K].
-    """
-    apart = sources - mixed[:, :, None] - mixed[:, None, :] + own[:, None, None]
-    ridge = torch.diag_embed(_rounding(sources, own)[:, None].expand_as(mixed))  # the differences may be indefinite
-    return apart, mgda_weights(apart + ridge)
-
-
-def _rounding(sources: Tensor, own: Tensor) -> Tensor:
-    """Rounding error of squared distances that are computed from inner products: [R]."""
-    largest = torch.maximum(sources.diagonal(dim1=1, dim2=2).amax(1), own)
-    return 16 * torch.finfo(torch.float64).eps * largest
+    if not m.targets:
+        return [[] for _ in m.round]
+    positions = hull_positions(_everyone(m), len(m.sources)).tolist()
+    return [[Hull(*place) for place in places] for places in positions]
 
 
 def divergence(m: Measured) -> Matrix | None:

@@ -44,6 +44,15 @@ class Problem:
     replacement: Risks | None = None  # of the cross-entropy, by a modifier
     autocast: torch.dtype | None = None
     live: frozenset[str] = field(default_factory=frozenset)  # buffers that a training pass writes to
+    mixes: bool = False  # whether a modifier lets the samples of a pass see one another
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the risk of a sample depends on which others are in the pass: live batch norm, or a modifier.
+
+        The gradient of a pooled risk is then not the mean of the gradients of its parts.
+        """
+        return bool(self.live) or self.mixes
 
     def model(self, params: Params, state: State) -> Model:
         """The network with these weights and the state's buffers: cloned where a pass would write to them.

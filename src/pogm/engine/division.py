@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import torch
 
-from pogm.algorithms.base import Algorithm
-from pogm.algorithms.trajectories import Trajectories
 from pogm.core import trees
 from pogm.core.errors import UsageError
 from pogm.core.trees import Tree
 from pogm.engine import checkpoint
 from pogm.engine.domains import in_a_loop
 from pogm.engine.exchange import Exchange, Shared
-from pogm.engine.grid import grid_of
+from pogm.engine.grid import grid_of, pools_domains
 from pogm.engine.ranks import Ranks
 from pogm.engine.steps import Progress, Setting
 from pogm.engine.task import Task
@@ -34,7 +32,7 @@ class Division:
         """The setting of this process."""
         problem = setting.problem
         if self.exchange is not None:
-            if problem.live and _trains_pooled(setting.algorithm):
+            if problem.live and pools_domains(setting.algorithm):
                 raise UsageError(
                     "Expected a network whose batch norm keeps its statistics, for domains over processes and "
                     f"centre='erm', whose pooled pass needs those of all domains; found running ones in "
@@ -82,10 +80,6 @@ class Division:
             self.ranks.hand_out(leaf)
             tensors[name] = self.exchange.own(leaf).clone() if self.exchange and name.startswith(ROWS) else leaf
         return checkpoint.filled(progress, tensors)
-
-
-def _trains_pooled(algorithm: Algorithm) -> bool:
-    return isinstance(algorithm, Trajectories) and algorithm.trains_pooled
 
 
 def _rows(progress: Progress) -> Tree:

@@ -57,9 +57,9 @@ def grid_of(task: Task, world: int, spread: str = "auto") -> Grid:
     return grid
 
 
-def _pools_passes(algorithm: Algorithm) -> bool:
-    """Whether a pass sees the samples of all domains, and so draws one dropout mask for all of them."""
-    return isinstance(algorithm, Trajectories) and algorithm.trains_pooled and not algorithm.keeps_gradients
+def pools_domains(algorithm: Algorithm) -> bool:
+    """Whether some pass of the algorithm may see the samples of all domains: that of POGM's ERM centre."""
+    return isinstance(algorithm, Trajectories) and algorithm.trains_pooled
 
 
 def _check_allowed(task: Task, grid: Grid) -> None:
@@ -70,7 +70,10 @@ def _check_allowed(task: Task, grid: Grid) -> None:
     found = [name for name, allowed in spreads.items() if not set(kinds) <= set(allowed)]
     if kinds and task.probe.every:
         found.append("a probe")
-    if task.training.dropout > 0 and ("samples" in kinds or ("domains" in kinds and _pools_passes(task.algorithm))):
+    pooled = "domains" in kinds and pools_domains(task.algorithm)
+    if pooled:  # a process would mix the samples of its own domains alone
+        found += [type(m).__name__ for m in task.modifiers if m.mixes_samples and type(m).__name__ not in found]
+    if task.training.dropout > 0 and ("samples" in kinds or (pooled and task.algorithm.minibatches > 1)):
         found.append("dropout")
     if found:
         raise UsageError(

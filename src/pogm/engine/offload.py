@@ -16,8 +16,8 @@ from pogm.algorithms.trajectories import Copies, Trajectories
 from pogm.core import trees
 from pogm.core.errors import UsageError
 from pogm.core.meeting import Here
-from pogm.core.optim import Optimizer
 from pogm.core.packed import packed
+from pogm.core.problem import Problem
 from pogm.core.trees import Params, Tree
 from pogm.engine.domains import row_by_row, rows_like
 from pogm.engine.engine import Engine
@@ -34,7 +34,7 @@ class Offloaded:
     dtype: torch.dtype  # of the weights
 
     def __call__(self, function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
-        """Every domain's result, stacked. Gradients are added up instead: there is one, their mean, on the device."""
+        """Run the function for each domain and stack the results. Of gradients only the mean is kept, on the device."""
         total: list[Tree] = []
 
         def of_one(k: int) -> Tree:
@@ -93,8 +93,7 @@ def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> s
     if not isinstance(setting.algorithm, Trajectories):
         return "device"  # there are none
     if engine.trajectories == "auto":
-        problem = setting.problem
-        size = bytes_needed(setting.algorithm, problem.optimizer, params, problem.num_domains)
+        size = bytes_needed(setting.algorithm, setting.problem, params)
         return "host" if alone and not _fit(size, engine) else "device"
     if engine.trajectories != "device" and not alone:
         raise UsageError(
@@ -104,7 +103,7 @@ def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> s
     return engine.trajectories
 
 
-def bytes_needed(algorithm: Trajectories, optimizer: Optimizer, params: Params, num_domains: int) -> int:
+def bytes_needed(algorithm: Trajectories, problem: Problem, params: Params) -> int:
     """Bytes on the device for what a round keeps of all domains, and for one copy and the move beside it.
 
     Kept are trajectories, and optimizers before and after the round. Around ERM's trajectory there is one copy more,
@@ -112,9 +111,9 @@ def bytes_needed(algorithm: Trajectories, optimizer: Optimizer, params: Params, 
     and what these pass through are counted as measured (benchmarks/memory.py), rounded up; activations are not.
     """
     shapes = packed({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
-    state = sum(leaf.nbytes for leaf in trees.storages(optimizer.init(shapes)))
-    copies = num_domains + algorithm.trains_pooled
-    gradients = num_domains + 1 if algorithm.keeps_gradients else 0
+    state = sum(leaf.nbytes for leaf in trees.storages(problem.optimizer.init(shapes)))
+    copies = problem.num_domains + algorithm.trains_pooled
+    gradients = problem.num_domains + 1 if algorithm.keeps_gradients(problem) else 0
     return copies * (shapes.flat.nbytes + 2 * state) + (7 + gradients) * shapes.flat.nbytes + 3 * state
 
 

@@ -86,9 +86,10 @@ class Session:
         self.progress: Progress = trees.stack(starts) if self.together else starts[0]
         if self.mapped:
             step = batched(self.setting, self.rows, self.floats)
+        elif self.together:
+            step = apart(settings, rows, copies=self.deterministic)
         else:
-            together = apart(settings, rows, copies=self.deterministic)
-            step = together if self.together else single(self.setting, self.rows)
+            step = single(self.setting, self.rows)
         self.captured = engine.capture and self.device.type == "cuda" and self.trajectories != "host"
         self.advance: Step = Captured(step) if self.captured else step
 
@@ -123,6 +124,7 @@ class Session:
             replacement=Modifier.replacement(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
             live=live_buffers(self.network),
+            mixes=any(modifier.mixes_samples for modifier in task.modifiers),
         )
         Modifier.ending(task.modifiers)  # at most one has the last word: better said before a run than after it
         return Setting(

@@ -82,6 +82,10 @@ class Scale:
     algorithms: tuple[str, ...] = ()  # names of the rows to run; none: all
     given: tuple[str, ...] = ()  # words of the command line that changed the scale
 
+    def selects(self, row: "Row") -> bool:
+        """True if --algorithms names the row, or names none."""
+        return not self.algorithms or folded(row.name) in set(map(folded, self.algorithms))
+
     def was_given(self, option: str) -> bool:
         """True if the command line changed the scale by this option, such as "--steps"."""
         return option in self.given
@@ -159,8 +163,7 @@ class Experiment:
 
     def rows(self, scale: Scale) -> Plan:
         """Planned trials by row, for the rows that the scale selects."""
-        wanted = set(map(folded, scale.algorithms))
-        return {row: found for row, found in self.plan(scale).items() if not wanted or folded(row.name) in wanted}
+        return {row: found for row, found in self.plan(scale).items() if scale.selects(row)}
 
     def trials(self, scale: Scale) -> list[Trial]:
         """All planned trials. A trial that two rows share is there twice."""
@@ -175,7 +178,12 @@ def folded(name: str) -> str:
 def searched(
     scale: Scale, row: Row, *, configurations: int | None = None, datasets: tuple[str, ...] | None = None
 ) -> list[Trial]:
-    """DomainBed's search for one row of a table: every domain held out, every configuration, every trial."""
+    """DomainBed's search for one row of a table: every domain held out, every configuration, every trial.
+
+    Empty for a row that the scale does not select: settings of the command line need not apply to it.
+    """
+    if not scale.selects(row):
+        return []
     methods: dict[str, Method] = {"algorithm": algorithm_class(row.algorithm)}
     methods |= _modifiers(row)
     in_all = [f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in in_time(method, scale).items()]

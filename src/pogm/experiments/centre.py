@@ -29,7 +29,7 @@ ROWS = (
     Row("Reptile", name="Reptile (mean centre, κ = 0), α = 0.5"),
     Row("OfficialPOGM"),
 )
-ON_PHOTOGRAPHS = (ERM, NO_BALL, CENTRED, AROUND_MEAN)  # a run takes half a minute of a GPU
+ON_PHOTOGRAPHS = (ERM, NO_BALL, CENTRED, AROUND_MEAN)  # fewer rows, because runs on photographs are slow
 
 
 def plan(scale: Scale) -> Plan:

@@ -54,6 +54,7 @@ def plan(scale: Scale) -> Plan:
     return {
         row: [default_trial(own, DATASET, row, held_out, seed) for held_out in HELD_OUT for seed in range(scale.seeds)]
         for row in ROWS
+        if scale.selects(row)
     }
 
 

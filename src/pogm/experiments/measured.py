@@ -43,6 +43,7 @@ def trials(scale: Scale, printed: Sequence[str]) -> Plan:
             for seed in range(scale.seeds)
         ]
         for row in map(Row, COMPARED)
+        if scale.selects(row)
     }
 
 

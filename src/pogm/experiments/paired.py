@@ -15,7 +15,15 @@ from pogm.experiments.base import Plan, Row, Scale, default_trial
 LENGTHS: dict[str, dict[str, Any]] = {  # by scale; longer runs and more seeds than its tables have
     "embedded": {"steps": 301, "evaluate_every": 30, "network": None, "seeds": 10},
     "mnist": {"steps": 2001, "evaluate_every": 200, "seeds": 3, "precision": "bf16"},
-    "pacs": {"steps": 1001, "evaluate_every": 250, "seeds": 3, "network": "resnet50_v1", "precision": "bf16"},
+    "pacs": {"steps": 1001, "evaluate_every": 250, "seeds": 3, "large_network": "resnet50_v1", "precision": "bf16"},
+}
+OPTIONS = {  # of the command line, that choose a field of a scale
+    "steps": ("--steps",),
+    "evaluate_every": ("--evaluate-every",),
+    "seeds": ("--trials",),
+    "precision": ("--precision",),
+    "network": ("--network",),
+    "large_network": ("--network", "--weights"),
 }
 UNIT = "Percentage points, mean ± standard error over seeds; a seed's value is its mean over the held-out domains."
 
@@ -25,15 +33,17 @@ class Difference(Cell):
     """A mean difference in percentage points, printed with its sign."""
 
     def __str__(self) -> str:
-        return super().__str__() if self.mean is None or self.mean < 0 else f"+{super().__str__()}"
+        text = super().__str__()
+        if self.mean is None or text.startswith("-0.0"):
+            return text.replace("-0.0", "+0.0", 1)
+        return text if self.mean < 0 else f"+{text}"
 
 
 def lengthened(scale: Scale) -> Scale:
     """The scale with the steps, seeds and network of a paired comparison, unless the command line chose them."""
-    options = {"steps": "--steps", "evaluate_every": "--evaluate-every", "network": "--network", "seeds": "--trials"}
-    options["precision"] = "--precision"
     own = LENGTHS.get(scale.name, {})
-    return replace(scale, **{name: value for name, value in own.items() if not scale.was_given(options[name])})
+    left = {name: value for name, value in own.items() if not any(map(scale.was_given, OPTIONS[name]))}
+    return replace(scale, **left)
 
 
 def planned(scale: Scale, rows: Iterable[Row]) -> Plan:
@@ -47,6 +57,7 @@ def planned(scale: Scale, rows: Iterable[Row]) -> Plan:
             for held_out in range(len(dataset_class(dataset).domains))
         ]
         for row in rows
+        if scale.selects(row)
     }
 
 

@@ -24,6 +24,11 @@ class Modifier:
     predicts_by: ClassVar[int] = 0  # as of an algorithm: images of one domain that are predicted together
     spreads: ClassVar[tuple[str, ...]] = ()  # as of an algorithm: what processes may divide among them
 
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether a pass depends on which samples are in it, so that processes could not divide them."""
+        return "samples" not in self.spreads
+
     def __post_init__(self) -> None:
         validate(self)
 

@@ -18,6 +18,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.core.trees import Tree
 from pogm.pareto import alignment_from_cosine, alignment_variance, inner_product_sum, relative_alignment_variance
+from pogm.pareto.hull import hull_positions, worst_alignments
 from pogm.probes import buffer, copies, invariant
 from pogm.probes.divergence import divergences
 from pogm.probes.round import Round
@@ -25,7 +26,17 @@ from pogm.probes.trajectories import differences, predicting, products
 
 MOST = 10**8
 LAG = 10
-PROBED = ("angle", "gip", "alignment_variance", "alignment_variance_relative", "divergence")  # metrics of `round_means`
+RADIUS = 0.5  # of the ball in which p* is sought, relative to the mean trajectory: POGM's default kappa
+PROBED = (  # metrics of `round_means`; the last three if they were asked for
+    "angle",
+    "gip",
+    "alignment_variance",
+    "alignment_variance_relative",
+    "p_star",
+    "hull",
+    "hull_cosine",
+    "divergence",
+)
 
 Rounds = dict[str, list[Any]]  # of each measurement, one value, list or matrix for every round that was measured
 
@@ -163,20 +174,27 @@ def round_means(rounds: Rounds) -> dict[str, float | list[float]]:
     Returns:
         ``angle``: cos(h_i, h) of each training domain. ``gip``: the gradient inner product Σ_{i≠j} h_i·h_j.
         ``alignment_variance`` and ``alignment_variance_relative``: variance over training domains of U_i = h_i·h.
+        ``p_star``: p* around the mean of the h_i, relative to mean ‖h_i‖². ``hull`` and ``hull_cosine``, if held-out
+        domains were measured: distance from the convex hull of the h_i and cosine with it, mean over these domains.
         ``divergence``, if it was measured: KL(p_i ‖ p_j), mean over pairs. NaN where no round has a value.
     """
     means: dict[str, float | list[float]] = {"angle": mean_angles(rounds)}
     if not rounds["round"]:
-        return means | dict.fromkeys(PROBED[1:] if "divergence" in rounds else PROBED[1:-1], math.nan)
+        return means | dict.fromkeys(PROBED[1:5], math.nan)
     cosines = torch.tensor(rounds["angle"], dtype=torch.float64)  # [R, K]
     magnitude = torch.tensor(rounds["magnitude"], dtype=torch.float64)  # [R]
     K = cosines.shape[1]
-    G = torch.tensor(rounds["gramian"], dtype=torch.float64)[:, :K, :K]
+    everyone = torch.tensor(rounds["gramian"], dtype=torch.float64)  # [R, K + T, K + T]
+    G = everyone[:, :K, :K]
     squares = G.diagonal(dim1=1, dim2=2)
     aligned = alignment_from_cosine(cosines, squares, magnitude)  # U_i
     means["gip"] = inner_product_sum(G).nanmean().item()
     means["alignment_variance"] = alignment_variance(aligned).nanmean().item()
     means["alignment_variance_relative"] = relative_alignment_variance(aligned, squares, magnitude).nanmean().item()
+    means["p_star"] = worst_alignments(G, RADIUS).nanmean().item()
+    if everyone.shape[1] > K:
+        distance, cosine = hull_positions(everyone, K).unbind(-1)
+        means |= {"hull": distance.nanmean().item(), "hull_cosine": cosine.nanmean().item()}
     if "divergence" in rounds:
         pairs = ~torch.eye(K, dtype=torch.bool)
         means["divergence"] = torch.tensor(rounds["divergence"], dtype=torch.float64)[:, pairs].nanmean().item()

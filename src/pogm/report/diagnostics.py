@@ -141,7 +141,7 @@ SUITS = (
         "Does the step serve all source domains equally?",
         "Var(hᵢ·h), relative",
         "The variance over source domains of hᵢ·h, divided by ‖h‖² and the mean of ‖hᵢ‖², so that step lengths cancel. "
-        "At 0 the step serves all source domains equally; POGM makes the worst-served domain better off.",
+        "At 0 the step serves all source domains equally; POGM maximises the smallest hᵢ·d.",
         relative_alignment_variances,
     ),
     Measurement(
