@@ -106,6 +106,7 @@ class Learner:
             each_domain=in_a_loop,
             penalties=Modifier.penalties(self.modifiers),
             replacement=Modifier.replacement(self.modifiers),
+            mixes=any(modifier.mixes_samples for modifier in self.modifiers),
         )
         params, buffers = self._tensors()
         key = random.key(self._seed, batch.y.device)
