@@ -149,7 +149,11 @@ REFUSED = {
     "an algorithm that looks at all domains at once": (2, ("--algorithm", "CORAL"), "found CORAL"),
     "a modifier that looks at a whole minibatch": (2, ("--algorithm", "POGM", "--with", "CIRL"), "found CIRL"),
     "a probe": (2, ("--algorithm", "POGM", "--probe-every", "1"), "found a probe"),
-    "styles mixed over all domains": (2, ("--algorithm", "POGM", "--with", "MixStyle"), "found MixStyle"),
+    "styles mixed over all domains": (
+        2,
+        ("--algorithm", "POGM", "--with", "MixStyle", "--set", "network=small_cnn"),
+        "found MixStyle",
+    ),
     "one dropout mask for all domains": (
         2,
         ("--algorithm", "POGM", "--set", "inner_steps=2", "--set", "dropout=0.1", "--spread", "domains"),

@@ -87,6 +87,12 @@ def _session(algorithm: Algorithm, modifiers: tuple[Modifier, ...], network: str
     return session(modified(algorithm, *modifiers, network=network, test_domains=(0, 1, 2)))
 
 
+class Idle(Modifier):
+    """Changes nothing."""
+
+    spreads = ("domains", "samples")
+
+
 def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
     """Finite weights that moved, the same ones again, and others than without any one of the modifiers."""
     start, *_, end = found = rounds(algorithm, *modifiers)
@@ -97,7 +103,7 @@ def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
     for place, one in enumerate(modifiers):
         idle = (
             *modifiers[:place],
-            Modifier(),
+            Idle(),
             *modifiers[place + 1 :],
         )  # in its place, which others' numbers depend on
         without = plain(algorithm, *idle, network=_network(modifiers))[-1]
