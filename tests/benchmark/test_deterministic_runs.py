@@ -70,6 +70,12 @@ def test_on_a_cpu_the_option_does_not_matter():
     assert still_repeatable(HERE, CPU | {"deterministic": False}, CPU)
 
 
+def test_on_a_cpu_the_number_of_threads_decides_the_bits():
+    with pytest.warns(DeterminismWarning, match="threads 8"):
+        assert not still_repeatable(HERE, CPU | {"threads": 1}, CPU | {"threads": 8})
+    assert still_repeatable(HERE, GPU | {"threads": 1}, GPU | {"threads": 8})
+
+
 def test_a_run_that_began_without_the_option_stays_without_it():
     with pytest.warns(DeterminismWarning, match="began without --deterministic"):
         assert still_repeatable(HERE, GPU | {"deterministic": False}, GPU)

@@ -3,12 +3,15 @@
 from dataclasses import fields, replace
 
 import pytest
+from run_folders import record, write_run
 
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.published import rows
+from pogm.benchmark.records import read_runs
 from pogm.core.errors import UsageError
 from pogm.experiments import all_experiments, catalogue, experiments_named
 from pogm.experiments.base import SCALES, Row, default_trial, in_time, scale_named, searched
+from pogm.experiments.paired import differences
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.modifiers import all_modifiers
 
@@ -129,3 +132,52 @@ def test_trials_outside_of_a_search_share_data_weights_and_minibatches():
     trials = [default_trial(EMBEDDED, "ColoredDigits", Row(name), 1, 2) for name in all_algorithms()]
     assert len({(trial.seed, trial.data_seed, trial.trial_seed) for trial in trials}) == 1
     assert {trial.training.network for trial in trials} == {"small_cnn"}
+
+
+def test_a_setting_need_not_apply_to_rows_that_are_not_chosen():
+    """ERM, which has no κ, is a row of Table 1, too."""
+    chosen = replace(EMBEDDED, algorithms=("POGM",), settings=("kappa=0.1",), given=("--algorithms", "POGM"))
+    trials = all_experiments()["table1"].trials(chosen)
+    assert {(trial.label, trial.algorithm.kappa) for trial in trials} == {("POGM", 0.1)}
+
+
+@pytest.mark.parametrize("name", ["centre", "kappa"])
+def test_a_paired_comparison_has_the_same_seeds_in_every_row(name):
+    rows = all_experiments()[name].rows(EMBEDDED)
+    seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]
+    assert all(one == seen[0] for one in seen)
+    assert len(seen[0]) == (6 + 3) * 10
+
+
+def test_a_paired_comparison_takes_the_network_that_the_weights_belong_to():
+    pacs = SCALES["pacs"]
+    networks = {trial.training.network for trial in all_experiments()["centre"].trials(pacs)}
+    assert networks == {"resnet50_v1"}
+    other = replace(pacs, weights="sha256:" + "0" * 64, large_network="mobilenet_v2", given=("--weights", "file"))
+    networks = {trial.training.network for trial in all_experiments()["centre"].trials(other)}
+    assert networks == {"mobilenet_v2"}
+    small = replace(pacs, datasets=("RotatedMNIST",), given=("--datasets", "RotatedMNIST"))
+    assert {trial.training.network for trial in all_experiments()["centre"].trials(small)} == {"mnist_cnn"}
+
+
+def test_a_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path):
+    for label, base in {"ERM": 0.5, "other": 0.75}.items():
+        for domain in range(3):
+            for seed in range(2):
+                accuracy = base + 0.05 * seed * (label == "other")
+                write_run(
+                    tmp_path,
+                    [record(299, [accuracy] * 3, [0.5] * 3)],
+                    label=label,
+                    test_domains=(domain,),
+                    trial_seed=seed,
+                )
+    runs = sorted(read_runs(tmp_path), key=lambda run: (run.label, run.trial_seed, sorted(run.test_domains)))
+    table = differences(runs, "ERM")
+    cell = table.cells[1][0]
+    assert (cell.mean, cell.n) == (pytest.approx(27.5), 2)
+    assert cell.stderr == pytest.approx(2.5)
+    assert str(cell) == "+27.5 ± 2.5"
+    assert str(table.cells[0][0]) == "+0.0 ± 0.0"
+    missing = differences(runs[:-1], "ERM").cells[1][0]
+    assert (missing.mean, missing.n, missing.stderr) == (pytest.approx(25.0), 1, None), "a seed counts when complete"
