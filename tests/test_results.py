@@ -10,25 +10,37 @@ import pytest
 from pogm.benchmark.records import Run, read_runs
 from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.tables import averages_table
+from pogm.experiment_command import scale_of
 from pogm.experiments import all_experiments, centre, kappa
-from pogm.experiments.base import scale_named
 from pogm.experiments.paired import differences
+from pogm.grammar import parser
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"
 
 
+COMMANDS = {  # of `pogm experiment`, by the file of its records
+    "embedded": "centre kappa --scale embedded",
+    "mnist": "centre --scale mnist",
+    "kappa_colored_mnist": (
+        "kappa --scale mnist --datasets ColoredMNIST --network mlp --steps 301 --evaluate-every 60 --trials 5 "
+        "--precision fp32"
+    ),
+}
+
+
 @cache
-def unpacked(scale: str, folder: Path) -> dict[str, Run]:
-    with tarfile.open(RECORDS / f"{scale}.tar.gz") as archive:
-        archive.extractall(folder / scale, filter="data")
-    return {run.id: run for run in read_runs(folder / scale)}
+def unpacked(name: str, folder: Path) -> dict[str, Run]:
+    with tarfile.open(RECORDS / f"{name}.tar.gz") as archive:
+        archive.extractall(folder / name, filter="data")
+    return {run.id: run for run in read_runs(folder / name)}
 
 
-def runs_of(experiment: str, scale: str, folder: Path) -> list[Run]:
+def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     """The runs of an experiment's plan that were kept, labelled by row."""
-    found = unpacked(scale, folder)
-    rows = all_experiments()[experiment].rows(scale_named(scale))
+    found = unpacked(name, folder)
+    scale = scale_of(parser().parse_args(["experiment", *COMMANDS[name].split()]))
+    rows = all_experiments()[experiment].rows(scale)
     return [replace(found[t.id], label=row.name) for row, trials in rows.items() for t in trials if t.id in found]
 
 
@@ -76,15 +88,16 @@ def test_the_page_about_the_centre_shows_what_the_records_say(mark, folder):
 
 def test_all_records_about_the_centre_are_on_the_page():
     kept = {path.name.removesuffix(".tar.gz") for path in RECORDS.glob("*.tar.gz")}
-    assert {mark.split(", ")[1] for mark in page() if mark.startswith("centre, ")} == kept
+    assert {mark.split(", ")[1] for mark in page()} == kept == COMMANDS.keys()
 
 
-def test_and_how_kappa_was_chosen(folder):
-    runs = runs_of("kappa", "embedded", folder)
+@pytest.mark.parametrize("name", ["embedded", "kappa_colored_mnist"])
+def test_and_what_kappa_does(name, folder):
+    runs = runs_of("kappa", name, folder)
     validated = differences(runs, kappa.ROWS[0].name, value=lambda choice: choice.validation)
     tested = differences(runs, kappa.ROWS[0].name)
     expected = {
         row: [str(cell) for pair in zip(first[:-1], second[:-1], strict=True) for cell in pair]
         for row, first, second in zip(validated.rows, validated.cells, tested.cells, strict=True)
     }
-    assert page()["kappa, embedded"] == expected
+    assert page()[f"kappa, {name}"] == expected
