@@ -6,6 +6,11 @@ The update is that of the class CAG1 in the authors' repository, step by step: a
 ``torch.optim.Adam`` for each domain, whose state is carried over from round to round; displacements; the descent on
 softmax weights by autograd and ``torch.optim.SGD``; the rescaled direction. ``pooled`` is CAG_T, the class of their
 measurement branch, where the centre is the displacement of one more copy that sees all domains.
+
+On some problems the descent oscillates. Its result then changes by up to 6e-7 when the displacements change in their
+last bit, and no other implementation can follow it to 1e-12. That is so in about a tenth of the rounds of CAG1 with two
+domains and of CAG_T, and was not seen in 320 rounds of CAG1 with three and four. The runs below settle. The seed of the
+run with two domains was chosen for that: of the five that were tried (3, 7, 8, 9, 10) only 7 settles in all rounds.
 """
 
 import copy
@@ -120,7 +125,7 @@ def main() -> None:
         vectors(3, 1, 4, **usual, seed=0),
         vectors(3, 5, 2, **usual | {"decay": 0.01}, seed=1),
         vectors(4, 2, 3, **usual | {"kappa": 0.1, "alpha": 0.1, "lr": 0.02}, seed=2),
-        vectors(2, 1, 4, **usual, seed=7),  # with two domains the descent often oscillates; here it settles
+        vectors(2, 1, 4, **usual, seed=7),  # a chosen seed, see above
         vectors(3, 1, 3, **usual | {"lr": 1e-4}, seed=4),  # short displacements, where ε decides
         vectors(3, 1, 4, **usual | {"pooled": True}, seed=5),
         vectors(3, 5, 2, **usual | {"pooled": True, "decay": 0.01}, seed=6),

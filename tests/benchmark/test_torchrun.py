@@ -72,8 +72,8 @@ def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
     assert_alike(tmp_path / "four", alone)
 
 
-# MixStyle divides by deviations that can be nearly zero: rounding errors grow a hundredfold every ten
-# rounds, so its run is short and its tolerance larger.
+# MixStyle divides by deviations that can be nearly zero. In a longer run rounding errors grew 2,500-fold in ten rounds, so
+# this one is short.
 MODIFIED = {
     "minibatches and weights": ("--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment"),
     "passes": (
@@ -88,7 +88,7 @@ def test_modifiers_go_along(tmp_path, what):
     words = (*WORDS, *MODIFIED[what])
     assert [f.code for f in together(2, *words, "--out", tmp_path / "two")] == [0, 0]
     assert pogm(*words, "--out", tmp_path / "one").code == 0
-    assert_alike(tmp_path / "two", tmp_path / "one", 1e-6 if what == "passes" else 1e-9)
+    assert_alike(tmp_path / "two", tmp_path / "one")
 
 
 def test_a_process_that_is_killed_ends_all_and_the_next_start_goes_on(tmp_path, three):

@@ -292,7 +292,8 @@ def test_a_run_ends_with_the_mean_of_the_weights_it_had(algorithm, others):
     assert_close(params, trees.mean(trees.stack(chosen)), 1e-10)
     (end,) = final(session)
     assert end.step == at == points[last]
-    assert end.accuracies[0][4] > 0.3, "it has learnt: a domain it never saw, one in ten by chance"
+    # POGM with the ERM centre reaches 0.40 here, the others more.
+    assert end.accuracies[0][4] > 0.35, "it has learnt: a domain it never saw, one in ten by chance"
     session.progress = session.progress._replace(state=session.progress.state._replace(params=params))
     assert end.accuracies == session.accuracies()
 
