@@ -72,8 +72,8 @@ def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
     assert_alike(tmp_path / "four", alone)
 
 
-# MixStyle divides by deviations that can be nearly zero. In a longer run rounding errors grew 2,500-fold in ten rounds, so
-# this one is short.
+# MixStyle divides by deviations that can be nearly zero. In a longer run rounding errors grew 2,500-fold in ten rounds,
+# so this one is short.
 MODIFIED = {
     "minibatches and weights": ("--algorithm", "Reptile", "--with", "Mixup", "--with", "SWAD", "--with", "Augment"),
     "passes": (
