@@ -9,8 +9,9 @@ measurement branch, where the centre is the displacement of one more copy that s
 
 On some problems the descent oscillates. Its result then changes by up to 6e-7 when the displacements change in their
 last bit, and no other implementation can follow it to 1e-12. That is so in 8 % of the rounds of CAG1 with two domains
-and of CAG_T (12 of 160, 37 of 480), and was not seen in 320 rounds of CAG1 with three and four. The runs below settle. The seed of the
-run with two domains was chosen for that: of the five that were tried (3, 7, 8, 9, 10) only 7 settles in all rounds.
+and of CAG_T (12 of 160, 37 of 480), and was not seen in 320 rounds of CAG1 with three and four. The runs below settle.
+The seed of the run with two domains was chosen for that: of the five that were tried (3, 7, 8, 9, 10) only 7 settles in
+all rounds.
 """
 
 import copy
