@@ -84,11 +84,11 @@ class POGM(Trajectories):
 
     @property
     def trains_pooled(self) -> bool:
-        """Whether one more copy is trained, on the minibatches of all domains: the ERM centre."""
+        """True if one more copy is trained, on the minibatches of all domains: the ERM centre."""
         return self.centre == "erm"
 
     def keeps_gradients(self, problem: Problem) -> bool:
-        """Whether the pooled gradient is the mean of the copies' gradients, which are then all taken at θ."""
+        """True if the pooled gradient is the mean of the copies' gradients, which are then all taken at θ."""
         return self.centre == "erm" and self.inner_steps == 1 and not problem.coupled
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:

@@ -71,11 +71,11 @@ class Trajectories(Algorithm):
 
     @property
     def trains_pooled(self) -> bool:
-        """Whether one more copy is trained, on the minibatches of all domains."""
+        """True if one more copy is trained, on the minibatches of all domains."""
         return False
 
     def keeps_gradients(self, problem: Problem) -> bool:
-        """Whether the gradients of the copies are needed after the round, as well as their trajectories."""
+        """True if the gradients of the copies are needed after the round, as well as their trajectories."""
         return False
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:

@@ -48,7 +48,7 @@ class Problem:
 
     @property
     def coupled(self) -> bool:
-        """Whether the risk of a sample depends on which others are in the pass: live batch norm, or a modifier.
+        """True if the risk of a sample depends on which others are in the pass: live batch norm, or a modifier.
 
         The gradient of a pooled risk is then not the mean of the gradients of its parts.
         """

@@ -58,7 +58,7 @@ def grid_of(task: Task, world: int, spread: str = "auto") -> Grid:
 
 
 def pools_domains(algorithm: Algorithm) -> bool:
-    """Whether some pass of the algorithm may see the samples of all domains: that of POGM's ERM centre."""
+    """True if some pass of the algorithm may see the samples of all domains: that of POGM's ERM centre."""
     return isinstance(algorithm, Trajectories) and algorithm.trains_pooled
 
 

@@ -26,7 +26,7 @@ class Modifier:
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether a pass depends on which samples are in it, so that processes could not divide them."""
+        """True if a pass depends on which samples are in it, so that processes could not divide them."""
         return "samples" not in self.spreads
 
     def __post_init__(self) -> None:
