@@ -10,6 +10,7 @@ import pytest
 from pogm.benchmark.records import Run, read_runs
 from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.tables import averages_table
+from pogm.benchmark.trial import Trial
 from pogm.experiment_command import scale_of
 from pogm.experiments import all_experiments, centre, kappa
 from pogm.experiments.paired import differences
@@ -26,7 +27,9 @@ COMMANDS = {  # of `pogm experiment`, by the file of its records
         "kappa --scale mnist --datasets ColoredMNIST --network mlp --steps 301 --evaluate-every 60 --trials 5 "
         "--precision fp32"
     ),
+    "pacs": "centre --scale pacs",
 }
+WEIGHTS = {"pacs": "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"}  # of --weights
 
 
 @cache
@@ -41,7 +44,13 @@ def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     found = unpacked(name, folder)
     scale = scale_of(parser().parse_args(["experiment", *COMMANDS[name].split()]))
     rows = all_experiments()[experiment].rows(scale)
-    return [replace(found[t.id], label=row.name) for row, trials in rows.items() for t in trials if t.id in found]
+    named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
+    return [replace(found[id], label=row) for row, id in named if id in found]
+
+
+def _with_weights(trial: Trial, digest: str | None) -> Trial:
+    """The trial as ``--weights`` makes it, without the file."""
+    return replace(trial, training=replace(trial.training, weights=digest)) if digest else trial
 
 
 @pytest.fixture(scope="module")
