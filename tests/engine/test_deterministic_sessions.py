@@ -177,17 +177,19 @@ def test_no_modifier_needs_an_operation_that_is_refused(name):
 @pytest.mark.gpu
 @needs_gpu
 def test_the_histogram_of_randaugment_can_be_captured():
-    """Torch counts by sorting in deterministic mode."""
+    """Torch counts by sorting in deterministic mode; the captured result has the bits of the direct one."""
     images = torch.randint(256, (4, 3, 65, 65)).float() / 255
     there = images.cuda()
     with deterministic_algorithms():
-        equalized(there)
+        direct = equalized(there)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             found = equalized(there)
         graph.replay()
-    assert torch.equal(found.cpu(), equalized(images))
+    assert torch.equal(found, direct)
+    # A GPU multiplies by 1/255 where a CPU divides, so the last bit may differ; the bytes may not.
+    assert torch.equal((found.cpu() * 255).round(), (equalized(images) * 255).round())
 
 
 @pytest.mark.gpu
