@@ -58,7 +58,7 @@ KNOWN = {
         "pogm_local_steps": "5 in {1, 5, 10}",
         "pogm_kappa": "0.5 in {0.05, 0.1, 0.5}",
     },
-    "POGM": ROUNDS | {"meta_lr": "1.0 in {0.1, 0.5, 1.0}", "pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
+    "POGM": ROUNDS | {"meta_lr": "1.0 in {0.1, 0.5, 1.0}", "pogm_kappa": "0.1 in {0.05, 0.1, 0.2, 0.5}"},
     "RDM": {
         "rdm_lambda": "5.0 in U(0.1, 10)",
         "rdm_penalty_anneal_iters": "1500 in int U(800, 2700)",

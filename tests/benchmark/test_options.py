@@ -60,7 +60,7 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
         ({"settings": ["PGOM.kappa=1"]}, "found 'PGOM'. Did you mean 'POGM'?"),
         ({"settings": ["POGM.kapa=1"]}, "a hyperparameter of POGM on RotatedDigits .*Did you mean 'kappa'?"),
         ({"settings": ["kappa"]}, "--set NAME=VALUE; found 'kappa'"),
-        ({"settings": ["kappa=-1"]}, "POGM.kappa to be a number of at least 0; found '-1'. Leave it out .*0.5"),
+        ({"settings": ["kappa=-1"]}, "POGM.kappa to be a number of at least 0; found '-1'. Leave it out .*0.1"),
         ({"settings": ["kappa=nan"]}, "POGM.kappa .*found 'nan'"),
         ({"settings": ["kappa=inf"]}, "POGM.kappa .*found 'inf'"),
         ({"settings": ["kappa=much"]}, "POGM.kappa .*found 'much'"),

@@ -58,7 +58,7 @@ class POGM(Trajectories):
     ``MeasurementPOGM`` for the published variants.
     """
 
-    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # radius of the ball / |h_0|
+    kappa: float = hyper(0.1, Choice(0.05, 0.1, 0.2, 0.5), least=0, draw_as="pogm_kappa")  # radius of the ball / |h_0|
     _: KW_ONLY
     meta_lr: float = hyper(1.0, Choice(0.1, 0.5, 1.0), above=0)  # alpha
     centre: str = hyper("erm", options=("erm", "mean"))  # what h_0 is

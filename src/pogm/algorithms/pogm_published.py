@@ -22,6 +22,7 @@ class OfficialPOGM(POGM):
     solver (see `pogm.pareto.official_weights`), and the direction is divided by 1 + κ².
     """
 
+    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")
     _: KW_ONLY
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     centre: str = hyper("mean", options=("mean",))
@@ -46,6 +47,7 @@ class MeasurementPOGM(POGM):
     with this h_0, and not with the mean of the h_i, is our reading: no description of the code says it.
     """
 
+    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")
     _: KW_ONLY
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     centre: str = hyper("erm", options=("erm",))
@@ -70,6 +72,7 @@ class PaperTextPOGM(POGM):
     With these numbers a run hardly moves: a step is at most 1.5·α·η = 1.5e-5 times a gradient on MNIST.
     """
 
+    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")
     _: KW_ONLY
     meta_lr: float = hyper(0.01, Choice(0.01, 0.1, 0.5), above=0)  # alpha
     inner_steps: int = hyper(5, Choice(1, 5, 10), least=1, draw_as="pogm_local_steps")  # E

@@ -26,7 +26,7 @@ from pogm.probes.trajectories import differences, predicting, products
 
 MOST = 10**8
 LAG = 10
-RADIUS = 0.5  # of the ball in which p* is sought, relative to the mean trajectory: POGM's default kappa
+RADIUS = 0.5  # of the ball in which p* is sought, relative to the mean trajectory: the paper's kappa
 PROBED = (  # metrics of `round_means`; the last three if they were asked for
     "angle",
     "gip",
