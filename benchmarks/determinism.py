@@ -36,8 +36,8 @@ from rows.figure import reason
 from rows.pacs import photographs
 from rows.run import SMALL, Size, algorithm, facts, using_cache
 
+from pogm._system.determinism import fix_cublas_workspace
 from pogm.core import trees
-from pogm.core.determinism import fix_cublas_workspace
 from pogm.engine.engine import Engine
 from pogm.engine.session import Session
 from pogm.engine.task import Task

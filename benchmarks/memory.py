@@ -42,11 +42,11 @@ def width_of(weights: float) -> int:
 def case(options: argparse.Namespace) -> dict[str, Any]:
     """Some rounds of POGM with trajectories in one place: their time, and memory at its peak."""
     from pogm import POGM
-    from pogm.benchmark.trial import Trial
-    from pogm.datasets import dataset_class
+    from pogm.benchmark.plan.trial import Trial
+    from pogm.data.datasets import dataset_class
     from pogm.engine.engine import Engine
     from pogm.engine.session import Session
-    from pogm.networks import mlp
+    from pogm.models import mlp
 
     on_gpu, number = options.device.startswith("cuda"), torch.device(options.device).index or 0
     if on_gpu and options.budget:

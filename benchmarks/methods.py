@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 
+from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.benchmark import catalogue
-from pogm.core.errors import UsageError
-from pogm.datasets.base import Domain, DomainDataset, Training
+from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.engine.session import Engine, Session
 from pogm.engine.task import Task
 from pogm.modifiers import all_modifiers

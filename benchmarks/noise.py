@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from pogm.algorithms.base import Algorithm
-from pogm.datasets.base import Domain, DomainDataset, Training
-from pogm.datasets.colored_mnist import ColoredMNIST
-from pogm.datasets.pacs import PACS
+from pogm.data.datasets.base import Domain, DomainDataset, Training
+from pogm.data.datasets.colored_mnist import ColoredMNIST
+from pogm.data.datasets.pacs import PACS
 from pogm.engine.task import Task
 
 DISTINCT = 1000  # images; more are the same again

@@ -23,11 +23,11 @@ from torchvision import datasets, transforms
 
 from pogm.core import random
 from pogm.core.state import State
-from pogm.datasets.pacs import PACS
-from pogm.engine.data import Rows, Table, draw, facts, joined, rows_of
-from pogm.engine.store import Resident
-from pogm.engine.stream import Streamed
-from pogm.transforms.photographs import DEVIATION, MEAN, Photographs
+from pogm.data.datasets.pacs import PACS
+from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
+from pogm.engine.image_store import Resident
+from pogm.engine.prefetch import Streamed
+from pogm.engine.sampling import Rows, Table, draw, facts, joined, rows_of
 
 BATCH = 32
 HELD_OUT = (3,)

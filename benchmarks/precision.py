@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from rows.run import facts
 
-from pogm.benchmark.options import trial_of
-from pogm.benchmark.spread import mean_of
+from pogm.benchmark.plan.parsing import trial_of
+from pogm.benchmark.results.statistics import mean_of
 from pogm.engine.session import Engine, Session
-from pogm.engine.train import train
+from pogm.engine.trainer import train
 
 HELD_OUT = ("0", "2")
 

@@ -257,7 +257,7 @@ def environment() -> dict[str, str]:
 def registered() -> tuple[set[str], set[str], set[str]]:
     """Return the names of all algorithms, modifiers and embedded datasets."""
     from pogm.algorithms import all_algorithms
-    from pogm.datasets import all_datasets
+    from pogm.data.datasets import all_datasets
     from pogm.modifiers import all_modifiers
 
     embedded = {name for name, dataset in all_datasets().items() if dataset.embedded}

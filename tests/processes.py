@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from pogm.benchmark.records import Record, read_records
+from pogm._system.errors import PogmError
+from pogm.benchmark.results.records import Record, read_records
 from pogm.cli import main
 from pogm.core.batch import Batch
-from pogm.core.errors import PogmError
-from pogm.engine.ranks import Launch, joined
+from pogm.distributed.world import Launch, joined
 from pogm.modifiers.base import Modifier
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pogm.cli", "pogm.datasets.rotated_digits", "sklearn.datasets", "torch._dynamo"])
+_context.set_forkserver_preload(["pogm.cli", "pogm.data.datasets.rotated_digits", "sklearn.datasets", "torch._dynamo"])
 
 SHORT = ("--test-domain", "75", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--device", "cpu")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pogm.benchmark.records import Run, append_record, read_runs
+from pogm.benchmark.results.records import Run, append_record, read_runs
 
 MakeRun = Callable[..., Path]
 DOMAINS = ("A", "B", "C")

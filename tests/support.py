@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from pogm.algorithms.base import Algorithm
-from pogm.benchmark.trial import Trial
+from pogm.benchmark.plan.trial import Trial
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import State
-from pogm.datasets import dataset_class
-from pogm.engine.domains import gradient, in_a_loop
+from pogm.data.datasets import dataset_class
+from pogm.engine.per_domain import gradient, in_a_loop
 
 K, B, C, INPUTS, WIDTH = 3, 8, 4, 6, 5
 

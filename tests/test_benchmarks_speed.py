@@ -23,11 +23,11 @@ import speed
 from rows import figure, meta, mnist, pacs
 from rows.run import SMALL, Run, Size, algorithm, command, engine_options
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.pogm import POGM
-from pogm.core.errors import UsageError
 from pogm.engine.engine import Engine
 from pogm.engine.session import Session
-from pogm.engine.train import Schedule
+from pogm.engine.trainer import Schedule
 
 CPU = torch.device("cpu")
 SHAPES = {"mlp": (2, 8, 8), "mnist_cnn": (2, 8, 8), "resnet18": (3, 32, 32)}

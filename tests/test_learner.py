@@ -6,7 +6,7 @@ from support import INPUTS, B, C, K, batches
 from torch import nn
 
 from pogm import ERM, MADG, POGM, Batch, Fish, Fishr, Learner, Mixup
-from pogm.core.errors import UsageError
+from pogm._system.errors import UsageError
 
 
 class Plain(nn.Module):

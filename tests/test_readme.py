@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pogm.algorithms import all_algorithms
-from pogm.datasets import all_datasets
+from pogm.data.datasets import all_datasets
 from pogm.modifiers import all_modifiers
 
 ROOT = Path(__file__).parents[1]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pogm.benchmark.records import Run, read_runs
-from pogm.benchmark.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
-from pogm.benchmark.tables import averages_table
-from pogm.benchmark.trial import Trial
-from pogm.experiment_command import scale_of
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.records import Run, read_runs
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
+from pogm.benchmark.results.tables import averages_table
+from pogm.cli.experiment import scale_of
+from pogm.cli.parser import parser
 from pogm.experiments import all_experiments, centre, kappa
 from pogm.experiments.paired import differences
-from pogm.grammar import parser
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"

@@ -9,12 +9,12 @@ from support import batches, toy, trial
 
 from pogm import ERM
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.measure_table import TITLES, rounds_csv
-from pogm.benchmark.measures import SHAPES, measured
-from pogm.benchmark.records import read_runs
-from pogm.benchmark.run import run
-from pogm.probes import Probe
-from pogm.probes.probe import PROBED
+from pogm.benchmark.results.measurement_table import TITLES, rounds_csv
+from pogm.benchmark.results.measurements import SHAPES, measured
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.runner import run
+from pogm.diagnostics import Probe
+from pogm.diagnostics.probe import PROBED
 
 PAGE = (Path(__file__).parents[1] / "docs/theory.md").read_text()
 OF_ROUNDS, OF_RECORDS = PAGE.partition("### Metrics of measured rounds")[2].split("### Metrics of a record")

@@ -11,9 +11,9 @@ from pogm.algorithms.base import Algorithm
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.state import State
-from pogm.probes import Probe
-from pogm.probes.probe import Rounds
-from pogm.probes.round import Round
+from pogm.diagnostics import Probe
+from pogm.diagnostics.probe import Rounds
+from pogm.diagnostics.round import Round
 
 OTHER = 1000  # the seed of a held-out domain's first minibatches
 

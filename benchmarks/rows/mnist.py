@@ -13,7 +13,7 @@ from clock import Spread
 from pogm.engine.engine import Engine
 from pogm.engine.session import Session
 from pogm.engine.task import Task
-from pogm.engine.train import Schedule, train
+from pogm.engine.trainer import Schedule, train
 from rows.figure import Figure
 from rows.run import Measurement, Run, algorithm
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from pogm._system.errors import UsageError
 from pogm.algorithms import algorithm_class
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.pogm import POGM
-from pogm.core.errors import UsageError
 from pogm.engine.engine import Engine
 from rows.figure import Figure, MeasurementError, reason
 

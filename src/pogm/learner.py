@@ -7,15 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Params
-from pogm.engine.domains import gradient, in_a_loop
+from pogm.engine.per_domain import gradient, in_a_loop
 from pogm.modifiers.base import Modifier
 
 Pairs = Sequence[tuple[Tensor, Tensor]]  # one (x, y) per domain, all of the same size

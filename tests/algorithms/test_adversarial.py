@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pogm import ERM, Learner
+from pogm._system.errors import UsageError
 from pogm.algorithms import algorithm_class, all_algorithms
-from pogm.core.errors import UsageError
 from pogm.core.model import over_samples
-from pogm.core.optim import Adam
+from pogm.core.optimizers import Adam
 from pogm.engine.session import Engine, Session
 
 both = pytest.mark.parametrize("name", ["DANN", "CDANN"])

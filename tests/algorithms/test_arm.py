@@ -7,10 +7,10 @@ import torch
 from support import WIDTH, C, K, batches, toy, trial
 from torch import nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.arm import ARM
 from pogm.algorithms.erm import ERM
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.modes import evaluating
 from pogm.engine.session import Engine, Session
 from pogm.learner import Learner

@@ -6,9 +6,9 @@ from support import WIDTH, C, K, batches, toy, trial
 from torch import nn
 
 from pogm import Mixup
+from pogm._system.errors import UsageError
 from pogm.algorithms.cdann import CDANN
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.engine.session import Engine, Session
 
 

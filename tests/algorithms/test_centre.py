@@ -9,9 +9,9 @@ from support import K, assert_close, batches, needs_gpu, steps, toy, trial
 
 from pogm import ERM, POGM, Reptile, pareto
 from pogm.core.batch import Batch
-from pogm.core.optim import SGD, begun
-from pogm.engine.domains import by_vmap, in_a_loop
+from pogm.core.optimizers import SGD, begun
 from pogm.engine.engine import Engine
+from pogm.engine.per_domain import by_vmap, in_a_loop
 from pogm.engine.session import Session
 from pogm.modifiers.base import Modifier
 

@@ -8,17 +8,17 @@ import torch
 from support import assert_close, batches, needs_gpu, no_synchronisation, steps, toy, trial
 from torch.func import vmap
 
+from pogm._system.errors import UsageError
 from pogm.algorithms import Algorithm, all_algorithms
 from pogm.algorithms.pogm_published import PaperTextPOGM
-from pogm.benchmark.trial import Trial
+from pogm.benchmark.plan.trial import Trial
 from pogm.core import trees
-from pogm.core.errors import UsageError
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
+from pogm.diagnostics import Probe
 from pogm.engine import checkpoint
-from pogm.engine.domains import by_vmap, in_a_loop
+from pogm.engine.per_domain import by_vmap, in_a_loop
 from pogm.engine.session import Engine, Session
-from pogm.engine.train import train
-from pogm.probes import Probe
+from pogm.engine.trainer import train
 
 every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from support import B, K, batches, toy
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.coral import CORAL, moment_distance
 from pogm.algorithms.erm import ERM
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 
 
 def pairwise_distance(z):

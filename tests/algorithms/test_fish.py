@@ -8,7 +8,7 @@ from pogm import ERM, Batch, Fish
 from pogm.core import trees
 from pogm.core.dropout import Dropout
 from pogm.core.model import Network
-from pogm.core.optim import SGD
+from pogm.core.optimizers import SGD
 
 
 def one(batch, k):

@@ -6,9 +6,9 @@ from support import WIDTH, C, K, batches, features, toy
 from torch import nn
 
 from pogm import ERM, Fishr
+from pogm._system.errors import UsageError
 from pogm.algorithms.fishr import gradient_variances
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import Network, over_samples, probabilities
 
 

@@ -13,9 +13,9 @@ from pogm import POGM, Reptile, pareto
 from pogm.algorithms.pogm import parts
 from pogm.core import trees
 from pogm.core.model import Network
-from pogm.engine.domains import by_vmap
+from pogm.engine.per_domain import by_vmap
 from pogm.engine.session import Engine, Session
-from pogm.networks import build_features
+from pogm.models import build_features
 
 GRANULARITIES = ("global", "block", "layer")
 

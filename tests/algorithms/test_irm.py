@@ -6,9 +6,9 @@ from support import C, K, batches, toy
 from torch import nn
 
 from pogm import ERM
+from pogm._system.errors import UsageError
 from pogm.algorithms.irm import IRM, scale_slopes
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import over_samples
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pogm import Learner
+from pogm._system.errors import UsageError
 from pogm.algorithms.madg import MADG
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import probabilities
 
 

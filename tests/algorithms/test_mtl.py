@@ -7,9 +7,9 @@ import torch
 from support import WIDTH, C, K, batches, toy, trial
 from torch import nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.mtl import MTL
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.modes import evaluating
 from pogm.engine.session import Engine, Session
 from pogm.learner import Learner

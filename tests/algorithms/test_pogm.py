@@ -9,7 +9,7 @@ from torch.func import grad
 from pogm import ERM, POGM, pareto
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.optim import SGD, Adam
+from pogm.core.optimizers import SGD, Adam
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])

@@ -8,13 +8,13 @@ from rounds import centre_of, one_round, trajectories
 from support import K, assert_close, batches, steps, toy
 
 from pogm import POGM, pareto
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.pogm import KappaWarning
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import changed
-from pogm.core.optim import begun
+from pogm.core.hyperparameters import changed
+from pogm.core.optimizers import begun
 
 
 @pytest.mark.parametrize("centre", ["erm", "mean"])

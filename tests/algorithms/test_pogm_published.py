@@ -15,15 +15,15 @@ from support import assert_close, toy
 from torch import nn
 
 from pogm import pareto
+from pogm._system.errors import UsageError
 from pogm.algorithms import algorithm_class
 from pogm.algorithms.pogm import POGM
 from pogm.algorithms.pogm_published import MeasurementPOGM, OfficialPOGM, PaperTextPOGM
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import Network
 from pogm.core.problem import Problem
-from pogm.engine.domains import by_vmap, gradient, in_a_loop
+from pogm.engine.per_domain import by_vmap, gradient, in_a_loop
 
 RUNS = json.loads((Path(__file__).parent / "published_updates.json").read_text())
 

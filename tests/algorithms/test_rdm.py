@@ -7,9 +7,9 @@ import pytest
 import torch
 from support import B, K, batches, toy
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.rdm import RDM, kernel_distance
-from pogm.benchmark.search import configuration
-from pogm.core.errors import UsageError
+from pogm.benchmark.plan.search import configuration
 
 
 def kernel_mean(left, right):

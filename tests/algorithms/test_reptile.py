@@ -7,7 +7,7 @@ from support import assert_close, steps
 from pogm import ERM, POGM
 from pogm.algorithms.reptile import Reptile
 from pogm.core import trees
-from pogm.core.optim import SGD
+from pogm.core.optimizers import SGD
 
 
 class SgdERM(ERM):

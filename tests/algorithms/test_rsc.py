@@ -7,9 +7,9 @@ from support import WIDTH, B, C, K, batches, features, toy
 from torch import nn
 from torch.func import vmap
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.rsc import RSC, below_percentile
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import Network
 
 

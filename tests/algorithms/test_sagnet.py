@@ -12,10 +12,10 @@ from torch.func import grad
 from torch.nn.functional import cross_entropy
 
 from pogm import Learner
+from pogm._system.errors import UsageError
 from pogm.algorithms.sagnet import SagNet, drawn, parted, with_other_content, with_other_style
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import probabilities
 
 Z = torch.randn(12, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3 + 1

@@ -3,7 +3,7 @@
 import pytest
 
 from pogm.algorithms import all_algorithms
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
 
 GAME = {
     "lambda": "1.0 in 10^U(-2, 2)",

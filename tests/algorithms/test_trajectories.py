@@ -15,8 +15,8 @@ from pogm.algorithms.upgrad import UPGrad
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.dropout import Dropout
+from pogm.core.flat_params import vector
 from pogm.core.model import Network
-from pogm.core.packed import vector
 
 neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, Weighted)])
 

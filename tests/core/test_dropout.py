@@ -14,14 +14,14 @@ from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core import random, trees
 from pogm.core.dropout import Dropout
-from pogm.core.hyper import fields
-from pogm.core.random_layer import key_buffers
-from pogm.datasets.base import Training
-from pogm.datasets.splits import seed_hash
+from pogm.core.hyperparameters import fields
+from pogm.core.random_layers import key_buffers
+from pogm.data.datasets.base import Training
+from pogm.data.datasets.splits import seed_hash
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
 from pogm.engine.task import Task
-from pogm.networks import build_features
+from pogm.models import build_features
 
 both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pogm.core.packed import packed
+from pogm.core.flat_params import packed
 from pogm.engine.capture import _copy
 
 

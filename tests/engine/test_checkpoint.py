@@ -10,12 +10,12 @@ import torch
 from support import trial
 
 from pogm import POGM, Fish
+from pogm._system.errors import IntegrityError
 from pogm.core import trees
-from pogm.core.errors import IntegrityError
+from pogm.diagnostics import Probe
 from pogm.engine.checkpoint import CheckpointWarning, load, save
 from pogm.engine.session import Engine, Session
-from pogm.engine.steps import Progress
-from pogm.probes import Probe
+from pogm.engine.vectorise import Progress
 
 
 @pytest.fixture(scope="module")

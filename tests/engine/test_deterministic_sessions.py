@@ -11,18 +11,18 @@ from support import needs_gpu, trial
 from torch import nn
 
 from pogm import ERM, POGM, Fish
+from pogm._system.determinism import FIXED_WORKSPACES, WORKSPACE, deterministic_algorithms
+from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.core import trees
-from pogm.core.determinism import FIXED_WORKSPACES, WORKSPACE, deterministic_algorithms
-from pogm.core.errors import UsageError
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
+from pogm.data.transforms.randaugment import equalized
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
 from pogm.modifiers import all_modifiers
 from pogm.modifiers.base import Modifier
 from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.mixstyle import MixStyle
-from pogm.transforms.randaugment import equalized
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import noise

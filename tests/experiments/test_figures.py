@@ -10,8 +10,8 @@ import torch
 from run_folders import record, write_run
 
 from pogm import ERM, POGM, Fish
-from pogm.benchmark.records import read_runs
-from pogm.benchmark.run import Settings, run
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.runner import Settings, run
 from pogm.experiments import figure1, figure2, figure3, figure4, figure5, figure6, measured
 from pogm.experiments.base import SCALES, Row
 from pogm.pareto import alignment, gramian

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from run_folders import record
 
-from pogm.benchmark.comparison import Comparison
-from pogm.benchmark.records import read_runs
-from pogm.benchmark.tables import Table
-from pogm.experiment_command import labelled
+from pogm.benchmark.results.comparison import Comparison
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.tables import Table
+from pogm.cli.experiment import labelled
 from pogm.experiments import ablation, inner_optimizer, table1, table2, table3, table5
 from pogm.experiments.base import SCALES, Row
 

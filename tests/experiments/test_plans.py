@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 import pytest
 from run_folders import record, write_run
 
+from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.published import rows
-from pogm.benchmark.records import read_runs
-from pogm.core.errors import UsageError
+from pogm.benchmark.results.published import rows
+from pogm.benchmark.results.records import read_runs
 from pogm.experiments import all_experiments, catalogue, experiments_named
 from pogm.experiments.base import SCALES, Row, default_trial, in_time, scale_named, searched
 from pogm.experiments.paired import differences

@@ -7,12 +7,12 @@ import torch
 from support import assert_close, no_synchronisation, trial
 
 from pogm.algorithms.base import Algorithm
-from pogm.benchmark.trial import Trial
+from pogm.benchmark.plan.trial import Trial
 from pogm.core import trees
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
-from pogm.engine.train import train
+from pogm.engine.trainer import train
 from pogm.modifiers.base import Modifier
 
 

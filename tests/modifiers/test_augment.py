@@ -8,12 +8,12 @@ from support import needs_gpu, no_synchronisation
 from torchvision.transforms import InterpolationMode, functional
 
 from pogm import ERM, POGM, Fish, Mixup
+from pogm._system.errors import UsageError
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
+from pogm.data.transforms.photographs import DEVIATION, MEAN
+from pogm.data.transforms.randaugment import randaugment
 from pogm.modifiers.augment import Augment
-from pogm.transforms.photographs import DEVIATION, MEAN
-from pogm.transforms.randaugment import randaugment
 
 
 def batch(*shape, seed=0, leading=(2, 3)):

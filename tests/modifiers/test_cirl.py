@@ -21,12 +21,12 @@ from torch import nn
 from torch.func import grad
 
 from pogm import ERM, POGM, Fish, Fishr, Learner, Mixup, pareto
+from pogm._system.errors import UsageError
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.model import Network
+from pogm.data.transforms.photographs import DEVIATION, MEAN
 from pogm.modifiers.cirl import CIRL, Masker, amplitudes_mixed, factorization
-from pogm.transforms.photographs import DEVIATION, MEAN
 
 QUICK = CIRL(warmup_steps=1, ramp_steps=3, masker_width=1, mask_percent=10)
 

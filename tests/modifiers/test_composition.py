@@ -9,23 +9,23 @@ import torch
 from promises import modified, session
 from support import assert_close
 
-from pogm import ERM, POGM, SWAD, Mixup, networks
+from pogm import ERM, POGM, SWAD, Mixup, models
+from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.pogm_published import OfficialPOGM
 from pogm.core import trees
-from pogm.core.errors import UsageError
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
 from pogm.core.trees import Params
 from pogm.engine.session import Session
-from pogm.engine.train import final
+from pogm.engine.trainer import final
+from pogm.models import mnist_cnn
 from pogm.modifiers import all_modifiers
 from pogm.modifiers.augment import Augment
 from pogm.modifiers.base import Modifier
 from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.itta import ITTA
 from pogm.modifiers.mixstyle import MixStyle
-from pogm.networks import mnist_cnn
 
 MADE: dict[str, Modifier] = {  # so that two rounds see all of it; the others as they are
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
@@ -49,7 +49,7 @@ TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
     """The network for small images, with an eighth of its width."""
-    monkeypatch.setitem(networks._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
+    monkeypatch.setitem(models._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:

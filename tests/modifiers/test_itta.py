@@ -10,21 +10,21 @@ import torch.nn.functional as F
 from support import assert_close, needs_gpu, no_synchronisation, trial
 from torch import nn
 
-from pogm import ERM, POGM, Fish, Learner, Mixup, networks
+from pogm import ERM, POGM, Fish, Learner, Mixup, models
+from pogm._system.errors import UsageError
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import Purpose
 from pogm.engine import checkpoint
-from pogm.engine.domains import by_vmap, gradient, in_a_loop
+from pogm.engine.per_domain import by_vmap, gradient, in_a_loop
 from pogm.engine.session import Engine, Session
-from pogm.engine.train import train
+from pogm.engine.trainer import train
+from pogm.models import mnist_cnn
+from pogm.models.featurizer import Stages
 from pogm.modifiers.itta import ITTA, mismatch_gradient
 from pogm.modifiers.styles import restyled
 from pogm.modifiers.twin import TWIN
-from pogm.networks import mnist_cnn
-from pogm.networks.featurizer import Stages
 
 K, B, C, WIDTH, LR = 3, 4, 5, 6, 0.01
 SIDE = 6
@@ -336,7 +336,7 @@ def test_a_head_that_takes_more_than_the_features_is_refused():
 @pytest.fixture
 def narrow(monkeypatch):
     """The network for small images, with an eighth of its width."""
-    monkeypatch.setitem(networks._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
+    monkeypatch.setitem(models._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
 
 
 def trials(algorithm, modifiers=(), **options):

@@ -18,14 +18,14 @@ from support import needs_gpu
 from torch import nn
 
 from pogm import ERM, POGM, Fish, Learner, Mixup
+from pogm._system.errors import UsageError
 from pogm.core import random
-from pogm.core.errors import UsageError
 from pogm.core.model import Network
-from pogm.core.random_layer import key_buffers
+from pogm.core.random_layers import key_buffers
+from pogm.models import build_features
 from pogm.modifiers import all_modifiers
 from pogm.modifiers.mixstyle import MixStyle, StyleMixing
 from pogm.modifiers.styles import EPS
-from pogm.networks import build_features
 
 ALWAYS = MixStyle(probability=1.0, alpha=0.5)
 

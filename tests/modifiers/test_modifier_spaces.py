@@ -2,7 +2,7 @@
 
 import pytest
 
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
 from pogm.modifiers import all_modifiers
 
 KNOWN = {

@@ -14,15 +14,15 @@ from support import assert_close, needs_gpu, no_synchronisation, toy, trial
 from torch.func import vmap
 
 from pogm import ERM, POGM, Fish, Learner, Mixup
-from pogm.benchmark.records import read_runs
-from pogm.benchmark.run import Settings, run
-from pogm.benchmark.selection import SELECTIONS, oracle_early_stop
-from pogm.benchmark.together import run_together
+from pogm._system.errors import UsageError
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
+from pogm.benchmark.runs.batch_runner import run_together
+from pogm.benchmark.runs.runner import Settings, run
 from pogm.core import trees
-from pogm.core.errors import UsageError
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
-from pogm.engine.train import final, train
+from pogm.engine.trainer import final, train
 from pogm.modifiers import all_modifiers
 from pogm.modifiers.base import Modifier
 from pogm.modifiers.swad import SWAD

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pogm.pareto import quick
+from pogm.pareto import active_set
 
 
 @pytest.fixture(params=["quick", "general"], scope="module", autouse=True)
@@ -10,5 +10,5 @@ def solver(request):
     """The way a single problem on the CPU is solved."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "general":
-            patch.setattr(quick, "applies", lambda *arguments: False)
+            patch.setattr(active_set, "applies", lambda *arguments: False)
         yield request.param

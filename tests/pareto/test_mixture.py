@@ -112,11 +112,12 @@ def test_the_relative_gap_is_below_1e_8_beyond(kind, K):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_the_faces_can_be_listed_the_iterative_solver_agrees(kind):
-    from pogm.pareto import faces, interior
+    from pogm.pareto import interior
+    from pogm.pareto.face_enumeration import best_on_faces, every_face
     from pogm.pareto.problem import normalised
 
     problem = normalised(gram(draw(kind, 6, 9, seed=3, count=20)), 0.5)
-    listed = faces.best_on_faces(problem.G, problem.target, problem.radius, faces.every_face(problem.G))
+    listed = best_on_faces(problem.G, problem.target, problem.radius, every_face(problem.G))
     iterated = interior.interior(problem.G, problem.target, problem.radius)
     images = [π.unsqueeze(-2) @ problem.G for π in (listed, iterated)]  # π itself may not be unique
     assert_close(images[0], images[1], atol=1e-6, rtol=0)

@@ -6,7 +6,7 @@ from pareto_inputs import draw, gram
 from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 
-from pogm.core.fuse import fusing
+from pogm.core.compiled import fusing
 from pogm.pareto import gap, gramian, official_weights, solve
 
 pytestmark = [pytest.mark.gpu, needs_gpu]

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from run_folders import record, write_run, write_sweep
 
-from pogm.benchmark.records import append_record
-from pogm.core.files import locked
+from pogm._system.files import locked
+from pogm.benchmark.results.records import append_record
 from pogm.report.board import Board
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'

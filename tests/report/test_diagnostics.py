@@ -5,7 +5,7 @@ import re
 import pytest
 from html_pages import Page
 
-from pogm.benchmark.records import read_runs
+from pogm.benchmark.results.records import read_runs
 from pogm.report.diagnostics import DOTS, SUITS, measurements, rounds_of, suits
 from pogm.report.figure import Cloud
 from pogm.report.markup import Listing

@@ -7,7 +7,7 @@ from run_folders import record
 from support import trial
 
 from pogm import ERM, POGM
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.report.forecast import seconds_left
 from pogm.report.watch import Glance, Watched
 

@@ -11,10 +11,10 @@ from importlib import resources
 import pytest
 from html_pages import Page
 
-from pogm.benchmark.selection import TRAINING_DOMAIN
-from pogm.benchmark.tables import dataset_table
+from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.tables import dataset_table
+from pogm.report.escaping import data_block, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.inert import data_block, slug
 from pogm.report.markup import Html, Listing
 from pogm.report.page import SCRIPTS, Section, render, write_page
 

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 from html_pages import Page
 
-from pogm.benchmark.records import read_runs
-from pogm.core.errors import UsageError
+from pogm._system.errors import UsageError
+from pogm.benchmark.results.records import read_runs
 from pogm.report.picture import write_picture
 from pogm.report.runs import write_report
 from pogm.report.series import angles, curves

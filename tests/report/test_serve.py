@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pogm.core.errors import UsageError
+from pogm._system.errors import UsageError
 from pogm.report.serve import HERE, open_server
 
 PAGE = "<!doctype html><p>θ</p>"

@@ -8,11 +8,11 @@ from run_folders import record, write_run
 from support import trial
 
 from pogm import ERM
-from pogm.benchmark.records import append_record
-from pogm.benchmark.run import run
-from pogm.benchmark.sweep import Sweep, save_sweep
-from pogm.core.files import locked
-from pogm.datasets import dataset_class
+from pogm._system.files import locked
+from pogm.benchmark.plan.sweep import Sweep, save_sweep
+from pogm.benchmark.results.records import append_record
+from pogm.benchmark.runs.runner import run
+from pogm.data.datasets import dataset_class
 from pogm.report import watch
 from pogm.report.watch import Watch
 

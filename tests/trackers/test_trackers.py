@@ -17,10 +17,10 @@ from read_back import READERS, Kept
 from support import trial
 
 from pogm import ERM, POGM
-from pogm.benchmark.run import Settings, run
-from pogm.benchmark.together import run_together
+from pogm._system.errors import UsageError
+from pogm.benchmark.runs.batch_runner import run_together
+from pogm.benchmark.runs.runner import Settings, run
 from pogm.cli import main
-from pogm.core.errors import UsageError
 from pogm.trackers import all_trackers, check_trackers
 from pogm.trackers.base import scalars
 from pogm.trackers.mlflow import allowed

@@ -10,8 +10,8 @@ from processes import records, weights
 from support import trial
 
 from pogm import ERM
-from pogm.benchmark.run import Settings, run
-from pogm.core.errors import DivergedError, StoppedError
+from pogm._system.errors import DivergedError, StoppedError
+from pogm.benchmark.runs.runner import Settings, run
 from pogm.trackers import Tracker, tracking
 from pogm.trackers.tracking import TrackerWarning, Tracking
 
@@ -64,7 +64,7 @@ def register(monkeypatch):
     def make(**trackers: Tracker) -> Settings:
         found = {name: lambda tracker=tracker: tracker for name, tracker in trackers.items()}
         monkeypatch.setattr(tracking, "all_trackers", lambda: found)
-        monkeypatch.setattr("pogm.benchmark.run.check_trackers", lambda names: None)
+        monkeypatch.setattr("pogm.benchmark.runs.runner.check_trackers", lambda names: None)
         return Settings(trackers=tuple(trackers))
 
     return make

@@ -2,8 +2,8 @@
 
 from functools import cache
 
+from pogm._system.errors import unknown
 from pogm.algorithms.base import Algorithm as Algorithm
-from pogm.core.errors import unknown
 from pogm.core.registry import classes_in
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pogm.core.optim import Scalar
+from pogm.core.optimizers import Scalar
 from pogm.core.problem import Problem
 
 

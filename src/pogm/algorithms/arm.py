@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm, MakeFeatures
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Large, hyper
+from pogm.core.hyperparameters import Large, hyper
 from pogm.core.model import Model, cross_entropy
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError, unknown
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError, unknown
-from pogm.core.hyper import changed, validate
+from pogm.core.hyperparameters import changed, validate
 from pogm.core.model import Model, Network
-from pogm.core.optim import Adam, Optimizer, Scalar
+from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, Purpose, State
 from pogm.core.trees import Params

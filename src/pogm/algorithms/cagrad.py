@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pogm.algorithms.trajectories import Weighted
-from pogm.core.hyper import Choice, hyper
+from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.state import State
-from pogm.pareto.neighbours import cagrad_weights
+from pogm.pareto.weightings import cagrad_weights
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.adversarial import Adversarial
-from pogm.core.errors import UsageError
 from pogm.core.model import Model, Network, probabilities
 
 

@@ -11,9 +11,9 @@ from torch.special import ndtr, ndtri
 from pogm.algorithms.annealing import with_lr
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.hyper import Large, Power, Uniform, hyper
+from pogm.core.hyperparameters import Large, Power, Uniform, hyper
 from pogm.core.model import Model
-from pogm.core.optim import Scalar
+from pogm.core.optimizers import Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
 

@@ -7,7 +7,7 @@ import torch
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.hyper import Choice, hyper
+from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Power, Uniform, hyper
+from pogm.core.hyperparameters import Power, Uniform, hyper
 from pogm.core.model import Model, cross_entropy, over_samples, probabilities
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State

@@ -9,7 +9,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.algorithms.domain_gradients import domain_gradients, pass_of_each
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.hyper import Power, hyper
+from pogm.core.hyperparameters import Power, hyper
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params

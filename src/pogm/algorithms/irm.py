@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Power, hyper
+from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import Model, cross_entropy, over_samples, probabilities
 from pogm.core.state import Loss, State
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.dropout import Dropout
-from pogm.core.hyper import Choice, Large, hyper
+from pogm.core.hyperparameters import Choice, Large, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples, probabilities
-from pogm.core.optim import Adam, Optimizer, Scalar
-from pogm.core.players import Player, Players, slopes
+from pogm.core.optimizer_groups import Player, Players, slopes
+from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
 

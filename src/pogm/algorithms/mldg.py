@@ -9,7 +9,7 @@ from torch import Tensor
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.hyper import Choice, Power, hyper
+from pogm.core.hyperparameters import Choice, Power, hyper
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.hyper import Power, hyper
+from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import Model, over_samples
 from pogm.core.state import Loss, State
 

@@ -6,14 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Choice, hyper
+from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples
 from pogm.core.problem import Problem
-from pogm.core.random_layer import RandomLayer
+from pogm.core.random_layers import RandomLayer
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from pogm.algorithms.trajectories import Weighted
 from pogm.core import random
 from pogm.core.state import State
-from pogm.pareto.neighbours import pcgrad_weights
+from pogm.pareto.weightings import pcgrad_weights
 
 ORDER = 2  # the purpose of its random numbers; 0 and 1 are those of the copies
 

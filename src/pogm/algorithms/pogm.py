@@ -8,17 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.trajectories import STILL, Aim, Copies, Trajectories, divided, finite, reach
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.fuse import fused
-from pogm.core.hyper import Choice, hyper
-from pogm.core.meeting import Blocks
-from pogm.core.optim import begun, forgotten
-from pogm.core.packed import renamed, vector
+from pogm.core.compiled import fused
+from pogm.core.flat_params import renamed, vector
+from pogm.core.hyperparameters import Choice, hyper
+from pogm.core.optimizers import begun, forgotten
 from pogm.core.problem import Objective, Problem
 from pogm.core.state import Loss, Metrics, State
+from pogm.core.trajectory_reduce import Blocks
 from pogm.core.trees import Params, Tree
 from pogm.pareto import Solution, agreement, alignment, length, solve
 from pogm.pareto.problem import Centre

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pogm.algorithms.pogm import POGM
-from pogm.core.hyper import Choice, hyper
+from pogm.core.hyperparameters import Choice, hyper
 from pogm.pareto import Solution, gap, official_weights, solve
 from pogm.pareto.problem import Centre
 

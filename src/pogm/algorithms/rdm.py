@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.annealing import with_lr
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Large, Uniform, hyper
+from pogm.core.hyperparameters import Large, Uniform, hyper
 from pogm.core.model import Model
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Uniform, hyper
+from pogm.core.hyperparameters import Uniform, hyper
 from pogm.core.model import Model, cross_entropy, over_samples, probabilities
-from pogm.core.optim import Scalar
+from pogm.core.optimizers import Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pogm.algorithms.base import Algorithm
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.hyper import Choice, hyper
+from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params

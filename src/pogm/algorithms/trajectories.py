@@ -10,13 +10,13 @@ from torch import Tensor
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.fuse import fused, known_true
-from pogm.core.hyper import Choice, hyper
-from pogm.core.meeting import Blocks
-from pogm.core.optim import SGD, Adam, Optimizer, Scalar, begun, forgotten
-from pogm.core.packed import packed, renamed, vector
+from pogm.core.compiled import fused, known_true
+from pogm.core.flat_params import packed, renamed, vector
+from pogm.core.hyperparameters import Choice, hyper
+from pogm.core.optimizers import SGD, Adam, Optimizer, Scalar, begun, forgotten
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
+from pogm.core.trajectory_reduce import Blocks
 from pogm.core.trees import Params, Tree
 from pogm.pareto import agreement, alignment, angles, length
 

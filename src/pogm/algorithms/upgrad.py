@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pogm.algorithms.trajectories import Weighted
 from pogm.core.state import State
-from pogm.pareto.neighbours import upgrad_weights
+from pogm.pareto.weightings import upgrad_weights
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.hyper import Power, hyper
+from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import Model
 from pogm.core.state import Loss, State
 

@@ -7,10 +7,10 @@ from importlib import resources
 from typing import Any
 
 from pogm.algorithms import Algorithm, all_algorithms
-from pogm.core.hyper import Space, fields
-from pogm.datasets import all_datasets
+from pogm.core.hyperparameters import Space, fields
+from pogm.data.datasets import all_datasets
+from pogm.models import all_networks
 from pogm.modifiers import Modifier, all_modifiers
-from pogm.networks import all_networks
 
 RUNGS = ("loss", "gradient", "step")
 HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")

@@ -1,10 +1,10 @@
 """The main job of a newcomer: four methods, two small datasets, every domain held out once, three seeds."""
 
 from pogm.algorithms import algorithm_class
-from pogm.benchmark.trial import Trial
-from pogm.datasets import dataset_class
-from pogm.datasets.splits import seed_hash
-from pogm.probes import Probe
+from pogm.benchmark.plan.trial import Trial
+from pogm.data.datasets import dataset_class
+from pogm.data.datasets.splits import seed_hash
+from pogm.diagnostics import Probe
 
 DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = {

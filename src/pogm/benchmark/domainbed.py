@@ -14,11 +14,11 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from pogm.benchmark.records import Record, RecordWarning, Run, accuracy, read_records
-from pogm.core.errors import UsageError
-from pogm.core.files import canonical_json, digest, is_empty, write_whole
-from pogm.datasets import all_datasets
-from pogm.datasets.splits import HOLDOUT
+from pogm._system.errors import UsageError
+from pogm._system.files import canonical_json, digest, is_empty, write_whole
+from pogm.benchmark.results.records import Record, RecordWarning, Run, accuracy, read_records
+from pogm.data.datasets import all_datasets
+from pogm.data.datasets.splits import HOLDOUT
 
 RESULTS = "results.jsonl"
 LAYOUT = "DomainBed"  # in the provenance of a run that came from there

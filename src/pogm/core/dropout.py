@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pogm.core import random
-from pogm.core.random_layer import RandomLayer
+from pogm.core.random_layers import RandomLayer
 
 
 class Dropout(RandomLayer):

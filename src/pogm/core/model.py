@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pogm._system.errors import UsageError
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.fuse import fused, inside_transform
+from pogm.core.compiled import fused, inside_transform
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from pogm.core import random
-from pogm.core.meeting import Here, Meeting
 from pogm.core.model import Model, Penalty, Risks
-from pogm.core.optim import Optimizer
-from pogm.core.random_layer import key_buffers
+from pogm.core.optimizers import Optimizer
+from pogm.core.random_layers import key_buffers
 from pogm.core.state import Loss, Purpose, State
+from pogm.core.trajectory_reduce import Here, Meeting
 from pogm.core.trees import Params, Tree
 
 Objective = Callable[[Params], Loss]

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import fused, inside_transform
+from pogm.core.compiled import fused, inside_transform
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pogm.core import random
-from pogm.core.fuse import fused
-from pogm.core.optim import Optimizer
+from pogm.core.compiled import fused
+from pogm.core.optimizers import Optimizer
 from pogm.core.trees import Params, Tree
 
 Metrics = dict[str, Tensor]

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import known_true
-from pogm.core.packed import Packed
-from pogm.core.packed import Params as Params
+from pogm.core.compiled import known_true
+from pogm.core.flat_params import Packed
+from pogm.core.flat_params import Params as Params
 
 Tree = Any  # a tensor, or a dictionary, (named) tuple or list of trees
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pogm.core import trees
 from pogm.core.trees import Tree
-from pogm.engine.steps import Progress, Step
+from pogm.engine.vectorise import Progress, Step
 
 
 @cache

@@ -10,11 +10,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from pogm._system.errors import IntegrityError, PogmError
+from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_whole
 from pogm.core import trees
-from pogm.core.errors import IntegrityError, PogmError
-from pogm.core.files import canonical_json, digest, read_json, remove_temporary, write_whole
-from pogm.core.packed import Packed, packed
-from pogm.engine.steps import Progress
+from pogm.core.flat_params import Packed, packed
+from pogm.engine.vectorise import Progress
 
 KEPT = 2
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from pogm.core.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown
 
 CHOICES = {
     "compile": ("auto", "on", "off"),

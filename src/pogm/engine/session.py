@@ -7,34 +7,34 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from pogm._system.determinism import fix_cublas_workspace
+from pogm._system.errors import UsageError
+from pogm._system.memory import keep_freed_memory
 from pogm.core import trees
-from pogm.core.determinism import fix_cublas_workspace
-from pogm.core.errors import UsageError
-from pogm.core.fuse import fusing
+from pogm.core.compiled import fusing
+from pogm.core.flat_params import packed
 from pogm.core.model import Network
 from pogm.core.modes import evaluating
-from pogm.core.packed import packed
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.trees import Params, Tree
-from pogm.datasets.base import Domain
+from pogm.data.datasets.base import Domain
+from pogm.diagnostics import buffer
+from pogm.diagnostics.probe import Rounds
+from pogm.distributed.world import Ranks
 from pogm.engine.capture import Captured
-from pogm.engine.data import Rows, Table, facts, joined
-from pogm.engine.division import Division
-from pogm.engine.domains import by_vmap, gradient, in_a_loop
+from pogm.engine.cuda_streams import in_streams
 from pogm.engine.engine import Engine as Engine
-from pogm.engine.evaluate import accuracies, validation_loss
-from pogm.engine.memory import keep_freed_memory
-from pogm.engine.offload import offloaded, place_of
-from pogm.engine.preparing import check_alike, deterministic_mode, laid_out, set_precision
-from pogm.engine.ranks import Ranks
-from pogm.engine.steps import Progress, Rates, Setting, Step, apart, batched, floats_of, row_of, single, with_floats
-from pogm.engine.store import Resident, fits
-from pogm.engine.stream import Streamed
-from pogm.engine.streams import in_streams
+from pogm.engine.evaluator import accuracies, validation_loss
+from pogm.engine.image_store import Resident, fits
+from pogm.engine.parallel import Division
+from pogm.engine.per_domain import by_vmap, gradient, in_a_loop
+from pogm.engine.prefetch import Streamed
+from pogm.engine.sampling import Rows, Table, facts, joined
+from pogm.engine.setup import check_alike, deterministic_mode, laid_out, set_precision
 from pogm.engine.task import Task
+from pogm.engine.trajectory_storage import offloaded, place_of
+from pogm.engine.vectorise import Progress, Rates, Setting, Step, apart, batched, floats_of, row_of, single, with_floats
 from pogm.modifiers.base import Modifier
-from pogm.probes import buffer
-from pogm.probes.probe import Rounds
 
 WAYS = {"loop": in_a_loop, "streams": in_streams, "vmap": by_vmap}  # over domains
 

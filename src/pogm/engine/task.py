@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from pogm.algorithms.base import Algorithm
-from pogm.core.hyper import fields
+from pogm.core.hyperparameters import fields
 from pogm.core.model import Network
-from pogm.datasets.base import Domain, DomainDataset, Training
-from pogm.datasets.splits import seed_hash
+from pogm.data.datasets.base import Domain, DomainDataset, Training
+from pogm.data.datasets.splits import seed_hash
+from pogm.data.transforms.base import Transform
+from pogm.diagnostics import Probe
+from pogm.models import build_features
+from pogm.models.classifier import nonlinear
 from pogm.modifiers.base import Modifier
-from pogm.networks import build_features
-from pogm.networks.classifier import nonlinear
-from pogm.probes import Probe
-from pogm.transforms.base import Transform
 
 
 @dataclass(frozen=True)

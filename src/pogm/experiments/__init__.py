@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Collection, Iterator
 from functools import cache
 
-from pogm.core.errors import unknown
+from pogm._system.errors import unknown
 from pogm.experiments.base import SCALES, Experiment
 
 PAPER = ("table", "figure")  # how the names of the paper's begin; the others are ours

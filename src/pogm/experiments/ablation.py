@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.published import Source, published
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.published import Source, published
+from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
 from pogm.experiments.results import averages, beside, details
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.records import Run
-from pogm.benchmark.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
 from pogm.experiments.results import averages, details
 from pogm.modifiers import all_modifiers

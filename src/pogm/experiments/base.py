@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pogm._system.errors import unknown
 from pogm.algorithms import algorithm_class
 from pogm.algorithms.base import Algorithm
-from pogm.benchmark.comparison import Comparison
-from pogm.benchmark.options import Combination, apply, settings_for
-from pogm.benchmark.records import Run
-from pogm.benchmark.sweep import Sweep
-from pogm.benchmark.tables import Table
-from pogm.benchmark.trial import Trial
-from pogm.core.errors import unknown
-from pogm.core.hyper import fields, suited
-from pogm.datasets import dataset_class
-from pogm.datasets.base import DomainDataset
-from pogm.datasets.splits import seed_hash
+from pogm.benchmark.plan.parsing import Combination, apply, settings_for
+from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.comparison import Comparison
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.tables import Table
+from pogm.core.hyperparameters import fields, suited
+from pogm.data.datasets import dataset_class
+from pogm.data.datasets.base import DomainDataset
+from pogm.data.datasets.splits import seed_hash
 from pogm.modifiers import Modifier, modifier_class
 from pogm.report.figure import Figure
 

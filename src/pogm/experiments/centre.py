@@ -8,7 +8,7 @@ direction's length varies between 0.5 and 1.5 times that. All methods see the sa
 
 from collections.abc import Sequence
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import BOTH, averages, details

@@ -17,14 +17,14 @@ from pogm.algorithms.base import Algorithm
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.fish import Fish
 from pogm.algorithms.pogm import POGM
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.model import Model, Network, over_samples
-from pogm.core.optim import SGD
+from pogm.core.optimizers import SGD
 from pogm.core.problem import Problem
 from pogm.core.state import State
-from pogm.engine.domains import gradient, in_a_loop
+from pogm.engine.per_domain import gradient, in_a_loop
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region

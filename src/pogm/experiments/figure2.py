@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments import measured, pairs
 from pogm.experiments.base import Exhibit, Plan, Scale
 

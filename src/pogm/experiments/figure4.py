@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from pogm.benchmark.measures import Measured, mean
-from pogm.benchmark.records import Record, Run
+from pogm.benchmark.results.measurements import Measured, mean
+from pogm.benchmark.results.records import Record, Run
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pogm.benchmark.measures import Measured, mean
-from pogm.benchmark.records import Record, Run, accuracy
-from pogm.datasets import dataset_class
+from pogm.benchmark.results.measurements import Measured, mean
+from pogm.benchmark.results.records import Record, Run, accuracy
+from pogm.data.datasets import dataset_class
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.axes import extent

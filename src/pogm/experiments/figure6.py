@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.pareto import alignment, gramian, solve
-from pogm.pareto.neighbours import mgda_weights, upgrad_weights
+from pogm.pareto.weightings import mgda_weights, upgrad_weights
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
 
 AGREEING = torch.tensor([[0.9, 0.0], [1.0, 0.55], [0.05, 0.75]], dtype=torch.float64)  # h_i: [K, 2]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from pogm.benchmark.records import Run
-from pogm.benchmark.selection import TEST_DOMAIN, Selection
-from pogm.benchmark.tables import Cell, Table, dataset_table
-from pogm.datasets.rotated_digits import RotatedDigits
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.selection import TEST_DOMAIN, Selection
+from pogm.benchmark.results.tables import Cell, Table, dataset_table
+from pogm.data.datasets.rotated_digits import RotatedDigits
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, default_trial
 from pogm.experiments.results import failures
 

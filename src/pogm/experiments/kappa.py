@@ -7,7 +7,7 @@ data, first weights and minibatches; κ = 0 is ERM.
 
 from collections.abc import Sequence
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 

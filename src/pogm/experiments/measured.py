@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pogm.algorithms import algorithm_class
-from pogm.benchmark.measures import Measured, measured
-from pogm.benchmark.records import Record, Run
-from pogm.benchmark.spread import mean_of
+from pogm.benchmark.results.measurements import Measured, measured
+from pogm.benchmark.results.records import Record, Run
+from pogm.benchmark.results.statistics import mean_of
+from pogm.diagnostics import Probe
 from pogm.experiments.base import Plan, Row, Scale, default_trial, in_time
 from pogm.experiments.palette import METHODS
-from pogm.probes import Probe
 from pogm.report.figure import Line, Point
 
 COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # the paper's four, and the mean of the h_i without matching

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from pogm.benchmark.records import Run
-from pogm.benchmark.selection import TRAINING_DOMAIN, Choice, Selection
-from pogm.benchmark.tables import Cell, Table
-from pogm.datasets import dataset_class
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice, Selection
+from pogm.benchmark.results.tables import Cell, Table
+from pogm.data.datasets import dataset_class
 from pogm.experiments.base import Plan, Row, Scale, default_trial
 
 LENGTHS: dict[str, dict[str, Any]] = {  # by scale; longer runs and more seeds than its tables have

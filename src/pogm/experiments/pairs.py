@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, combinations
 
-from pogm.benchmark.measures import Measured, Pairs, correlations, gaps, mean
-from pogm.benchmark.records import Run
-from pogm.benchmark.spread import Mean, mean_of
+from pogm.benchmark.results.measurements import Measured, Pairs, correlations, gaps, mean
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.statistics import Mean, mean_of
 from pogm.experiments import measured
 from pogm.experiments.base import Scale
 from pogm.experiments.measured import COMPARED, finished

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pogm.benchmark.published import ALL_DATASETS, paper_ranks
-from pogm.benchmark.ranking import rankings
-from pogm.benchmark.selection import TEST_DOMAIN
-from pogm.benchmark.tables import Cell, Table
+from pogm.benchmark.results.published import ALL_DATASETS, paper_ranks
+from pogm.benchmark.results.ranking import rankings
+from pogm.benchmark.results.selection import TEST_DOMAIN
+from pogm.benchmark.results.tables import Cell, Table
 from pogm.experiments.base import folded
 
 MEANS = ("arithmetic mean", "geometric mean", "median")

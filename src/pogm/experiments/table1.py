@@ -12,7 +12,7 @@ centre. They take no part in the ranks.
 
 from collections.abc import Sequence
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
 from pogm.experiments.ranks import with_ranks
 from pogm.experiments.results import averages, beside_paper, details

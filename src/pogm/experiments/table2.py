@@ -7,7 +7,7 @@ The paper selects by test-domain validation; training-domain validation is besid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
 from pogm.experiments.results import averages, beside_paper, details
 

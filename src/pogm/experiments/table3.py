@@ -7,8 +7,8 @@ whatever else was drawn with it stays, so rows differ in more than the value the
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.published import Note, Source, published
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.published import Note, Source, published
+from pogm.benchmark.results.records import Run
 from pogm.experiments.ablation import ablated, search
 from pogm.experiments.base import Exhibit, Plan, Scale
 

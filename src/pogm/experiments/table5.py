@@ -6,7 +6,7 @@ split by that value; whatever else was drawn with it stays, so rows differ in mo
 
 from collections.abc import Sequence
 
-from pogm.benchmark.records import Run
+from pogm.benchmark.results.records import Run
 from pogm.experiments.ablation import ablated, search
 from pogm.experiments.base import Exhibit, Plan, Scale
 

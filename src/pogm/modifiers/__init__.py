@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from pogm.core.errors import unknown
+from pogm._system.errors import unknown
 from pogm.core.registry import classes_in
 from pogm.modifiers.base import Modifier as Modifier
 

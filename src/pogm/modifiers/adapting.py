@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import grad
 
 from pogm.core.model import Model
-from pogm.core.optim import Adam, Scalar
+from pogm.core.optimizers import Adam, Scalar
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.base import Predictor
 from pogm.modifiers.twin import TWIN, Twin, affine, layers_of

@@ -5,14 +5,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import hyper
+from pogm.core.hyperparameters import hyper
+from pogm.data.transforms.affine import affine_maps, warp
+from pogm.data.transforms.randaugment import randaugment
+from pogm.data.transforms.ranges import is_large, to_inputs, to_pixels
 from pogm.modifiers.base import Modifier
-from pogm.transforms.affine import affine_maps, warp
-from pogm.transforms.randaugment import randaugment
-from pogm.transforms.ranges import is_large, to_inputs, to_pixels
 
 
 @dataclass(frozen=True)

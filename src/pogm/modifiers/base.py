@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import validate
+from pogm.core.hyperparameters import validate
 from pogm.core.model import Model, Network, Penalty, Risks
 from pogm.core.problem import Problem
 from pogm.core.state import State

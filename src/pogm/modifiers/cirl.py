@@ -7,18 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Choice, Power, hyper
+from pogm.core.hyperparameters import Choice, Power, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples
-from pogm.core.optim import SGD, Adam
+from pogm.core.optimizers import SGD, Adam
 from pogm.core.problem import Problem
-from pogm.core.random_layer import RandomLayer
+from pogm.core.random_layers import RandomLayer
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params, Tree
+from pogm.data.transforms.ranges import to_inputs, to_pixels
 from pogm.modifiers.base import Modifier, add_part, check_head_takes
-from pogm.transforms.ranges import to_inputs, to_pixels
 
 INDEPENDENCE = 0.005  # weight of what correlates different features
 EPS = 1e-6  # joins a deviation

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
+from pogm._system.errors import UsageError
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import hyper
+from pogm.core.hyperparameters import hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples
-from pogm.core.optim import Adam, Scalar
+from pogm.core.optimizers import Adam, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Purpose, State
 from pogm.core.trees import Params, Tree

@@ -6,11 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pogm._system.errors import UsageError
 from pogm.core import random
-from pogm.core.errors import UsageError
-from pogm.core.hyper import Choice, Large, hyper
+from pogm.core.hyperparameters import Choice, Large, hyper
 from pogm.core.model import Network
-from pogm.core.random_layer import RandomLayer
+from pogm.core.random_layers import RandomLayer
 from pogm.modifiers.base import Modifier, add_part
 from pogm.modifiers.styles import restyled
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.hyper import Power, hyper
+from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import probabilities
 from pogm.modifiers.base import Modifier
 

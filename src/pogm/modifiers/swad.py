@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.errors import UsageError
-from pogm.core.hyper import hyper
+from pogm.core.hyperparameters import hyper
 from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.core.trees import Params, Tree

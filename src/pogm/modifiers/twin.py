@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pogm.core import random
 from pogm.core.model import Model, over_samples
-from pogm.core.random_layer import RandomLayer
+from pogm.core.random_layers import RandomLayer
 from pogm.core.trees import Params
 from pogm.modifiers.base import check_head_takes
 from pogm.modifiers.styles import restyled

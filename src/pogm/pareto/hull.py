@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from pogm.pareto.neighbours import mgda_weights
 from pogm.pareto.solution import solve
+from pogm.pareto.weightings import mgda_weights
 
 INSIDE = 1e-6  # a distance shorter than this share of the updates is rounding error
 AT_ONCE = 256  # problems that are solved at once

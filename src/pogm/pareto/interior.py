@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import fused
-from pogm.pareto.faces import apply, best_on_faces, on_simplex, projection_on_faces
+from pogm.core.compiled import fused
+from pogm.pareto.face_enumeration import apply, best_on_faces, on_simplex, projection_on_faces
 
 STEPS = 25
 SUPPORTS = (1e-2, 1e-4, 1e-6, 1e-8)  # shares of the largest weight above which a domain may carry weight

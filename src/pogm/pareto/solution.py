@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core.fuse import known_true
-from pogm.pareto import faces, interior, quick
+from pogm.core.compiled import known_true
+from pogm.pareto import active_set, interior
+from pogm.pareto.face_enumeration import best_on_faces, every_face, projection_on_faces
 from pogm.pareto.problem import Centre, Problem, cancels, images, normalised, relative_radius
 
 EXACT = 8  # up to this many domains all 2^K - 1 faces are solved at once
@@ -49,9 +50,9 @@ def solve(
     if stationary not in ("keep", "project"):
         raise ValueError(f'expected stationary="keep" or "project", found {stationary!r}')
     fits = centre is None or centre[0].shape == G.shape[:1]
-    if fits and quick.applies(G, radius, 0.0 if step_radius is None else step_radius):
+    if fits and active_set.applies(G, radius, 0.0 if step_radius is None else step_radius):
         step = radius if step_radius is None else step_radius
-        found = quick.solution(G, radius, step, centre)  # type: ignore[arg-type]
+        found = active_set.solution(G, radius, step, centre)  # type: ignore[arg-type]
         if found is not None:
             mixture, weights, worst, gap = (torch.tensor(part, dtype=torch.float64) for part in found)
             return Solution(mixture, weights, worst, gap, stationary=torch.tensor(False))
@@ -77,7 +78,7 @@ def minimiser(problem: Problem) -> Tensor:
     """π̃ [..., K], by the method that suits K."""
     if problem.G.shape[-1] > EXACT:
         return interior.interior(problem.G, problem.target, problem.radius)
-    return faces.best_on_faces(problem.G, problem.target, problem.radius, faces.every_face(problem.G))
+    return best_on_faces(problem.G, problem.target, problem.radius, every_face(problem.G))
 
 
 def measured(mixture: Tensor, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +94,7 @@ def escape(problem: Problem, nothing: Tensor, always: bool) -> Tensor | None:
         return None
     if problem.G.shape[-1] > EXACT:
         return interior.projection(problem.G, problem.target)
-    return faces.projection_on_faces(problem.G, problem.target, faces.every_face(problem.G))
+    return projection_on_faces(problem.G, problem.target, every_face(problem.G))
 
 
 def certificate(

@@ -7,15 +7,15 @@ from importlib import resources
 from pathlib import Path
 from statistics import fmean
 
-from pogm.benchmark.estimate import duration
-from pogm.benchmark.records import Record, Run, accuracy
-from pogm.benchmark.selection import SELECTIONS
-from pogm.benchmark.sweep import STATES
-from pogm.benchmark.tables import averages_table, dataset_table, labels_of
-from pogm.core.errors import PogmError
+from pogm._system.errors import PogmError
+from pogm.benchmark.plan.sweep import STATES
+from pogm.benchmark.results.records import Record, Run, accuracy
+from pogm.benchmark.results.selection import SELECTIONS
+from pogm.benchmark.results.tables import averages_table, dataset_table, labels_of
+from pogm.benchmark.runs.estimate import duration
+from pogm.report.escaping import escape
 from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left
-from pogm.report.inert import escape
 from pogm.report.markup import Exhibit, Html, details, grid, paragraph
 from pogm.report.page import Section, render
 from pogm.report.runs import figures_of

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from pogm.benchmark.records import printable
+from pogm.benchmark.results.records import printable
 from pogm.report.axes import BOTTOM, Axes, axes_of, tick_text
+from pogm.report.escaping import escape
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Region
-from pogm.report.inert import escape
 from pogm.report.marks import draw_marks
 from pogm.report.style import STYLE, colour_class, colour_style, dashes
 

@@ -7,8 +7,8 @@ from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
 
-from pogm.benchmark.conclusion import conclusion
-from pogm.benchmark.measures import (
+from pogm.benchmark.results.conclusion import conclusion
+from pogm.benchmark.results.measurements import (
     Measured,
     alignment_variances,
     conflicts,
@@ -21,10 +21,10 @@ from pogm.benchmark.measures import (
     relative_alignment_variances,
     worst,
 )
-from pogm.benchmark.records import Run
-from pogm.benchmark.tables import domains_of
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.tables import domains_of
+from pogm.report.escaping import escape, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.inert import escape, slug
 from pogm.report.markup import Exhibit, Html, Listing
 from pogm.report.page import Section
 from pogm.report.series import Sample, averaged, comparable, lines, small_charts

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from pogm.report.axes import Axes
+from pogm.report.escaping import escape
 from pogm.report.figure import Arrow, Cloud, Label, Line, Mark, Panel, Point, Region
-from pogm.report.inert import escape
 from pogm.report.style import colour_class, dashes
 
 MANY = 100  # dots, from where on they are small and sheer

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pogm.benchmark.comparison import HEAD, Comparison, comparisons_csv
-from pogm.benchmark.tables import Cell, Table
+from pogm.benchmark.results.comparison import HEAD, Comparison, comparisons_csv
+from pogm.benchmark.results.tables import Cell, Table
 from pogm.report import charts
 from pogm.report.axes import axes_of
+from pogm.report.escaping import data_block, escape, slug
 from pogm.report.figure import Figure, Panel
-from pogm.report.inert import data_block, escape, slug
 
 NUMBER = re.compile(r"[+−-]?\d")
 

@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from pogm import __version__
-from pogm.core.files import write_whole
-from pogm.report.inert import data_block, escape, slug
+from pogm._system.files import write_whole
+from pogm.report.escaping import data_block, escape, slug
 from pogm.report.markup import Exhibit, exhibit_html
 from pogm.report.style import STYLE, colour_style
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pogm.benchmark.records import Run
-from pogm.core.errors import UsageError
-from pogm.core.files import write_whole
+from pogm._system.errors import UsageError
+from pogm._system.files import write_whole
+from pogm.benchmark.results.records import Run
 from pogm.report.charts import picture
 from pogm.report.figure import Figure, Panel
 from pogm.report.series import ACCURACY, ANGLE, angles, curves

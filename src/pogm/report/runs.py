@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pogm.benchmark.comparison import compare
-from pogm.benchmark.published import Source
-from pogm.benchmark.ranking import rankings
-from pogm.benchmark.records import Run
-from pogm.benchmark.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
-from pogm.benchmark.tables import Table, averages_table, dataset_table, domains_of, labels_of
+from pogm.benchmark.results.comparison import compare
+from pogm.benchmark.results.published import Source
+from pogm.benchmark.results.ranking import rankings
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
+from pogm.benchmark.results.tables import Table, averages_table, dataset_table, domains_of, labels_of
 from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
+from pogm.report.escaping import slug
 from pogm.report.figure import Figure
-from pogm.report.inert import slug
 from pogm.report.markup import Exhibit, Html, details, grid, paragraph
 from pogm.report.page import Section, write_page
 from pogm.report.series import ACCURACY, ANGLE, angles, curves, small_charts

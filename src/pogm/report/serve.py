@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from pogm.core.errors import UsageError
+from pogm._system.errors import UsageError
 from pogm.report.page import policy
 
 HERE = "127.0.0.1"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from pogm.benchmark.plan import PLAN, load_plan
-from pogm.benchmark.records import TRIAL, RecordWarning, Run, finite, read_runs, table_order, told_apart
-from pogm.benchmark.run import RECORDS
-from pogm.benchmark.sweep import load_sweep, state_of
-from pogm.benchmark.trial import Trial
-from pogm.core.errors import PogmError
+from pogm._system.errors import PogmError
+from pogm.benchmark.plan.plan_file import PLAN, load_plan
+from pogm.benchmark.plan.sweep import load_sweep, state_of
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.records import TRIAL, RecordWarning, Run, finite, read_runs, table_order, told_apart
+from pogm.benchmark.runs.runner import RECORDS
 
 Changed = tuple[tuple[int, int] | None, ...]
 Plan = dict[str, Trial]  # by the name of the trial's folder

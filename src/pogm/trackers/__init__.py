@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 
-from pogm.core.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown
 from pogm.core.registry import classes_in
 from pogm.trackers.base import Tracker as Tracker
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from pogm.core.files import write_whole
+from pogm._system.files import write_whole
 from pogm.trackers.base import Config, Record, Tracker, scalars, title
 
 TAG = "pogm.trial"

@@ -8,8 +8,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 
-from pogm.core.errors import DivergedError, StoppedError
-from pogm.core.files import read_json
+from pogm._system.errors import DivergedError, StoppedError
+from pogm._system.files import read_json
 from pogm.trackers import all_trackers
 from pogm.trackers.base import Record
 

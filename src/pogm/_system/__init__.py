@@ -1,0 +1,1 @@
+"""Files, errors, runtime configuration and fault injection; nothing about learning."""

@@ -1,0 +1,1 @@
+"""What to run: trials, sweeps and random search."""

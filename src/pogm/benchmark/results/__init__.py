@@ -1,0 +1,1 @@
+"""Results of runs: records, model selection, statistics and tables."""

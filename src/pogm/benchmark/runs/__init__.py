@@ -1,0 +1,1 @@
+"""Running trials: run directories, runners and executors."""

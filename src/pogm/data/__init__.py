@@ -1,0 +1,1 @@
+"""Datasets, published sources, image folders and transforms."""

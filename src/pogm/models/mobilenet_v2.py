@@ -1,0 +1,29 @@
+"""MobileNetV2 (Sandler et al., 2018), as torchvision has it: small enough to fine-tune on a CPU."""
+
+from collections import OrderedDict
+from functools import partial
+
+from torch import nn
+
+from pogm.core.dropout import Dropout
+from pogm.models.featurizer import Featurizer, Stages
+from pogm.models.torchvision_models import set_channels
+from pogm.models.weights import published
+
+
+def build(input_shape: tuple[int, int, int]) -> Featurizer:
+    """Nineteen stages, ``features.0`` … ``features.18``, and the mean over positions; 1280 features."""
+    from torchvision import models
+
+    model = models.mobilenet_v2()
+    set_channels(model.features[0][0], input_shape[0])
+    stages: OrderedDict[str, nn.Module] = OrderedDict(
+        features=model.features, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), dropout=Dropout()
+    )
+    return Featurizer(
+        Stages(stages, ("features.3", "features.6", "features.13", "features.17")),  # a quarter of the size to a 32nd
+        model.last_channel,
+        first="features.0.0",
+        classifier=("classifier",),
+        pretrained=partial(published, models.MobileNet_V2_Weights.IMAGENET1K_V1.url),
+    )

@@ -1,0 +1,81 @@
+"""Other ways from the inner products of K updates to their weights in one step: the neighbours of Theorem 1."""
+
+import torch
+from torch import Tensor
+
+from pogm.pareto import face_enumeration, interior
+from pogm.pareto.problem import normalised
+from pogm.pareto.solution import EXACT, solve
+
+
+def mgda_weights(G: Tensor) -> Tensor:
+    r"""Désidéri, 2012: the shortest mixture of the updates, [..., K] on the simplex.
+
+    .. math:: c = \arg\min_{\pi\in\Delta} \|h_\pi\|
+
+    That is the problem of Theorem 1 around a centre at right angles to every update, so its solver solves it. A zero
+    update is the shortest mixture itself.
+    """
+    sizes = G.detach().to(torch.float64).diagonal(dim1=-2, dim2=-1)
+    mixture = solve(G, 1.0, centre=(torch.zeros_like(sizes), sizes.mean(-1))).mixture
+    absent = (sizes == 0).to(mixture.dtype)
+    count = absent.sum(-1, keepdim=True)
+    return torch.where(count > 0, absent / count.clamp(min=1), mixture)
+
+
+def cagrad_weights(G: Tensor, radius: float | Tensor) -> Tensor:
+    r"""Liu et al., 2021: the step in a ball around the mean that serves the worst-off update best, [..., K].
+
+    .. math:: \max_d \min_i h_i^\top d \quad\text{with}\quad \|d - h_0\| \le r \|h_0\|,
+              \qquad \text{divided by } 1 + r^2
+
+    Its problem is that of Theorem 1, and so are its weights, but for the divisor, which their code has by default.
+    """
+    return solve(G, radius).weights / (1 + normalised(G, radius).radius ** 2)
+
+
+def pcgrad_weights(G: Tensor, orders: Tensor) -> Tensor:
+    r"""Yu et al., 2020: each update without what it has against the others, one after the other; then the mean.
+
+    .. math:: p_i \leftarrow p_i - \frac{\min(p_i^\top h_j, 0)}{\|h_j\|^2} h_j \text{ for each } j \ne i,
+              \qquad d = \tfrac1K \sum_i p_i
+
+    The paper adds the p_i up; their mean is as long as the updates are, whatever K. [..., K, K] -> [..., K].
+
+    Args:
+        G: [..., K, K], as from `pogm.pareto.gramian`.
+        orders: [..., K, K]; row i is the order in which update i meets the others, itself among them.
+    """
+    G = G.detach().to(torch.float64)
+    K = G.shape[-1]
+    numbers = torch.arange(K, device=G.device)
+    rows = torch.eye(K, dtype=G.dtype, device=G.device).expand_as(G)  # p_i = Σ_j rows_ij h_j
+    for met in orders.unbind(-1):
+        chosen = (met.unsqueeze(-1) == numbers).to(G.dtype)  # [..., K, K]: row i says which j
+        against = (rows * (chosen @ G)).sum(-1).clamp(max=0)  # min(p_i·h_j, 0)
+        square = (chosen @ G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)).squeeze(-1)
+        share = torch.where((met != numbers) & (square > 0), against / square, 0.0)
+        rows = rows - share.unsqueeze(-1) * chosen
+    return rows.mean(-2)
+
+
+def upgrad_weights(G: Tensor) -> Tensor:
+    r"""Quinton and Rey, 2024: each update projected on the directions that hurt none; then the mean, [..., K].
+
+    .. math:: d = \tfrac1K \sum_i \arg\min_{p \,:\, h_j^\top p \ge 0 \;\forall j} \|p - h_i\|
+              = \tfrac1K \sum_i \Big(h_i + \sum_j y_{ij} h_j\Big), \qquad y_{ij} \ge 0
+
+    Exact for K ≤ 8, iterative with a fixed count beyond, in units of each update's own length, on which neither the
+    cone nor the direction of a projection depends.
+    """
+    G = G.detach().to(torch.float64)
+    sizes = G.diagonal(dim1=-2, dim2=-1).sqrt()
+    sizes = torch.where(sizes == 0, 1.0, sizes)
+    cosines = G / (sizes.unsqueeze(-1) * sizes.unsqueeze(-2))
+    each = cosines.unsqueeze(-3)  # [..., 1, K, K]: one problem, with every row of it as a centre
+    if G.shape[-1] > EXACT:
+        y = interior.projection(each, cosines)
+    else:
+        y = face_enumeration.projection_on_faces(each, cosines, face_enumeration.every_face(G))
+    y = y * sizes.unsqueeze(-1) / sizes.unsqueeze(-2)
+    return (1 + y.sum(-2)) / G.shape[-1]

@@ -1,0 +1,164 @@
+"""Deterministic mode: switched on, switched off again, and the operations that it refuses."""
+
+import os
+import shutil
+
+import pytest
+import torch
+import torch._inductor.config as inductor
+import torch.utils.deterministic
+from torch._dynamo.exc import TorchDynamoException
+
+from pogm._system.determinism import (
+    WORKSPACE,
+    deterministic_algorithms,
+    fix_cublas_workspace,
+    nondeterministic_operation,
+)
+from pogm._system.errors import UsageError
+from pogm.core import compiled
+from pogm.core.compiled import FuseWarning, fused, fusing
+
+X = torch.linspace(0, 1, 20)
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="torch needs a C++ compiler to compile for a CPU"
+)
+
+
+def modes() -> tuple[object, ...]:
+    """Every setting that the mode changes."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        inductor.deterministic,
+        inductor.triton.autotune_pointwise,
+    )
+
+
+def refused(x):
+    """An operation that has no deterministic kernel, on any device."""
+    return x.clone().put_(torch.tensor([0, 1]), x[:2])
+
+
+def test_the_mode_ends_with_its_block():
+    before = modes()
+    with deterministic_algorithms():
+        assert modes() == (True, False, False, True, False, True, False)
+    assert modes() == before
+
+
+def test_the_mode_ends_after_an_error_too():
+    before = modes()
+    with pytest.raises(ZeroDivisionError), deterministic_algorithms():
+        raise ZeroDivisionError
+    assert modes() == before
+
+
+def test_a_mode_that_the_user_has_set_is_restored():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        before = modes()
+        with deterministic_algorithms():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert modes() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_workspace_is_set_before_cuda_is_in_use(monkeypatch):
+    monkeypatch.setenv(WORKSPACE, ":0:0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    fix_cublas_workspace()
+    assert os.environ[WORKSPACE] == ":4096:8"
+
+
+@pytest.mark.parametrize("found", [":4096:8", ":16:8"])
+def test_a_workspace_of_fixed_size_is_kept(monkeypatch, found):
+    monkeypatch.setenv(WORKSPACE, found)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    fix_cublas_workspace()
+    assert os.environ[WORKSPACE] == found
+
+
+def test_once_cuda_is_in_use_another_workspace_is_an_error(monkeypatch):
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(UsageError, match="found no value and CUDA in use"):
+        fix_cublas_workspace()
+    assert WORKSPACE not in os.environ
+
+
+def test_a_refused_operation_is_named():
+    with deterministic_algorithms(), pytest.raises(RuntimeError) as caught:
+        refused(X)
+    assert nondeterministic_operation(caught.value) == "put_"
+    wrapped = RuntimeError("RuntimeError: kthvalue CUDA does not have a deterministic implementation, but you set ...")
+    assert nondeterministic_operation(wrapped) == "kthvalue CUDA"
+    assert nondeterministic_operation(RuntimeError("out of memory")) is None
+
+
+@needs_compiler
+def test_compiled_code_refuses_the_operation_too():
+    opaque = torch.library.custom_op("pogm_tests::refused", refused, mutates_args=(), schema="(Tensor x) -> Tensor")
+    opaque.register_fake(torch.empty_like)  # the compiler cannot replace it by a deterministic one
+
+    @fused
+    def function(x):
+        return opaque(x) * 2
+
+    with fusing(True), deterministic_algorithms(), pytest.raises(RuntimeError) as caught:
+        function(X)
+    assert nondeterministic_operation(caught.value) == "put_"
+
+
+def test_a_refusal_while_compiling_is_not_taken_for_a_failure_of_the_compiler(monkeypatch):
+    def compile_now(function):
+        def call(x):
+            raise TorchDynamoException("RuntimeError: put_ does not have a deterministic implementation")
+
+        return call
+
+    monkeypatch.setattr(compiled, "_compiled", compile_now)
+    function = fused(lambda x: x)
+    with fusing(True):
+        with deterministic_algorithms(), pytest.raises(TorchDynamoException):
+            function(X)
+        with pytest.warns(FuseWarning):  # without the mode, the compiler has failed
+            function(X)
+
+
+@needs_compiler
+def test_too_many_shapes_are_an_error_since_another_process_would_compile(monkeypatch):
+    monkeypatch.setattr(compiled, "RECOMPILATIONS", 1)
+
+    @fused
+    def function(x):
+        return x.sin().sum()
+
+    with torch._dynamo.config.patch(recompile_limit=1), fusing(True), deterministic_algorithms():
+        function(X[:3])
+        with pytest.raises(UsageError, match="new process"):
+            function(X[:4])
+
+
+@needs_compiler
+def test_a_failure_without_the_mode_does_not_carry_over_to_it():
+    runs = []
+
+    @fused
+    def function(x):
+        runs.append(torch.compiler.is_compiling())
+        if torch.are_deterministic_algorithms_enabled():
+            return x * x.sum()
+        return x if x.sum() > 0 else -x  # the value decides: no graph can say it
+
+    with fusing(True):
+        with pytest.warns(FuseWarning):
+            function(X)
+        runs.clear()
+        with deterministic_algorithms():
+            function(X)
+    assert runs == [True]

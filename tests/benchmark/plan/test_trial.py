@@ -1,0 +1,133 @@
+"""A trial: plain data, hashed, and refused where it makes no sense."""
+
+import json
+
+import pytest
+from support import trial
+
+from pogm import ERM, MADG, POGM, Mixup
+from pogm._system.errors import UsageError
+from pogm._system.files import canonical_json
+from pogm.algorithms import all_algorithms
+from pogm.benchmark.plan.trial import Trial, differences
+from pogm.data.datasets.rotated_digits import RotatedDigits
+from pogm.diagnostics import Probe
+
+
+@pytest.mark.parametrize("name", all_algorithms())
+def test_every_trial_comes_back_from_json_the_same(name):
+    one = trial(all_algorithms()[name](), modifiers=(Mixup(alpha=0.3),), seed=7, probe=Probe(every=5, target=True))
+    again = Trial.from_json(json.loads(canonical_json(one.to_json())))
+    assert again == one
+    assert again.id == one.id
+
+
+def test_the_id_depends_on_what_is_computed_and_on_nothing_else():
+    first = trial(POGM(kappa=0.1))
+    assert first.id == trial(POGM()).id
+    others = [trial(POGM(kappa=0.5)), trial(POGM(), seed=1), trial(POGM(), modifiers=(Mixup(),)), trial(ERM())]
+    others.append(trial(POGM(), probe=Probe(every=1)))
+    assert len({first.id, *(other.id for other in others)}) == 6
+    assert first.id.isalnum()  # a folder's name, whatever the trial's parts are called
+
+
+def test_the_label_is_the_row_of_a_table():
+    assert trial(POGM(), modifiers=(Mixup(),)).label == "POGM + Mixup"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        (ERM(), {"test_domains": ()}, r"test domains of RotatedDigits, each once: 0 \(0\), 1 \(15\).*found \[\]"),
+        (ERM(), {"test_domains": (6,)}, r"found \[6\]"),
+        (ERM(), {"test_domains": (-1,)}, r"found \[-1\]"),
+        (ERM(), {"test_domains": (1, 1)}, r"each once.*found \[1, 1\]"),
+        (ERM(), {"test_domains": (True,)}, r"found \[True\]"),
+        (ERM(), {"test_domains": ("0",)}, r"found \['0'\]"),
+        (
+            MADG(),
+            {"test_domains": (0, 1, 2, 3, 4)},
+            "at least 2 training domains for MADG; found 1 left .*Hold out fewer",
+        ),
+        (POGM(), {"test_domains": (0, 1, 2, 3, 4, 5)}, "at least 1 training domain for POGM; found 0 left"),
+        (ERM(), {"steps": 0}, "steps to be a whole number from 1 to .*found 0"),
+        (ERM(), {"steps": 10**12}, "steps to be"),
+        (ERM(), {"steps": 10.0}, "steps to be a whole number"),
+        (ERM(), {"evaluate_every": 0}, "evaluate_every to be a whole number from 1"),
+        (ERM(), {"seed": -1}, "seed to be a whole number from 0"),
+        (ERM(), {"seed": 2**63}, "seed to be a whole number"),
+        (ERM(), {"hparams_seed": None}, "hparams_seed to be a whole number"),
+        (ERM(), {"precision": "fp23"}, "a precision out of .*found 'fp23'. Did you mean 'fp32'?"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_was_expected_and_found(algorithm, options, message):
+    known = {"training": trial(ERM()).training, "steps": 1, "evaluate_every": 1, "test_domains": (0,)}
+    with pytest.raises(UsageError, match=message):
+        Trial(algorithm=algorithm, **{"dataset": RotatedDigits()} | known | options)
+
+
+def test_one_training_domain_is_enough_where_the_method_allows_it():
+    assert trial(POGM(), test_domains=(0, 1, 2, 3, 4)).train_domains == (5,)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("steps", "21", "steps of a trial to be of type int; found '21'"),
+        ("steps", 21.0, "steps of a trial to be of type int"),
+        ("steps", True, "steps to be a whole number"),
+        ("dataset", 5, "dataset of a trial to be of type dict"),
+        ("dataset.name", "RotatedDigit", "Did you mean 'RotatedDigits'?"),
+        ("algorithm", "ERM", "algorithm of a trial to be of type dict"),
+        ("algorithm", {}, "a dataset, an algorithm or a modifier with a name; found {}"),
+        ("algorithm.name", "PGOM", "Did you mean 'POGM'?"),
+        ("algorithm.name", ["POGM"], "with a name"),
+        ("algorithm.kappa", "0.5", 'algorithm.kappa is "0.5" there and 0.5 here'),
+        ("algorithm.kappa", -1, "POGM.kappa to be a number of at least 0; found -1"),
+        ("algorithm.kapa", 0.5, "Did you mean 'kappa'?"),
+        ("modifiers", [3], "with a name; found 3"),
+        ("modifiers", "Mixup", "modifiers of a trial to be of type list"),
+        ("training.lr", [], "SmallDigits.lr"),
+        ("test_domains", ["0"], "test domains"),
+        ("test_domains", "0", "test_domains of a trial to be of type list"),
+        ("probe", 10, "probe of a trial to be of type dict"),
+        ("probe.every", 3, "a lag of whole 3 rounds"),
+        ("probe.every", "1", 'probe.every is "1" there and 1 here'),
+        ("probe.evry", 1, "Did you mean 'every'?"),
+        ("sede", 0, "a field of a trial .*Did you mean 'seed'?"),
+    ],
+)
+def test_json_with_another_type_or_name_is_refused_with_the_field(path, value, message):
+    values = trial(POGM()).to_json()
+    *parents, last = path.split(".")
+    place = values
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    with pytest.raises(UsageError, match=message):
+        Trial.from_json(values)
+
+
+@pytest.mark.parametrize("values", [None, [], "trial", {}, {"seed": 0}])
+def test_json_that_is_no_trial_is_refused(values):
+    with pytest.raises(UsageError, match=r"Expected a trial with .*fields algorithm, data_seed, dataset"):
+        Trial.from_json(values)
+
+
+def test_a_field_that_is_missing_within_a_part_is_not_filled_in():
+    values = trial(POGM()).to_json()
+    del values["algorithm"]["kappa"]
+    with pytest.raises(UsageError, match=r"algorithm.kappa is absent there and 0.1 here"):
+        Trial.from_json(values)
+
+
+def test_differences_are_named_field_by_field_and_types_count():
+    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 2}}) == ""
+    assert differences({"a": {"b": 1.0}, "d": []}, {"a": {"b": 1}}) == (
+        "a.b is 1.0 there and 1 here; d is [] there and absent here"
+    )
+
+
+def test_of_two_algorithms_only_the_names_are_told_apart():
+    told = differences(trial(ERM()).to_json(), trial(POGM(), seed=3).to_json())
+    assert told == 'algorithm.name is "ERM" there and "POGM" here; seed is 0 there and 3 here'

@@ -1,0 +1,294 @@
+"""What follows from the measurements of a run: known values."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from support import trial
+
+from pogm import ERM, POGM
+from pogm._system.errors import DataError
+from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
+from pogm.benchmark.results.measurements import (
+    Hull,
+    Measured,
+    agreements,
+    alignment_variances,
+    alignments,
+    conflicts,
+    correlations,
+    divergence,
+    gaps,
+    gip,
+    hull,
+    measured,
+    opposed,
+    relative_alignment_variances,
+    summary,
+    worst,
+)
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.runner import run
+from pogm.diagnostics import Probe
+from pogm.pareto import gramian
+
+NAN = math.nan
+
+
+def made(trajectories, K, angle=None, **more):
+    """Rounds with these trajectories [R][K + T][P]."""
+    rounds = len(trajectories)
+    ones = [[1.0] * K] * rounds
+    values = {
+        "sources": tuple("ABCD"[:K]),
+        "targets": tuple("XYZ"[: len(trajectories[0]) - K]),
+        "round": list(range(1, rounds + 1)),
+        "angle": ones if angle is None else angle,
+        "difference": ones,
+        "layer_difference": ones,
+        "magnitude": [1.0] * rounds,
+        "invariant": [NAN] * rounds,
+        "gramian": [gramian(torch.tensor(h, dtype=torch.float64)).tolist() for h in trajectories],
+    }
+    return Measured(**values | more)
+
+
+def angled(*columns):
+    return made(
+        [[[1.0]] * len(columns)] * len(columns[0]), len(columns), angle=[list(a) for a in zip(*columns, strict=True)]
+    )
+
+
+def test_correlations_are_pearsons_over_rounds_of_every_pair():
+    m = angled([0.0, 0.5, 1.0], [0.2, 0.3, 0.4], [1.0, 0.5, 0.0])
+    assert correlations(m) == {(0, 1): pytest.approx(1), (0, 2): pytest.approx(-1), (1, 2): pytest.approx(-1)}
+    m = angled([0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    assert correlations(m) == {(0, 1): pytest.approx(0)}
+
+
+def test_a_correlation_with_what_never_changes_is_undefined():
+    (rho,) = correlations(angled([0.1] * 6, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])).values()
+    assert math.isnan(rho)
+    (rho,) = correlations(angled([0.5], [0.2])).values()
+    assert math.isnan(rho)
+    assert correlations(angled([0.1, 0.2])) == {}, "one domain has nobody to go with"
+
+
+def test_rounds_in_which_an_angle_is_undefined_are_left_out():
+    m = angled([0.0, 9.0, 1.0, 0.5], [0.1, NAN, 0.3, 0.2])
+    assert correlations(m) == {(0, 1): pytest.approx(1)}
+    assert gaps(m) == {(0, 1): pytest.approx((0.1 + 0.7 + 0.3) / 3)}
+
+
+def test_a_gap_is_the_mean_distance_of_two_angles():
+    assert gaps(angled([0.0, 1.0], [0.5, 0.75])) == {(0, 1): 0.375}
+
+
+def test_a_round_is_in_conflict_where_two_sources_point_apart_whatever_the_target_does():
+    m = made([[[1, 0], [0, 1], [-1, -1]], [[1, 0], [-1, 5], [1, 1]], [[1, 0], [1, 1], [0, 1]]], 2)
+    assert conflicts(m) == pytest.approx(1 / 3)
+
+
+def test_agreement_is_the_mean_cosine_of_the_sources():
+    m = made([[[1, 0], [0, 2], [3, 0], [-1, 0]], [[1, 0], [0, 0], [0, 1], [1, 1]]], 3)
+    assert agreements(m) == pytest.approx([1 / 3, 0])
+
+
+def test_the_inner_product_is_summed_over_ordered_pairs_of_sources():
+    m = made([[[1, 0], [2, 1], [-1, 3], [9, 9]], [[1, 0], [0, 1], [0, 0], [9, 9]]], 3)
+    assert gip(m) == pytest.approx([2 * (2 - 1 + 1), 0])
+    assert gip(made([[[1, 0]]], 1)) == [0]
+
+
+def stepped(trajectories, steps, K):
+    """Rounds with these trajectories [R][K + T][P] and steps [R][P], as a probe records them."""
+    h, d = (torch.tensor(values, dtype=torch.float64) for values in (trajectories, steps))
+    products = torch.einsum("rip,rp->ri", h[:, :K], d)
+    cosines = products / (h[:, :K].norm(dim=-1) * d.norm(dim=-1, keepdim=True))
+    return made(trajectories, K, angle=cosines.tolist(), magnitude=d.square().sum(-1).tolist())
+
+
+def test_alignments_are_the_products_of_trajectories_and_step_and_zero_where_nothing_moves():
+    h = [[3.0, 4.0], [0.0, 2.0], [9.0, 9.0]]
+    m = stepped([h, h, [[0.0, 0.0], *h[1:]]], [[1.0, -2.0], [0.0, 0.0], [1.0, 1.0]], 2)
+    assert math.isnan(m.angle[1][0])
+    assert math.isnan(m.angle[2][0])
+    assert [pytest.approx(row) for row in alignments(m)] == [[-5, -4], [0, 0], [0, 2]]
+    assert alignment_variances(m) == pytest.approx([0.25, 0, 1])
+    relative = relative_alignment_variances(m)
+    assert relative[0] == pytest.approx(0.25 / (5 * (25 + 4) / 2))
+    assert math.isnan(relative[1])
+    assert opposed(m) == pytest.approx(1 / 3)
+
+
+def test_the_relative_variance_does_not_depend_on_lengths_and_is_at_most_one():
+    h = [[3.0, 4.0], [1.0, 2.0]]
+    m = stepped([h, [[30.0, 40.0], [10.0, 20.0]], [[1.0, 0.0], [-1.0, 0.0]]], [[1.0, 1.0], [7.0, 7.0], [5.0, 0.0]], 2)
+    first, second, largest = relative_alignment_variances(m)
+    assert 0 < first < 1
+    assert second == pytest.approx(first)
+    assert largest == pytest.approx(1)
+
+
+def test_a_round_that_is_not_finite_has_no_inner_product_and_no_variance():
+    m = made([[[NAN, 0], [0, 1]], [[1, 0], [0, 1]]], 2, angle=[[NAN, 0.5], [0.5, 0.5]])
+    assert [math.isnan(value) for value in gip(m)] == [True, False]
+    assert [math.isnan(value) for value in alignment_variances(m)] == [True, False]
+    assert opposed(m) == 0
+
+
+def test_the_worst_alignment_is_that_of_the_best_direction_and_has_no_scale():
+    """Two at right angles: d = h_0 (1 + r), and h_i·h_0 = 1/2. One alone: (1 + r) of itself. Opposed: nothing helps."""
+    m = made([[[1, 0], [0, 1]], [[10, 0], [0, 10]], [[1, 0], [1, 0]], [[1, 0], [-1, 0]]], 2)
+    assert worst(m) == pytest.approx([0.75, 0.75, 1.5, 0], abs=1e-6)
+    assert worst(m, radius=0.0)[:3] == pytest.approx([0.5, 0.5, 1])
+
+
+def test_a_target_in_the_hull_is_at_distance_zero_and_outside_at_that_of_the_nearest_point():
+    sources = [[2.0, 0.0], [0.0, 2.0]]
+    places = hull(made([[*sources, [1.0, 1.0]], [*sources, [2.0, 2.0]], [*sources, [4.0, 0.0]]], 2))
+    assert places[0] == [Hull(0.0, pytest.approx(1))]
+    assert places[1] == [Hull(pytest.approx(0.5), pytest.approx(1))]
+    assert places[2] == [Hull(pytest.approx(0.5), pytest.approx(1))], "the nearest point is a corner"
+    (behind,) = hull(made([[*sources, [-1.0, -1.0]]], 2))[0]
+    assert behind == Hull(pytest.approx(2), pytest.approx(-1))
+
+
+def test_every_target_has_a_place_and_a_run_without_targets_has_none():
+    sources = [[2.0, 0.0], [0.0, 2.0]]
+    ((first, second),) = hull(made([[*sources, [1.0, 1.0], [2.0, 2.0]]], 2))
+    assert (first.distance, second.distance) == (0.0, pytest.approx(0.5))
+    assert hull(made([sources, sources], 2)) == [[], []]
+
+
+def test_many_rounds_are_solved_as_each_alone():
+    trajectories = torch.randn(300, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
+    whole = made(trajectories, 3)
+    for number in (0, 255, 256, 299):
+        one = made([trajectories[number]], 3)
+        assert worst(whole)[number] == pytest.approx(worst(one)[0], abs=1e-9)
+        assert hull(whole)[number][0] == pytest.approx(hull(one)[0][0], abs=1e-6)
+
+
+def test_what_is_not_a_number_stays_so_and_disturbs_no_other_round():
+    m = made([[[NAN, 0], [0, 1], [1, 1]], [[1, 0], [0, 1], [0.5, 0.5]], [[0, 0], [0, 0], [0, 0]]], 2)
+    assert [math.isnan(value) for value in worst(m)] == [True, False, True]
+    assert [math.isnan(places[0].distance) for places in hull(m)] == [True, False, True]
+    assert conflicts(m) == 0
+
+
+def test_divergences_are_averaged_over_rounds():
+    m = made([[[1.0], [1.0]]] * 2, 2, divergence=[[[0.0, 1.0], [2.0, 0.0]], [[0.0, 3.0], [NAN, 0.0]]])
+    assert divergence(m) == [[0.0, 2.0], [2.0, 0.0]]
+    assert summary(m)["divergence"] == 2.0
+    assert divergence(replace(m, divergence=None)) is None
+
+
+def test_a_summary_has_what_was_measured_and_no_more():
+    plain = summary(angled([0.0, 1.0], [0.5, 1.5]))
+    assert plain["angle"] == 0.75
+    assert plain["correlation"] == pytest.approx(1)
+    assert plain["gap"] == 0.5
+    assert math.isnan(plain["invariant"])
+    assert not {"hull", "hull_cosine", "divergence"} & plain.keys()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """ERM and POGM with two seeds each, and a run that was not measured."""
+    root = tmp_path_factory.mktemp("measured")
+    probe = Probe(every=2, lag=4, target=True, divergence=True)
+    for algorithm in (ERM(), POGM()):
+        for seed in range(2):
+            one = trial(
+                algorithm, steps=9, evaluate_every=4, test_domains=(3,), seed=seed, trial_seed=seed, probe=probe
+            )
+            run(one, root / one.id)
+    run(trial(ERM(), steps=2), root / "plain")
+    return root
+
+
+def of(folder, label):
+    runs = [r for r in read_runs(folder) if r.label == label and r.trial["probe"]["every"]]
+    return [(r, measured(r)) for r in runs]
+
+
+def test_all_records_of_a_run_are_read_as_one(folder):
+    ((_, m), _) = of(folder, "ERM")
+    assert m.sources == ("0", "15", "30", "60", "75")
+    assert m.targets == ("45",)
+    assert m.round == [2, 4, 6, 8]
+    assert [math.isnan(value) for value in m.invariant] == [True, False, False, False]
+    shapes = {name: torch.tensor(getattr(m, name)).shape for name in ("angle", "difference", "gramian", "divergence")}
+    assert shapes == {"angle": (4, 5), "difference": (4, 5), "gramian": (4, 6, 6), "divergence": (4, 5, 5)}
+    norms = torch.tensor(m.gramian).diagonal(dim1=1, dim2=2)
+    assert (norms > 0).all()
+
+
+def test_a_run_that_was_not_measured_has_no_measurements(folder):
+    (plain,) = [r for r in read_runs(folder) if not r.trial["probe"]["every"]]
+    assert all("rounds" not in record for record in plain.records)
+    assert measured(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"angle": [[0.5]]}, r"angle should be \[5\]"),
+        ({"gramian": [[[1.0] * 6] * 5]}, r"gramian should be \[6, 6\]"),
+        ({"magnitude": [1.0, 2.0, 3.0]}, "some have more rounds"),
+        ({"magnitude": None}, "NoneType"),
+    ],
+)
+def test_damaged_measurements_are_refused_with_the_folder(folder, change, words):
+    ((found, _), _) = of(folder, "ERM")
+    *others, last = found.records
+    damaged = replace(found, records=(*others, {**last, "rounds": {**last["rounds"], **change}}))
+    with pytest.raises(DataError, match=words):
+        measured(damaged)
+
+
+def test_a_table_has_a_column_for_every_algorithm_and_the_spread_over_seeds(folder):
+    found = [*of(folder, "ERM"), *of(folder, "POGM")]
+    table = measure_table(found, "Title", ["A note."])
+    assert table.columns == ("ERM", "POGM")
+    cell = table.cells["angle"][1]
+    values = [summary(m)["angle"] for _, m in of(folder, "POGM")]
+    assert cell.mean == pytest.approx(sum(values) / 2)
+    assert cell.stderr == pytest.approx(abs(values[0] - values[1]) / 2 / math.sqrt(2))
+    assert cell.n == 2
+    text = table.text()
+    assert str(cell) in text
+    assert {"gip", "alignment_variance", "alignment_variance_relative", "opposed"} <= table.cells.keys()
+    assert "± is the standard error over 2 seeds." in text
+    assert "A note." in text
+    rows = list(csv.DictReader(io.StringIO(table.csv())))
+    assert {row["measurement"] for row in rows} == set(table.cells)
+    assert json.loads(table.json())["cells"]["angle"]["POGM"]["mean"] == cell.mean
+
+
+def test_what_is_undefined_everywhere_is_a_dash_an_empty_field_and_null(folder):
+    ((found, m), *_) = of(folder, "ERM")
+    nowhere = replace(m, invariant=[NAN] * len(m.round))
+    table = measure_table([(found, nowhere)], "Title")
+    assert "–" in next(line for line in table.text().splitlines() if line.startswith("invariant angle "))
+    assert "ERM,invariant,,,0" in table.csv()
+    assert json.loads(table.json())["cells"]["invariant"]["ERM"] == {"mean": None, "stderr": None, "n": 0}
+
+
+def test_the_rounds_are_written_one_by_one(folder):
+    found = of(folder, "POGM")
+    rows = list(csv.DictReader(io.StringIO(rounds_csv(found))))
+    assert len(rows) == 8
+    first, m = rows[1], found[0][1]
+    assert (first["algorithm"], first["held_out"], first["seed"], first["round"]) == ("POGM", "45", "0", "4")
+    assert float(first["angle 30"]) == pytest.approx(m.angle[1][2], rel=1e-5)
+    assert float(first["hull 45"]) == pytest.approx(hull(m)[1][0].distance, rel=1e-5)
+    assert float(first["divergence 75 0"]) == pytest.approx(m.divergence[1][4][0], rel=1e-5)
+    G = m.gramian[1]
+    assert float(first["cosine 0 15"]) == pytest.approx(G[0][1] / math.sqrt(G[0][0] * G[1][1]), rel=1e-5)
+    assert rows[0]["invariant"] == "", "undefined before the lag"

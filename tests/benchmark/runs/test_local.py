@@ -1,0 +1,120 @@
+"""Many trials in many processes: none disturbs another."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import Deadly, records, start, until, weights
+from support import trial
+
+from pogm import ERM, POGM
+from pogm._system.files import is_locked, locked
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs import local
+from pogm.benchmark.runs.local import cores, run_all
+from pogm.benchmark.runs.runner import Settings, run
+from pogm.data.datasets.base import Training
+
+EVERY_SAVE = Settings(checkpoint_seconds=0)
+
+
+def test_trials_in_a_pool_equal_trials_alone_and_those_that_fail_say_why(tmp_path, monkeypatch):
+    fine, diverging = trial(POGM()), trial(ERM(), training=Training(network="mlp", lr=1e30))
+    without_data = trial(ERM(), dataset="RotatedMNIST", steps=1)
+    run(fine, tmp_path / "alone")
+    outcomes = {o.trial: o.error for o in run_all([diverging, fine, without_data], tmp_path / "pool", Settings(), 1)}
+    assert outcomes[fine] is None
+    assert "Expected finite weights" in outcomes[diverging]
+    assert "Pass --data FOLDER" in outcomes[without_data]
+    assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
+    assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
+
+    monkeypatch.setattr(local, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
+    assert [o.error for o in run_all([fine], tmp_path / "pool", Settings())] == [None]
+
+
+@pytest.mark.parametrize("end", ["kill", "term"])
+def test_a_trial_whose_process_is_ended_goes_on_from_its_checkpoint(tmp_path, monkeypatch, end):
+    one = trial(ERM(), steps=41)
+    run(one, tmp_path / "alone")
+    monkeypatch.setenv("POGM_FAULT", f"{end}@step:25")
+    assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
+    assert records(tmp_path / one.id) == records(tmp_path / "alone")
+    assert weights(tmp_path / one.id) == weights(tmp_path / "alone")
+
+
+def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path):
+    deadly, fine = trial(ERM(), modifiers=(Deadly(),)), trial(ERM())
+    outcomes = {o.trial: o.error for o in run_all([deadly, fine], tmp_path, Settings(), 1)}
+    assert outcomes == {deadly: "its process died 3 times (out of memory, or killed)", fine: None}
+
+
+def test_a_folder_in_use_is_its_owners_and_nothing_is_written_to_it(tmp_path):
+    one = trial(ERM())
+    (tmp_path / one.id).mkdir()
+    with locked(tmp_path / one.id):
+        assert local.work([one], tmp_path, Settings()) == [None]
+    assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
+
+
+def test_a_run_that_fails_before_it_begins_leaves_its_reason(tmp_path):
+    one = trial(ERM(), dataset="ColoredMNIST")
+    (error,) = local.work([one], tmp_path, Settings(data=tmp_path / "nowhere"))
+    assert "MNIST" in error
+    (run,) = read_runs(tmp_path)
+    assert (run.status, run.failure) == ("failed", error)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_ended_takes_its_workers_along(tmp_path, number):
+    """They leave a checkpoint, and nobody goes on computing."""
+    words = ("sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--configurations", "1", "--trials", "1")
+    out = tmp_path / "sweep"
+    more = ("--steps", 10**6, "--evaluate-every", 100, "--checkpoint-seconds", 0, "--workers", 2, "--device", "cpu")
+    driver = start(*words, *more, "--out", out)
+    until(lambda: len(list(out.glob("*/checkpoints/*.json"))) >= 2)
+    os.kill(driver.process.pid, number)
+    ended = driver.wait()
+    assert ended.code == (75 if number == signal.SIGTERM else -9)
+    until(lambda: not any(is_locked(folder) for folder in out.iterdir() if folder.is_dir()))
+
+
+def test_a_consumer_that_stops_early_leaves_no_process_behind(tmp_path):
+    outcomes = run_all([trial(ERM(), seed=seed) for seed in range(3)], tmp_path, Settings(), 1)
+    next(outcomes)
+    (worker,) = _children(os.getpid(), "spawn_main")
+    outcomes.close()
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_noise(tmp_path):
+    words = [sys.executable, "-m", "pogm", "demo", "--out", str(tmp_path), "--workers", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: any(tmp_path.glob("*/records.jsonl")))
+    os.killpg(process.pid, signal.SIGINT)  # a terminal tells every process
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out + err
+    assert "The same command goes on from here" in err
+    begun = [path.parent for path in tmp_path.glob("*/trial.json")]
+    assert all(list(folder.glob("checkpoints/*.json")) for folder in begun)
+    assert not _children(process.pid, "spawn_main")
+
+
+def test_there_is_at_least_one_core():
+    assert cores() >= 1
+
+
+def _children(pid: int, name: str) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and name in (status.parent / "cmdline").read_text():
+                found.append(int(status.parent.name))
+        except (OSError, ValueError):  # it ended while we looked
+            continue
+    return found

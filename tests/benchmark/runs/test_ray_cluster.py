@@ -1,0 +1,264 @@
+"""Many trials on a Ray cluster: two nodes on this machine, whose workers and drivers get killed."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from processes import Deadly, records, until, weights
+from support import trial
+
+from pogm import ERM, POGM
+from pogm._system.errors import UsageError
+from pogm._system.files import locked
+from pogm.benchmark.runs import ray_cluster, ray_nodes
+from pogm.benchmark.runs.local import GIVEN_UP, run_all
+from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
+from pogm.benchmark.runs.runner import Settings, run
+from pogm.data.datasets.base import Training
+from pogm.engine.session import Engine
+
+EVERY_SAVE = Settings(checkpoint_seconds=0)
+LONG = trial(ERM(), steps=1501, evaluate_every=100)
+FINE = trial(POGM())
+GUARDED = trial(ERM(), seed=1)
+DEADLY = trial(ERM(), modifiers=(Deadly(),))
+DIVERGING = trial(ERM(), training=Training(network="mlp", lr=1e30))
+WITHOUT_DATA = trial(ERM(), dataset="RotatedMNIST", steps=1)
+PATHS = os.pathsep.join(path for path in sys.path if path)
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A cluster of two nodes with a CPU each; one says that it has a GPU."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip('needs Ray: pip install "pogm[ray]"')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PATHS)  # the workers know our modifiers, too
+        patch.setenv("RAY_AUTH_MODE", "token")  # Ray listens on every interface, and reads this when it is imported
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        ray_nodes._imported()
+        from ray.cluster_utils import Cluster
+
+        small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=small)
+        cluster.add_node(**small, num_gpus=1)
+        yield cluster.address
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """The same trials as the local executor runs them."""
+    root = tmp_path_factory.mktemp("local")
+    assert [outcome.error for outcome in run_all([LONG, FINE, GUARDED], root, EVERY_SAVE, 1)] == [None] * 3
+    return root
+
+
+@pytest.fixture(scope="module")
+def eventful(address, tmp_path_factory):
+    """A run in which one trial's worker is killed, another's folder is in use for a while, and some always fail."""
+    root = tmp_path_factory.mktemp("ray")
+    killed = []
+
+    def kill() -> None:
+        until(lambda: any((root / LONG.id).glob("checkpoints/*.json")))
+        killed.append(owner(root / LONG.id))
+        os.kill(killed[0], signal.SIGKILL)
+        killed.append((root / LONG.id / "done").exists())
+
+    trials = [GUARDED, DEADLY, LONG, DIVERGING, WITHOUT_DATA, FINE]
+    (root / GUARDED.id).mkdir()
+    threading.Thread(target=kill, daemon=True).start()
+    said = io.StringIO()
+    with contextlib.chdir(root.parent), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        outcomes = run_on_ray(trials, Path(root.name), EVERY_SAVE, address=address)
+        with locked(root / GUARDED.id):
+            found = [next(outcomes)]
+        found += outcomes
+    assert len(found) == len(trials)
+    errors = {outcome.trial: outcome.error for outcome in found}
+    return SimpleNamespace(root=root, errors=errors, killed=killed, said=said.getvalue())
+
+
+def owner(folder: Path) -> int:
+    """The process that has, or had, a folder."""
+    return int((folder / "lock").read_text().split()[1])
+
+
+def test_records_and_weights_equal_those_of_the_local_executor(eventful, local):
+    for one in (FINE, GUARDED):
+        assert eventful.errors[one] is None
+        assert records(eventful.root / one.id) == records(local / one.id)
+        assert weights(eventful.root / one.id) == weights(local / one.id)
+
+
+def test_a_trial_whose_worker_is_killed_goes_on_from_its_checkpoint(eventful, local):
+    first_worker, was_done = eventful.killed
+    assert not was_done
+    assert owner(eventful.root / LONG.id) != first_worker
+    assert eventful.errors[LONG] is None
+    assert records(eventful.root / LONG.id) == records(local / LONG.id)
+    assert weights(eventful.root / LONG.id) == weights(local / LONG.id)
+
+
+def test_trials_that_always_fail_say_why_and_do_not_stop_the_others(eventful):
+    assert eventful.errors[DEADLY] == GIVEN_UP
+    assert "Expected finite weights" in eventful.errors[DIVERGING]
+    assert "Pass --data FOLDER" in eventful.errors[WITHOUT_DATA]
+
+
+def test_workers_that_die_or_warn_print_nothing_over_the_progress(eventful):
+    assert eventful.said == ""
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from test_ray_cluster import EVERY_SAVE, FINE, LONG, Settings, run_on_ray
+root, address = Path(sys.argv[1]), sys.argv[2]
+trials, settings = ([FINE, LONG], EVERY_SAVE) if address else ([LONG], Settings())
+print([outcome.error for outcome in run_on_ray(trials, root, settings, address=address or None)])
+"""
+
+
+@contextlib.contextmanager
+def running_driver(root: Path, begun: str, address: str = ""):
+    """A driver in a process of its own, once the long trial has a certain file."""
+    words = [sys.executable, "-c", DRIVER, str(root), address]
+    paths = os.environ | {"PYTHONPATH": PATHS}
+    driver = subprocess.Popen(words, env=paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: any((root / LONG.id).glob(begun)) or driver.poll() is not None)
+        assert driver.poll() is None, driver.communicate()
+        yield driver
+    finally:
+        driver.kill()
+        driver.communicate(timeout=60)
+
+
+def test_after_the_driver_was_killed_the_same_call_goes_on_and_leaves_finished_runs_alone(address, local, tmp_path):
+    finished = tmp_path / FINE.id
+    shutil.copytree(local / FINE.id, finished)
+    with running_driver(tmp_path, "checkpoints/*.json", address) as driver:
+        driver.kill()
+    assert not (tmp_path / LONG.id / "done").exists()
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    outcomes = list(run_on_ray([FINE, LONG], tmp_path, EVERY_SAVE, address=address))
+    assert {outcome.trial: outcome.error for outcome in outcomes} == {FINE: None, LONG: None}
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+    assert records(tmp_path / LONG.id) == records(local / LONG.id)
+    assert weights(tmp_path / LONG.id) == weights(local / LONG.id)
+
+
+def test_a_driver_that_is_stopped_on_a_ray_of_its_own_leaves_checkpoints_and_no_worker(address, tmp_path):
+    with running_driver(tmp_path, "records.jsonl") as driver:
+        driver.terminate()
+        out, err = driver.communicate(timeout=60)
+    folder = tmp_path / LONG.id
+    assert out == ""
+    assert "StoppedError: Stopped by SIGTERM" in err.splitlines()[-1]
+    assert list(folder.glob("checkpoints/*.json"))
+    assert not (folder / "done").exists()
+    assert not Path(f"/proc/{owner(folder)}").exists()
+
+
+def test_like_trials_share_a_batch_where_a_node_has_a_gpu(address, tmp_path):
+    like = [trial(ERM(), seed=seed) for seed in range(2)]
+    on_gpu = Settings(engine=Engine(device="auto"))
+    assert [o.error for o in run_on_ray(like, tmp_path, on_gpu, address=address)] == [None, None]
+    first, second = (tmp_path / one.id for one in like)
+    last_begun = (second / "trial.json").stat().st_mtime_ns
+    first_done = (first / "done").stat().st_mtime_ns
+    assert owner(first) == owner(second)
+    assert last_begun < first_done
+
+
+def test_nodes_that_cannot_do_the_work_are_named_before_it_begins(address, tmp_path, monkeypatch):
+    needs = {"CPU": 1, "GPU": 0}
+    before = signal.getsignal(signal.SIGTERM)
+    with ray_nodes.connected(address, 1) as ray:
+        with pytest.raises(UsageError, match="Expected a Ray node with 9 CPU; found none"):
+            ray_nodes.needs_of(ray, Settings(threads=9))
+        with pytest.raises(UsageError, match="auto, cpu or cuda"):
+            ray_nodes.needs_of(ray, Settings(engine=Engine(device="cuda:1")))
+        with monkeypatch.context() as patch:
+            patch.setattr(ray_nodes, "NamedTemporaryFile", _not_shared)
+            with pytest.raises(UsageError, match=r"see .*; found that [\d.]+ does not"):
+                ray_nodes.check_nodes(ray, tmp_path, needs)
+        ray_nodes.check_nodes(ray, tmp_path, needs)
+        monkeypatch.setattr("pogm.__version__", "0.0.1")
+        with pytest.raises(UsageError, match=r"Expected pogm 0\.0\.1 .*; found pogm .* Install the same on all"):
+            ray_nodes.check_nodes(ray, tmp_path, needs)
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before  # Ray sets one
+
+
+@contextlib.contextmanager
+def _not_shared(dir: Path, suffix: str):
+    yield SimpleNamespace(name=str(dir / f"only-here{suffix}"))
+
+
+def test_a_trial_that_another_process_has_is_put_off_and_not_touched(tmp_path):
+    (tmp_path / FINE.id).mkdir()
+    with locked(tmp_path / FINE.id):
+        assert ray_cluster._task([FINE], tmp_path, Settings()) == IN_USE
+    assert [path.name for path in (tmp_path / FINE.id).iterdir()] == ["lock"]
+
+
+def test_a_batch_of_which_one_was_begun_elsewhere_is_put_off(tmp_path):
+    run(FINE, tmp_path / FINE.id)
+    before = records(tmp_path / FINE.id)
+    assert ray_cluster._task([FINE, GUARDED], tmp_path, Settings()) == IN_USE
+    assert records(tmp_path / FINE.id) == before
+    assert ray_cluster._task([FINE], tmp_path, Settings()) == [None]
+
+
+def test_a_batch_in_which_one_fails_is_not_taken_for_one_that_is_in_use(tmp_path):
+    rates = (1e-3, 1e30)
+    fine, diverging = (trial(ERM(), steps=11, training=Training(network="mlp", lr=lr)) for lr in rates)
+    errors = ray_cluster._task([fine, diverging], tmp_path, Settings())
+    assert errors[0] is None
+    assert "Expected finite weights" in errors[1]
+
+
+def test_a_worker_that_is_asked_to_end_is_as_good_as_dead_and_its_run_not_failed(tmp_path, monkeypatch):
+    monkeypatch.setenv("POGM_FAULT", "term@step:5")
+    monkeypatch.setattr("pogm._system.fault_injection._passed", Counter())
+    assert ray_cluster._task([LONG], tmp_path, Settings()) == DIED
+    assert list((tmp_path / LONG.id).glob("checkpoints/*.json"))
+
+
+def test_a_node_without_the_folder_says_so(tmp_path):
+    (error,) = ray_cluster._task([FINE], tmp_path / "elsewhere", Settings())
+    assert "Expected the folder" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_the_error_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r'pip install "pogm\[ray\]"'):
+        next(run_on_ray([FINE], tmp_path, Settings()))
+
+
+@pytest.mark.parametrize("nobody", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
+def test_an_address_where_nobody_answers_is_an_error_at_once(nobody):
+    with pytest.raises(UsageError, match=f"Expected the address of a Ray cluster.*{nobody}"):
+        ray_nodes._check_address(nobody)
+
+
+def test_finished_trials_need_no_cluster(tmp_path, monkeypatch):
+    (tmp_path / FINE.id).mkdir()
+    (tmp_path / FINE.id / "done").touch()
+    monkeypatch.setattr(ray_nodes, "_imported", lambda: pytest.fail("imported Ray for a finished trial"))
+    assert [outcome.error for outcome in run_on_ray([FINE], tmp_path, Settings())] == [None]

@@ -1,0 +1,309 @@
+"""One trial in one folder: killed, stopped, damaged, crowded; and the same in the end."""
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from processes import SHORT, Poison, pogm, records, running, weights
+from safetensors.torch import load_file
+from support import trial
+
+from pogm import ERM, POGM
+from pogm._system.errors import DataError, DivergedError, IntegrityError, MemoryLimitError
+from pogm.benchmark.results.records import append_record
+from pogm.benchmark.runs.runner import Settings, TrajectoryWarning, run
+from pogm.engine.session import Engine, Session
+
+METHODS = {
+    "ERM": ("--algorithm", "ERM"),
+    "Fish": ("--algorithm", "Fish"),
+    "Fishr": ("--algorithm", "Fishr", "--set", "penalty_anneal_iters=7", "--probe-every", 3),
+    "POGM": ("--algorithm", "POGM", "--set", "inner_steps=2", "--with", "Mixup"),
+}
+EVERY_SAVE = Settings(checkpoint_seconds=0)
+
+
+def command(folder: Path, *words: object, steps: int = 41) -> tuple[object, ...]:
+    """What to type: the run at first, then ``resume`` as soon as there is something to resume."""
+    if (folder / "trial.json").exists():
+        return ("resume", folder, "--checkpoint-seconds", 0, "--device", "cpu")
+    return ("run", "--dataset", "RotatedDigits", *SHORT, "--steps", steps, *words, "--out", folder)
+
+
+def assert_same(folder: Path, clean: Path) -> None:
+    """Two finished runs with the same records and the same last checkpoint, bit for bit."""
+    assert (folder / "done").exists()
+    assert records(folder) == records(clean)
+    assert weights(folder) == weights(clean)
+    assert not list(folder.rglob("*.part"))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of ERM that nothing happened to."""
+    folder = tmp_path_factory.mktemp("clean") / "run"
+    assert pogm(*command(folder, *METHODS["ERM"])).code == 0
+    return folder
+
+
+# Killed.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_killed_at_random_and_resumed_ends_as_if_nothing_had_happened(tmp_path, method):
+    clean, folder = tmp_path / "clean", tmp_path / "killed"
+    assert pogm(*command(clean, *METHODS[method], steps=61)).code == 0
+    draw, ends = random.Random(method), []
+    for _ in range(6):
+        point, most = draw.choice([("step", 9), ("write", 4), ("replace", 4)])
+        fault = f"kill@{point}:{draw.randint(1, most)}"
+        ends.append(pogm(*command(folder, *METHODS[method], steps=61), fault=fault).code)
+    assert ends == [-signal.SIGKILL] * 6
+    assert pogm(*command(folder, *METHODS[method], steps=61)).code == 0
+    assert_same(folder, clean)
+
+
+def test_a_run_killed_at_any_write_can_be_resumed(tmp_path):
+    words = ("--algorithm", "POGM", "--set", "inner_steps=5", "--evaluate-every", 3)
+    clean = tmp_path / "clean"
+    assert pogm(*command(clean, *words, steps=7)).code == 0
+    for point, count in {"write": 9, "replace": 9, "append": 3}.items():
+        for number in range(1, count + 2):  # one more than there are
+            folder = tmp_path / f"{point}{number}"
+            killed = pogm(*command(folder, *words, steps=7), fault=f"kill@{point}:{number}").code
+            assert killed == (-signal.SIGKILL if number <= count else 0)
+            end = pogm(*command(folder, *words, steps=7))
+            assert end.code == 0, (point, number, end.err)
+            assert_same(folder, clean)
+
+
+def test_a_second_checkpoint_of_one_step_leaves_the_first_whole(tmp_path, clean):
+    """Stopped before the evaluation, then killed while saving after it: both are of step 1, with other totals."""
+    folder = tmp_path / "run"
+    assert pogm(*command(folder, *METHODS["ERM"]), fault="term@step:1").code == 75
+    assert pogm(*command(folder), fault="kill@write:3").code == -signal.SIGKILL
+    assert pogm(*command(folder)).code == 0
+    assert_same(folder, clean)
+
+
+def test_half_a_record_is_written_again(tmp_path, clean):
+    folder = tmp_path / "run"
+    assert pogm(*command(folder, *METHODS["ERM"]), fault="kill@step:35").code == -signal.SIGKILL
+    with open(folder / "records.jsonl", "ab") as file:
+        file.write(b'{"step": 40, "accura')
+    end = pogm(*command(folder))
+    assert (end.code, "skipped 1 unreadable line" in end.err) == (0, True)
+    assert_same(folder, clean)
+
+
+# Damaged.
+
+
+def test_a_damaged_checkpoint_costs_the_work_since_the_one_before_and_nothing_else(tmp_path, clean):
+    folder = tmp_path / "run"
+    assert pogm(*command(folder, *METHODS["ERM"]), fault="kill@step:35").code == -signal.SIGKILL
+    newest = max(folder.glob("checkpoints/*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    end = pogm(*command(folder))
+    assert end.code == 0
+    assert newest.name in end.err
+    assert end.out.startswith("step 30/40")  # evaluated again
+    assert_same(folder, clean)
+
+
+def test_without_a_whole_checkpoint_the_exit_code_is_6_and_nothing_is_overwritten(tmp_path, clean):
+    folder = tmp_path / "run"
+    assert pogm(*command(folder, *METHODS["ERM"]), fault="kill@step:35").code == -signal.SIGKILL
+    before = records(folder)
+    for path in folder.glob("checkpoints/*.safetensors"):
+        path.write_bytes(b"")
+    end = pogm(*command(folder))
+    assert end.code == 6
+    assert "Traceback" not in end.err
+    assert records(folder) == before
+    assert "SHA-256" in json.loads((folder / "failed.json").read_text())["error"]
+
+
+def test_lost_records_are_not_passed_over(tmp_path):
+    folder = tmp_path / "run"
+    erm = trial(ERM())
+    run(erm, folder, EVERY_SAVE)
+    (folder / "done").unlink()
+    lines = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "records.jsonl").write_bytes(lines[0] + lines[2])
+    with pytest.raises(IntegrityError, match="found none of step 10"):
+        run(erm, folder, EVERY_SAVE)
+
+
+# Stopped.
+
+
+@pytest.mark.parametrize(("name", "code"), [("term", 75), ("usr1", 75), ("int", 130)])
+def test_a_signal_ends_the_step_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, clean, name, code):
+    folder = tmp_path / "my run"
+    end = pogm(*command(folder, *METHODS["ERM"]), fault=f"{name}@step:17")
+    assert end.code == code
+    assert f"Stopped by SIG{name.upper()}" in end.err
+    assert f"pogm resume '{folder}'" in end.err
+    assert max(folder.glob("checkpoints/*.json")).stem == "00000017-00000011"
+    end = pogm(*command(folder))
+    assert (end.code, end.out.splitlines()[0].split()[1]) == (0, "20/40")
+    assert_same(folder, clean)
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path, clean):
+    folder = tmp_path / "run"
+    end = pogm(*command(folder, *METHODS["ERM"]), fault="term@step:17,term@write:7")
+    assert end.code == 128 + signal.SIGTERM
+    assert max(folder.glob("checkpoints/*.json")).stem == "00000011-00000011"
+    assert pogm(*command(folder)).code == 0
+    assert_same(folder, clean)
+
+
+def test_a_signal_from_outside_stops_a_run_and_its_lock_is_free_again(tmp_path):
+    with running(tmp_path / "run") as command_of_run:
+        pid = command_of_run.process.pid
+        second = pogm("resume", tmp_path / "run")
+        assert second.code == 2
+        assert f"in use by process {pid} on {socket.gethostname()}" in second.err
+        os.kill(pid, signal.SIGTERM)
+        assert command_of_run.wait().code == 75
+    assert pogm("resume", tmp_path / "run", fault="term@step:1").code == 75
+
+
+def test_a_run_that_was_killed_leaves_no_lock(tmp_path):
+    with running(tmp_path / "run") as command_of_run:
+        command_of_run.process.kill()
+        assert command_of_run.wait().code == -signal.SIGKILL
+    assert pogm("resume", tmp_path / "run", fault="term@step:1").code == 75
+
+
+# Out of disk, out of memory, out of the finite numbers.
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "left"),
+    [
+        ("full@write:1", "trial.json", []),
+        ("full@write:7", "00000021-00000021.safetensors", ["00000001-00000001", "00000011-00000011"]),
+        ("full@append:3", "records.jsonl", ["00000001-00000001", "00000011-00000011"]),
+    ],
+)
+def test_a_full_disk_stops_the_run_names_path_and_bytes_and_leaves_what_was_there(tmp_path, clean, fault, path, left):
+    folder = tmp_path / "run"
+    end = pogm(*command(folder, *METHODS["ERM"]), fault=fault)
+    assert end.code == 3
+    assert "bytes to" in end.err
+    assert f"{path}; found: No space left on device" in end.err
+    assert "Traceback" not in end.err
+    assert sorted(manifest.stem for manifest in folder.glob("checkpoints/*.json")) == left
+    assert pogm(*command(folder, *METHODS["ERM"])).code == 0
+    assert_same(folder, clean)
+
+
+def test_a_record_that_fits_only_in_part_is_an_error(tmp_path):
+    path = tmp_path / "records.jsonl"
+    append_record(path, {"step": 0})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    try:
+        with pytest.raises(DataError, match=rf"bytes to {path}; found: 8 fitted"):
+            append_record(path, {"step": 1, "epoch": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_run_that_diverges_says_so_in_a_record_of_valid_json(tmp_path):
+    end = pogm(*command(tmp_path / "run", *METHODS["ERM"], "--set", "lr=1e30"))
+    assert end.code == 4
+    assert "Expected finite weights; found NaN" in end.err
+    last = records(tmp_path / "run")[-1]
+    assert last["status"] == "diverged"
+    assert "finite" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
+    assert not (tmp_path / "run" / "done").exists()
+
+
+def test_weights_that_overflow_after_a_finite_loss_have_diverged_too(tmp_path):
+    settings = trial(ERM()).training
+    fast = trial(ERM(), training=type(settings)(network="mlp", lr=1e39))
+    with pytest.raises(DivergedError, match="at step 0"):
+        run(fast, tmp_path / "run")
+
+
+def test_a_domain_that_is_not_finite_is_named_and_moves_nothing(tmp_path):
+    poisoned = trial(POGM(), modifiers=(Poison(),), steps=11)
+    with pytest.warns(TrajectoryWarning, match=r"left out up to step \d+: domain 30 \(100% of rounds\)\."):
+        run(poisoned, tmp_path / "run")
+    first = Session([poisoned.task(None)], Engine()).progress.state.params
+    last = load_file(max((tmp_path / "run").glob("checkpoints/*.safetensors")))
+    assert all(torch.equal(leaf, last[f"state/params/{name}"]) for name, leaf in first.items())
+    assert [record["metrics"]["nonfinite"] for record in records(tmp_path / "run")] == [[0, 1, 0, 0, 0]] * 2
+
+
+def test_out_of_memory_says_how_much_was_needed_and_what_to_change(tmp_path, monkeypatch):
+    def full(session, probing=False):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nand more")
+
+    monkeypatch.setattr(Session, "step", full)
+    expected = r"peak \d+\.\d GiB.* batches of 32 from each of 5 training domains.*20 GiB\. Start .*batch_size"
+    with pytest.raises(MemoryLimitError, match=expected) as error:
+        run(trial(ERM()), tmp_path / "run")
+    assert error.value.exit_code == 5
+    assert "batch_size" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
+
+
+def test_a_batch_larger_than_any_memory_ends_with_exit_code_5(tmp_path):
+    end = pogm(*command(tmp_path / "run", *METHODS["ERM"], "--set", f"batch_size={10**13}"))
+    assert end.code == 5
+    assert "Traceback" not in end.err
+
+
+def test_a_bug_is_noted_in_the_folder_and_cleared_by_the_next_run(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "accuracies", lambda session: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(trial(ERM()), tmp_path / "run")
+    assert "ZeroDivisionError" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
+    run(trial(ERM()), tmp_path / "run")
+    assert not (tmp_path / "run" / "failed.json").exists()
+
+
+# The same, whatever else.
+
+
+def test_the_same_seed_twice_gives_the_same_records_and_another_one_others(tmp_path):
+    for name, seed in (("once", 1), ("twice", 1), ("other", 2)):
+        run(trial(POGM(), seed=seed), tmp_path / name)
+    assert_same(tmp_path / "once", tmp_path / "twice")
+    assert records(tmp_path / "other") != records(tmp_path / "once")
+
+
+def test_a_finished_run_is_not_touched(tmp_path):
+    run(trial(ERM()), tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    run(trial(ERM()), tmp_path / "run", on_evaluation=lambda record: pytest.fail("evaluated again"))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+def test_a_clock_that_jumps_back_does_not_matter(tmp_path, monkeypatch):
+    jumps = iter(range(10**9, 0, -1000))
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    run(trial(ERM()), tmp_path / "run", EVERY_SAVE)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 10, 20]
+    assert all(line["seconds_per_step"] > 0 for line in lines)
+
+
+def test_signals_and_threads_are_as_before_once_a_run_has_ended(tmp_path):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    threads = torch.get_num_threads()
+    run(trial(ERM()), tmp_path / "run", Settings(threads=threads + 1))
+    assert torch.get_num_threads() == threads
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == handlers

@@ -1,0 +1,170 @@
+"""``pogm data`` from the command line, and runs on folders of images."""
+
+import http.server
+import io
+import json
+import shutil
+import threading
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+from image_folders import picture, write_folder
+from processes import pogm, records
+
+from pogm.benchmark.results.records import read_runs
+from pogm.cli import main
+from pogm.data import sources
+from pogm.data.datasets import all_datasets, dataset_class
+from pogm.data.sources.catalogue import CATALOGUE, Publication
+from pogm.data.sources.source import Source
+
+SMALL = ("--set", "network=mlp", "--set", "weights=random", "--set", "image_size=8", "--set", "batch_size=4")
+BRIEF = ("--steps", "5", "--evaluate-every", "4", "--device", "cpu")
+
+
+@pytest.fixture
+def own(tmp_path):
+    return write_folder(tmp_path / "sites", images=8)
+
+
+def test_every_dataset_is_listed_with_what_is_there(tmp_path, capsys):
+    pacs = dataset_class("PACS")
+    classes = [str(number) for number in range(7)]
+    write_folder(tmp_path / "PACS", pacs.folders, classes, images=1, size=(2, 2))
+    assert main(["data", "list", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "here, 28 images: art_painting 7, cartoon 7, photo 7, sketch 7 (published: 9991 images of 7 classes)" in out
+    assert "VLCS            missing (10729 images of 5 classes); pogm data fetch VLCS" in out
+    assert "RotatedDigits   comes with the package" in out
+
+
+def test_a_check_ends_well_on_a_sound_folder_and_names_what_is_wrong_otherwise(own, capsys):
+    assert main(["data", "check", str(own)]) == 0
+    assert "Nothing is wrong." in capsys.readouterr().out
+    (own / "north" / "cat" / "001.png").write_bytes(b"")
+    shutil.copy(own / "south" / "cat" / "002.png", own / "west" / "dog" / "copy.png")
+    assert main(["data", "check", own.name, "--data", str(own.parent), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [bad["path"] for bad in found["bad"]] == ["north/cat/001.png"]
+    assert found["across_domains"] == found["across_classes"] == [["south/cat/002.png", "west/dog/copy.png"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "PACZ"), "Did you mean 'PACS'"),
+        (("check", "RotatedDigits"), "found RotatedDigits, which is not"),
+        (("check", "VLCS"), "Pass --data FOLDER"),
+        (("fetch", "VLCS"), "Expected a data folder; found none given"),
+        (("prepare", "VLCS", "--from", "somewhere"), "Expected a data folder; found none given"),
+        (("fetch", "VLCZ", "--data", "here"), "Did you mean 'VLCS'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words, message, capsys, monkeypatch):
+    monkeypatch.delenv("POGM_DATA", raising=False)
+    assert main(["data", *words]) in (2, 3)
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A folder served on loopback."""
+    (tmp_path / "served").mkdir()
+    handler = partial(_Quiet, directory=str(tmp_path / "served"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield tmp_path / "served", f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("default")  # printed, as for a user
+def test_a_dataset_is_fetched_prepared_and_trained_on(served, tmp_path, monkeypatch, capsys):
+    folder, address = served
+    pacs = dataset_class("PACS")
+    with zipfile.ZipFile(folder / "PACS.zip", "w") as archive:
+        for domain in pacs.folders:
+            for number in range(7):
+                content = io.BytesIO()
+                picture(number * 10 + len(domain), (6, 6)).save(content, "PNG")
+                for copy in range(2):
+                    archive.writestr(f"PACS/kfold/{domain}/class{number}/{copy}.png", content.getvalue())
+    source = Source("PACS.zip", (f"{address}/PACS.zip",), page="")
+    monkeypatch.setitem(CATALOGUE, "PACS", Publication((source,), terms="the authors' page"))
+    data = tmp_path / "data"
+    assert main(["data", "fetch", "PACS", "--data", str(data)]) == 0
+    said = capsys.readouterr().err
+    assert "terms of use: the authors' page" in said
+    assert "Nobody has published a SHA-256 of PACS.zip" in said
+    assert sorted(path.name for path in (data / "PACS").iterdir()) == sorted(pacs.folders)
+    command = ["run", "--dataset", "PACS", "--data", str(data), "--algorithm", "ERM", "--test-domain", "sketch"]
+    assert main([*command, *SMALL, *BRIEF, "--out", str(tmp_path / "run")]) == 0
+    assert "Expected 9991 images of PACS; found 56: 14 instead of 2048 in art_painting" in capsys.readouterr().err
+    assert read_runs(tmp_path / "run")[0].test_domains == {3}
+
+
+def test_a_folder_of_ones_own_is_run_resumed_and_reported_by_its_name(own, tmp_path):
+    out = tmp_path / "run"
+    words = ("run", "--dataset", own, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
+    killed = pogm(*words, "--checkpoint-seconds", 0, fault="kill@step:3")
+    assert killed.code == -9
+    assert pogm("resume", out).code == 0, "it knows where its data was"
+    assert pogm(*words[:-1], tmp_path / "again").code == 0
+    assert records(out) == records(tmp_path / "again")
+    (run,) = read_runs(out)
+    assert (run.dataset, run.domains) == ("sites", ("north", "south", "west"))
+
+
+def test_a_moved_and_renamed_folder_is_the_same_run(own, tmp_path):
+    words = ("--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF, "--dry-run", "--out", tmp_path / "run")
+    first = main([str(word) for word in ("run", "--dataset", own, *words[:-3], "--out", tmp_path / "run")])
+    assert first == 0
+    moved = Path(shutil.move(own, tmp_path / "renamed"))
+    again = main([str(word) for word in ("run", "--dataset", moved, *words[:-3], "--out", tmp_path / "run")])
+    assert again == 0
+    assert len(read_runs(tmp_path)) == 1
+
+
+def test_a_sweep_takes_a_folder_beside_a_name_and_the_same_settings_in_every_trial(own, tmp_path, capsys):
+    out = tmp_path / "sweep"
+    words = ["sweep", "--algorithms", "ERM", "--datasets", str(own), "RotatedDigits", "--configurations", "2"]
+    words += ["--trials", "1", "--workers", "1", "--set", "network=mlp", "--set", "weights=random", *BRIEF]
+    assert main([*words, "--set", "image_size=8", "--out", str(out)]) == 2, "digits have no image_size"
+    assert "image_size" in capsys.readouterr().err
+    only = [word for word in words if word != "RotatedDigits"]
+    assert main([*only, "--set", "image_size=8", "--out", str(out)]) == 0
+    runs = read_runs(out)
+    assert len(runs) == 6
+    assert {run.trial["training"]["network"] for run in runs} == {"mlp"}
+    assert len({run.trial["training"]["lr"] for run in runs}) == 2, "the rest is drawn"
+    assert main(["status", str(out)]) == 0
+    assert "sites  ERM  6 done" in capsys.readouterr().out
+    (out / runs[0].id / "done").unlink()
+    assert main(["resume", str(out), "--workers", "1", "--device", "cpu"]) == 0, "it knows where its data was"
+    assert all(run.done for run in read_runs(out))
+
+
+def test_bad_images_are_refused_or_skipped_on_request(own, tmp_path, capsys):
+    (own / "north" / "cat" / "001.png").write_bytes(b"<html>")
+    words = ["run", "--dataset", str(own), "--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 3
+    assert "north/cat/001.png" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+    assert main([*words, "--on-bad-image", "skip", "--out", str(tmp_path / "b")]) == 0
+    saved = json.loads((tmp_path / "b" / "trial.json").read_text())
+    assert saved["trial"]["dataset"]["on_bad_image"] == "skip"
+    assert (saved["provenance"]["bad_images"], saved["provenance"]["bad"]) == (1, ["north/cat/001.png"])
+
+
+def test_every_published_dataset_can_be_fetched_and_prepared():
+    assert set(CATALOGUE) == set(sources.preparations())
+    assert set(CATALOGUE) - {"MNIST"} <= set(all_datasets())

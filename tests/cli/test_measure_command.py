@@ -1,0 +1,180 @@
+"""``pogm measure``: what it runs, prints and writes, and how each mistake ends."""
+
+import csv
+import json
+from pathlib import Path
+from statistics import pvariance
+
+import pytest
+import torch
+
+from pogm.benchmark.plan.sweep import Sweep, save_sweep
+from pogm.benchmark.results.measurements import measured, summary
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.runner import Settings, run
+from pogm.cli import main
+from pogm.cli.measure import plan
+from pogm.cli.parser import parser
+from pogm.data.datasets import dataset_class
+from pogm.diagnostics import Probe
+
+SHORT = ("measure", "--steps", "9", "--evaluate-every", "4", "--device", "cpu", "--workers", "1", "--seeds", "1")
+WORDS = (
+    *(*SHORT, "--algorithms", "ERM", "POGM", "--set", "POGM.kappa=0.1", "--with", "Mixup"),
+    *("--target", "--divergence", "--lag", "3"),
+)
+
+
+NEW = (
+    "sum h_i·h_j",
+    "Var(h_i·h) ",
+    "Var(h_i·h), relative ",
+    "step against a domain",
+    "cos to the hull",
+    "KL(p_i ‖ p_j)",
+)
+
+
+def filled(folder: Path, words: tuple[str, ...]) -> Path:
+    """A folder whose runs are done already, in this process: what the command starts takes seconds to start."""
+    options = parser().parse_args([*words, "--out", str(folder)])
+    for one in plan(options, Settings()):
+        run(one, folder / one.id)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled(tmp_path_factory.mktemp("measure") / "m", WORDS)
+
+
+def said(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*WORDS, *words, "--out", str(folder)]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_prints_a_table_and_writes_every_round(folder, capsys):
+    out = said(folder, capsys)
+    assert "RotatedDigits, held out 0; every round measured" in out
+    for row in ("cos(h_i, h)", "|θ_i − θ+|²", "invariant angle", "|h|²", "correlation", "p*", "outside the hull", *NEW):
+        assert any(line.startswith(row) for line in out.splitlines()), row
+    assert "Cost: in each round, 5 copies of the model and 1 of held-out domains" in out
+    *_, last = out.split("\nConclusion\n")
+    assert last.startswith("In training with ERM + Mixup, domains conflict")
+    assert last.splitlines()[-1].startswith(("Recommendation: ", "  "))
+    assert "\nRecommendation: " in last
+    with open(folder / "measures.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["algorithm"], int(row["round"])) for row in rows] == [
+        (label, number) for label in ("ERM + Mixup", "POGM + Mixup") for number in range(1, 10)
+    ]
+    for row in rows:
+        aligned = [float(row[name]) for name in row if name.startswith("alignment ")]
+        assert len(aligned) == 5
+        assert float(row["alignment_variance"]) == pytest.approx(pvariance(aligned), rel=1e-3)
+        assert 0 <= float(row["alignment_variance_relative"]) <= 1
+        assert float(row["gip"])
+
+
+def test_other_formats_are_for_programs(folder, capsys):
+    table = json.loads(said(folder, capsys, "--format", "json"))
+    assert table["cells"]["conflicts"]["POGM + Mixup"]["n"] == 1
+    for name in ("gip", "alignment_variance", "alignment_variance_relative", "worst", "hull", "divergence"):
+        assert table["cells"][name]["ERM + Mixup"]["mean"] is not None, name
+    assert table["conclusion"].startswith("In training with ERM + Mixup, domains conflict")
+    assert "Recommendation: " in table["conclusion"]
+    assert said(folder, capsys, "--format", "csv").splitlines()[0] == "algorithm,measurement,mean,stderr,n"
+
+
+def test_algorithms_share_seeds_and_have_the_settings_meant_for_them(folder):
+    runs = {run.trial["algorithm"]["name"]: run for run in read_runs(folder)}
+    assert runs["POGM"].trial["algorithm"]["kappa"] == 0.1
+    assert runs["ERM"].trial["seed"] == runs["POGM"].trial["seed"]
+    assert all(run.trial["probe"] == vars(Probe(1, 3, target=True, divergence=True)) for run in runs.values())
+
+
+def test_what_is_done_is_not_run_again_what_is_not_is_and_what_fails_is_named(tmp_path, capsys):
+    words = (*SHORT, "--algorithms", "ERM", "Fish", "POGM", "--set", "ERM.lr=1e38")
+    folder = filled(tmp_path / "m", (*SHORT, "--algorithms", "Fish", "POGM"))
+    done = {path.parent: path.stat().st_mtime_ns for path in folder.glob("*/records.jsonl")}
+    interrupted = next(iter(done))
+    (interrupted / "done").unlink()
+    assert main([*words, "--out", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert "ERM on RotatedDigits failed: Expected finite weights" in said.err
+    assert said.out.splitlines()[2].split() == ["Fish", "POGM"]
+    assert (interrupted / "done").exists()
+    changed = [place for place, when in done.items() if (place / "records.jsonl").stat().st_mtime_ns != when]
+    assert changed == [interrupted]
+
+
+def test_a_dry_run_lists_the_runs_and_the_cost_and_writes_nothing(tmp_path, capsys):
+    assert main([*SHORT, "--algorithms", "ERM", "POGM", "--out", str(tmp_path / "m"), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "POGM  seed 0  9 minibatches" in said
+    assert "times as long as without measuring" in said
+    assert "2 runs, about" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_penalty_that_never_starts_is_mentioned(tmp_path, capsys):
+    words = [*SHORT, "--algorithms", "Fishr", "--dry-run", "--out", str(tmp_path)]
+    main(words)
+    assert (
+        "its penalty never gets its weight. For example: --set Fishr.penalty_anneal_iters=3" in capsys.readouterr().err
+    )
+    main([*words, "--set", "Fishr.penalty_anneal_iters=3"])
+    assert "penalty" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--algorithms", "POGN"), "Did you mean 'POGM'?"),
+        (("--algorithms", "ERM", "ERM"), "each of --algorithms once"),
+        (("--dataset", "RotatedDigit"), "Did you mean 'RotatedDigits'?"),
+        (("--test-domain", "90"), "a domain of RotatedDigits"),
+        (("--seeds", "0"), "--seeds of at least 1; found 0"),
+        (("--every", "0"), "--every of at least 1; found 0"),
+        (("--workers", "0"), "--workers of at least 1; found 0"),
+        (("--every", "3", "--lag", "10"), "a multiple of 3, for example 12, or the cyclic lag"),
+        (("--lag", "0"), "Probe.lag to be a whole number of at least 1"),
+        (("--algorithms", "ERM", "POGM", "--set", "kappa=0.1"), "'kappa', which is missing from ERM on RotatedDigits"),
+        (("--algorithms", "ERM", "--set", "POGM.kappa=1"), "Add POGM to --algorithms, or leave out this setting"),
+        (("--set", "POGM.kapa=1"), "Did you mean 'kappa'?"),
+    ],
+)
+def test_a_mistake_is_one_paragraph_with_exit_code_2_and_nothing_is_written(tmp_path, capsys, words, message):
+    assert main([*SHORT, *words, "--out", str(tmp_path / "m")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in said
+    assert "Expected" in said
+    assert "; found " in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_no_round_was_measured_it_says_so(tmp_path, capsys):
+    words = (*SHORT, "--algorithms", "ERM", "--every", "50")
+    folder = filled(tmp_path / "m", words)
+    assert main([*words, "--out", str(folder)]) == 2
+    assert "measure more often than every 50 rounds, or train for longer" in capsys.readouterr().err
+
+
+def test_a_single_run_measures_if_it_is_asked_to(tmp_path):
+    words = ("--algorithm", "ERM", "--dataset", "RotatedDigits", "--test-domain", "0", "--device", "cpu")
+    assert main(["run", *words, "--steps", "7", "--probe-every", "3", "--out", str(tmp_path / "r")]) == 0
+    (found,) = read_runs(tmp_path / "r")
+    assert found.records[-1]["rounds"]["round"] == [3, 6]
+    metrics = found.records[-1]["metrics"]
+    assert torch.tensor(metrics["angle"]).isfinite().all()
+    assert metrics["gip"] == pytest.approx(summary(measured(found))["gip"])
+    assert metrics["alignment_variance"] == pytest.approx(summary(measured(found))["alignment_variance"])
+
+
+def test_so_does_a_sweep(tmp_path, capsys):
+    sweep = Sweep(("ERM",), (dataset_class("ColoredDigits")(),), configurations=1, trials=1, probe_every=3)
+    assert {one.probe for one in sweep.plan()} == {Probe(every=3, lag=12)}
+    save_sweep(sweep, tmp_path / "s")
+    words = ["--algorithms", "ERM", "--datasets", "ColoredDigits", "--configurations", "1", "--trials", "1"]
+    assert main(["sweep", *words, "--probe-every", "4", "--device", "cpu", "--out", str(tmp_path / "s")]) == 2
+    assert "probe_every is 3 there and 4 here" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""Hyperparameters: defaults, limits and search spaces on the field."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pogm import POGM, Fishr
+from pogm._system.errors import UsageError
+from pogm.core.hyperparameters import Choice, Power, Uniform, changed, hyper, validate
+
+
+@dataclass(frozen=True)
+class Settings:
+    rate: float = hyper(0.5, Power(10, -2, 0), above=0, most=1)
+    count: int = hyper(3, Uniform(1, 9, integer=True), least=1)
+    flag: bool = hyper(False)
+    kind: str = hyper("plain", options=("plain", "fancy"))
+
+    def __post_init__(self):
+        validate(self)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"rate": 0}, "above 0"),
+        ({"rate": 2.0}, "at most 1"),
+        ({"rate": float("nan")}, "nan"),
+        ({"rate": "fast"}, "a number"),
+        ({"count": 0}, "at least 1"),
+        ({"count": 2.5}, "a whole number"),
+        ({"count": True}, "a whole number"),
+        ({"flag": "maybe"}, "true or false"),
+        ({"kind": "fency"}, "Did you mean 'fancy'?"),
+        ({"kind": 3}, "a text"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_in_words(values, words):
+    with pytest.raises(UsageError, match="Expected") as caught:
+        Settings(**values)
+    assert words in str(caught.value)
+    assert "found" in str(caught.value)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one():
+    with pytest.raises(UsageError, match="Did you mean 'kappa'"):
+        changed(POGM(), {"kapa": 0.1})
+
+
+def test_texts_are_read_by_the_type_of_the_field():
+    settings = changed(Settings(), {"rate": "0.25", "count": "7", "flag": "true", "kind": "fancy"})
+    assert settings == Settings(0.25, 7, True, "fancy")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"kappa": -0.1}, {"kappa": float("nan")}, {"inner_steps": 0}, {"meta_lr": 0.0}, {"meta_lr": -1}],
+)
+def test_pogm_refuses_what_the_paper_does_not_define(values):
+    with pytest.raises(UsageError):
+        POGM(**values)
+
+
+def test_tensors_pass_for_they_were_checked_one_by_one():
+    assert POGM(kappa=torch.tensor([0.1, 0.5])).kappa.shape == (2,)
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_what_a_space_draws_is_valid(seed):
+    source = np.random.RandomState(seed)
+    Settings(rate=Settings.__dataclass_fields__["rate"].metadata["space"].draw(source))
+    drawn = Uniform(1, 9, integer=True).draw(source)
+    assert type(drawn) is int
+    assert 1 <= drawn < 9
+
+
+def test_a_choice_is_a_plain_value_that_json_can_write():
+    assert type(Choice(1, 5, 10).draw(np.random.RandomState(0))) is int
+    assert type(Choice(0.1, 0.5).draw(np.random.RandomState(0))) is float
+
+
+def test_spaces_read_like_the_tables_of_the_field():
+    texts = [str(f.metadata["space"]) for f in Fishr.__dataclass_fields__.values() if f.metadata.get("space")]
+    assert texts == ["10^U(1, 4)", "int U(0, 5000)", "U(0.9, 0.99)"]

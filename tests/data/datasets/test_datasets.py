@@ -1,0 +1,167 @@
+"""The datasets and what they are made of."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pogm._system.errors import DataError, UsageError
+from pogm.data.datasets import all_datasets, dataset_class
+from pogm.data.datasets.coloring import color, colored
+from pogm.data.datasets.digits import read_digits
+from pogm.data.datasets.image_dataset import ImageDataset
+from pogm.data.datasets.mnist import read_idx, read_mnist
+from pogm.data.datasets.rotation import rotate
+from pogm.data.datasets.splits import seed_hash, split
+
+REAL = Path(os.environ.get("POGM_DATA") or Path(__file__).parents[3] / "shared" / "data")
+needs_mnist = pytest.mark.skipif(not (REAL / "MNIST" / "raw").exists(), reason="needs MNIST in POGM_DATA")
+
+
+def write_idx(path: Path, numbers: np.ndarray, zipped: bool) -> None:
+    header = bytes([0, 0, 8, numbers.ndim]) + b"".join(n.to_bytes(4, "big") for n in numbers.shape)
+    content = header + numbers.astype(np.uint8).tobytes()
+    name = path.with_name(path.name + ".gz") if zipped else path
+    name.write_bytes(gzip.compress(content) if zipped else content)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "gzipped"])
+def small_mnist(request, tmp_path):
+    """MNIST's four files, with 90 and 30 images."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    numbers = np.random.RandomState(0)
+    for part, count in (("train", 90), ("t10k", 30)):
+        write_idx(raw / f"{part}-images-idx3-ubyte", numbers.randint(0, 256, (count, 28, 28)), request.param)
+        write_idx(raw / f"{part}-labels-idx1-ubyte", numbers.randint(0, 10, (count,)), request.param)
+    return tmp_path
+
+
+MADE = [name for name, found in all_datasets().items() if not issubclass(found, ImageDataset)]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_facts_and_data_agree(name, small_mnist):
+    dataset = dataset_class(name)()
+    domains = dataset.load(small_mnist, seed=0)
+    assert len(domains) == len(dataset.domains)
+    for domain in domains:
+        assert domain.images.dtype == torch.uint8
+        assert domain.images.shape[1:] == dataset.input_shape
+        assert len(domain.images) == len(domain.labels)
+        assert set(domain.labels.tolist()) <= set(range(dataset.num_classes))
+    assert dataset.__doc__
+
+
+@pytest.mark.parametrize("name", ["RotatedDigits", "ColoredDigits"])
+def test_a_seed_decides_how_digits_are_dealt_out(name):
+    first, again, other = (dataset_class(name)().load(None, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a.images, b.images) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0].images, other[0].images)
+
+
+def test_no_digit_is_in_two_domains():
+    images = torch.arange(70, dtype=torch.uint8).reshape(70, 1, 1)
+    domains = colored(images, torch.zeros(70, dtype=torch.long), seed=0)
+    seen = torch.cat([domain.images.sum((1, 2, 3)) for domain in domains])
+    assert sorted(seen.tolist()) == list(range(70))
+    assert [len(domain.labels) for domain in domains] == [24, 23, 23]
+
+
+def test_color_agrees_with_the_noisy_label_as_often_as_it_should():
+    digits = torch.arange(10).repeat(4000)
+    images = torch.full((len(digits), 2, 2), 255, dtype=torch.uint8)
+    for noise in (0.1, 0.2, 0.9):
+        domain = color(images, digits, noise, torch.Generator().manual_seed(0))
+        shown = (domain.images[:, 1].sum((1, 2)) > 0).long()  # colour 1 keeps channel 1
+        assert ((domain.images.sum((2, 3)) > 0).sum(1) == 1).all(), "one channel is black"
+        assert abs((shown != domain.labels).float().mean() - noise) < 0.01
+        assert abs((domain.labels == (digits < 5)).float().mean() - 0.75) < 0.01
+
+
+@pytest.mark.parametrize("degrees", [0, 15, 30, 45, 60, 75])
+def test_a_rotation_is_pillows_to_the_last_bit(degrees):
+    """Pillow made the published RotatedMNIST."""
+    images, _ = read_digits()
+    large = torch.from_numpy(np.random.RandomState(1).randint(0, 256, (5, 28, 28)).astype(np.uint8))
+    for batch in (images[:20], large):
+        ours = rotate(batch, degrees)
+        for image, mine in zip(batch, ours, strict=True):
+            theirs = Image.fromarray(image.numpy()).rotate(degrees, Image.Resampling.BILINEAR)
+            assert np.array_equal(mine.numpy(), np.asarray(theirs))
+
+
+@pytest.mark.parametrize(
+    ("parts", "value"),
+    [
+        ((0, 0), 894182419),
+        ((0, 1), 1514274641),
+        ((1, 0), 785910682),
+        ((1, 2), 1981683110),
+        ((2, 3), 1709828778),
+        ((1, "lr"), 103267603),
+        (("PACS", "ERM", [0], 0, 0), 94828300),
+        (("ColoredMNIST", "POGM", [2], 0, 0), 75921242),
+        (("TerraIncognita", "CAG1", [1], 4, 2), 311533180),
+    ],
+)
+def test_seed_hash_has_the_published_values(parts, value):
+    assert seed_hash(*parts) == value
+
+
+def test_a_split_is_domainbeds():
+    inside, outside = split(10, 0, 0)
+    assert outside.tolist() == [2, 3]
+    assert inside.tolist() == [8, 1, 4, 5, 0, 9, 6, 7]
+    assert torch.cat(split(10, 2, 1)[::-1]).tolist() == [1, 0, 3, 9, 8, 7, 4, 5, 6, 2]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(2656, (2125, 531)), (23334, (18668, 4666))])
+def test_a_fifth_is_held_out(count, sizes):
+    assert tuple(len(part) for part in split(count, 0, 0)) == sizes
+
+
+def test_a_domain_too_small_to_split_is_refused():
+    with pytest.raises(DataError, match="found 3 images"):
+        split(3, 0, 0)
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    with pytest.raises(DataError, match="train-images-idx3-ubyte"):
+        read_mnist(tmp_path)
+    with pytest.raises(DataError, match="--data"):
+        read_mnist(None)
+    for content, words in ((b"<html>", "begin with"), (bytes([0, 0, 8, 1, 0, 0, 0, 9]) + b"ab", r"\[9\]")):
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            read_idx(path)
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(b"some bytes that are long enough")[:-9])
+    with pytest.raises(DataError, match="damaged"):
+        read_idx(tmp_path / "cut")
+
+
+def test_an_unknown_dataset_is_refused_with_the_nearest_name():
+    with pytest.raises(UsageError, match="Did you mean 'RotatedDigits'"):
+        dataset_class("rotateddigit")
+
+
+@needs_mnist
+def test_real_mnist_has_the_counts_of_the_protocol():
+    for name, counts in (
+        ("ColoredMNIST", [23334, 23333, 23333]),
+        ("RotatedMNIST", [11667] * 4 + [11666] * 2),
+    ):
+        domains = dataset_class(name)().load(REAL, seed=0)
+        assert [len(domain.labels) for domain in domains] == counts
+
+
+@needs_mnist
+def test_real_mnist_has_its_ten_digits_in_the_known_numbers():
+    _, labels = read_mnist(REAL)
+    assert labels[:60000].bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

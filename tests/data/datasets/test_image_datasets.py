@@ -1,0 +1,172 @@
+"""Datasets in folders of images: the published layouts, and any folder of one's own."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from image_folders import picture, write_folder
+
+from pogm._system.errors import DataError
+from pogm.core.hyperparameters import Power
+from pogm.data.datasets import all_datasets, dataset_class
+from pogm.data.datasets.folder import Folder
+from pogm.data.datasets.image_dataset import ImageDataset
+from pogm.data.datasets.large_images import LargeImages
+from pogm.data.images.class_folders import FolderWarning
+
+PUBLISHED = [name for name, found in all_datasets().items() if issubclass(found, ImageDataset) and found is not Folder]
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+needs_pacs = pytest.mark.skipif(not (SHARED / "PACS").exists(), reason="needs PACS in ../shared/data")
+
+
+@pytest.fixture(scope="module", params=PUBLISHED)
+def published(request, tmp_path_factory):
+    """A dataset, and a data folder with a small tree of the same shape."""
+    dataset = dataset_class(request.param)()
+    root = tmp_path_factory.mktemp("data")
+    classes = [f"class {number:03}" for number in range(dataset.num_classes)]
+    write_folder(root / dataset.folder, dataset.folders, classes, images=1, size=(4, 4))
+    return dataset, root
+
+
+def test_facts_and_layout_agree(published):
+    dataset, root = published
+    with pytest.warns(FolderWarning, match=f"Expected {sum(dataset.counts)} images of {dataset.title}; found"):
+        domains = dataset.load(root, seed=0)
+    assert len(domains) == len(dataset.domains) == len(dataset.counts) == len(dataset.folders)
+    for domain in domains:
+        assert domain.labels.tolist() == list(range(dataset.num_classes))
+        assert domain.images.shape == (dataset.num_classes, 3, 4, 4)
+        assert domain.images.dtype == torch.uint8
+    assert sorted(dataset.folders) == list(dataset.folders), "domains are numbered as sorted folders are"
+
+
+def test_a_missing_folder_and_a_missing_dataset_say_what_to_do(published, tmp_path):
+    dataset, root = published
+    with pytest.raises(DataError, match="Pass --data FOLDER or set POGM_DATA"):
+        dataset.load(None, seed=0)
+    with pytest.raises(DataError, match=f"pogm data fetch {dataset.title}"):
+        dataset.load(tmp_path, seed=0)
+    other = tmp_path / dataset.folder
+    shutil.copytree(root / dataset.folder / dataset.folders[0], other / "elsewhere")
+    shutil.copytree(root / dataset.folder / dataset.folders[1], other / dataset.folders[1])
+    with pytest.raises(DataError, match=r"Expected the folders .* found .*elsewhere"):
+        dataset.load(tmp_path, seed=0)
+
+
+def test_the_published_counts_add_up():
+    totals = {name: sum(dataset_class(name).counts) for name in PUBLISHED}
+    assert totals == {"VLCS": 10729, "PACS": 9991, "OfficeHome": 15588, "TerraIncognita": 24330, "DomainNet": 586575}
+    assert tuple(map(sum, dataset_class("VLCS").class_counts)) == dataset_class("VLCS").counts
+
+
+def test_a_difference_in_one_class_is_named(tmp_path):
+    vlcs = dataset_class("VLCS")()
+    write_folder(tmp_path / "VLCS", vlcs.folders, ["bird", "car", "chair", "dog", "person"], images=1)
+    with pytest.warns(FolderWarning, match=r"5 instead of 1415 in Caltech101.* 1 instead of 420 in VOC2007/dog"):
+        vlcs.read(tmp_path)
+
+
+def test_the_search_is_the_protocols():
+    assert [dataset_class(name).training for name in PUBLISHED if name != "DomainNet"] == [LargeImages()] * 4
+    spaces = LargeImages.__dataclass_fields__
+    assert spaces["lr"].metadata["space"] == Power(10, -5, -3.5)
+    assert spaces["batch_size"].metadata["space"] == Power(2, 3, 5.5, integer=True)
+    many = type(dataset_class("DomainNet").training).__dataclass_fields__
+    assert many["batch_size"].metadata["space"] == Power(2, 3, 5, integer=True)
+    assert {dataset_class(name).evaluate_every for name in PUBLISHED} == {300, 1000}
+
+
+@needs_pacs
+def test_pacs_has_its_counts_and_one_map_of_classes():
+    tree = dataset_class("PACS")().read(SHARED)
+    assert [sum(column) for column in zip(*tree.counts, strict=True)] == [2048, 2344, 1670, 3929]
+    assert tree.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+
+
+@pytest.fixture
+def own(tmp_path):
+    return write_folder(tmp_path / "sites")
+
+
+def test_any_folder_is_a_dataset(own):
+    dataset = Folder.of(own)
+    assert (dataset.title, dataset.domains, dataset.classes) == ("sites", ("north", "south", "west"), ("cat", "dog"))
+    assert dataset.num_classes == 2
+    domains = dataset.load(own.parent, seed=0)
+    assert [domain.labels.tolist() for domain in domains] == [[0] * 10 + [1] * 10] * 3
+    assert all(domain.sizes.unique(dim=0).tolist() == [[12, 10]] for domain in domains)
+    first = torch.from_numpy(np.array(picture(1))).permute(2, 0, 1)
+    assert torch.equal(domains[0].images[0], first)
+
+
+def test_a_folder_is_the_same_wherever_it_lies_and_whatever_it_is_called(own, tmp_path):
+    dataset = Folder.of(own)
+    moved = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(own, moved)
+    other = Folder.of(moved)
+    assert other.content == dataset.content
+    assert other.seed_name == dataset.seed_name
+    assert replace(other, title=dataset.title) == dataset
+    assert len(dataset.load(moved, seed=0)) == 3, "the data folder may be the renamed folder itself"
+
+
+def test_images_that_changed_since_are_refused(own):
+    dataset = Folder.of(own)
+    picture(999).save(own / "north" / "cat" / "000.png")
+    with pytest.raises(DataError, match="Expected the images that this run began with"):
+        dataset.load(own.parent, seed=0)
+
+
+def test_classes_are_one_map_and_differences_are_warned_of(own):
+    shutil.rmtree(own / "north" / "cat")
+    with pytest.warns(FolderWarning, match=r"cat: missing from north(?s:.)*north  south  west"):
+        dataset = Folder.of(own)
+    assert dataset.load(own.parent, seed=0)[0].labels.tolist() == [1] * 10, "a dog is a dog in every domain"
+
+
+def test_a_class_that_only_the_test_domain_has_is_refused_unless_allowed(own):
+    for domain in ("south", "west"):
+        shutil.rmtree(own / domain / "cat")
+    with pytest.warns(FolderWarning):
+        dataset = Folder.of(own)
+    domains = dataset.load(own.parent, seed=0)
+    with pytest.raises(DataError, match=r"test domain north in some training domain; found none .* of class cat"):
+        dataset.check(domains, (0,))
+    dataset.check(domains, (1,))
+    replace(dataset, allow_unseen=True).check(domains, (0,))
+
+
+def test_a_bad_image_is_refused_or_left_out_and_changes_what_the_run_is(own):
+    (own / "north" / "cat" / "003.png").write_bytes(b"not a picture")
+    dataset = Folder.of(own)
+    with pytest.raises(DataError, match=r"north/cat/003.png"):
+        dataset.load(own.parent, seed=0)
+    domains = replace(dataset, on_bad_image="skip").load(own.parent, seed=0)
+    assert [len(domain.labels) for domain in domains] == [19, 20, 20]
+    assert replace(dataset, on_bad_image="skip").to_json() != dataset.to_json()
+
+
+def test_the_cache_is_made_with_a_bar_and_then_only_read(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("POGM_CACHE", str(tmp_path / "cache"))
+    dataset, shown = Folder.of(own), []
+
+    def progress(items, total):
+        shown.append(total)
+        return items
+
+    dataset.prepare(own.parent, progress)
+    assert 60 in shown
+    shown.clear()
+    dataset.prepare(own.parent, progress)
+    assert not any(shown)
+
+
+def test_domains_are_slices_of_one_mapped_file(own):
+    from pogm.engine.sampling import joined
+
+    domains = Folder.of(own).load(own.parent, seed=0)
+    assert joined(domains).data_ptr() == domains[0].images.data_ptr()

@@ -1,0 +1,333 @@
+"""Images decoded once."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from image_files import encoded, picture, png, small_dataset, write_files
+from PIL import Image
+
+from pogm._system import fault_injection
+from pogm._system.errors import DataError, UsageError
+from pogm.data.images import cache, store
+from pogm.data.images import cache_directory as place_module
+from pogm.data.images.cache import Cached, cached
+from pogm.data.images.class_folders import read_tree
+from pogm.data.images.decode import decode
+from pogm.data.images.index import index_of
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["pogm.data.images.cache"])
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """A test cannot cut the power, so it need not wait for the disk either."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of files that are decoded."""
+    names = []
+    monkeypatch.setattr(
+        cache, "decode", lambda content, name, **how: names.append(name) or decode(content, name, **how)
+    )
+    return names
+
+
+def images(root: Path, folder: Path, how: str = "refuse") -> Cached:
+    return cached(read_tree(root), how, folder=folder)
+
+
+def place(folder: Path) -> Path:
+    (found,) = (folder / "images").iterdir()
+    return found
+
+
+def assert_same(left: Cached, right: Cached) -> None:
+    assert torch.equal(left.images, right.images)
+    assert torch.equal(left.sizes, right.sizes)
+    assert (left.kept, left.bad) == (right.kept, right.bad)
+
+
+def test_images_of_one_small_size_are_kept_pixel_for_pixel_in_the_tree_s_order(tmp_path):
+    found = images(small_dataset(tmp_path / "data"), tmp_path)
+    assert found.images.dtype == torch.uint8
+    assert found.images.shape == (8, 3, 6, 8)
+    for seed in range(8):
+        np.testing.assert_array_equal(found.images[seed].permute(1, 2, 0), picture(seed))
+    assert found.sizes.dtype == torch.int64
+    assert found.sizes.tolist() == [[6, 8]] * 8
+    assert (found.kept, found.bad) == (list(range(8)), [])
+
+
+@pytest.mark.parametrize("sizes", [[(6, 8), (8, 6)], [(300, 20), (300, 20)], [(256, 256), (257, 256)]])
+def test_other_images_are_squeezed_to_256_by_pillow_s_bilinear_filter(tmp_path, sizes):
+    pixels = [picture(seed, *size) for seed, size in enumerate(sizes)]
+    root = write_files(tmp_path / "data", {f"{n}/x/1.png": encoded(image) for n, image in enumerate(pixels)})
+    found = images(root, tmp_path)
+    assert found.images.shape == (2, 3, 256, 256)
+    assert found.sizes.tolist() == [list(size) for size in sizes]
+    for number, image in enumerate(pixels):
+        expected = Image.fromarray(image).resize((256, 256), Image.Resampling.BILINEAR)
+        np.testing.assert_array_equal(found.images[number].permute(1, 2, 0), np.asarray(expected))
+
+
+def test_one_size_of_exactly_256_is_kept(tmp_path):
+    files = {"a/x/1.png": png(1, 256, 100), "b/x/1.png": png(2, 256, 100)}
+    assert images(write_files(tmp_path / "data", files), tmp_path).images.shape == (2, 3, 256, 100)
+
+
+def test_sizes_are_those_of_the_upright_image(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    files = {f"{domain}/x/1.png": encoded(picture(1, 4, 9), exif=exif) for domain in "ab"}
+    found = images(write_files(tmp_path / "data", files), tmp_path)
+    assert found.images.shape == (2, 3, 9, 4)
+    assert found.sizes.tolist() == [[9, 4]] * 2
+
+
+def test_a_second_start_decodes_nothing_and_gives_the_same(tmp_path, decoded):
+    root = small_dataset(tmp_path / "data")
+    first = images(root, tmp_path)
+    assert len(decoded) == 8
+    assert_same(images(root, tmp_path), first)
+    assert len(decoded) == 8
+
+
+def test_images_are_mapped_and_writing_to_them_does_not_reach_the_file(tmp_path):
+    root = small_dataset(tmp_path / "data")
+    first = images(root, tmp_path)
+    content = (place(tmp_path) / "pixels").read_bytes()
+    assert content == first.images.numpy().tobytes()
+    assert str(place(tmp_path) / "pixels") in Path("/proc/self/maps").read_text()
+    first.images.zero_()
+    assert (place(tmp_path) / "pixels").read_bytes() == content
+    assert images(root, tmp_path).images.any()
+
+
+def test_a_folder_with_the_same_images_shares_the_cache(tmp_path, decoded):
+    small_dataset(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    os.rename(tmp_path / "two/art", tmp_path / "two/Art")
+    assert_same(images(tmp_path / "one", tmp_path), images(tmp_path / "two", tmp_path))
+    assert len(decoded) == 8
+    assert place(tmp_path)
+
+
+def test_a_changed_image_or_another_order_makes_another_cache(tmp_path):
+    root = small_dataset(tmp_path / "data")
+    images(root, tmp_path)
+    write_files(root, {"art/cat/1.png": png(77)})
+    np.testing.assert_array_equal(images(root, tmp_path).images[1].permute(1, 2, 0), picture(77))
+    os.rename(root / "art/cat/0.png", root / "art/cat/9.png")
+    np.testing.assert_array_equal(images(root, tmp_path).images[0].permute(1, 2, 0), picture(77))
+    assert len(list((tmp_path / "images").iterdir())) == 3
+
+
+CUT = encoded(picture(5, 40, 60), "JPEG")[:1500]
+
+
+def test_bad_images_are_refused_with_names_reasons_and_advice(tmp_path):
+    root = write_files(small_dataset(tmp_path / "data"), {f"art/cat/{n}\n.jpg": b"" for n in range(7)})
+    said = r"art/cat/0\\n.jpg \(empty: no bytes\);.*and 2 more.*`pogm data check`.*--on-bad-image skip"
+    with pytest.raises(DataError, match=said):
+        images(root, tmp_path)
+    assert not (tmp_path / "images").exists()
+
+
+def test_damage_behind_a_good_header_is_refused_too(tmp_path):
+    root = write_files(small_dataset(tmp_path / "data"), {"art/cat/cut.jpg": CUT})
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"found art/cat/cut.jpg \(truncated: image file.*--on-bad-image skip"):
+            images(root, tmp_path)
+
+
+def test_skipped_images_are_left_out_and_listed(tmp_path):
+    root = small_dataset(tmp_path / "data")
+    write_files(root, {"art/cat/+.jpg": b"", "art/dog/+.png": png(5)[:90], "photo/dog/z.txt": b"words"})
+    for _ in range(2):  # built, then opened
+        found = images(root, tmp_path, "skip")
+        assert [(bad.path, bad.kind) for bad in found.bad] == [
+            ("art/cat/+.jpg", "empty"),
+            ("art/dog/+.png", "truncated"),
+            ("photo/dog/z.txt", "not an image"),
+        ]
+        assert found.kept == [1, 2, 4, 5, 6, 7, 8, 9] == sorted(found.kept)
+        assert len(found.images) == len(found.sizes) == 8
+        for seed, image in enumerate(found.images):
+            np.testing.assert_array_equal(image.permute(1, 2, 0), picture(seed))
+
+
+def test_padded_images_are_kept_and_listed(tmp_path):
+    root = write_files(small_dataset(tmp_path / "data", height=40, width=60), {"art/cat/2.jpg": CUT})
+    found = images(root, tmp_path, "pad")
+    assert [(bad.path, bad.kind) for bad in found.bad] == [("art/cat/2.jpg", "truncated")]
+    assert found.kept == list(range(9))
+    np.testing.assert_array_equal(found.images[2].permute(1, 2, 0), decode(CUT, "x", truncated="pad"))
+
+
+@pytest.mark.parametrize("content", [b"", b"words", png()[:30], encoded(picture(), "WEBP")[:30]])
+def test_what_cannot_be_padded_is_refused(tmp_path, content):
+    root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.jpg": content})
+    with pytest.raises(DataError, match=r"art/cat/bad.jpg"):
+        images(root, tmp_path, "pad")
+
+
+def test_each_way_with_bad_images_has_its_own_cache_and_others_are_unknown(tmp_path):
+    root = small_dataset(tmp_path / "data")
+    for how in cache.ON_BAD_IMAGE:
+        images(root, tmp_path, how)
+    assert len(list((tmp_path / "images").iterdir())) == 3
+    with pytest.raises(UsageError, match="Did you mean 'skip'"):
+        images(root, tmp_path, "skipp")
+
+
+@pytest.mark.parametrize("content", [b"", png(0, 40, 60)[:900]])
+def test_a_folder_without_any_good_image_is_explained(tmp_path, content):
+    root = write_files(tmp_path / "data", {"a/x/1.png": content, "b/x/1.png": content})
+    with pytest.raises(DataError, match=r"found none that can be .*pogm data check"):
+        images(root, tmp_path, "skip")
+
+
+def test_a_file_that_changes_between_index_and_decoding_is_noticed(tmp_path):
+    tree = read_tree(small_dataset(tmp_path / "data"))
+    index = index_of(tree, tmp_path)
+    write_files(tree.root, {"art/cat/0.png": png(99)})
+    with pytest.raises(DataError, match=r"art/cat/0\.png as it was a moment ago; found it changed"):
+        cached(tree, index=index, folder=tmp_path)
+
+
+DAMAGES = {
+    "no manifest": lambda place: (place / "manifest.json").unlink(),
+    "empty manifest": lambda place: (place / "manifest.json").write_bytes(b""),
+    "other manifest": lambda place: (place / "manifest.json").write_text(json.dumps({"version": 1, "shape": [8]})),
+    "list as manifest": lambda place: (place / "manifest.json").write_text("[]"),
+    "pixels cut": lambda place: os.truncate(place / "pixels", 700),
+    "pixels too long": lambda place: os.truncate(place / "pixels", 10**6),
+    "pixels gone": lambda place: (place / "pixels").unlink(),
+    "no pixels": lambda place: os.truncate(place / "pixels", 0),
+    "journal cut": lambda place: os.truncate(place / "journal", 30),
+    "journal gone": lambda place: (place / "journal").unlink(),
+    "only pixels": lambda place: [(place / name).unlink() for name in ("journal", "manifest.json")],
+    "only journal": lambda place: [(place / name).unlink() for name in ("pixels", "manifest.json")],
+    "half a line": lambda place: [(place / "manifest.json").unlink(), os.truncate(place / "journal", 150)],
+    "no line": lambda place: [(place / "manifest.json").unlink(), (place / "journal").write_bytes(b"[1]\nx\n")],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_built_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(cache, "CHUNK", 3)
+    root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.png": b""})
+    first = images(root, tmp_path, "skip")
+    expected = Cached(first.images.clone(), first.sizes, first.kept, first.bad)
+    DAMAGES[damage](place(tmp_path))
+    assert_same(images(root, tmp_path, "skip"), expected)
+    assert (place(tmp_path) / "pixels").stat().st_size == expected.images.numel()
+
+
+def build(root: Path, folder: Path, fault: str) -> None:
+    os.environ["POGM_FAULT"] = fault
+    cache.CHUNK = 3
+    images(root, folder)
+
+
+def run(*jobs: tuple[Path, Path, str]) -> list[int | None]:
+    """Build in processes of their own, at the same time; their exit codes."""
+    processes = [_context.Process(target=build, args=job) for job in jobs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    return [process.exitcode for process in processes]
+
+
+@pytest.mark.parametrize(("fault", "left"), [("kill@pixels:3", 6), ("kill@journal:3", 6), ("kill@replace:2", 0)])
+def test_a_killed_build_goes_on_at_its_last_whole_chunk(tmp_path, decoded, fault, left):
+    root = small_dataset(tmp_path / "data", each=3)  # 12 files, 4 chunks; the index is the first whole file replaced
+    assert run((root, tmp_path, fault)) == [-signal.SIGKILL]
+    assert not (place(tmp_path) / "manifest.json").exists()
+    found = images(root, tmp_path)
+    assert sorted(decoded) == [file.path for file in read_tree(root).files[12 - left :]]
+    assert_same(found, images(root, tmp_path / "whole"))
+
+
+def test_two_processes_that_build_the_same_cache_agree(tmp_path):
+    root = small_dataset(tmp_path / "data", each=20)
+    assert run((root, tmp_path, ""), (root, tmp_path, "")) == [0, 0]
+    assert_same(images(root, tmp_path), images(root, tmp_path / "whole"))
+
+
+def test_who_comes_second_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch):
+    monkeypatch.setattr(place_module, "PAUSE", 0.01)
+    root = small_dataset(tmp_path / "data")
+    begun, go_on = threading.Event(), threading.Event()
+    found = []
+
+    def slowly(items, total):
+        for item in items:
+            begun.set()
+            go_on.wait(30)
+            yield item
+
+    tree, index = read_tree(root), index_of(read_tree(root), tmp_path)
+    first = threading.Thread(target=lambda: found.append(cached(tree, index=index, folder=tmp_path, progress=slowly)))
+    first.start()
+    begun.wait(30)
+    second = threading.Thread(target=lambda: found.append(cached(tree, index=index, folder=tmp_path)))
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    go_on.set()
+    first.join(30)
+    second.join(30)
+    assert_same(*found)
+    assert len(decoded) == 8
+
+
+@pytest.mark.parametrize("fault", ["full@pixels:2", "full@journal:2", "full@write:2"])
+def test_a_full_disk_is_an_error_with_path_and_bytes_and_nothing_half_built_is_used(tmp_path, monkeypatch, fault):
+    monkeypatch.setattr(cache, "CHUNK", 3)
+    root = small_dataset(tmp_path / "data")
+    fault_injection._passed.clear()
+    monkeypatch.setenv("POGM_FAULT", fault)
+    with pytest.raises(DataError, match=rf"write \d+ bytes to {tmp_path}/images/.*; found: No space left on device"):
+        images(root, tmp_path)
+    assert store.open_store(place(tmp_path)) is None
+    monkeypatch.delenv("POGM_FAULT")
+    assert_same(images(root, tmp_path), images(root, tmp_path / "whole"))
+
+
+def test_a_disk_without_room_is_refused_before_decoding(tmp_path, monkeypatch, decoded):
+    root = small_dataset(tmp_path / "data")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    with pytest.raises(DataError, match=rf"write {8 * 3 * 6 * 8} bytes to .*pixels; found: 100 bytes free.*POGM_CACHE"):
+        images(root, tmp_path)
+    assert decoded == []
+
+
+def test_progress_sees_the_files_of_both_passes(tmp_path):
+    totals = []
+
+    def progress(items, total):
+        totals.append(total)
+        return items
+
+    cached(read_tree(small_dataset(tmp_path / "data")), folder=tmp_path, progress=progress)
+    assert totals == [8, 8]
+
+
+def test_the_environment_s_cache_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("POGM_CACHE", str(tmp_path / "elsewhere"))
+    cached(read_tree(small_dataset(tmp_path / "data")))
+    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"images", "indexes"}

@@ -1,0 +1,156 @@
+"""What files are, remembered."""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from image_files import encoded, picture, png, small_dataset, write_files
+
+from pogm._system.files import digest
+from pogm.data.images import cache_directory, index
+from pogm.data.images.class_folders import read_tree
+from pogm.data.images.index import Record, fingerprint, index_of
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The names of files whose content is read."""
+    names = []
+    real = index._read
+    monkeypatch.setattr(index, "_read", lambda root, name: names.append(name) or real(root, name))
+    return names
+
+
+def look(root: Path, cache: Path) -> dict[str, Record]:
+    tree = read_tree(root)
+    return {file.path: record for file, record in zip(tree.files, index_of(tree, cache), strict=True)}
+
+
+def test_a_record_has_the_hash_and_the_size_or_what_is_wrong(tmp_path):
+    files = {
+        "a/x/1.png": png(1, 3, 5),
+        "a/x/2.jpg": b"",
+        "b/x/1.gif": b"words",
+        "b/x/2.webp": encoded(picture(), "WEBP"),
+    }
+    found = look(write_files(tmp_path / "data", files), tmp_path)
+    assert found["a/x/1.png"] == Record(digest(png(1, 3, 5)), 3, 5, None, "")
+    assert found["a/x/2.jpg"] == Record(digest(b""), kind="empty", reason="no bytes")
+    assert found["b/x/1.gif"].kind == "not an image"
+    assert (found["b/x/2.webp"].height, found["b/x/2.webp"].width) == (6, 8)
+
+
+def test_an_unchanged_folder_is_not_read_again(tmp_path, read):
+    root = small_dataset(tmp_path / "data")
+    write_files(root, {"art/cat/line\nbreak.png": png(9), "art/cat/bad.png": b"bad"})
+    Path(os.fsdecode(os.fsencode(root) + b"/art/cat/\xff.png")).write_bytes(png(10))
+    first = look(root, tmp_path)
+    assert len(read) == 11
+    read.clear()
+    assert look(root, tmp_path) == first
+    assert read == []
+
+
+def test_only_what_changed_is_read_again(tmp_path, read):
+    root = small_dataset(tmp_path / "data")
+    before = look(root, tmp_path)
+    read.clear()
+    write_files(root, {"art/cat/0.png": png(50), "art/cat/new.png": png(51)})
+    (root / "photo/dog/1.png").unlink()
+    after = look(root, tmp_path)
+    assert sorted(read) == ["art/cat/0.png", "art/cat/new.png"]
+    assert after["art/cat/0.png"].sha256 == digest(png(50))
+    assert before.keys() - after.keys() == {"photo/dog/1.png"}
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_date_is_noticed(tmp_path):
+    root = write_files(
+        tmp_path / "data", {"a/x/1.bmp": encoded(picture(1), "BMP"), "b/x/1.bmp": encoded(picture(2), "BMP")}
+    )
+    other = tmp_path / "other.bmp"
+    other.write_bytes(encoded(picture(3), "BMP"))
+    for path in (other, root / "a/x/1.bmp"):
+        os.utime(path, ns=(10**18, 10**18))
+    look(root, tmp_path)
+    os.replace(other, root / "a/x/1.bmp")
+    assert look(root, tmp_path)["a/x/1.bmp"].sha256 == digest(encoded(picture(3), "BMP"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"1 00\n[]", "cut", "flip"])
+def test_a_damaged_index_is_rebuilt(tmp_path, read, damage):
+    root = small_dataset(tmp_path / "data")
+    first = look(root, tmp_path)
+    (path,) = (tmp_path / "indexes").glob("*.json")
+    content = path.read_bytes()
+    flipped = content.replace(first["art/cat/0.png"].sha256.encode(), b"0" * 64)
+    path.write_bytes({"cut": content[:-40], "flip": flipped}.get(damage, damage))
+    read.clear()
+    assert look(root, tmp_path) == first
+    assert len(read) == 8
+    assert path.read_bytes() == content
+
+
+def test_an_interrupted_start_keeps_what_it_has_read(tmp_path, read, monkeypatch):
+    tree = read_tree(small_dataset(tmp_path / "data"))
+
+    def stop(items, total):
+        assert total == 8
+        for number, item in enumerate(items):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        index_of(tree, tmp_path, stop)
+    read.clear()
+    index_of(tree, tmp_path)
+    assert sorted(read) == [file.path for file in tree.files[3:]]
+
+
+def test_many_that_index_the_same_folder_at_once_agree(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_directory, "PAUSE", 0.001)
+    tree = read_tree(small_dataset(tmp_path / "data"))
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(lambda _: index_of(tree, tmp_path), range(8))
+    assert others == [first] * 7
+
+
+def test_a_file_that_cannot_be_read_is_bad_and_tried_again(tmp_path):
+    root = small_dataset(tmp_path / "data")
+    tree = read_tree(root)
+    (root / "art/cat/0.png").unlink()
+    assert index_of(tree, tmp_path)[0] == Record("", kind="unreadable", reason="No such file or directory")
+    write_files(root, {"art/cat/0.png": png(7)})
+    assert index_of(tree, tmp_path)[0].sha256 == digest(png(7))
+
+
+def test_the_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
+    first = read_tree(small_dataset(tmp_path / "one"))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    os.rename(tmp_path / "two/art/cat/1.png", tmp_path / "two/art/cat/2.jpeg")  # the same order under other names
+    second = read_tree(tmp_path / "two")
+    assert fingerprint(first, index_of(first, tmp_path)) == fingerprint(second, index_of(second, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "art/cat/0.png").unlink(),
+        lambda root: write_files(root, {"art/cat/9.png": png(9)}),
+        lambda root: write_files(root, {"art/cat/0.png": png(9)}),
+        lambda root: os.rename(root / "art/cat/0.png", root / "art/dog/9.png"),
+        lambda root: os.rename(root / "art/cat/0.png", root / "photo/cat/9.png"),
+        lambda root: os.rename(root / "art/cat", root / "art/bird"),
+        lambda root: os.rename(root / "art/cat/0.png", root / "art/cat/9.png"),  # another order
+    ],
+    ids=["removed", "added", "changed", "other class", "other domain", "class renamed", "order"],
+)
+def test_the_fingerprint_changes_with_every_image_its_class_and_its_domain(tmp_path, monkeypatch, change):
+    monkeypatch.setenv("POGM_CACHE", str(tmp_path))
+    root = small_dataset(tmp_path / "data")
+    before = fingerprint(read_tree(root))
+    assert fingerprint(read_tree(root)) == before
+    change(root)
+    assert fingerprint(read_tree(root)) != before

@@ -1,0 +1,100 @@
+"""Pixels that grow by chunks."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pogm._system.files import digest
+from pogm.data.images.store import Builder, Chunk, open_store
+
+SIZE = 3 * 4 * 5
+
+
+def image(seed: int) -> np.ndarray:
+    return np.random.RandomState(seed).randint(0, 256, (3, 4, 5), dtype=np.uint8)
+
+
+def chunk(first: int, count: int) -> Chunk:
+    return Chunk(list(range(first, first + count)), [(9, 9)] * count, [], first + count)
+
+
+def begun(folder: Path) -> Builder:
+    """Two chunks of two images, written."""
+    builder = Builder(folder, 4, 5)
+    builder.add([image(0), image(1)], chunk(0, 2))
+    builder.add([image(2), image(3)], chunk(2, 2))
+    return builder
+
+
+def test_what_was_added_is_there_once_it_is_finished(tmp_path):
+    builder = begun(tmp_path)
+    assert open_store(tmp_path) is None
+    builder.finish()
+    images, chunks = open_store(tmp_path)
+    assert torch.equal(images, torch.tensor(np.stack([image(seed) for seed in range(4)])))
+    assert [each.kept for each in chunks] == [[0, 1], [2, 3]]
+
+
+def test_there_is_no_store_where_there_is_nothing(tmp_path):
+    assert open_store(tmp_path) is None
+    assert open_store(tmp_path / "missing") is None
+
+
+def test_a_new_builder_goes_on_after_the_last_whole_chunk(tmp_path):
+    begun(tmp_path)
+    assert (Builder(tmp_path, 4, 5).images, Builder(tmp_path, 4, 5).files) == (4, 4)
+    with open(tmp_path / "pixels", "ab") as file:
+        file.write(b"half an image")
+    with open(tmp_path / "journal", "ab") as file:
+        file.write(b"[[4,5],[[9,9")
+    builder = Builder(tmp_path, 4, 5)
+    assert (builder.images, builder.files) == (4, 4)
+    assert (tmp_path / "pixels").stat().st_size == 4 * SIZE
+    builder.add([image(4)], chunk(4, 1))
+    builder.finish()
+    assert torch.equal(open_store(tmp_path)[0][4], torch.tensor(image(4)))
+
+
+@pytest.mark.parametrize(
+    ("size", "images"), [(0, 0), (2 * SIZE - 1, 0), (2 * SIZE, 2), (4 * SIZE - 1, 2), (4 * SIZE, 4)]
+)
+def test_a_line_without_its_pixels_does_not_count(tmp_path, size, images):
+    begun(tmp_path)
+    os.truncate(tmp_path / "pixels", size)
+    assert Builder(tmp_path, 4, 5).images == images
+    assert (tmp_path / "pixels").stat().st_size == images * SIZE
+
+
+def test_a_store_that_was_finished_and_then_damaged_starts_from_nothing(tmp_path):
+    begun(tmp_path).finish()
+    os.truncate(tmp_path / "pixels", 3 * SIZE)
+    assert open_store(tmp_path) is None
+    assert Builder(tmp_path, 4, 5).images == 0
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_images_already_mapped_survive_a_rebuild(tmp_path):
+    begun(tmp_path).finish()
+    images, _ = open_store(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    Builder(tmp_path, 4, 5).add([image(9)], chunk(0, 1))
+    assert torch.equal(images[3], torch.tensor(image(3)))
+
+
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+
+
+@pytest.mark.skipif(not OVERCOMMIT.exists() or OVERCOMMIT.read_text().strip() == "2", reason="needs Linux's default")
+def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
+    shape = [2**40 // (3 * 256 * 256), 3, 256, 256]  # 1 TB, of which the disk holds nothing
+    (tmp_path / "pixels").touch()
+    os.truncate(tmp_path / "pixels", int(np.prod(shape)))
+    (tmp_path / "journal").write_bytes(b"")
+    (tmp_path / "manifest.json").write_text(json.dumps({"version": 1, "shape": shape, "journal": digest(b"")}))
+    images, _ = open_store(tmp_path)
+    assert list(images.shape) == shape
+    assert images[-1].sum() == 0

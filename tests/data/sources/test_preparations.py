@@ -1,0 +1,363 @@
+"""Preparations: small trees of the published shapes in, the layout out, the raw files as they were."""
+
+import gzip
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import tarfile
+import warnings
+import zipfile
+from collections import Counter
+
+import pytest
+
+from pogm._system import fault_injection
+from pogm._system.errors import DataError, IntegrityError, UsageError
+from pogm.data.datasets.office_home import OfficeHome
+from pogm.data.datasets.pacs import PACS
+from pogm.data.sources import (
+    catalogue,
+    domain_net,
+    fetch,
+    layout,
+    mnist,
+    office_home,
+    pacs,
+    preparations,
+    prepare,
+    vlcs,
+)
+from pogm.data.sources import terra_incognita as terra
+from pogm.data.sources.catalogue import CATALOGUE, Publication
+from pogm.data.sources.source import Source
+
+PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+
+
+def grow(root, paths):
+    """Files, each with its own path as content."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def listed(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def contents(folder):
+    return {path: (folder / path).read_bytes() for path in listed(folder)}
+
+
+def zip_of(path, names):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def pacs_files():
+    return [f"{place}/{kind}/pic_1.jpg" for place in PACS.folders for kind in PACS_CLASSES]
+
+
+def test_every_dataset_of_the_catalogue_has_a_preparation_and_no_other():
+    assert preparations().keys() == CATALOGUE.keys()
+
+
+def test_a_name_nobody_knows_is_answered_with_the_nearest(raw, out):
+    with pytest.raises(UsageError, match="Did you mean 'PACS'"):
+        prepare("PACs", raw, out)
+    with pytest.raises(UsageError, match="Did you mean 'VLCS'"):
+        fetch("VLSC", raw)
+
+
+@pytest.mark.parametrize("around", ["kfold/", "", "pacs/images/"])
+def test_pacs_is_taken_out_of_its_archive_whatever_folder_is_around_it(raw, out, pacs_files, around):
+    noise = [
+        f"{around}art_painting_train_kfold.txt",
+        f"{around}photo/.DS_Store",
+        f"{around}photo/dog/._pic_1.jpg",
+        "__MACOSX/x.jpg",
+    ]
+    zip_of(raw / "PACS.zip", [around + path for path in pacs_files] + noise)
+    assert prepare("PACS", raw, out) == out / "PACS"
+    assert listed(out) == sorted(f"PACS/{path}" for path in pacs_files)
+
+
+def test_folders_unpacked_by_hand_do_as_well_and_are_not_touched(raw, out, pacs_files):
+    grow(raw / "kfold", pacs_files)
+    before = contents(raw)
+    pacs.prepare(raw, out)
+    assert contents(raw) == before
+    assert contents(out / "PACS") == {path: path.encode() for path in pacs_files}
+
+
+def test_a_second_preparation_does_nothing(raw, out, pacs_files):
+    grow(raw, pacs_files)
+    made = pacs.prepare(raw, out)
+    born = made.stat().st_ino
+    assert pacs.prepare(raw, out).stat().st_ino == born
+
+
+def test_a_folder_of_something_else_is_not_overwritten(raw, out, pacs_files):
+    grow(raw, pacs_files)
+    grow(out / "PACS", ["mine.txt"])
+    with pytest.raises(UsageError, match="found 1 files where 28 would be"):
+        pacs.prepare(raw, out)
+    assert listed(out) == ["PACS/mine.txt"]
+
+
+def test_where_links_are_impossible_files_are_copied(raw, out, pacs_files, monkeypatch):
+    def refuse(*_):
+        raise OSError(layout.errno.EXDEV, "another disk")
+
+    grow(raw, pacs_files)
+    monkeypatch.setattr(os, "link", refuse)
+    made = pacs.prepare(raw, out)
+    assert contents(made) == {path: path.encode() for path in pacs_files}
+    assert (made / pacs_files[0]).stat().st_nlink == 1
+
+
+def test_an_environment_that_lacks_a_class_is_refused_by_name(raw, out, pacs_files):
+    grow(raw, [path for path in pacs_files if path != "sketch/guitar/pic_1.jpg"])
+    with pytest.raises(DataError, match=r"same 7 classes.* found 6 .*sketch \(it lacks guitar"):
+        pacs.prepare(raw, out)
+    assert not out.exists()
+
+
+def test_raw_files_of_something_else_are_named(raw, out):
+    grow(raw, ["holiday.jpg"])
+    for name in ("PACS", "VLCS", "OfficeHome", "TerraIncognita"):
+        with pytest.raises(DataError, match=r"found holiday\.jpg"):
+            prepare(name, raw, out)
+    with pytest.raises(DataError, match="pogm data fetch"):
+        prepare("PACS", raw / "nowhere", out)
+
+
+def _killed(raw, out, fault):
+    os.environ["POGM_FAULT"] = fault
+    fault_injection._passed.clear()
+    pacs.prepare(raw, out)
+
+
+@pytest.mark.parametrize("fault", ["kill@write:10", "kill@replace:1"])
+def test_a_kill_in_the_middle_leaves_no_half_layout_and_the_next_time_succeeds(raw, out, pacs_files, fault):
+    grow(raw, pacs_files)
+    process = multiprocessing.get_context("fork").Process(target=_killed, args=(raw, out, fault))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside torch's threads: the child needs none
+        process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    assert not (out / "PACS").exists()
+    pacs.prepare(raw, out)
+    assert os.listdir(out) == ["PACS"]
+    assert listed(out / "PACS") == sorted(pacs_files)
+
+
+def test_a_full_disk_leaves_nothing(raw, out, pacs_files, monkeypatch):
+    grow(raw, pacs_files)
+    monkeypatch.setattr(fault_injection, "_passed", Counter())
+    monkeypatch.setenv("POGM_FAULT", "full@write:10")
+    with pytest.raises(DataError, match="No space left"):
+        pacs.prepare(raw, out)
+    assert os.listdir(out) == []
+
+
+def test_office_home_keeps_the_space_in_its_last_environment(raw, out):
+    kinds = [f"Class_{number}" for number in range(65)]
+    paths = [f"{place}/{kind}/00001.jpg" for place in OfficeHome.folders for kind in kinds]
+    top = "OfficeHomeDataset_10072016"
+    zip_of(raw / f"{top}.zip", [f"{top}/{path}" for path in paths] + [f"{top}/ImageInfo.csv"])
+    office_home.prepare(raw, out)
+    assert listed(out) == sorted(f"office_home/{path}" for path in paths)
+    assert sorted(os.listdir(out / "office_home")) == ["Art", "Clipart", "Product", "Real World"]
+
+
+def test_vlcs_by_name_is_taken_as_it_is(raw, out):
+    paths = [f"{place}/{kind}/img.jpg" for place in vlcs.ENVIRONMENTS for kind in vlcs.CLASSES]
+    grow(raw / "there", [f"VLCS/{path}" for path in paths])
+    with tarfile.open(raw / "VLCS.tar.gz", "w:gz") as archive:
+        archive.add(raw / "there" / "VLCS", "VLCS")
+    vlcs.prepare(raw, out)
+    assert listed(out) == sorted(f"VLCS/{path}" for path in paths)
+
+
+def test_vlcs_by_number_gets_its_names_from_the_full_environments_alone(raw, out):
+    places = ("CALTECH", "LABELME", "PASCAL", "SUN")
+    splits = ("full", "train", "crossval", "test")
+    grow(raw / "VLCS", [f"{place}/{split}/{n}/{split}.jpg" for place in places for split in splits for n in range(5)])
+    vlcs.prepare(raw, out)
+    expected = {
+        f"{place}/{kind}/full.jpg": f"{capitals}/full/{number}/full.jpg".encode()
+        for place, capitals in vlcs.CAPITALS.items()
+        for number, kind in enumerate(("bird", "car", "chair", "dog", "person"))
+    }
+    assert contents(out / "VLCS") == expected
+    assert expected["VOC2007/dog/full.jpg"] == b"PASCAL/full/3/full.jpg"
+
+
+def test_vlcs_by_number_without_full_environments_is_refused(raw, out):
+    grow(raw, [f"{place}/train/{n}/x.jpg" for place in ("CALTECH", "LABELME", "PASCAL", "SUN") for n in range(5)])
+    with pytest.raises(DataError, match=r"images of bird in .*CALTECH has train"):
+        vlcs.prepare(raw, out)
+
+
+def domain_net_files():
+    kinds = [f"class_{number:03}" for number in range(345)]
+    return [f"{place}/{kind}/{place}_1.jpg" for place in domain_net.ENVIRONMENTS for kind in kinds]
+
+
+def test_domain_net_is_six_archives_without_the_duplicates_of_the_list(raw, out):
+    paths = [*domain_net_files(), "real/class_007/real_2.jpg", "clipart/class_001/clipart_2.jpg"]
+    for place in domain_net.ENVIRONMENTS:
+        zip_of(raw / f"{place}.zip", [path for path in paths if path.startswith(place)])
+    (raw / "domain_net_duplicates.txt").write_text("real/class_007/real_2.jpg\nclipart/class_001/clipart_1.jpg\n\n")
+    domain_net.prepare(raw, out)
+    gone = {"real/class_007/real_2.jpg", "clipart/class_001/clipart_1.jpg"}
+    assert listed(out) == sorted(f"domain_net/{path}" for path in set(paths) - gone)
+    assert set(listed(raw / "unpacked" / "real.zip")) >= {"real/class_007/real_2.jpg"}
+
+
+def test_domain_net_without_the_list_says_where_it_is_to_be_had(raw, out):
+    with pytest.raises(DataError, match=r"facebookresearch/DomainBed.*domain_net_duplicates\.txt"):
+        domain_net.prepare(raw, out)
+
+
+def test_a_list_of_duplicates_of_something_else_is_refused(raw, out):
+    grow(raw, domain_net_files())
+    (raw / "domain_net_duplicates.txt").write_text("real/class_007/real_1.jpg\nreal/zebra/real_9.jpg\n")
+    with pytest.raises(DataError, match=r"found 1 that do not, such as 'real/zebra/real_9\.jpg'"):
+        domain_net.prepare(raw, out)
+
+
+def test_domain_net_with_an_archive_missing_names_it(raw, out):
+    grow(raw, [path for path in domain_net_files() if not path.startswith("sketch")])
+    (raw / "domain_net_duplicates.txt").write_text("")
+    with pytest.raises(DataError, match="the folders sketch in"):
+        domain_net.prepare(raw, out)
+
+
+def annotate(raw, pictures, **files):
+    """The release: images, and annotation files given as lists of (image, location, categories)."""
+    names = [*terra.CATEGORIES, "deer"]
+    grow(raw, [f"{terra.IMAGES}/{name}.jpg" for name in pictures])
+    (raw / terra.ANNOTATIONS).mkdir()
+    for part in terra.FILES:
+        rows = files.get(part, [])
+        marks = [(image, names.index(kind) + 10) for image, _, kinds in rows for kind in kinds]
+        content = {
+            "categories": [{"id": number + 10, "name": name} for number, name in enumerate(names)],
+            "images": [{"id": f"id-{i}", "file_name": f"{i}.jpg", "location": place} for i, place, _ in rows],
+            "annotations": [{"id": n, "image_id": f"id-{i}", "category_id": c} for n, (i, c) in enumerate(marks)],
+        }
+        (raw / terra.ANNOTATIONS / f"{part}_annotations.json").write_text(json.dumps(content))
+
+
+def full_set():
+    """One image of every category at every location, in one annotation file."""
+    return [(f"{kind}-{place}", int(place), [kind]) for place in terra.LOCATIONS for kind in terra.CATEGORIES]
+
+
+def test_terra_merges_all_annotation_files_and_takes_four_locations_and_ten_categories(raw, out):
+    more = [("night", "38", ["cat"]), ("elsewhere", "7", ["cat"]), ("other", "38", ["deer"])]
+    annotate(raw, [*(i for i, _, _ in full_set()), "night", "elsewhere", "other"], train=full_set(), trans_test=more)
+    terra.prepare(raw, out)
+    expected = [f"location_{place}/{kind}/{kind}-{place}.jpg" for place in terra.LOCATIONS for kind in terra.CATEGORIES]
+    assert listed(out / "terra_incognita") == sorted([*expected, "location_38/cat/night.jpg"])
+
+
+def test_terra_puts_an_image_into_every_category_it_has_once(raw, out):
+    rows = [*full_set(), ("pair", 43, ["dog", "dog", "coyote", "deer"])]
+    again = [("pair", "43", ["bird"])]  # listed by a second file, with another animal
+    annotate(raw, [*(i for i, _, _ in full_set()), "pair"], cis_val=rows, cis_test=again)
+    terra.prepare(raw, out)
+    found = [path for path in listed(out / "terra_incognita") if path.endswith("pair.jpg")]
+    assert found == [f"location_43/{kind}/pair.jpg" for kind in ("bird", "coyote", "dog")]
+
+
+def test_terra_without_an_annotated_image_is_refused_by_its_name(raw, out):
+    annotate(raw, [i for i, _, _ in full_set()][1:], train=full_set())
+    with pytest.raises(DataError, match=r"found 1 missing, such as 'bird-38\.jpg'"):
+        terra.prepare(raw, out)
+    assert not out.exists()
+
+
+def test_terra_with_an_annotation_file_missing_or_damaged_is_refused_by_its_name(raw, out):
+    annotate(raw, [i for i, _, _ in full_set()], train=full_set())
+    path = raw / terra.ANNOTATIONS / "cis_val_annotations.json"
+    for content in (b"{", b"[]", b'{"categories": []}', b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="cis_val_annotations"):
+            terra.prepare(raw, out)
+    path.unlink()
+    with pytest.raises(DataError, match="cis_val_annotations"):
+        terra.prepare(raw, out)
+
+
+def test_terra_with_a_location_nobody_annotated_is_refused(raw, out):
+    rows = [row for row in full_set() if row[1] != 46]
+    annotate(raw, [i for i, _, _ in rows], train=rows)
+    with pytest.raises(DataError, match="found none of 46"):
+        terra.prepare(raw, out)
+
+
+def test_a_file_name_that_leads_out_of_the_folder_names_no_image(raw, out):
+    annotate(raw, [i for i, _, _ in full_set()], train=[*full_set(), ("../../evil", 38, ["cat"])])
+    grow(raw.parent, ["evil.jpg"])
+    with pytest.raises(DataError, match="evil"):
+        terra.prepare(raw, out)
+
+
+@pytest.fixture
+def tiny_mnist(monkeypatch):
+    """A catalogue whose four files are short."""
+    sources = tuple(
+        Source(source.name, (), "", hashlib.sha256(source.name.encode()).hexdigest(), unpacked=True)
+        for source in CATALOGUE["MNIST"].files
+    )
+    monkeypatch.setitem(catalogue.CATALOGUE, "MNIST", Publication(sources, ""))
+    return [source.name for source in sources]
+
+
+def test_mnist_goes_to_where_it_is_read_from_zipped_or_not(raw, out, tiny_mnist):
+    for number, name in enumerate(tiny_mnist):
+        content = name.encode()
+        plain = raw / name.removesuffix(".gz")
+        _ = plain.write_bytes(content) if number % 2 else (raw / name).write_bytes(gzip.compress(content))
+    made = mnist.prepare(raw, out)
+    assert made == out / "MNIST" / "raw"
+    assert contents(made) == contents(raw)
+
+
+def test_mnist_that_was_fetched_to_where_it_is_read_from_stays_there(out, tiny_mnist):
+    raw = out / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name in tiny_mnist:
+        (raw / name).write_bytes(gzip.compress(name.encode()))
+    (raw / "lock").touch()
+    assert mnist.prepare(raw, out) == raw
+    assert len(listed(raw)) == 5
+
+
+def test_mnist_of_other_content_is_refused(raw, out, tiny_mnist):
+    for name in tiny_mnist:
+        (raw / name).write_bytes(gzip.compress(b"other digits"))
+    with pytest.raises(IntegrityError, match="train-images"):
+        mnist.prepare(raw, out)
+    (raw / tiny_mnist[0]).unlink()
+    with pytest.raises(DataError, match="found neither"):
+        mnist.prepare(raw, out)

@@ -1,0 +1,97 @@
+"""Boxes lie in their images, and are distributed as torchvision's."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, ks_2samp
+from torch.func import vmap
+from torchvision.transforms import RandomResizedCrop
+
+from pogm.core import random
+from pogm.data.transforms.crop import AREA, RATIO, crop_boxes
+
+DRAWS = 3000
+UNLIKELY = 1e-3  # of chance to make two samples of one distribution as different as these
+
+
+def ours(height, width, count=DRAWS):
+    return crop_boxes(random.key(0), torch.tensor([height, width]).expand(count, 2))
+
+
+def theirs(height, width, count=DRAWS):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        image = torch.empty(1, height, width)
+        return torch.tensor([RandomResizedCrop.get_params(image, AREA, RATIO) for _ in range(count)]).double()
+
+
+def measures(boxes):
+    top, left, height, width = boxes.unbind(-1)
+    return {"top": top, "left": left, "area": height * width, "ratio": width / height}
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**31), height=st.integers(1, 3000), width=st.integers(1, 3000))
+def test_a_box_holds_whole_pixels_of_the_image(seed, height, width):
+    box = crop_boxes(random.key(seed), torch.tensor([height, width]))
+    top, left, tall, wide = box.tolist()
+    assert torch.equal(box, box.round())
+    assert tall >= 1
+    assert wide >= 1
+    assert 0 <= top <= height - tall
+    assert 0 <= left <= width - wide
+
+
+@pytest.mark.parametrize("size", [(256, 256), (150, 200), (100, 150), (100, 180), (400, 230)])
+def test_the_distribution_is_torchvisions(size):
+    mine, other = measures(ours(*size)), measures(theirs(*size))
+    for name in mine:
+        assert ks_2samp(mine[name], other[name]).pvalue > UNLIKELY, name
+
+
+@pytest.mark.parametrize("size", [(6, 7), (5, 5), (3, 4)])
+def test_every_box_of_a_small_image_is_as_frequent_as_torchvisions(size):
+    both = torch.cat([ours(*size), theirs(*size)])
+    boxes, which = both.unique(dim=0, return_inverse=True)
+    table = torch.stack([which[:DRAWS].bincount(minlength=len(boxes)), which[DRAWS:].bincount(minlength=len(boxes))])
+    frequent = table.sum(0) >= 20
+    assert frequent.sum() >= 3
+    rest = table[:, ~frequent].sum(1, keepdim=True)
+    table = torch.cat([table[:, frequent], rest], 1) if rest.sum() else table
+    assert chi2_contingency(table.numpy()).pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize(
+    ("size", "box"),
+    [((20, 1000), (0, 486, 20, 27)), ((1000, 20), (486, 0, 27, 20)), ((100, 200), (0, 33, 100, 133))],
+)
+def test_of_an_image_too_long_for_any_attempt_the_middle_is_taken(size, box):
+    expected = torch.tensor(box, dtype=torch.float64).expand(100, 4)
+    assert torch.equal(ours(*size, 100), expected)
+    assert torch.equal(theirs(*size, 100), expected)
+
+
+def test_an_image_that_often_refuses_an_attempt_is_hardly_ever_given_up():
+    """The whole of a square is what is left when no attempt fits."""
+    whole = torch.tensor([0, 0, 256, 256], dtype=torch.float64)
+    assert (ours(256, 256) == whole).all(-1).double().mean() < 0.01
+
+
+def test_each_image_has_its_own_size_and_its_own_numbers():
+    sizes = torch.tensor([[300, 200], [40, 50], [300, 200], [20, 1000]])
+    together = crop_boxes(random.key(3), sizes)
+    assert not torch.equal(together[0], together[2])
+    assert (together[:, :2] + together[:, 2:] <= sizes).all()
+    assert together[3].tolist() == [0, 486, 20, 27]
+    assert torch.equal(crop_boxes(random.key(3), sizes[:2]), together[:2])  # whatever comes after it in the batch
+
+
+def test_leading_axes_and_maps_change_nothing():
+    sizes = torch.tensor([[300, 200], [40, 50], [30, 200], [20, 1000], [7, 9], [256, 256]])
+    key = random.key(4)
+    assert torch.equal(crop_boxes(key, sizes.reshape(2, 3, 2)).reshape(6, 4), crop_boxes(key, sizes))
+    keys = random.split(key, 3)
+    pairs = sizes.reshape(3, 2, 2)
+    one_by_one = torch.stack([crop_boxes(*each) for each in zip(keys, pairs, strict=True)])
+    assert torch.equal(vmap(crop_boxes)(keys, pairs), one_by_one)

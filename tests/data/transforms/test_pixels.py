@@ -1,0 +1,23 @@
+"""Pixels are bytes over 255, in training as in evaluation."""
+
+import pytest
+import torch
+
+from pogm.core import random
+from pogm.data.transforms.pixels import Pixels
+
+BYTES = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_bytes_become_fractions_of_the_type_asked_for(dtype):
+    found = Pixels((3, 1, 1)).plain(BYTES, dtype)
+    torch.testing.assert_close(found, torch.tensor([0, 0.2, 1], dtype=dtype).reshape(1, 3, 1, 1))
+
+
+def test_training_sees_what_evaluation_sees():
+    transform = Pixels((3, 1, 1))
+    sizes = torch.ones(1, 2, dtype=torch.int64)
+    assert torch.equal(
+        transform.augmented(BYTES, sizes, random.key(0), torch.float32), transform.plain(BYTES, torch.float32)
+    )

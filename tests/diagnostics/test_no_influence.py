@@ -1,0 +1,190 @@
+"""A probe changes nothing, and is the same in every mode of the engine."""
+
+import dataclasses
+
+import pytest
+import torch
+from support import assert_close, needs_gpu, no_synchronisation, trial
+
+from pogm import CIRL, DANN, ERM, POGM, Fish, Fishr, Mixup
+from pogm.core import trees
+from pogm.diagnostics import Probe
+from pogm.diagnostics.probe import PROBED
+from pogm.engine import checkpoint
+from pogm.engine.session import Engine, Session
+from pogm.engine.trainer import train
+
+EVERYTHING = Probe(every=1, lag=2, target=True, divergence=True)
+CYCLIC = Probe(every=2, lag=3, cyclic=True)
+
+METHODS = {
+    "ERM": (ERM(), ()),
+    "Fish": (Fish(), ()),
+    "Fishr": (Fishr(penalty_anneal_iters=3), ()),
+    "POGM": (POGM(inner_steps=2), ()),
+    "DANN": (DANN(), ()),
+    "POGM + Mixup": (POGM(), (Mixup(),)),
+    "ERM + CIRL": (ERM(), (CIRL(),)),  # which makes minibatches twice as large and replaces the risk
+}
+methods = pytest.mark.parametrize(("algorithm", "modifiers"), METHODS.values(), ids=METHODS)
+some = pytest.mark.parametrize(("algorithm", "modifiers"), [METHODS[n] for n in ("ERM", "DANN", "POGM + Mixup")])
+probes = pytest.mark.parametrize("probe", [EVERYTHING, CYCLIC], ids=["everything", "cyclic"])
+
+
+def run(algorithm, modifiers=(), probe=EVERYTHING, **options):
+    options = {"steps": 9, "evaluate_every": 4} | options
+    one = trial(algorithm, modifiers=modifiers, probe=probe, **options)
+    return dataclasses.replace(one, training=dataclasses.replace(one.training, batch_size=4))
+
+
+@methods
+@probes
+def test_a_probed_run_has_the_weights_and_accuracies_of_an_unprobed_one(algorithm, modifiers, probe):
+    """To the last bit: weights, optimizers, memories, and all that was reported but the angles."""
+    ends, seen = [], []
+    for one in (run(algorithm, modifiers, Probe()), run(algorithm, modifiers, probe)):
+        session = Session([one.task(None)], Engine())
+        evaluations = list(train(session, one.schedule))
+        ends.append((session.progress.state, session.progress.modifiers))
+        metrics = [{n: v for n, v in e.metrics[0].items() if n not in PROBED} for e in evaluations]
+        seen.append([(e.step, e.accuracies, str(m)) for e, m in zip(evaluations, metrics, strict=True)])
+        measured = [number for e in evaluations for number in (e.rounds[0] or {"round": []})["round"]]
+    assert_close(*ends, 0.0)
+    assert seen[0] == seen[1]
+    rounds = 9 // algorithm.minibatches
+    assert measured == list(range(probe.every, rounds + 1, probe.every))
+
+
+def test_the_angles_of_a_record_are_the_means_of_the_rounds_before_it():
+    """Also of a method that reports angles of its own."""
+    one = run(POGM(), probe=Probe(every=3, lag=3))
+    evaluations = list(train(Session([one.task(None)], Engine()), one.schedule))
+    assert [e.rounds[0]["round"] for e in evaluations] == [[], [3], [6, 9]]
+    assert evaluations[0].metrics[0]["angle"] == []
+    both = torch.tensor(evaluations[2].rounds[0]["angle"]).mean(0).tolist()
+    assert evaluations[2].metrics[0]["angle"] == pytest.approx(both)
+    plain = run(POGM(), probe=Probe())
+    (first, *_) = train(Session([plain.task(None)], Engine()), plain.schedule)
+    assert first.rounds == [None]
+    assert len(first.metrics[0]["angle"]) == 5, "without a probe POGM reports its own"
+
+
+@some
+@probes
+def test_batched_trials_measure_what_single_ones_do(algorithm, modifiers, probe):
+    first = run(algorithm, modifiers, probe, precision="fp64")
+    trials = [first, dataclasses.replace(first, seed=1, trial_seed=1, test_domains=(3,))]
+    together = Session([t.task(None) for t in trials], Engine())
+    apart = [Session([t.task(None)], Engine()) for t in trials]
+    for session in (together, *apart):
+        for number in range(1, 4):
+            session.step(probe.measures(number))
+    for row, session in enumerate(apart):
+        assert_close(trees.index(together.progress, row), session.progress, 1e-7)
+    for mine, session in zip(together.fetch_rounds(), apart, strict=True):
+        (theirs,) = session.fetch_rounds()
+        assert str(mine.keys()) == str(theirs.keys())
+        assert mine["round"] == theirs["round"]
+        for name in mine:
+            torch.testing.assert_close(
+                torch.tensor(mine[name]), torch.tensor(theirs[name]), rtol=1e-5, atol=1e-7, equal_nan=True
+            )
+
+
+@methods
+def test_domains_by_vmap_measure_what_a_loop_does(algorithm, modifiers):
+    one = run(algorithm, modifiers, precision="fp64")
+    loop, mapped = (Session([one.task(None)], Engine(domains=domains)) for domains in ("loop", "vmap"))
+    for session in (loop, mapped):
+        for _ in range(2):
+            session.step(probing=True)
+    assert_close(loop.progress, mapped.progress, 1e-7)
+
+
+@some
+@probes
+def test_a_run_stopped_between_two_evaluations_goes_on_to_the_same_measurements(algorithm, modifiers, probe, tmp_path):
+    one = run(algorithm, modifiers, probe, steps=12, evaluate_every=100)
+    whole, first, second = (Session([one.task(None)], Engine()) for _ in range(3))
+    expected = [e.rounds for e in train(whole, one.schedule)]
+    calls = iter([False, False, True])
+    *early, stopped = train(first, one.schedule, stop=lambda: next(calls))
+    assert stopped is None
+    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=0)
+    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    late = list(train(second, one.schedule, after=0))
+    assert str([e.rounds for e in (*early, *late)]) == str(expected)
+    assert_close(second.progress, whole.progress, 0.0)
+
+
+def test_a_fetch_gives_every_round_once():
+    session = Session([run(ERM()).task(None)], Engine())
+    session.step(probing=True)
+    assert session.fetch_rounds()[0]["round"] == [1]
+    assert session.fetch_rounds()[0]["round"] == []
+    session.step(probing=True)
+    assert session.fetch_rounds()[0]["round"] == [2]
+
+
+def test_held_out_minibatches_come_from_the_training_part_of_the_held_out_domain():
+    session = Session([run(ERM(), test_domains=(2,), evaluate_every=100).task(None)], Engine())
+    inside = session.rows.evaluate.split(session.segments)[2 * 2]
+    images = session.setting.table.images.images.flatten(1).float() / 255
+    wanted = {tuple(row) for row in images[inside].tolist()}
+    state = session.progress.state
+    for number in range(20):
+        numbered = state._replace(step=state.step + number)
+        (batch,) = session.setting.batches(numbered, session.rows.held_out, held_out=True)
+        assert {tuple(row) for row in batch.x[0].flatten(1).tolist()} <= wanted
+
+
+@pytest.mark.gpu
+@needs_gpu
+@methods
+@probes
+@pytest.mark.parametrize("count", [1, 2])
+def test_captured_measurements_are_those_of_the_host(algorithm, modifiers, probe, count):
+    first = run(algorithm, modifiers, probe, precision="fp64")
+    trials = [first, dataclasses.replace(first, seed=1, trial_seed=1, test_domains=(3,))][:count]
+    captured = Session([t.task(None) for t in trials], Engine("cuda"))
+    plain = [Session([t.task(None)], Engine("cpu")) for t in trials]
+    for _ in range(2):  # fetched in between, as at an evaluation
+        for session in (captured, *plain):
+            for number in range(1, 4):
+                session.step(probe.measures(number))
+        for mine, session in zip(captured.fetch_rounds(), plain, strict=True):
+            (theirs,) = session.fetch_rounds()
+            assert mine["round"] == theirs["round"]
+            for name in mine:
+                torch.testing.assert_close(
+                    torch.tensor(mine[name]), torch.tensor(theirs[name]), rtol=1e-4, atol=1e-6, equal_nan=True
+                )
+    for row, session in enumerate(plain):
+        one = trees.index(captured.progress, row) if count > 1 else captured.progress
+        assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.progress, 1e-6)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@methods
+@probes
+def test_a_captured_probe_leaves_the_weights_as_they_are(algorithm, modifiers, probe):
+    """To the last bit, on a GPU too."""
+    sessions = [Session([run(algorithm, modifiers, p).task(None)], Engine("cuda")) for p in (Probe(), probe)]
+    for session in sessions:
+        for number in range(1, 7):
+            session.step(probe.measures(number))
+    plain, probed = sessions
+    assert_close(plain.progress.state, probed.progress.state, 0.0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@methods
+@probes
+def test_a_measured_round_does_not_synchronise(algorithm, modifiers, probe):
+    session = Session([run(algorithm, modifiers, probe).task(None)], Engine("cuda", capture=False))
+    for _ in range(2):
+        session.step(probing=True)
+    with no_synchronisation():
+        session.step(probing=True)

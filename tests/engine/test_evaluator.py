@@ -1,0 +1,114 @@
+"""What is evaluated: every domain and split, training domains as the protocol sees them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from image_folders import write_folder
+
+from pogm import ERM
+from pogm.benchmark.plan.trial import Trial
+from pogm.core import random
+from pogm.core.state import Purpose
+from pogm.data.datasets.folder import Folder
+from pogm.engine import evaluator
+from pogm.engine.session import Engine, Session
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A trial on pictures of three domains, and their data folder."""
+    dataset = Folder.of(write_folder(tmp_path / "sites", images=8))
+    training = replace(dataset.training, network="mlp", weights="random", image_size=16, batch_size=4, lr=1e-3)
+    return Trial(dataset, ERM(), (1,), training, steps=3, evaluate_every=2), tmp_path
+
+
+def accuracies(run, data, **changes):
+    trial = replace(run, training=replace(run.training, **changes))
+    session = Session([trial.task(data)], Engine())
+    for _ in range(30):
+        session.step()
+    return session, session.accuracies()[0]
+
+
+def expected(session, shown):
+    """The accuracies on what ``shown`` makes of the images of each segment."""
+    setting, state, rows = session.setting, session.progress.state, session.rows
+    images, sizes = setting.table.images.images[rows.evaluate], setting.table.sizes[rows.evaluate]
+    logits = setting.problem.model(state.params, state)(shown(setting, state, images, sizes))
+    right = (logits.argmax(1) == setting.table.labels[rows.evaluate]).double()
+    return [part.mean().item() for part in right.split(session.segments)]
+
+
+def plain(setting, state, images, sizes):
+    return setting.transform.plain(images, torch.float32)
+
+
+def augmented(setting, state, images, sizes):
+    keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(images))
+    return setting.transform.augmented(images, sizes, keys, torch.float32)
+
+
+def test_training_domains_are_evaluated_on_augmented_images_by_default(run):
+    session, found = accuracies(*run)
+    as_plain, as_augmented = expected(session, plain), expected(session, augmented)
+    assert found[2:4] == pytest.approx(as_plain[2:4]), "the test domain"
+    assert found[:2] + found[4:] == pytest.approx(as_augmented[:2] + as_augmented[4:])
+
+
+def test_or_on_plain_ones(run):
+    for changes in ({"eval_augment": False}, {"data_augmentation": False}):
+        session, found = accuracies(*run, **changes)
+        assert found == pytest.approx(expected(session, plain))
+
+
+def loss_by_hand(session, trained):
+    """The cross-entropy on the plain images of each training domain's out part, averaged over domains."""
+    setting, state, rows = session.setting, session.progress.state, session.rows
+    model, losses = setting.problem.model(state.params, state), []
+    for number, part in enumerate(rows.evaluate.split(session.segments)[1::2]):
+        if number in trained:
+            logits = model(setting.transform.plain(setting.table.images.images[part], torch.float32))
+            losses.append(torch.nn.functional.cross_entropy(logits, setting.table.labels[part]))
+    return torch.stack(losses).mean().item()
+
+
+def test_the_validation_loss_is_of_training_domains_and_plain_images(run, monkeypatch):
+    session, _ = accuracies(*run)  # with augmentation, in training and in the accuracies
+    wanted = pytest.approx(loss_by_hand(session, (0, 2)), rel=1e-5)
+    for pixels in (2**21, 5 * 16 * 16):
+        monkeypatch.setattr(evaluator, "PIXELS", {"cpu": pixels})
+        arguments = session.setting, session.progress.state, session.rows, session.segments
+        assert evaluator.validation_loss(*arguments).item() == wanted
+
+
+def test_small_passes_and_trials_together_see_the_same_images(run, monkeypatch):
+    """Augmented ones too: an image's changes do not depend on those it is evaluated with."""
+    trial, data = run
+    session, whole = accuracies(trial, data)
+    monkeypatch.setattr(evaluator, "PIXELS", {"cpu": 5 * 16 * 16})
+    assert session.accuracies()[0] == pytest.approx(whole)
+    trials = [trial, replace(trial, test_domains=(0,))]
+    together = Session([t.task(data) for t in trials], Engine())
+    alone = [Session([t.task(data)], Engine()) for t in trials]
+    for _ in range(5):
+        together.step()
+        for one in alone:
+            one.step()
+    for row, one in enumerate(alone):
+        assert together.accuracies()[row] == pytest.approx(one.accuracies()[0])
+
+
+def test_the_images_of_a_training_step_are_augmented_unless_that_is_off(run):
+    trial, data = run
+    with_, without = (accuracies(trial, data, data_augmentation=on)[0].progress.state.params for on in (True, False))
+    assert any(not torch.equal(with_[name], without[name]) for name in with_)
+
+
+def test_a_small_gpu_evaluates_fewer_images_at_a_time(monkeypatch):
+    """The network for MNIST took 25 GB for 2²⁵ pixels."""
+    for gigabytes, pixels in ((140, 2**25), (8, 2**22)):
+        there = SimpleNamespace(total_memory=gigabytes * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, there=there: there)
+        assert evaluator._pixels(torch.device("cuda", 0)) == pixels

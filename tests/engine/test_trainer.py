@@ -1,0 +1,207 @@
+"""The training loop, and sessions."""
+
+import dataclasses
+
+import pytest
+import torch
+from support import assert_close, needs_gpu, trial
+
+from pogm import ERM, POGM, Fishr, Mixup
+from pogm._system.errors import UsageError
+from pogm.core import trees
+from pogm.core.modes import evaluating
+from pogm.diagnostics import Probe
+from pogm.engine.session import Engine, Session
+from pogm.engine.trainer import Schedule, train
+
+
+def test_evaluations_come_after_the_first_step_regularly_and_after_the_last():
+    assert Schedule(5001, 300).points() == [*range(0, 4801, 300), 5000]
+    assert Schedule(1, 10).points() == [0]
+    assert Schedule(11, 5).points() == [0, 5, 10]
+    assert Schedule(11, 5).rounds(minibatches=3) == [0, 2, 3], "a round that is not whole waits"
+
+
+def test_a_round_of_several_minibatches_counts_them_all():
+    """With E = 4: none done after minibatch 0, two whole rounds after 10, five after 20."""
+    run = trial(POGM(inner_steps=4), steps=21, evaluate_every=10)
+    session = Session([run.task(None)], Engine())
+    rounds = [int(session.progress.state.step) for _ in train(session, run.schedule)]
+    assert rounds == [0, 2, 5]
+
+
+def test_minibatches_do_not_depend_on_how_they_are_grouped():
+    """Four rounds of one minibatch and one round of four see the same images in the same order: one domain alone."""
+    single = trial(POGM(kappa=0.0, meta_lr=1.0, inner_steps=1), precision="fp64", test_domains=(0, 1, 2, 3, 4))
+    four = dataclasses.replace(single, algorithm=POGM(kappa=0.0, meta_lr=1.0, inner_steps=4))
+    erm = dataclasses.replace(single, algorithm=ERM())
+    sessions = [Session([t.task(None)], Engine()) for t in (single, four, erm)]
+    for session, rounds in zip(sessions, (4, 1, 4), strict=True):
+        for _ in range(rounds):
+            session.step()
+    weights = [session.progress.state.params for session in sessions]
+    assert_close(weights[0], weights[1], 1e-9)
+    assert_close(weights[0], weights[2], 1e-9)
+
+
+def test_evaluation_does_not_disturb_training():
+    often, rarely = (trial(Fishr(penalty_anneal_iters=5), steps=21, evaluate_every=every) for every in (1, 20))
+    sessions = [Session([t.task(None)], Engine()) for t in (often, rarely)]
+    for session, run in zip(sessions, (often, rarely), strict=True):
+        list(train(session, run.schedule))
+    assert_close(sessions[0].progress.state, sessions[1].progress.state, 0.0)
+
+
+def test_accuracies_are_the_share_of_right_answers_in_every_domain_and_split():
+    run = trial(ERM())
+    session = Session([run.task(None)], Engine())
+    state, setting = session.progress.state, session.setting
+    logits = setting.problem.model(state.params, state)(
+        setting.table.images.images[session.rows.evaluate].float() / 255
+    )
+    right = logits.argmax(1) == setting.table.labels[session.rows.evaluate]
+    expected = [part.double().mean().item() for part in right.split(session.segments)]
+    assert session.accuracies()[0] == pytest.approx(expected, abs=1e-12)
+    assert len(expected) == 2 * 6
+
+
+def test_metrics_are_means_since_the_last_evaluation():
+    run = trial(ERM(), steps=3, evaluate_every=1)
+    losses = [e.metrics[0]["loss"] for e in train(Session([run.task(None)], Engine()), run.schedule)]
+    together = dataclasses.replace(run, evaluate_every=10)
+    first, both = train(Session([together.task(None)], Engine()), together.schedule)
+    assert first.metrics[0]["loss"] == pytest.approx(losses[0])
+    assert both.metrics[0]["loss"] == pytest.approx((losses[1] + losses[2]) / 2)
+
+
+def test_weights_that_are_not_finite_are_reported():
+    run = trial(ERM(), steps=11, evaluate_every=5)
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, lr=1e38))
+    diverged = [e.diverged[0] for e in train(Session([run.task(None)], Engine()), run.schedule)]
+    assert diverged[-1]
+    assert not any(e.diverged[0] for e in train(Session([trial(ERM()).task(None)], Engine()), run.schedule))
+
+
+def test_a_stop_ends_the_loop_between_two_steps():
+    run = trial(ERM(), steps=50, evaluate_every=100)
+    session = Session([run.task(None)], Engine())
+    calls = iter([False, False, True])
+    events = list(train(session, run.schedule, stop=lambda: next(calls)))
+    assert events[-1] is None
+    assert session.progress.state.step == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": POGM(inner_steps=2)}, "POGM.inner_steps"),
+        ({"algorithm": ERM()}, "POGM"),
+        ({"training": dataclasses.replace(trial(ERM()).training, batch_size=8)}, "SmallDigits.batch_size"),
+        ({"precision": "fp64"}, "precision"),
+        ({"probe": Probe(every=5)}, "probe"),
+        ({"modifiers": (Mixup(),)}, "Mixup"),
+        ({"test_domains": (0, 1)}, "held out"),
+    ],
+)
+def test_trials_that_differ_in_more_than_floats_do_not_train_as_one(changes, words):
+    first = trial(POGM())
+    with pytest.raises(UsageError, match=words):
+        Session([t.task(None) for t in (first, dataclasses.replace(first, **changes))], Engine())
+
+
+def test_trials_that_hold_out_domains_of_other_sizes_train_as_one():
+    """RotatedDigits has domains of 300 and of 299 digits."""
+    trials = [trial(ERM(), precision="fp64", test_domains=(held_out,)) for held_out in (0, 5)]
+    together = Session([t.task(None) for t in trials], Engine())
+    together.step()
+    alone = Session([trials[1].task(None)], Engine())
+    alone.step()
+    assert_close({n: leaf[1] for n, leaf in together.progress.state.params.items()}, alone.progress.state.params, 1e-9)
+
+
+def test_bf16_learns_on_a_cpu_too_and_tf32_is_refused_there():
+    run = trial(ERM(), steps=61, evaluate_every=60, precision="bf16", test_domains=(2,))
+    *_, last = train(Session([run.task(None)], Engine()), run.schedule)
+    assert last.accuracies[0][4] > 0.5
+    with pytest.raises(UsageError, match="tf32"):
+        Session([dataclasses.replace(run, precision="tf32").task(None)], Engine())
+
+
+def test_evaluation_leaves_every_layer_in_the_mode_it_was_in():
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(2).eval(), torch.nn.Dropout())
+    with evaluating(network):
+        assert not network[1].training
+    assert [layer.training for layer in network] == [False, True]
+
+
+def test_a_modifier_meets_any_algorithm_in_every_mode():
+    for algorithm in (ERM(), POGM(), Fishr(penalty_anneal_iters=2)):
+        trials = [
+            trial(algorithm, modifiers=(Mixup(alpha=a),), precision="fp64", seed=s) for s, a in enumerate((0.2, 1.0))
+        ]
+        together = Session([t.task(None) for t in trials], Engine())
+        apart = [Session([t.task(None)], Engine()) for t in trials]
+        for session in (together, *apart):
+            for _ in range(5):
+                session.step()
+        for row, session in enumerate(apart):
+            mine = {name: leaf[row] for name, leaf in together.progress.state.params.items()}
+            assert_close(mine, session.progress.state.params, 1e-8)
+
+
+def test_the_first_weights_depend_on_the_seed_and_on_nothing_else():
+    torch.manual_seed(123)
+    first = trial(ERM(), seed=4).task(None).build_network()
+    torch.manual_seed(321)
+    state = torch.random.get_rng_state()
+    second = trial(ERM(), seed=4).task(None).build_network()
+    assert torch.equal(state, torch.random.get_rng_state()), "the caller's generator is not touched"
+    assert torch.equal(first.head.weight, second.head.weight)
+    assert not torch.equal(first.head.weight, trial(ERM(), seed=5).task(None).build_network().head.weight)
+
+
+def test_a_way_to_go_over_domains_that_does_not_exist_is_refused():
+    with pytest.raises(UsageError, match="Did you mean 'vmap'"):
+        Engine(domains="vamp")
+
+
+@pytest.mark.parametrize("device", ["gpu", "meta-physical"])
+def test_a_device_that_does_not_exist_is_refused(device):
+    with pytest.raises(UsageError, match="Expected a device"):
+        Engine(device).place()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_gpu_is_said():
+    with pytest.raises(UsageError, match="--device cpu"):
+        Engine("cuda").place()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_lower_precision_learns_the_same_within_noise(precision):
+    accuracies = []
+    for kind in ("fp32", precision):
+        run = trial(POGM(), steps=151, evaluate_every=150, precision=kind, test_domains=(2,))
+        *_, last = train(Session([run.task(None)], Engine("cuda")), run.schedule)
+        accuracies.append(last.accuracies[0][4])
+    assert abs(accuracies[0] - accuracies[1]) < 0.05
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_graph_goes_on_from_a_loaded_progress():
+    """Captured, then given an earlier progress: replays from there."""
+    run = trial(POGM(), precision="fp64")
+    session = Session([run.task(None)], Engine("cuda"))
+    for _ in range(3):
+        session.step()
+    early = trees.map_leaves(torch.clone, session.progress)
+    for _ in range(3):
+        session.step()
+    late = trees.map_leaves(torch.clone, session.progress.state)
+    session.progress = early
+    for _ in range(3):
+        session.step()
+    assert_close(session.progress.state, late, 1e-12)

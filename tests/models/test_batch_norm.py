@@ -1,0 +1,113 @@
+"""Batch norm, frozen and live."""
+
+import copy
+
+import pytest
+import torch
+from support import assert_close, trial
+
+from pogm.algorithms.erm import ERM
+from pogm.algorithms.pogm import POGM
+from pogm.core import trees
+from pogm.core.model import Network
+from pogm.core.modes import evaluating
+from pogm.core.problem import live_buffers
+from pogm.data.datasets.base import Training
+from pogm.engine.session import Engine, Session
+from pogm.models import build_features
+from pogm.models.batch_norm import freeze_batch_norm
+
+SMALL = ["timm/test_resnet", "timm/test_efficientnet"]  # the second has batch norm and activation in one layer
+both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
+
+
+def norms(network: torch.nn.Module) -> list[torch.nn.Module]:
+    return [layer for layer in network.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+
+
+def session(algorithm, *, freeze_bn: bool, **options) -> Session:
+    training = Training(network="timm/test_efficientnet", freeze_bn=freeze_bn, batch_size=3, **options)
+    return Session([trial(algorithm, training=training, precision="fp64").task(None)], Engine())
+
+
+@pytest.mark.parametrize("name", ["resnet18", *SMALL])
+def test_frozen_layers_stay_in_evaluation_whatever_is_called(name):
+    features, width = build_features(name, (3, 32, 32))
+    network = Network(features, torch.nn.Linear(width, 2))
+    assert norms(network)
+    for change in (network.train, network.eval, lambda: network.train(True), features.train):
+        change()
+        assert not any(norm.training for norm in norms(network))
+    network.train()
+    assert network.head.training
+    assert live_buffers(network) == frozenset()
+    with evaluating(network):
+        pass
+    assert network.head.training
+    assert not any(norm.training for norm in norms(network))
+
+
+def test_a_frozen_layer_stays_frozen_in_a_copy_and_in_another_network():
+    features, _ = build_features("timm/test_resnet", (3, 32, 32))
+    parts = torch.nn.Sequential(*copy.deepcopy(features).modules()).train()
+    assert not any(norm.training for norm in norms(parts))
+
+
+def test_freezing_twice_is_freezing_once():
+    features, _ = build_features("timm/test_resnet", (3, 32, 32))
+    kinds = [type(norm) for norm in norms(features)]
+    freeze_batch_norm(features)
+    assert [type(norm) for norm in norms(features)] == kinds
+
+
+def test_frozen_batch_norm_computes_what_evaluation_computes():
+    torch.manual_seed(0)
+    frozen, _ = build_features("timm/test_efficientnet", (3, 32, 32))
+    live, _ = build_features("timm/test_efficientnet", (3, 32, 32), freeze_bn=False)
+    live.load_state_dict(frozen.state_dict())
+    x = torch.randn(4, 3, 32, 32)
+    assert_close(frozen.train()(x), live.eval()(x), 0.0)
+    assert not torch.allclose(live.train()(x), frozen(x))
+
+
+@both
+def test_frozen_statistics_never_change_and_scale_and_shift_do(algorithm):
+    training = session(algorithm, freeze_bn=True)
+    before = trees.map_leaves(torch.clone, training.progress.state)
+    for _ in range(2):
+        training.step()
+    training.accuracies()
+    after = training.progress.state
+    assert training.setting.problem.live == frozenset()
+    assert_close(after.buffers, before.buffers, 0.0)
+    scale = "features.model.bn2.weight"
+    assert not torch.equal(after.params[scale], before.params[scale])
+    shift = "features.model.bn2.bias"
+    assert not torch.equal(after.params[shift], before.params[shift])
+
+
+@both
+def test_live_statistics_follow_the_data(algorithm):
+    training = session(algorithm, freeze_bn=False)
+    before = trees.map_leaves(torch.clone, training.progress.state.buffers)
+    training.step()
+    training.accuracies()
+    after = training.progress.state.buffers
+    live = training.setting.problem.live
+    assert live == {name for name in before if "bn" in name}
+    assert all(not torch.equal(after[name], before[name]) for name in live)
+    minibatches = algorithm.minibatches
+    assert {after[name].item() for name in live if name.endswith("num_batches_tracked")} == {minibatches}
+
+
+def test_live_statistics_are_those_of_the_ordinary_module():
+    training = session(ERM(), freeze_bn=False)
+    module = copy.deepcopy(training.network).train()
+    module.load_state_dict(training.progress.state.params | training.progress.state.buffers, strict=False)
+    seen = []
+    training.network.features.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    training.step()
+    with torch.no_grad():
+        module(seen[0])
+    live = {name: training.progress.state.buffers[name] for name in training.setting.problem.live}
+    assert_close(live, {name: buffer for name, buffer in module.named_buffers() if name in live}, 1e-12)

@@ -1,0 +1,89 @@
+"""Architectures."""
+
+import pytest
+import torch
+
+from pogm._system.errors import UsageError
+from pogm.models import all_networks, build_features
+
+
+@pytest.mark.parametrize(("channels", "parameters"), [(1, 370560), (2, 371136)])
+def test_the_mnist_cnn_has_the_parameters_of_the_protocol(channels, parameters):
+    features, width = build_features("mnist_cnn", (channels, 28, 28))
+    assert sum(leaf.numel() for leaf in features.parameters()) == parameters
+    assert width == 128
+
+
+def test_its_blocks_have_the_shapes_of_the_protocol():
+    features, _ = build_features("mnist_cnn", (1, 28, 28))
+    x, shapes = torch.zeros(2, 1, 28, 28), {}
+    for name, block in features.named_children():
+        x = block(x)
+        shapes[name] = tuple(x.shape[1:])
+    assert shapes["block1"] == (64, 28, 28)
+    assert shapes["block2"] == shapes["block3"] == shapes["block4"] == (128, 14, 14)
+
+
+def test_its_blocks_are_convolution_then_relu_then_norm():
+    features, _ = build_features("mnist_cnn", (1, 28, 28))
+    kinds = [type(layer).__name__ for layer in features.get_submodule("block2")]
+    assert kinds == ["Conv2d", "ReLU", "GroupNorm"]
+
+
+@pytest.mark.parametrize("name", all_networks())
+def test_a_network_has_as_many_outputs_as_it_says(name):
+    features, width = build_features(name, (2, 8, 8))
+    assert features(torch.zeros(3, 2, 8, 8)).shape == (3, width)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "outputs"),
+    [
+        ("resnet18", 11176512, 512),
+        ("resnet50", 23508032, 2048),
+        ("resnet50_v1", 23508032, 2048),
+        ("mobilenet_v2", 2223872, 1280),
+    ],
+)
+def test_image_networks_have_the_parameters_of_the_protocol(name, parameters, outputs):
+    features, width = build_features(name, (3, 224, 224))
+    assert sum(leaf.numel() for leaf in features.parameters()) == parameters
+    assert width == outputs
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [
+        ("resnet18", [64, 128, 256, 512]),
+        ("resnet50", [256, 512, 1024, 2048]),
+        ("resnet50_v1", [256, 512, 1024, 2048]),
+    ],
+)
+def test_their_stages_have_the_shapes_of_the_protocol(name, channels):
+    """algorithms.md §0.4, for images of 64×64: one stage after the other, from any stage to any other."""
+    features, _ = build_features(name, (3, 64, 64))
+    x, shapes = torch.zeros(1, 3, 64, 64), {}
+    for child, stage in features.named_children():
+        x = stage(x)
+        shapes[child] = tuple(x.shape[1:])
+    stages = {f"layer{i + 1}": (count, 16 >> i, 16 >> i) for i, count in enumerate(channels)}
+    assert {child: shapes[child] for child in stages} == stages
+    assert list(shapes)[-3:] == ["avgpool", "flatten", "dropout"]
+
+
+@pytest.mark.parametrize(("name", "strides"), [("resnet50", (1, 2)), ("resnet50_v1", (2, 1))])
+def test_the_two_resnet50_differ_in_where_their_strides_are(name, strides):
+    features, _ = build_features(name, (3, 64, 64))
+    for stage in ("layer2", "layer3", "layer4"):
+        block = features.get_submodule(f"{stage}.0")
+        assert (block.conv1.stride[0], block.conv2.stride[0]) == strides
+    assert features.get_submodule("layer1.0").conv2.stride == (1, 1)
+
+
+def test_a_file_that_builds_nothing_is_no_network():
+    assert all_networks() == ["mlp", "mnist_cnn", "mobilenet_v2", "resnet18", "resnet50", "resnet50_v1", "small_cnn"]
+
+
+def test_an_unknown_network_is_refused():
+    with pytest.raises(UsageError, match=r"timm/MODEL; found 'mnist_cn'. Did you mean 'mnist_cnn'"):
+        build_features("mnist_cn", (1, 28, 28))

@@ -1,0 +1,228 @@
+"""Weights from files."""
+
+import io
+import os
+import pickle
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support import trial
+
+from pogm._system.errors import DataError, IntegrityError, PogmError, UsageError
+from pogm.algorithms.erm import ERM
+from pogm.data.datasets.base import Training
+from pogm.engine.session import Engine, Session
+from pogm.models import build_features, torchvision_models, weights_of
+from pogm.models.timm_models import build_timm
+from pogm.models.weights import fill_from, published, read_tensors
+
+NAME = "timm/test_resnet"
+FIRST = "conv1.0.weight"
+
+
+@pytest.fixture
+def tensors() -> dict[str, torch.Tensor]:
+    """A file's tensors: of the network in half precision, with a classifier of a thousand classes."""
+    torch.manual_seed(5)
+    features, width = build_features(NAME, (3, 32, 32))
+    own = {name.removeprefix("model."): leaf for name, leaf in features.state_dict().items()}
+    halved = {name: leaf.half() if leaf.is_floating_point() else leaf for name, leaf in own.items()}
+    return halved | {"fc.weight": torch.randn(1000, width), "fc.bias": torch.randn(1000)}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path))
+    return tmp_path
+
+
+def write(path: Path, tensors) -> str:
+    save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
+    return weights_of(path)
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_a_file_is_found_by_its_content_and_loaded_in_single_precision(name, place, tensors):
+    write(place / "another.safetensors", {"x": torch.zeros(1)})
+    features, _ = build_features(NAME, (3, 32, 32), weights=write(place / name, tensors))
+    for leaf, tensor in features.state_dict().items():
+        assert torch.equal(tensor, tensors[leaf.removeprefix("model.")].to(tensor.dtype))
+        assert tensor.dtype in (torch.float32, torch.int64)
+
+
+def test_the_place_may_be_the_file_itself(place, tensors, monkeypatch):
+    weights = write(place / "w.pth", tensors)
+    monkeypatch.setenv("POGM_WEIGHTS", str(place / "w.pth"))
+    build_features(NAME, (3, 32, 32), weights=weights)
+
+
+def test_a_wrapped_state_dict_is_unwrapped(place, tensors):
+    build_features(NAME, (3, 32, 32), weights=write(place / "w.pth", {"epoch": 3, "state_dict": tensors}))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_input_channel_i_is_pretrained_channel_i_modulo_three(channels, place, tensors):
+    weights = write(place / "w.safetensors", tensors)
+    features, _ = build_features(NAME, (channels, 32, 32), weights=weights)
+    loaded = features.get_submodule("model").get_parameter(FIRST)
+    assert loaded.shape[1] == channels
+    for i in range(channels):
+        assert torch.equal(loaded[:, i], tensors[FIRST][:, i % 3].float())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_networks_of_torchvision_take_any_number_of_channels(name, channels):
+    features, width = build_features(name, (channels, 32, 32))
+    assert features(torch.zeros(2, channels, 32, 32)).shape == (2, width)
+
+
+def test_another_shape_is_refused_with_every_difference(place, tensors):
+    del tensors["bn1.weight"]
+    tensors["layer1.0.bn1.weight"] = torch.ones(7)
+    tensors["extra.bias"] = torch.ones(1)
+    weights = write(place / "w.safetensors", tensors)
+    with pytest.raises(DataError, match=r"w\.safetensors") as found:
+        build_features(NAME, (3, 32, 32), weights=weights)
+    for part in ("no bn1.weight", r"layer1.0.bn1.weight of shape [7], not [", "extra.bias, which the network does not"):
+        assert part in str(found.value)
+    assert "fc." not in str(found.value), "the file's own classifier is nobody's business"
+
+
+def test_differences_beyond_eight_are_counted(place):
+    weights = write(place / "w.safetensors", {"x": torch.zeros(1)})
+    with pytest.raises(DataError, match=r"and \d+ more"):
+        build_features(NAME, (3, 32, 32), weights=weights)
+
+
+def test_what_is_not_strict_loads_what_fits_and_tells_the_rest(tensors):
+    featurizer = build_timm("test_resnet", (3, 32, 32))
+    del tensors["bn1.weight"]
+    assert fill_from(featurizer, tensors, "a test", strict=False) == ["no bn1.weight"]
+    assert torch.equal(featurizer.module.get_parameter("model." + FIRST), tensors[FIRST].float())
+
+
+class Hostile:
+    """Pickles to a call that makes a folder."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch"])
+def test_a_hostile_pickle_runs_nothing(how, place):
+    proof, path = place / "proof", place / "w.pth"
+    if how == "pickle":
+        path.write_bytes(pickle.dumps({"conv1.weight": Hostile(proof)}))
+    else:
+        torch.save({"conv1.weight": torch.zeros(1), "more": Hostile(proof)}, path)
+    with pytest.raises(IntegrityError, match="wants to run code, which was not done") as found:
+        build_features(NAME, (3, 32, 32), weights=weights_of(path))
+    assert found.value.exit_code == 6
+    assert not proof.exists()
+    pickle.loads(pickle.dumps(Hostile(proof)))
+    assert proof.exists(), "an ordinary load would have run it"
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 7, b"PK\x03\x04 and so on", b"<html>404</html>" * 9])
+def test_a_damaged_file_is_refused_in_words(name, content):
+    with pytest.raises(IntegrityError, match=r"nothing but tensors in w\."):
+        read_tensors(name, content)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_with_some_bytes_changed_loads_or_is_refused_in_words(zipped):
+    file, generator = io.BytesIO(), random.Random(0)
+    torch.save({"a": torch.ones(3), "b": torch.ones(2, 2)}, file, _use_new_zipfile_serialization=zipped)
+    for _ in range(200):
+        content = bytearray(file.getvalue())
+        for _ in range(4):
+            content[generator.randrange(len(content))] = generator.randrange(256)
+        with suppress(PogmError):
+            read_tensors("w.pth", bytes(content[: generator.randrange(len(content)) or None]))
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"a": 1}, {3: torch.ones(1)}])
+def test_a_file_without_tensors_by_name_is_refused(content, place):
+    with pytest.raises(DataError, match="tensors by name"):
+        build_features(NAME, (3, 32, 32), weights=write(place / "w.pth", content))
+
+
+def test_weights_that_are_nowhere_are_asked_for(place, monkeypatch):
+    wanted = "sha256:" + "0" * 64
+    (place / "other.pth").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"found other\.pth"):
+        build_features(NAME, (3, 32, 32), weights=wanted)
+    monkeypatch.setenv("POGM_WEIGHTS", str(place / "nowhere"))
+    with pytest.raises(DataError, match="nowhere; found"):
+        build_features(NAME, (3, 32, 32), weights=wanted)
+    monkeypatch.delenv("POGM_WEIGHTS")
+    with pytest.raises(DataError, match="Set it to the file"):
+        build_features(NAME, (3, 32, 32), weights=wanted)
+
+
+@pytest.mark.parametrize("weights", ["imagenet", "folder/w.pth", "sha256:123", ""])
+def test_a_trial_names_weights_by_content_not_by_path(weights):
+    with pytest.raises(UsageError, match="sha256sum"):
+        trial(ERM(), training=Training(network="resnet18", weights=weights))
+
+
+@pytest.mark.parametrize("network", ["mlp", "mnist_cnn", "resnet50_v1"])
+def test_networks_that_nobody_published_have_no_pretrained_weights(network):
+    with pytest.raises(UsageError, match="found one without"):
+        build_features(network, (3, 8, 8), weights="pretrained")
+
+
+def test_a_session_starts_from_the_file(place, tensors):
+    training = Training(network=NAME, weights=write(place / "w.pth", tensors), batch_size=2)
+    params = Session([trial(ERM(), training=training).task(None)], Engine()).progress.state.params
+    assert torch.equal(params["features.model." + FIRST], tensors[FIRST][:, :1].float())
+
+
+def hub_file(folder: Path, tensors) -> Path:
+    """A file as torch's hub names it, after the first digits of its SHA-256."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(tensors, folder / "made.pth")
+    return (folder / "made.pth").rename(folder / f"made-{weights_of(folder / 'made.pth').partition(':')[2][:8]}.pth")
+
+
+def test_published_weights_come_from_the_folder_the_cache_or_the_address(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    monkeypatch.delenv("POGM_WEIGHTS", raising=False)
+    source = hub_file(tmp_path / "server", {"x": torch.ones(2)})
+    url = source.as_uri()
+    for _ in range(2):
+        assert published(url)["x"].tolist() == [1, 1]
+        source.unlink(missing_ok=True)
+    cached = tmp_path / "hub" / "checkpoints" / source.name
+    (tmp_path / "mine").mkdir()
+    cached.rename(tmp_path / "mine" / source.name)
+    with pytest.raises(DataError, match="Expected to download"):
+        published(url)
+    monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path / "mine"))
+    assert published(url)["x"].tolist() == [1, 1]
+
+
+def test_published_weights_of_another_content_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path))
+    torch.save({}, tmp_path / "made-01234567.pth")
+    with pytest.raises(IntegrityError, match="begins with 01234567"):
+        published("https://example.org/made-01234567.pth")
+
+
+def test_pretrained_fills_the_network_with_what_was_published(monkeypatch):
+    torch.manual_seed(0)
+    wanted = torchvision_models.resnet(18, 3).module.state_dict()
+    seen = []
+    monkeypatch.setattr(torchvision_models, "published", lambda url: seen.append(url) or wanted)
+    features, _ = build_features("resnet18", (3, 32, 32), weights="pretrained")
+    assert seen == ["https://download.pytorch.org/models/resnet18-f37072fd.pth"]
+    assert torch.equal(features.get_parameter("layer3.0.conv1.weight"), wanted["layer3.0.conv1.weight"])

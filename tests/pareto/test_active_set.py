@@ -1,0 +1,56 @@
+"""The quick way for one problem on a CPU."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pogm.pareto import active_set, gap, gramian, solve
+
+
+def general(G, radius):
+    """The same problem as a batch of one, which the quick way does not take."""
+    return solve(G[None], radius)
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(st.integers(1, 12), st.integers(1, 30), st.floats(0.01, 1.5), st.floats(-1.0, 1.0), st.integers(0, 10**6))
+def test_where_it_answers_it_answers_as_the_general_solver(K, dimensions, radius, common, seed):
+    generator = torch.Generator().manual_seed(seed)
+    H = torch.randn(K, dimensions, generator=generator, dtype=torch.float64)
+    H = H + common * torch.randn(1, dimensions, generator=generator, dtype=torch.float64)
+    G = gramian(H)
+    found = active_set.solution(G, radius, radius)
+    if found is None:
+        return
+    mixture, weights, worst, _ = (torch.tensor(part, dtype=torch.float64) for part in found)
+    unit = G.diagonal().mean()
+    assert gap(G, mixture, radius) <= 1e-12 * unit
+    reference = general(G, radius)
+    torch.testing.assert_close(mixture, reference.mixture[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights @ H, reference.weights[0] @ H, rtol=1e-5, atol=1e-6 * float(unit.sqrt()))
+    torch.testing.assert_close(worst, reference.worst[0], rtol=0, atol=1e-9 * float(unit))
+
+
+@pytest.mark.parametrize(
+    "H",
+    [
+        [[1.0, 0.0], [1.0, 0.0]],  # equal
+        [[1.0, 0.0], [0.0, 0.0]],  # one zero
+        [[1.0, 0.0], [-1.0, 0.0]],  # a mean of zero
+        [[0.0, 0.0], [0.0, 0.0]],
+        [[1.0, 0.0], [torch.nan, 0.0]],
+        [[1.0, 0.0], [torch.inf, 0.0]],
+    ],
+)
+def test_it_leaves_what_is_not_clear_to_the_general_solver(H):
+    assert active_set.solution(gramian(torch.tensor(H)), 0.5, 0.5) is None
+
+
+def test_it_answers_most_problems_that_training_poses():
+    generator = torch.Generator().manual_seed(0)
+    for K in (2, 3, 5, 8, 16):
+        H = torch.randn(50, K, 100, generator=generator, dtype=torch.float64)
+        H = H + 0.5 * torch.randn(50, 1, 100, generator=generator, dtype=torch.float64)
+        answered = [active_set.solution(gramian(rows), 0.5, 0.5) is not None for rows in H]
+        assert sum(answered) >= 45

@@ -1,0 +1,205 @@
+"""The weights of POGM's neighbours: their definitions, and TorchJD's numbers."""
+
+import numpy as np
+import pytest
+import torch
+from pareto_inputs import KINDS, SCALES, double, draw, gram
+from scipy.optimize import nnls
+from support import needs_gpu, no_synchronisation
+from torch.testing import assert_close
+from torchjd.aggregation import CAGradWeighting, MGDAWeighting, PCGradWeighting, UPGradWeighting
+from torchjd.linalg import DualConeProjector
+
+from pogm.pareto import alignment, invariant_weights, length, mixture
+from pogm.pareto.weightings import cagrad_weights, mgda_weights, pcgrad_weights, upgrad_weights
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+sizes = pytest.mark.parametrize("K", [1, 2, 3, 5, 8, 10])
+
+
+def orders(K, seed=0, count=None):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*([count] if count else []), K, K, generator=generator).argsort(-1)
+
+
+def every_method(G, radius, met):
+    return mgda_weights(G), cagrad_weights(G, radius), pcgrad_weights(G, met), upgrad_weights(G)
+
+
+def unit(G):
+    return G / G.diagonal().mean()
+
+
+@kinds
+@sizes
+def test_no_update_opposes_the_shortest_mixture(kind, K):
+    """h_i·h_π ≥ |h_π|² for every i: the condition of the point of the hull nearest to 0."""
+    for seed in range(5):
+        G = unit(gram(draw(kind, K, 2 * K, seed)))
+        weights = mgda_weights(G)
+        assert (weights >= 0).all()
+        assert_close(weights.sum().item(), 1.0)
+        assert alignment(G, weights).min() >= length(G, weights) ** 2 - 1e-9
+
+
+def test_the_shortest_mixture_of_two_is_the_known_one():
+    """Of 1 and 3 along one axis the nearer; of a right angle the foot of the perpendicular; of opposites, zero."""
+    assert_close(mgda_weights(gram(double([[1, 0], [3, 0]]))), torch.tensor([1.0, 0.0], dtype=torch.float64))
+    assert_close(mgda_weights(gram(double([[2, 0], [0, 1]]))), torch.tensor([0.2, 0.8], dtype=torch.float64))
+    assert_close(mgda_weights(gram(double([[1, 0], [-3, 0]]))), torch.tensor([0.75, 0.25], dtype=torch.float64))
+
+
+def test_a_zero_update_is_the_shortest_mixture():
+    weights = mgda_weights(gram(double([[1, 0], [0, 0], [1, 1]])))
+    assert weights.tolist() == [0, 1, 0]
+
+
+def test_in_a_large_ball_the_worst_mixture_is_the_shortest():
+    for seed in range(5):
+        G = gram(draw("agreeing", 4, 8, seed))
+        assert_close(mixture(G, 1e7), mgda_weights(G), atol=1e-6, rtol=0)
+
+
+def test_torchjd_approaches_the_shortest_mixture():
+    for seed in range(5):
+        G = gram(draw("agreeing", 4, 8, seed))
+        theirs = MGDAWeighting(epsilon=1e-9, max_iters=1000)(G)
+        ours = mgda_weights(G)
+        assert length(G, ours) <= length(G, theirs) + 1e-12
+        assert_close(ours, theirs, atol=1e-2, rtol=0)
+
+
+def test_cagrad_is_theorem_1_divided_by_one_plus_the_radius_squared():
+    for seed in range(5):
+        G = gram(draw("plain", 4, 8, seed))
+        assert_close(cagrad_weights(G, 0.5) * 1.25, invariant_weights(G, 0.5))
+
+
+def test_torchjd_has_the_same_cagrad_without_the_divisor():
+    for seed in range(5):
+        G = gram(draw("plain", 4, 8, seed))
+        theirs = CAGradWeighting(c=0.5, norm_eps=1e-10)(G)
+        assert_close(cagrad_weights(G, 0.5) * 1.25, theirs, atol=1e-5, rtol=1e-4)
+
+
+def surgery(H, met):
+    """PCGrad on the vectors themselves, one projection after the other."""
+    rows = []
+    for i, order in enumerate(met.tolist()):
+        p = H[i].clone()
+        for j in order:
+            if j != i and p @ H[j] < 0:
+                p = p - (p @ H[j]) / (H[j] @ H[j]) * H[j]
+        rows.append(p)
+    return torch.stack(rows).mean(0)
+
+
+@kinds
+@sizes
+def test_surgery_on_inner_products_is_surgery_on_vectors(kind, K):
+    H = draw(kind, K, 2 * K, seed=K)
+    met = orders(K)
+    assert_close(pcgrad_weights(gram(H), met) @ H, surgery(H, met), atol=1e-8, rtol=1e-8)
+
+
+def test_torchjd_has_k_times_our_pcgrad(monkeypatch):
+    H = draw("plain", 5, 3, seed=1)
+    met = orders(5)
+    rows = iter(met)
+    monkeypatch.setattr(torch, "randperm", lambda count: next(rows))
+    theirs = PCGradWeighting()(gram(H))
+    assert_close(5 * pcgrad_weights(gram(H), met), theirs)
+
+
+def test_the_order_of_the_surgery_matters_for_three_but_not_for_two():
+    three, two = gram(draw("plain", 3, 2, seed=4)), gram(draw("plain", 2, 2, seed=4))
+    found = {tuple(pcgrad_weights(three, orders(3, seed)).tolist()) for seed in range(20)}
+    assert len(found) > 1
+    assert len({tuple(pcgrad_weights(two, orders(2, seed)).tolist()) for seed in range(20)}) == 1
+
+
+def test_surgery_leaves_a_zero_update_alone():
+    weights = pcgrad_weights(gram(double([[1, 0], [0, 0], [-1, 1]])), orders(3))
+    assert weights.isfinite().all()
+
+
+@kinds
+@sizes
+def test_each_update_is_projected_on_what_hurts_none(kind, K):
+    """Against a projection by non-negative least squares: h_i + Σ y_j h_j of least norm over y ≥ 0."""
+    H = draw(kind, K, 2 * K, seed=K)
+    H = H / H.norm(dim=1, keepdim=True)
+    projected = [h.numpy() + H.numpy().T @ nnls(H.numpy().T, -h.numpy())[0] for h in H]
+    found = upgrad_weights(gram(H)) @ H
+    assert_close(found, torch.from_numpy(np.mean(projected, axis=0)), atol=2e-6, rtol=0)
+    assert (H @ found).min() >= -1e-7
+
+
+class LeastSquares(DualConeProjector):
+    """For TorchJD, whose own solver is an optional package: min vᵀGv over v ≥ u, as non-negative least squares."""
+
+    def __call__(self, U, G):
+        root = torch.linalg.cholesky(G).mT.numpy()
+        return torch.stack([u + torch.from_numpy(nnls(root, -root @ u.numpy())[0]) for u in U])
+
+
+def test_torchjd_has_the_same_upgrad():
+    for seed in range(5):
+        G = gram(draw("plain", 5, 8, seed))
+        assert_close(upgrad_weights(G), UPGradWeighting(projector=LeastSquares())(G), atol=1e-9, rtol=1e-9)
+
+
+def test_a_right_projection_of_two_opponents():
+    """(1, 0) and (-1, 1): the first loses its part along the second, and the other way round."""
+    H = double([[1, 0], [-1, 1]])
+    expected = double([[0.5, 0.5], [0, 1]]).mean(0)
+    assert_close(upgrad_weights(gram(H)) @ H, expected)
+    assert_close(pcgrad_weights(gram(H), orders(2)) @ H, expected)
+
+
+def test_without_a_conflict_surgery_and_projection_are_the_mean():
+    G = gram(draw("plain", 4, 8, seed=0).abs())
+    for weights in (pcgrad_weights(G, orders(4)), upgrad_weights(G)):
+        assert_close(weights, torch.full_like(weights, 0.25))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_weights_do_not_depend_on_the_scale(scale):
+    H = draw("plain", 4, 6, seed=3)
+    for one, other in zip(
+        every_method(gram(H), 0.4, orders(4)), every_method(gram(scale * H), 0.4, orders(4)), strict=True
+    ):
+        assert_close(one, other, atol=1e-9, rtol=1e-9)
+
+
+def test_lengths_far_apart_do_not_blur_the_projections():
+    """An update a hundred million times shorter than another is still not hurt."""
+    H = double([[1, 0.2, 0], [-0.8, 0.1, 0.3], [-0.3, 0.1, 0.5]])
+    short = torch.tensor([1e8, 1.0, 1e-4], dtype=torch.float64).unsqueeze(1) * H
+    moved = upgrad_weights(gram(short)) @ short
+    assert (H @ moved / moved.norm()).min() >= -1e-7
+
+
+@sizes
+def test_a_batch_and_a_map_give_what_each_problem_gives_alone(K):
+    H = draw("plain", K, K + 1, seed=0, count=4)
+    G, met = gram(H), orders(K, count=4)
+    radii = torch.tensor([0.1, 0.2, 0.5, 0.9], dtype=torch.float64)
+    batched, mapped = every_method(G, radii, met), torch.func.vmap(every_method)(G, radii, met)
+    for i in range(4):
+        for one, two, alone in zip(batched, mapped, every_method(G[i], radii[i], met[i]), strict=True):
+            assert_close(one[i], alone, atol=1e-7, rtol=1e-7)
+            assert_close(two[i], alone, atol=1e-7, rtol=1e-7)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@sizes
+def test_nothing_waits_for_the_device_and_the_numbers_are_those_of_the_cpu(K):
+    H = draw("plain", K, K + 1, seed=0, count=4)
+    G, met = gram(H), orders(K, count=4)
+    on_device, met_there = G.cuda(), met.cuda()
+    with no_synchronisation():
+        found = every_method(on_device, 0.4, met_there)
+    for ours, theirs in zip(found, every_method(G, 0.4, met), strict=True):
+        assert_close(ours.cpu(), theirs, atol=1e-7, rtol=1e-7)
