@@ -27,7 +27,7 @@ from pogm.data.datasets.pacs import PACS
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
 from pogm.engine.image_store import Resident
 from pogm.engine.prefetch import Streamed
-from pogm.engine.sampling import Rows, Table, draw, facts, joined, rows_of
+from pogm.engine.sampling import ImageTable, SampleIndices, draw, facts, joined, rows_of
 
 BATCH = 32
 HELD_OUT = (3,)
@@ -54,7 +54,7 @@ def reference(root: Path, workers: int) -> Iterator[Tensor]:
         yield torch.stack([next(loader)[0] for loader in loaders])
 
 
-def ours(table: Table, rows: Rows, device: torch.device, stream: Streamed | None) -> Callable[[], Tensor]:
+def ours(table: ImageTable, rows: SampleIndices, device: torch.device, stream: Streamed | None) -> Callable[[], Tensor]:
     """A function that draws the next minibatch; on a GPU, as a CUDA graph."""
     transform, step = Photographs(), torch.zeros((), dtype=torch.int64, device=device)
     key = random.key(0, device)
@@ -121,8 +121,10 @@ def main() -> None:
         stream = Streamed(images, rows, BATCH, 1, device)
         loader = reference(options.data, options.workers)
         ways = {
-            "ours, images on the device": ours(Table(Resident(images.to(device)), labels, sizes), rows, device, None),
-            "ours, images streamed to it": ours(Table(stream, labels, sizes), rows, device, stream),
+            "ours, images on the device": ours(
+                ImageTable(Resident(images.to(device)), labels, sizes), rows, device, None
+            ),
+            "ours, images streamed to it": ours(ImageTable(stream, labels, sizes), rows, device, stream),
             f"torchvision on Pillow, 3 × {options.workers} workers": lambda: next(loader).to(device),
         }
         lines = [

@@ -72,11 +72,11 @@ as long with one inner step and 1.7 to 1.9 times with five ([measured](centre.md
 - **Images stay on the device** if they fit, and minibatches are drawn and augmented there; nothing is fetched between
   evaluations.
 - **A round is one CUDA graph**, which the host replays (not with `--trajectories host`).
-- **Marked functions are compiled** (`core/compiled.py`): the network's passes, the optimizer, drawing and augmenting,
-  inner products, the solver and the move. All else runs as it is written. `--compile auto` compiles on a GPU for runs
-  of 1,000 minibatches or more; what was compiled is kept in `TORCHINDUCTOR_CACHE_DIR`. Where the compiler fails on a
-  function, a warning says so and the function runs as it is. Numbers change by rounding, and a run says in its
-  provenance whether it was compiled.
+- **Marked functions are compiled** (`core/compilation.py`): the network's passes, the optimizer, sampling and
+  augmentation, inner products, the solver and the update. Everything else runs eagerly. `--compile auto` compiles on a
+  GPU for runs of 1,000 minibatches or more; results of the compiler are kept in `TORCHINDUCTOR_CACHE_DIR`. If the
+  compiler fails on a function, a warning says so and the function runs eagerly. Compiled runs differ in rounding, and
+  the provenance of a run says whether it was compiled.
 - **Weights are views of one tensor** (`core/flat_params.py`): what is done to all of them is one operation, not 161.
 - **Independent work goes side by side** on streams: domains of a round where images are small, like trials of a sweep.
   Networks of linear layers are mapped by `vmap` instead (on a CPU those of up to 131,072 weights); with convolutions

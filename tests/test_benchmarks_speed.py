@@ -50,7 +50,7 @@ def by_hand(session: Session, network: str, method: str) -> tuple[torch.nn.Modul
     made = bare.network(network, task.dataset.input_shape, task.dataset.num_classes)
     made = made.to(memory_format=torch.channels_last)
     with torch.no_grad():
-        for theirs, ours in zip(made.parameters(), session.progress.state.params.values(), strict=True):
+        for theirs, ours in zip(made.parameters(), session.train_state.state.params.values(), strict=True):
             theirs.copy_(ours)
     lr = task.training.lr
     return made, bare.Erm(made, lr) if method == "ERM" else bare.Pogm(made, task.num_domains, lr)
@@ -65,10 +65,10 @@ def test_the_loop_by_hand_computes_what_ours_does(network, method):
     made, theirs = by_hand(session, network, method)
     start = copy.deepcopy(made.state_dict())
     for _ in range(2):
-        batches = session.setting.batches(session.progress.state, session.rows.train)
+        batches = session.config.batches(session.train_state.state, session.rows.train)
         theirs.step([(batch.x, batch.y) for batch in batches])
         session.step()
-    ours = session.progress.state.params.values()
+    ours = session.train_state.state.params.values()
     moved = sum((a - start[name]).norm() for name, a in made.named_parameters())
     apart = sum((a - b).norm() for a, b in zip(made.parameters(), ours, strict=True))
     assert apart < 0.01 * moved  # Adam's first steps are signs, which rounding turns where a gradient is nearly zero
@@ -100,8 +100,8 @@ def test_the_meta_update_alone_moves_the_weights_as_the_whole_round_does():
     whole, alone = Session([task], Engine()), meta.meta_update(task, Engine())
     whole.step()
     alone.step()
-    for name, weight in whole.progress.state.params.items():
-        torch.testing.assert_close(alone.progress.state.params[name], weight)
+    for name, weight in whole.train_state.state.params.items():
+        torch.testing.assert_close(alone.train_state.state.params[name], weight)
 
 
 def test_a_trial_is_the_sum_of_its_parts_and_fewer_steps_are_extrapolated():

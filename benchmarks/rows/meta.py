@@ -67,11 +67,11 @@ def meta_update(task: Task, engine: Engine) -> Session:
     Its domains have trained before: every round ends with the same trajectories, which are on the device.
     """
     session = Session([task], replace(engine, capture=False))
-    state, setting = session.progress.state, session.setting
+    state, config = session.train_state.state, session.config
     method = task.algorithm
     assert isinstance(method, POGM)
     with torch.no_grad():
-        trained = method.copies(state, setting.batches(state, session.rows.train), setting.problem)
+        trained = method.copies(state, config.batches(state, session.rows.train), config.problem)
 
     class Ended(POGM):
         """POGM at the end of a round."""
@@ -82,13 +82,13 @@ def meta_update(task: Task, engine: Engine) -> Session:
             return trained
 
     values = {part.name: getattr(method, part.name) for part in dataclasses.fields(method)}
-    del session, state, setting  # of which nothing but the trajectories is needed any more
+    del session, state, config  # of which nothing but the trajectories is needed any more
     return Session([replace(task, algorithm=Ended(**values))], engine)
 
 
 def weights_of(session: Session) -> int:
     """P."""
-    return sum(leaf.numel() for leaf in session.progress.state.params.values())
+    return sum(leaf.numel() for leaf in session.train_state.state.params.values())
 
 
 def copy_floor(run: Run) -> dict[str, float]:

@@ -16,8 +16,8 @@ from pogm._system.determinism import (
     nondeterministic_operation,
 )
 from pogm._system.errors import UsageError
-from pogm.core import compiled
-from pogm.core.compiled import FuseWarning, fused, fusing
+from pogm.core import compilation
+from pogm.core.compilation import CompileWarning, compiled, compiling
 
 X = torch.linspace(0, 1, 20)
 needs_compiler = pytest.mark.skipif(
@@ -105,11 +105,11 @@ def test_compiled_code_refuses_the_operation_too():
     opaque = torch.library.custom_op("pogm_tests::refused", refused, mutates_args=(), schema="(Tensor x) -> Tensor")
     opaque.register_fake(torch.empty_like)  # the compiler cannot replace it by a deterministic one
 
-    @fused
+    @compiled
     def function(x):
         return opaque(x) * 2
 
-    with fusing(True), deterministic_algorithms(), pytest.raises(RuntimeError) as caught:
+    with compiling(True), deterministic_algorithms(), pytest.raises(RuntimeError) as caught:
         function(X)
     assert nondeterministic_operation(caught.value) == "put_"
 
@@ -121,24 +121,24 @@ def test_a_refusal_while_compiling_is_not_taken_for_a_failure_of_the_compiler(mo
 
         return call
 
-    monkeypatch.setattr(compiled, "_compiled", compile_now)
-    function = fused(lambda x: x)
-    with fusing(True):
+    monkeypatch.setattr(compilation, "_compiled", compile_now)
+    function = compiled(lambda x: x)
+    with compiling(True):
         with deterministic_algorithms(), pytest.raises(TorchDynamoException):
             function(X)
-        with pytest.warns(FuseWarning):  # without the mode, the compiler has failed
+        with pytest.warns(CompileWarning):  # without the mode, the compiler has failed
             function(X)
 
 
 @needs_compiler
 def test_too_many_shapes_are_an_error_since_another_process_would_compile(monkeypatch):
-    monkeypatch.setattr(compiled, "RECOMPILATIONS", 1)
+    monkeypatch.setattr(compilation, "RECOMPILATIONS", 1)
 
-    @fused
+    @compiled
     def function(x):
         return x.sin().sum()
 
-    with torch._dynamo.config.patch(recompile_limit=1), fusing(True), deterministic_algorithms():
+    with torch._dynamo.config.patch(recompile_limit=1), compiling(True), deterministic_algorithms():
         function(X[:3])
         with pytest.raises(UsageError, match="new process"):
             function(X[:4])
@@ -148,15 +148,15 @@ def test_too_many_shapes_are_an_error_since_another_process_would_compile(monkey
 def test_a_failure_without_the_mode_does_not_carry_over_to_it():
     runs = []
 
-    @fused
+    @compiled
     def function(x):
         runs.append(torch.compiler.is_compiling())
         if torch.are_deterministic_algorithms_enabled():
             return x * x.sum()
         return x if x.sum() > 0 else -x  # the value decides: no graph can say it
 
-    with fusing(True):
-        with pytest.warns(FuseWarning):
+    with compiling(True):
+        with pytest.warns(CompileWarning):
             function(X)
         runs.clear()
         with deterministic_algorithms():

@@ -177,8 +177,8 @@ def test_trials_with_different_dropout_share_a_batch(name):
         session.step()
         session.step()
     for row, session in enumerate(apart):
-        params = {name: leaf[row] for name, leaf in together.progress.state.params.items()}
-        assert_close(params, session.progress.state.params, 1e-8)
+        params = {name: leaf[row] for name, leaf in together.train_state.state.params.items()}
+        assert_close(params, session.train_state.state.params, 1e-8)
 
 
 @both

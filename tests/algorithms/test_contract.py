@@ -99,7 +99,7 @@ def test_batched_trials_equal_single_trials(cls, network):
         for session in (together, *apart):
             session.step(probing=number % 3 == 0)
     for row, session in enumerate(apart):
-        assert_close(trees.index(together.progress, row), session.progress, 1e-8)
+        assert_close(trees.index(together.train_state, row), session.train_state, 1e-8)
     if network == "mlp":
         assert together.accuracies() == [session.accuracies()[0] for session in apart]
 
@@ -112,7 +112,7 @@ def test_domains_by_vmap_equal_domains_in_a_loop_in_a_session(cls, network):
     for session in (loop, mapped):
         for _ in range(2):
             session.step(probing=True)
-    assert_close(loop.progress, mapped.progress, 1e-8)
+    assert_close(loop.train_state, mapped.train_state, 1e-8)
 
 
 @every
@@ -124,11 +124,11 @@ def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(cls, tmp_path
         whole.step(probing=number % 2 == 0)
     for number in range(4):
         first.step(probing=number % 2 == 0)
-    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=0)
-    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    checkpoint.save(tmp_path / "c", first.train_state, trial="t", after=0)
+    second.train_state, _ = checkpoint.load(tmp_path / "c", second.train_state, "t")
     for number in range(4, 7):
         second.step(probing=number % 2 == 0)
-    assert_close(second.progress, whole.progress, 0.0)
+    assert_close(second.train_state, whole.train_state, 0.0)
 
 
 @every
@@ -207,8 +207,8 @@ def test_captured_steps_equal_single_steps_on_the_host(cls, network, count):
         for session in (captured, *plain):
             session.step(probing=number % 2 == 0)
     for row, session in enumerate(plain):
-        one = trees.index(captured.progress, row) if count > 1 else captured.progress
-        assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.progress, 1e-7)
+        one = trees.index(captured.train_state, row) if count > 1 else captured.train_state
+        assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.train_state, 1e-7)
 
 
 @every

@@ -242,7 +242,7 @@ def test_trials_that_differ_in_kappa_train_as_one(granularity, method):
         for _ in range(4):
             session.step()
     for row, session in enumerate(apart):
-        assert_close(trees.index(together.progress.state, row), session.progress.state, 1e-8)
+        assert_close(trees.index(together.train_state.state, row), session.train_state.state, 1e-8)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

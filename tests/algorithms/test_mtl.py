@@ -110,7 +110,7 @@ def test_it_trains_and_predicts_in_a_session_with_a_head_of_several_layers(noise
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, nonlinear_classifier=True))
     session = Session([run.task(None)], Engine())
     session.step()
-    assert session.progress.state.memory["embeddings"].shape[1] == session.network.head[0].in_features // 2
+    assert session.train_state.state.memory["embeddings"].shape[1] == session.network.head[0].in_features // 2
     assert all(0 <= share <= 1 for share in session.accuracies()[0])
 
 

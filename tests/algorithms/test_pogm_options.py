@@ -14,7 +14,7 @@ from pogm.algorithms.pogm import KappaWarning
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import changed
-from pogm.core.optimizers import begun
+from pogm.core.optimizers import apply_reset
 
 
 @pytest.mark.parametrize("centre", ["erm", "mean"])
@@ -35,7 +35,7 @@ def test_inner_states_persist_from_round_to_round_or_start_afresh():
     kept = steps(POGM(inner_state="persist"), 2).optimizer["domains"]
     reset = steps(POGM(inner_state="reset"), 2).optimizer["domains"]
     assert kept["count"].tolist() == [2.0] * K
-    assert all((leaf == 0).all() for leaf in begun(reset).values())
+    assert all((leaf == 0).all() for leaf in apply_reset(reset).values())
 
 
 def test_reset_rounds_are_each_like_the_first():
@@ -93,7 +93,7 @@ def test_a_domain_that_is_not_finite_stops_the_round_and_is_named():
     assert after.memory["skipped"] == 1
     assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
     assert after.optimizer["domains"]["count"].tolist() == [2.0, 0.0, 2.0], "only its own optimizer is cleared"
-    assert trees.all_finite(begun(after.optimizer["domains"]))
+    assert trees.all_finite(apply_reset(after.optimizer["domains"]))
 
 
 def test_a_featurizer_that_is_not_finite_is_seen_in_classifier_scope_too():

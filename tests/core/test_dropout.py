@@ -46,8 +46,8 @@ def session(*tasks: Task, steps: int = 0, engine: Engine | None = None) -> Sessi
 
 def mask(training: Session) -> torch.Tensor:
     """What dropout leaves of ones at the session's next step."""
-    state = training.progress.state
-    buffers = training.setting.problem.model(state.params, state).buffers
+    state = training.train_state.state
+    buffers = training.config.problem.model(state.params, state).buffers
     name = next(name for name in buffers if name.endswith("dropout.key"))
     made = Dropout(0.5)
     made.key.copy_(buffers[name])
@@ -105,13 +105,13 @@ def test_the_mnist_cnn_has_none():
 @both
 def test_the_same_run_twice_gives_the_same_numbers(algorithm):
     state = torch.random.get_rng_state()
-    once, again = (session(task(algorithm), steps=2).progress for _ in range(2))
+    once, again = (session(task(algorithm), steps=2).train_state for _ in range(2))
     assert_close(once, again, 0.0)
     assert torch.equal(state, torch.random.get_rng_state()), "torch's own generator is left alone"
 
 
 def test_it_does_something():
-    with_it, without = (session(task(ERM(), dropout=rate), steps=1).progress.state for rate in (0.5, 0.0))
+    with_it, without = (session(task(ERM(), dropout=rate), steps=1).train_state.state for rate in (0.5, 0.0))
     assert not torch.equal(with_it.params["head.weight"], without.params["head.weight"])
 
 
@@ -126,8 +126,8 @@ def test_every_step_and_every_seed_has_its_own_mask():
 def test_two_layers_of_a_network_have_masks_of_their_own():
     network = nn.Sequential(Dropout(0.5), nn.ReLU(), Dropout(0.5))
     training = session(task(ERM()))
-    problem = dataclasses.replace(training.setting.problem, network=network)
-    buffers = problem.model({}, training.progress.state).buffers
+    problem = dataclasses.replace(training.config.problem, network=network)
+    buffers = problem.model({}, training.train_state.state).buffers
     assert buffers["0.key"] != buffers["2.key"]
 
 
@@ -142,12 +142,12 @@ def test_batched_trials_equal_single_trials(algorithm):
     tasks = [task(algorithm), task(algorithm, dropout=0.1, seed=1, test_domains=(2,))]
     together, apart = session(*tasks, steps=2), [session(one, steps=2) for one in tasks]
     for row, alone in enumerate(apart):
-        assert_close(trees.index(together.progress, row), alone.progress, 1e-8)
+        assert_close(trees.index(together.train_state, row), alone.train_state, 1e-8)
 
 
 def test_domains_by_vmap_equal_domains_in_a_loop():
     loop, mapped = (session(task(POGM()), steps=2, engine=Engine(domains=way)) for way in ("loop", "vmap"))
-    assert_close(loop.progress, mapped.progress, 1e-8)
+    assert_close(loop.train_state, mapped.train_state, 1e-8)
 
 
 @both
@@ -157,10 +157,10 @@ def test_a_run_saved_and_loaded_goes_on_with_the_same_masks(algorithm, tmp_path)
         session(task(algorithm), steps=2),
         session(task(algorithm)),
     )
-    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=0)
-    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    checkpoint.save(tmp_path / "c", first.train_state, trial="t", after=0)
+    second.train_state, _ = checkpoint.load(tmp_path / "c", second.train_state, "t")
     second.step()
-    assert_close(second.progress, whole.progress, 0.0)
+    assert_close(second.train_state, whole.train_state, 0.0)
 
 
 @pytest.mark.gpu
@@ -170,8 +170,8 @@ def test_captured_steps_draw_the_masks_of_the_host(rates):
     tasks = [task(POGM(), dropout=rate, network="mobilenet_v2", seed=seed) for seed, rate in enumerate(rates)]
     captured, plain = session(*tasks, steps=2, engine=Engine("cuda")), [session(one, steps=2) for one in tasks]
     for row, alone in enumerate(plain):
-        one = trees.index(captured.progress, row) if len(tasks) > 1 else captured.progress
-        assert_close(trees.map_leaves(torch.Tensor.cpu, one), alone.progress, 1e-7)
+        one = trees.index(captured.train_state, row) if len(tasks) > 1 else captured.train_state
+        assert_close(trees.map_leaves(torch.Tensor.cpu, one), alone.train_state, 1e-7)
 
 
 def test_the_search_draws_what_domainbed_draws():

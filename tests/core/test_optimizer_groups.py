@@ -11,7 +11,7 @@ from pogm._system.errors import UsageError
 from pogm.core import random, trees
 from pogm.core.dropout import Dropout
 from pogm.core.model import Network
-from pogm.core.optimizer_groups import Player, Players, slopes, turn
+from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_gradient, group_step
 from pogm.core.optimizers import SGD, Adam
 from pogm.core.state import Loss
 
@@ -26,7 +26,9 @@ class Game(ERM):
         return Network(nn.Sequential(features, Dropout(0.5)), nn.Linear(width, num_classes))
 
     def optimizer(self, lr, weight_decay):
-        return Players(first=Player(("features.",), Adam(lr)), second=Player(("head.",), SGD(lr)))
+        return OptimizerGroups(
+            first=OptimizerGroup(("features.",), Adam(lr)), second=OptimizerGroup(("head.",), SGD(lr))
+        )
 
 
 def risk(model):
@@ -34,7 +36,7 @@ def risk(model):
 
 
 def players(lr=0.5):
-    return Players(a=Player(("a.",), Adam(lr, 0.01)), b=Player(("b.",), SGD(2 * lr)))
+    return OptimizerGroups(a=OptimizerGroup(("a.",), Adam(lr, 0.01)), b=OptimizerGroup(("b.",), SGD(2 * lr)))
 
 
 def test_each_player_moves_as_its_own_optimizer_would():
@@ -73,14 +75,16 @@ def test_a_gradient_of_half_a_players_leaves_is_an_error():
 
 @pytest.mark.parametrize(("prefix", "found"), [("c.", "none"), ("a.w", "a, b")])
 def test_a_leaf_without_a_player_or_with_two_is_refused(prefix, found):
-    wrong = Players(a=Player(("a.weight",), SGD(1.0)), b=Player((prefix, "b."), SGD(1.0)))
+    wrong = OptimizerGroups(a=OptimizerGroup(("a.weight",), SGD(1.0)), b=OptimizerGroup((prefix, "b."), SGD(1.0)))
     with pytest.raises(UsageError, match=f"found {found}"):
         wrong.init(PARAMS)
 
 
 def test_a_player_without_leaves_is_refused():
     """A module of one's own, which has no discriminator."""
-    some = Players(all=Player(("a.", "b."), SGD(1.0)), discriminator=Player(("discriminator.",), SGD(1.0)))
+    some = OptimizerGroups(
+        all=OptimizerGroup(("a.", "b."), SGD(1.0)), discriminator=OptimizerGroup(("discriminator.",), SGD(1.0))
+    )
     with pytest.raises(UsageError, match="networks of its own"):
         some.init(PARAMS)
 
@@ -98,7 +102,7 @@ def test_players_of_trials_with_their_own_rates_share_a_batch():
 
 def test_a_turn_moves_those_whose_turn_it_is_and_counts_no_step():
     state, problem = toy(Game(), batch_norm=True)
-    after, loss = turn(("first",), risk, state, problem, random.key(1))
+    after, loss = group_step(("first",), risk, state, problem, random.key(1))
     changed = {name.split(".")[0] for name, leaf in after.params.items() if not torch.equal(leaf, state.params[name])}
     assert changed == {"features"}
     assert after.step == state.step
@@ -109,8 +113,8 @@ def test_a_turn_moves_those_whose_turn_it_is_and_counts_no_step():
 
 def test_slopes_are_those_of_the_whole_gradient():
     state, problem = toy(Game())
-    both, _ = slopes(("first", "second"), risk, state, problem, state.key)
-    second, _ = slopes(("second",), risk, state, problem, state.key)
+    both, _ = group_gradient(("first", "second"), risk, state, problem, state.key)
+    second, _ = group_gradient(("second",), risk, state, problem, state.key)
     assert both.keys() == state.params.keys()
     assert second.keys() == {"head.weight", "head.bias"}
     assert_close({name: both[name] for name in second}, second)
@@ -119,6 +123,8 @@ def test_slopes_are_those_of_the_whole_gradient():
 
 def test_every_pass_has_the_dropout_of_its_key():
     state, problem = toy(Game())
-    once, again, other = (slopes(("second",), risk, state, problem, random.key(seed))[1].value for seed in (1, 1, 2))
+    once, again, other = (
+        group_gradient(("second",), risk, state, problem, random.key(seed))[1].value for seed in (1, 1, 2)
+    )
     assert once == again
     assert once != other

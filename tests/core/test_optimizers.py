@@ -6,8 +6,8 @@ from support import assert_close
 from torch.func import vmap
 
 from pogm.core import optimizers
-from pogm.core.flat_params import packed
-from pogm.core.optimizers import SGD, Adam, begun, forgotten
+from pogm.core.flat_params import flatten
+from pogm.core.optimizers import SGD, Adam, apply_reset, mark_for_reset
 
 SECOND = Adam(0.1, eps=1.0)  # which does not divide its gradient away
 
@@ -41,7 +41,7 @@ def test_an_update_is_that_of_torch(ours, theirs, large, monkeypatch):
 
 def test_many_weights_are_updated_as_few_are_and_nothing_is_changed_in_place(monkeypatch):
     torch.manual_seed(0)
-    params, slope = (packed({"a": torch.randn(5), "b": torch.randn(70)}) for _ in range(2))
+    params, slope = (flatten({"a": torch.randn(5), "b": torch.randn(70)}) for _ in range(2))
     rates = (torch.tensor(0.01, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
     few = Adam(*rates).update(params, slope, Adam(0.0).init(params))
     before = params.flat.clone(), slope.flat.clone()
@@ -93,7 +93,7 @@ def test_learning_rates_can_be_a_batch(kind):
 def test_a_state_that_was_forgotten_is_a_fresh_one_when_it_is_used():
     kept = torch.tensor([True, False])
     state = {"mean": torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]), "count": torch.tensor([3.0, 4.0])}
-    used = begun(forgotten(state, kept))
+    used = apply_reset(mark_for_reset(state, kept))
     assert used["mean"].tolist() == [[1.0, 2.0], [0.0, 0.0]]
     assert used["count"].tolist() == [3.0, 0.0]
 

@@ -7,8 +7,8 @@ import torch
 
 from pogm import pareto
 from pogm.core import trajectory_reduce, trees
-from pogm.core.flat_params import packed
-from pogm.core.trajectory_reduce import Here, segments, within
+from pogm.core.flat_params import flatten
+from pogm.core.trajectory_reduce import Local, segments, within
 
 K = 3
 SHAPES = {"a.weight": (4, 5), "a.bias": (4,), "b.weight": (3, 4), "c.bias": (1,), "d.weight": (7,)}
@@ -35,7 +35,7 @@ def chunk(request, monkeypatch):
 @pytest.mark.parametrize("blocks", [WHOLE, BLOCKS, (BLOCKS[0], BLOCKS[2], BLOCKS[1])])
 def test_inner_products_are_those_of_each_blocks_weights(chunk, blocks):
     rows = trajectories()
-    found = Here().gramians(Here().gathered(rows), blocks)
+    found = Local().gramians(Local().gather(rows), blocks)
     assert found.dtype == torch.float64
     for number, names in enumerate(blocks):
         torch.testing.assert_close(found[number], pareto.gramian(chosen(rows, names)))
@@ -45,7 +45,7 @@ def test_inner_products_are_those_of_each_blocks_weights(chunk, blocks):
 def test_a_combination_is_the_weighted_sum_in_each_block(chunk, blocks):
     rows = trajectories()
     weights = torch.randn(len(blocks), K, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = Here().combined(Here().gathered(rows), blocks, weights, torch.ones(K, dtype=torch.bool))
+    found = Local().weighted_sum(Local().gather(rows), blocks, weights, torch.ones(K, dtype=torch.bool))
     for number, names in enumerate(blocks):
         expected = trees.combine(weights[number], chosen(rows, names))
         for name in names:
@@ -54,11 +54,11 @@ def test_a_combination_is_the_weighted_sum_in_each_block(chunk, blocks):
 
 def test_where_the_parts_end_does_not_change_a_combination_by_a_bit(monkeypatch):
     """Every weight is a sum of its own, over the domains in order."""
-    h, weights, sound = Here().gathered(trajectories(torch.float32)), torch.rand(3, K), torch.ones(K, dtype=torch.bool)
+    h, weights, sound = Local().gather(trajectories(torch.float32)), torch.rand(3, K), torch.ones(K, dtype=torch.bool)
     results = []
     for size in (1, 5, 2**20):
         monkeypatch.setattr(trajectory_reduce, "CHUNK", size)
-        results.append(Here().combined(h, BLOCKS, weights, sound).flat)
+        results.append(Local().weighted_sum(h, BLOCKS, weights, sound).flat)
     assert torch.equal(results[0], results[2])
     assert torch.equal(results[1], results[2])
 
@@ -67,14 +67,14 @@ def test_rows_that_are_not_sound_count_as_zero_even_with_a_weight_that_is_not_fi
     rows = trajectories()
     rows["b.weight"][1] = torch.nan
     sound, weights = torch.tensor([True, False, True]), torch.tensor([[0.5, torch.nan, 0.25]], dtype=torch.float64)
-    found = Here().combined(Here().gathered(rows), WHOLE, weights, sound)
+    found = Local().weighted_sum(Local().gather(rows), WHOLE, weights, sound)
     for name, leaf in rows.items():
         torch.testing.assert_close(found[name], 0.5 * leaf[0] + 0.25 * leaf[2])
 
 
 def test_a_block_without_weights_has_zeros():
     rows = trajectories()
-    found = Here().gramians(Here().gathered(rows), ((), *WHOLE))
+    found = Local().gramians(Local().gather(rows), ((), *WHOLE))
     assert (found[0] == 0).all()
     torch.testing.assert_close(found[1], pareto.gramian(rows))
 
@@ -83,27 +83,27 @@ def test_a_block_without_weights_has_zeros():
 def test_trajectories_in_a_narrow_type_are_widened_before_anything_is_added(chunk, stored):
     rows = trajectories(stored)
     exact = trees.map_leaves(torch.Tensor.double, rows)
-    place = Here(dtype=torch.float32)
-    h = place.gathered(rows)
+    place = Local(dtype=torch.float32)
+    h = place.gather(rows)
     weights, sound = torch.rand(3, K, dtype=torch.float64), torch.ones(K, dtype=torch.bool)
-    found = place.combined(h, BLOCKS, weights, sound)
-    expected = Here().combined(Here().gathered(exact), BLOCKS, weights, sound)
+    found = place.weighted_sum(h, BLOCKS, weights, sound)
+    expected = Local().weighted_sum(Local().gather(exact), BLOCKS, weights, sound)
     assert all(leaf.dtype == torch.float32 for leaf in found.values())
     for name, leaf in expected.items():
         torch.testing.assert_close(found[name].double(), leaf, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(place.gramians(h, BLOCKS), Here().gramians(Here().gathered(exact), BLOCKS))
+    torch.testing.assert_close(place.gramians(h, BLOCKS), Local().gramians(Local().gather(exact), BLOCKS))
 
 
 def test_float32_trajectories_have_inner_products_to_float64():
     """A million numbers of one sign, which float32 would add up to an error a thousand times as large."""
     rows = {"w": torch.rand(2, 3 * 2**19, generator=torch.Generator().manual_seed(0))}
-    found = Here().gramians(Here().gathered(rows), (("w",),))[0]
+    found = Local().gramians(Local().gather(rows), (("w",),))[0]
     wide = rows["w"].double()
     torch.testing.assert_close(found, wide @ wide.mT, rtol=1e-13, atol=0.0)
 
 
 def test_neighbouring_weights_of_a_block_are_one_stretch():
-    layout = packed(trajectories(), leading=1).layout
+    layout = flatten(trajectories(), leading=1).layout
     assert segments(layout, WHOLE) == ((0, 44, 0),)
     assert segments(layout, BLOCKS) == ((0, 24, 0), (24, 36, 1), (36, 37, 2), (37, 44, 0))
 
@@ -119,13 +119,13 @@ def test_what_lies_between_two_places_is_counted_from_the_first():
 @pytest.mark.parametrize("cuts", [(0, 11, 44), (0, 24, 36, 44), (0, 1, 2, 30, 44)])
 def test_partial_inner_products_add_up_to_the_whole(cuts):
     """What ranks that have a slice of all trajectories rely on."""
-    h = Here().gathered(trajectories())
+    h = Local().gather(trajectories())
     stretches = segments(h.rows.layout, BLOCKS)
     total = sum(
         trajectory_reduce.gramians(h.rows.flat[:, start:stop], within(stretches, start, stop), len(BLOCKS))
         for start, stop in pairwise(cuts)
     )
-    torch.testing.assert_close(total, Here().gramians(h, BLOCKS))
+    torch.testing.assert_close(total, Local().gramians(h, BLOCKS))
 
 
 @pytest.mark.parametrize("blocks", [WHOLE, BLOCKS])
@@ -135,9 +135,9 @@ def test_a_centre_is_one_more_row(chunk, blocks):
     every = {name: torch.cat([leaf, centre[name][None]]) for name, leaf in rows.items()}
     weights = torch.randn(len(blocks), K + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     sound = torch.tensor([True, False, True, True])
-    apart, whole = Here().gathered(rows, centre), Here().gathered(every)
-    torch.testing.assert_close(Here().gramians(apart, blocks), Here().gramians(whole, blocks))
-    found, expected = (Here().combined(h, blocks, weights, sound) for h in (apart, whole))
+    apart, whole = Local().gather(rows, centre), Local().gather(every)
+    torch.testing.assert_close(Local().gramians(apart, blocks), Local().gramians(whole, blocks))
+    found, expected = (Local().weighted_sum(h, blocks, weights, sound) for h in (apart, whole))
     assert torch.equal(found.flat, expected.flat)
 
 
@@ -147,8 +147,8 @@ def test_mapped_over_trials_they_are_the_same():
     sound = torch.tensor([[True, True, True], [True, False, True]])
 
     def both(rows, weights, sound):
-        h = Here().gathered(rows)
-        return Here().gramians(h, BLOCKS), dict(Here().combined(h, BLOCKS, weights, sound))
+        h = Local().gather(rows)
+        return Local().gramians(h, BLOCKS), dict(Local().weighted_sum(h, BLOCKS, weights, sound))
 
     grams, steps = torch.func.vmap(both)(trees.stack(trials), weights, sound)
     for trial, rows in enumerate(trials):

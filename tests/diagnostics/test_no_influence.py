@@ -45,7 +45,7 @@ def test_a_probed_run_has_the_weights_and_accuracies_of_an_unprobed_one(algorith
     for one in (run(algorithm, modifiers, Probe()), run(algorithm, modifiers, probe)):
         session = Session([one.task(None)], Engine())
         evaluations = list(train(session, one.schedule))
-        ends.append((session.progress.state, session.progress.modifiers))
+        ends.append((session.train_state.state, session.train_state.modifiers))
         metrics = [{n: v for n, v in e.metrics[0].items() if n not in PROBED} for e in evaluations]
         seen.append([(e.step, e.accuracies, str(m)) for e, m in zip(evaluations, metrics, strict=True)])
         measured = [number for e in evaluations for number in (e.rounds[0] or {"round": []})["round"]]
@@ -80,7 +80,7 @@ def test_batched_trials_measure_what_single_ones_do(algorithm, modifiers, probe)
         for number in range(1, 4):
             session.step(probe.measures(number))
     for row, session in enumerate(apart):
-        assert_close(trees.index(together.progress, row), session.progress, 1e-7)
+        assert_close(trees.index(together.train_state, row), session.train_state, 1e-7)
     for mine, session in zip(together.fetch_rounds(), apart, strict=True):
         (theirs,) = session.fetch_rounds()
         assert str(mine.keys()) == str(theirs.keys())
@@ -98,7 +98,7 @@ def test_domains_by_vmap_measure_what_a_loop_does(algorithm, modifiers):
     for session in (loop, mapped):
         for _ in range(2):
             session.step(probing=True)
-    assert_close(loop.progress, mapped.progress, 1e-7)
+    assert_close(loop.train_state, mapped.train_state, 1e-7)
 
 
 @some
@@ -110,11 +110,11 @@ def test_a_run_stopped_between_two_evaluations_goes_on_to_the_same_measurements(
     calls = iter([False, False, True])
     *early, stopped = train(first, one.schedule, stop=lambda: next(calls))
     assert stopped is None
-    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=0)
-    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    checkpoint.save(tmp_path / "c", first.train_state, trial="t", after=0)
+    second.train_state, _ = checkpoint.load(tmp_path / "c", second.train_state, "t")
     late = list(train(second, one.schedule, after=0))
     assert str([e.rounds for e in (*early, *late)]) == str(expected)
-    assert_close(second.progress, whole.progress, 0.0)
+    assert_close(second.train_state, whole.train_state, 0.0)
 
 
 def test_a_fetch_gives_every_round_once():
@@ -129,12 +129,12 @@ def test_a_fetch_gives_every_round_once():
 def test_held_out_minibatches_come_from_the_training_part_of_the_held_out_domain():
     session = Session([run(ERM(), test_domains=(2,), evaluate_every=100).task(None)], Engine())
     inside = session.rows.evaluate.split(session.segments)[2 * 2]
-    images = session.setting.table.images.images.flatten(1).float() / 255
+    images = session.config.table.images.images.flatten(1).float() / 255
     wanted = {tuple(row) for row in images[inside].tolist()}
-    state = session.progress.state
+    state = session.train_state.state
     for number in range(20):
         numbered = state._replace(step=state.step + number)
-        (batch,) = session.setting.batches(numbered, session.rows.held_out, held_out=True)
+        (batch,) = session.config.batches(numbered, session.rows.held_out, held_out=True)
         assert {tuple(row) for row in batch.x[0].flatten(1).tolist()} <= wanted
 
 
@@ -160,8 +160,8 @@ def test_captured_measurements_are_those_of_the_host(algorithm, modifiers, probe
                     torch.tensor(mine[name]), torch.tensor(theirs[name]), rtol=1e-4, atol=1e-6, equal_nan=True
                 )
     for row, session in enumerate(plain):
-        one = trees.index(captured.progress, row) if count > 1 else captured.progress
-        assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.progress, 1e-6)
+        one = trees.index(captured.train_state, row) if count > 1 else captured.train_state
+        assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.train_state, 1e-6)
 
 
 @pytest.mark.gpu
@@ -175,7 +175,7 @@ def test_a_captured_probe_leaves_the_weights_as_they_are(algorithm, modifiers, p
         for number in range(1, 7):
             session.step(probe.measures(number))
     plain, probed = sessions
-    assert_close(plain.progress.state, probed.progress.state, 0.0)
+    assert_close(plain.train_state.state, probed.train_state.state, 0.0)
 
 
 @pytest.mark.gpu

@@ -16,12 +16,12 @@ from pogm.algorithms.mgda import MGDA
 from pogm.algorithms.pogm import POGM
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.flat_params import packed
+from pogm.core.flat_params import flatten
 from pogm.core.problem import Problem
 from pogm.core.state import State
-from pogm.distributed.domain_parallel import Exchange, Shared
-from pogm.distributed.mesh import Grid
-from pogm.distributed.world import Launch, Ranks, joined
+from pogm.distributed.domain_parallel import DomainParallel, SampleParallel
+from pogm.distributed.mesh import Mesh
+from pogm.distributed.world import Launch, World, joined
 from pogm.engine import evaluator
 from pogm.engine.capture import Captured
 from pogm.engine.session import Engine, Session
@@ -43,7 +43,7 @@ def teams() -> Iterator[dict[int, Team]]:
 def rounds(algorithm: Algorithm, domains: int, poisoned: int | None = None, batch_norm: bool = False) -> Any:
     """Some rounds in one process: what changes in each, and the optimizers; one may have a domain of NaN."""
     first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
-    state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
+    state = algorithm.start(flatten(first.params), first.buffers, first.key, problem)
     return followed(algorithm, state, problem, Batch._make, poisoned)
 
 
@@ -66,8 +66,8 @@ def poison(batch: Batch, domain: int) -> Batch:
 
 
 def rounds_of(
-    ranks: Ranks,
-    grid: Grid,
+    ranks: World,
+    mesh: Mesh,
     algorithm: Algorithm,
     domains: int,
     poisoned: int | None = None,
@@ -76,22 +76,22 @@ def rounds_of(
     """The same in one of many processes; and the domains of its optimizers."""
     first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
     mine, samples = slice(None), slice(None)
-    if grid.domains > 1:
-        meeting = Exchange(ranks, grid, domains)
-        problem, mine = replace(problem, meeting=meeting), meeting.mine
-    if grid.samples > 1:
-        shared = Shared(ranks, grid)
-        problem, samples = replace(problem, gradient=shared.averaged(problem.gradient)), shared.samples(SIZE)
+    if mesh.domains > 1:
+        reduce = DomainParallel(ranks, mesh, domains)
+        problem, mine = replace(problem, reduce=reduce), reduce.mine
+    if mesh.samples > 1:
+        shared = SampleParallel(ranks, mesh)
+        problem, samples = replace(problem, gradient=shared.average_gradient(problem.gradient)), shared.samples(SIZE)
 
     def part(batch: Batch) -> Batch:
         return Batch(batch.x[mine, samples], batch.y[mine, samples])
 
-    state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
+    state = algorithm.start(flatten(first.params), first.buffers, first.key, problem)
     seen, optimizer = followed(algorithm, state, problem, part, poisoned)
-    return seen, optimizer, problem.meeting.own(torch.arange(domains))
+    return seen, optimizer, problem.reduce.local_rows(torch.arange(domains))
 
 
-GRIDS = {2: [Grid(2, 1), Grid(1, 2)], 3: [Grid(3, 1), Grid(1, 3)], 4: [Grid(4, 1), Grid(2, 2), Grid(1, 4)]}
+GRIDS = {2: [Mesh(2, 1), Mesh(1, 2)], 3: [Mesh(3, 1), Mesh(1, 3)], 4: [Mesh(4, 1), Mesh(2, 2), Mesh(1, 4)]}
 METHODS: dict[str, Algorithm] = {
     "POGM": POGM(),
     "POGM, E = 2": POGM(inner_steps=2),
@@ -107,8 +107,8 @@ def assert_alike(teams: dict[int, Team], algorithm: Algorithm, domains: int, *ot
     """On every grid that has work for all, every process sees what one alone does, and its own optimizers."""
     seen, optimizer = rounds(algorithm, domains, *others)
     for world, grids in GRIDS.items():
-        for grid in (grid for grid in grids if grid.domains <= domains and grid.samples <= most):
-            answers = teams[world].do(rounds_of, grid, algorithm, domains, *others)
+        for mesh in (mesh for mesh in grids if mesh.domains <= domains and mesh.samples <= most):
+            answers = teams[world].do(rounds_of, mesh, algorithm, domains, *others)
             for theirs, state, mine in answers:
                 assert_same(theirs, seen, 1e-12)
                 assert_same(theirs, answers[0][0], 0)  # or their weights would drift apart
@@ -136,13 +136,13 @@ def test_without_a_ball_many_processes_end_every_round_where_erm_does(teams, inn
     """Corollary 1."""
     pogm = POGM(kappa=0.0, inner_steps=inner_steps, inner_optimizer=optimizer)
     state, problem = toy(pogm, domains=3)
-    erm, seen = ERM().start(packed(state.params), state.buffers, state.key, problem), []
+    erm, seen = ERM().start(flatten(state.params), state.buffers, state.key, problem), []
     for number in range(ROUNDS):
         for batch in batches(inner_steps, domains=3, size=SIZE, seed=number):
             erm, _ = ERM().step(erm, [batch], problem)
         seen.append(dict(erm.params))
-    for grid in (Grid(2, 1), Grid(3, 1), Grid(2, 2), Grid(1, 2)):
-        for theirs, _, _ in teams[grid.world].do(rounds_of, grid, pogm, 3):
+    for mesh in (Mesh(2, 1), Mesh(3, 1), Mesh(2, 2), Mesh(1, 2)):
+        for theirs, _, _ in teams[mesh.world].do(rounds_of, mesh, pogm, 3):
             assert_close([one["params"] for one in theirs], seen, 1e-12)
 
 
@@ -164,28 +164,28 @@ def test_live_batch_norm_keeps_the_mean_of_all_domains(teams):
 def test_what_sees_every_domain_takes_the_mean_over_all_samples(teams, algorithm):
     seen, optimizer = rounds(algorithm, 3)
     for world in (2, 3, 4):
-        for theirs, state, _ in teams[world].do(rounds_of, Grid(1, world), algorithm, 3):
+        for theirs, state, _ in teams[world].do(rounds_of, Mesh(1, world), algorithm, 3):
             assert_close((theirs, state), (seen, optimizer), 1e-12)
 
 
 def test_processes_that_share_samples_have_each_of_them_once(teams):
     (batch,) = batches(domains=3, size=12)
-    for grid in (Grid(1, 4), Grid(2, 2)):
-        parts = teams[4].do(part_of, grid, batch)
-        for group in range(grid.domains):
-            mine = parts[group * grid.samples : (group + 1) * grid.samples]
+    for mesh in (Mesh(1, 4), Mesh(2, 2)):
+        parts = teams[4].do(part_of, mesh, batch)
+        for group in range(mesh.domains):
+            mine = parts[group * mesh.samples : (group + 1) * mesh.samples]
             assert_close(Batch(*(torch.cat(leaves, 1) for leaves in zip(*mine, strict=True))), batch, 0)
 
 
-def part_of(ranks: Ranks, grid: Grid, batch: Batch) -> Batch:
-    samples = Shared(ranks, grid).samples(SIZE)
+def part_of(ranks: World, mesh: Mesh, batch: Batch) -> Batch:
+    samples = SampleParallel(ranks, mesh).samples(SIZE)
     return Batch(batch.x[:, samples], batch.y[:, samples])
 
 
 def test_a_process_sends_about_two_numbers_for_each_weight(teams):
     for world in (2, 3, 4):
         size = -(-P // world)
-        for rank, sent in enumerate(teams[world].do(bytes_of, Grid(world, 1), world)):
+        for rank, sent in enumerate(teams[world].do(bytes_of, Mesh(world, 1), world)):
             mine = min(P, size * (rank + 1)) - size * rank  # the slice that stays
             slices, direction, gramian = P - mine, size * (world - 1), world**2 * (world - 1)
             assert sent == 8 * (slices + direction + gramian)
@@ -194,7 +194,7 @@ def test_a_process_sends_about_two_numbers_for_each_weight(teams):
 
 def test_processes_that_share_samples_share_the_sending_too(teams):
     size = -(-P // 4)
-    for rank, sent in enumerate(teams[4].do(bytes_of, Grid(2, 2), 5)):
+    for rank, sent in enumerate(teams[4].do(bytes_of, Mesh(2, 2), 5)):
         kept = [min(P, size * (r + 1)) - size * r for r in range(4)]
         slices = [3, 3, 2, 2][rank] * kept[[2, 3, 0, 1][rank]]  # to the one of its number in the other group
         assert sent == 8 * (slices + 3 * size + 3 * 25)
@@ -204,7 +204,7 @@ def test_processes_that_share_samples_share_the_sending_too(teams):
 def test_a_centre_costs_an_all_reduce_of_the_gradient_for_every_inner_step(teams, inner_steps):
     for world in (2, 3):
         both = [
-            teams[world].do(bytes_of_a_round, Grid(world, 1), POGM(inner_steps=inner_steps, centre=centre))
+            teams[world].do(bytes_of_a_round, Mesh(world, 1), POGM(inner_steps=inner_steps, centre=centre))
             for centre in ("erm", "mean")
         ]
         for erm, mean in zip(*both, strict=True):
@@ -212,26 +212,28 @@ def test_a_centre_costs_an_all_reduce_of_the_gradient_for_every_inner_step(teams
             assert erm - mean == inner_steps * (2 * 8 * P * (world - 1) // world) + products
 
 
-def bytes_of_a_round(ranks: Ranks, grid: Grid, algorithm: Algorithm) -> int:
+def bytes_of_a_round(ranks: World, mesh: Mesh, algorithm: Algorithm) -> int:
     """Bytes that a process sends in one round."""
     before = ranks.sent
-    first, problem = toy(algorithm, domains=grid.world)
-    meeting = Exchange(ranks, grid, grid.world)
-    problem = replace(problem, meeting=meeting)
-    state = algorithm.start(packed(first.params), first.buffers, first.key, problem)
-    made = batches(algorithm.minibatches, domains=grid.world, size=SIZE)
-    algorithm.step(state, [Batch(batch.x[meeting.mine], batch.y[meeting.mine]) for batch in made], problem)
+    first, problem = toy(algorithm, domains=mesh.world)
+    reduce = DomainParallel(ranks, mesh, mesh.world)
+    problem = replace(problem, reduce=reduce)
+    state = algorithm.start(flatten(first.params), first.buffers, first.key, problem)
+    made = batches(algorithm.minibatches, domains=mesh.world, size=SIZE)
+    algorithm.step(state, [Batch(batch.x[reduce.mine], batch.y[reduce.mine]) for batch in made], problem)
     return ranks.sent - before
 
 
-def bytes_of(ranks: Ranks, grid: Grid, domains: int) -> int:
+def bytes_of(ranks: World, mesh: Mesh, domains: int) -> int:
     """That a process sends for one meeting."""
-    meeting = Exchange(ranks, grid, domains)
-    h = meeting.own(torch.ones(domains, P, dtype=torch.float64))
+    reduce = DomainParallel(ranks, mesh, domains)
+    h = reduce.local_rows(torch.ones(domains, P, dtype=torch.float64))
     before = ranks.sent
-    gathered = meeting.gathered({"head.weight": h})
+    gathered = reduce.gather({"head.weight": h})
     blocks = (("head.weight",),)
-    meeting.combined(gathered, blocks, meeting.gramians(gathered, blocks)[:, 0], torch.ones(domains, dtype=torch.bool))
+    reduce.weighted_sum(
+        gathered, blocks, reduce.gramians(gathered, blocks)[:, 0], torch.ones(domains, dtype=torch.bool)
+    )
     return ranks.sent - before
 
 
@@ -242,15 +244,15 @@ def test_no_process_has_all_of_all_trajectories(teams):
             assert optimizers <= 2 * -(-5 // world) * P  # two moments of each
 
 
-def held(ranks: Ranks, world: int) -> tuple[Tensor, int]:
+def held(ranks: World, world: int) -> tuple[Tensor, int]:
     """Its part of all trajectories, and the numbers in memory for its optimizers."""
-    meeting = Exchange(ranks, Grid(world, 1), 5)
+    reduce = DomainParallel(ranks, Mesh(world, 1), 5)
     state, problem = toy(POGM(), domains=5)
-    problem = replace(problem, meeting=meeting)
-    optimizer = POGM().start(packed(state.params), {}, state.key, problem).optimizer["domains"]
+    problem = replace(problem, reduce=reduce)
+    optimizer = POGM().start(flatten(state.params), {}, state.key, problem).optimizer["domains"]
     storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage() for leaf in trees.leaves(optimizer)}
     counters = 8 * len(optimizer["count"])
-    gathered = meeting.gathered({"head.weight": meeting.own(torch.ones(5, P, dtype=torch.float64))})
+    gathered = reduce.gather({"head.weight": reduce.local_rows(torch.ones(5, P, dtype=torch.float64))})
     return gathered.rows, (sum(storage.nbytes() for storage in storages.values()) - counters) // 8
 
 
@@ -262,23 +264,23 @@ def test_a_slice_may_be_empty(teams):
         assert torch.equal(direction, 0.5 * h[0] + 2 * h[1])
 
 
-def tiny(ranks: Ranks, h: Tensor) -> tuple[Tensor, Tensor]:
-    meeting, blocks = Exchange(ranks, Grid(2, 2), 2), (("w",),)
-    gathered = meeting.gathered({"w": meeting.own(h)})
+def tiny(ranks: World, h: Tensor) -> tuple[Tensor, Tensor]:
+    reduce, blocks = DomainParallel(ranks, Mesh(2, 2), 2), (("w",),)
+    gathered = reduce.gather({"w": reduce.local_rows(h)})
     weights, sound = torch.tensor([[0.5, 2.0]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
-    return meeting.gramians(gathered, blocks), meeting.combined(gathered, blocks, weights, sound)["w"]
+    return reduce.gramians(gathered, blocks), reduce.weighted_sum(gathered, blocks, weights, sound)["w"]
 
 
 def test_rows_of_all_domains_come_in_order_and_in_their_type(teams):
     tree = {"count": torch.arange(5), "mean": torch.rand(5, 2, 3), "flag": torch.arange(5) % 2 == 0}
-    for grid in (Grid(2, 2), Grid(4, 1)):
-        for found in teams[4].do(there_and_back, grid, tree):
+    for mesh in (Mesh(2, 2), Mesh(4, 1)):
+        for found in teams[4].do(there_and_back, mesh, tree):
             assert_close(found, tree, 0)
 
 
-def there_and_back(ranks: Ranks, grid: Grid, tree: Any) -> Any:
-    meeting = Exchange(ranks, grid, 5)
-    return meeting.everyones(meeting.own(tree))
+def there_and_back(ranks: World, mesh: Mesh, tree: Any) -> Any:
+    reduce = DomainParallel(ranks, mesh, 5)
+    return reduce.all_gather(reduce.local_rows(tree))
 
 
 @pytest.mark.parametrize("images", [100, 500, 1000, 5000])
@@ -289,7 +291,7 @@ def test_processes_that_share_an_evaluation_see_what_one_does(teams, images):
         assert teams[world].do(evaluated, images) == [seen] * world
 
 
-def evaluated(ranks: Ranks | None, images: int) -> Any:
+def evaluated(ranks: World | None, images: int) -> Any:
     """The accuracies and the validation loss of first weights, so many images of 8 × 8 at a time."""
     before = evaluator.PIXELS["cpu"]
     evaluator.PIXELS["cpu"] = 64 * images
@@ -311,14 +313,14 @@ def test_a_recorded_round_over_nccl_is_the_round_alone(monkeypatch):
     task = trial(POGM(inner_steps=2), precision="fp64").task(None)
     with joined(launch, torch.device("cuda:0")) as ranks:
         alone, other = (Session([task], Engine("cuda:0", domains="loop")) for _ in range(2))
-        meeting, shared = Exchange(ranks, Grid(1, 1), task.num_domains), Shared(ranks, Grid(1, 1))
-        averaged = shared.averaged(other.setting.problem.gradient)
-        problem = replace(other.setting.problem, meeting=meeting, gradient=averaged)
-        other.advance = Captured(single(replace(other.setting, problem=problem), other.rows))
+        reduce, shared = DomainParallel(ranks, Mesh(1, 1), task.num_domains), SampleParallel(ranks, Mesh(1, 1))
+        average_gradient = shared.average_gradient(other.config.problem.gradient)
+        problem = replace(other.config.problem, reduce=reduce, gradient=average_gradient)
+        other.advance = Captured(single(replace(other.config, problem=problem), other.rows))
         for _ in range(5):
             alone.step()
             other.step()
         assert ranks.sent == 0
-        assert_close(alone.progress.state, other.progress.state, 1e-9)
+        assert_close(alone.train_state.state, other.train_state.state, 1e-9)
         assert ranks.most(3) == [3]  # the host's, over gloo, beside
         other.close()

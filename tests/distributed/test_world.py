@@ -16,9 +16,9 @@ from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.data.datasets.rotated_digits import RotatedDigits
 from pogm.diagnostics import Probe
-from pogm.distributed.mesh import Grid
-from pogm.distributed.world import Launch, Ranks
-from pogm.engine.parallel import grid_of
+from pogm.distributed.mesh import Mesh
+from pogm.distributed.world import Launch, World
+from pogm.engine.parallel import mesh_for
 from pogm.engine.task import Task
 from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.mixstyle import MixStyle
@@ -41,56 +41,56 @@ def team() -> Iterator[Team]:
 @pytest.mark.parametrize("domains", range(1, 10))
 def test_every_domain_is_dealt_once_and_no_group_is_idle(domains):
     for groups in range(1, domains + 1):
-        dealt = Grid(groups, 2).dealt(domains)
+        dealt = Mesh(groups, 2).dealt(domains)
         assert [domain for group in dealt for domain in group] == list(range(domains))
         assert {len(group) for group in dealt} <= {domains // groups, math.ceil(domains / groups)}
 
 
 @pytest.mark.parametrize(
-    ("world", "domains", "grid"),
+    ("world", "domains", "mesh"),
     [(1, 3, (1, 1)), (2, 3, (2, 1)), (4, 3, (2, 2)), (5, 3, (1, 5)), (6, 3, (3, 2)), (4, 5, (4, 1)), (8, 5, (4, 2))],
 )
-def test_domains_go_as_far_as_they_can_and_samples_take_the_rest(world, domains, grid):
+def test_domains_go_as_far_as_they_can_and_samples_take_the_rest(world, domains, mesh):
     made = replace(task(POGM(), domains), training=replace(task(POGM()).training, batch_size=120))
-    assert grid_of(made, world) == Grid(*grid)
+    assert mesh_for(made, world) == Mesh(*mesh)
 
 
 def test_a_way_to_spread_can_be_chosen():
-    assert grid_of(task(POGM()), 4, "domains") == Grid(4, 1)
-    assert grid_of(task(POGM()), 4, "samples") == Grid(1, 4)
-    assert grid_of(task(POGM()), 4, "both") == Grid(2, 2)
-    assert grid_of(task(ERM()), 4) == Grid(1, 4)
+    assert mesh_for(task(POGM()), 4, "domains") == Mesh(4, 1)
+    assert mesh_for(task(POGM()), 4, "samples") == Mesh(1, 4)
+    assert mesh_for(task(POGM()), 4, "both") == Mesh(2, 2)
+    assert mesh_for(task(ERM()), 4) == Mesh(1, 4)
     with pytest.raises(UsageError, match="Did you mean 'domains'"):
-        grid_of(task(POGM()), 4, "domain")
+        mesh_for(task(POGM()), 4, "domain")
 
 
 def test_a_single_process_may_do_anything():
     for spread in ("auto", "domains", "samples", "both"):
-        assert grid_of(task(CORAL(), probe=Probe.each(1), modifiers=(CIRL(),)), 1, spread) == Grid(1, 1)
+        assert mesh_for(task(CORAL(), probe=Probe.each(1), modifiers=(CIRL(),)), 1, spread) == Mesh(1, 1)
 
 
 def test_what_needs_whole_minibatches_may_have_its_domains_divided():
     around_mean = POGM(centre="mean")
-    assert grid_of(task(around_mean, modifiers=(MixStyle(), Mixup())), 2) == Grid(2, 1)
+    assert mesh_for(task(around_mean, modifiers=(MixStyle(), Mixup())), 2) == Mesh(2, 1)
     with pytest.raises(UsageError, match=r"samples can be divided among 2 processes.*found MixStyle"):
-        grid_of(task(around_mean, modifiers=(MixStyle(), Mixup())), 2, "samples")
+        mesh_for(task(around_mean, modifiers=(MixStyle(), Mixup())), 2, "samples")
 
 
 @pytest.mark.parametrize("inner_steps", [1, 2])
 def test_a_pooled_pass_that_mixes_samples_needs_all_domains(inner_steps):
     pogm = POGM(inner_steps=inner_steps)
-    assert grid_of(task(pogm, modifiers=(Mixup(),)), 2) == Grid(2, 1)
+    assert mesh_for(task(pogm, modifiers=(Mixup(),)), 2) == Mesh(2, 1)
     with pytest.raises(UsageError, match=r"domains can be divided among 2 processes.*found MixStyle"):
-        grid_of(task(pogm, modifiers=(MixStyle(),)), 2)
+        mesh_for(task(pogm, modifiers=(MixStyle(),)), 2)
 
 
 def test_a_pooled_pass_draws_one_dropout_mask_for_all_domains():
     """With one inner step there is none; around the mean there never is."""
     half = replace(RotatedDigits.training, dropout=0.5)
     for method in (POGM(), POGM(inner_steps=5, centre="mean")):
-        assert grid_of(task(method, training=half), 2) == Grid(2, 1)
+        assert mesh_for(task(method, training=half), 2) == Mesh(2, 1)
     with pytest.raises(UsageError, match=r"domains can be divided among 2 processes.*found dropout"):
-        grid_of(task(POGM(inner_steps=5), training=half), 2)
+        mesh_for(task(POGM(inner_steps=5), training=half), 2)
 
 
 def test_torchrun_says_who_we_are(monkeypatch):
@@ -113,7 +113,7 @@ def test_what_fails_for_the_first_fails_for_all(team):
     assert [(type(failure), str(failure)) for failure in failures] == [(DataError, "rank 0")] * 3
 
 
-def found_out(ranks: Ranks, failing: bool) -> str:
+def found_out(ranks: World, failing: bool) -> str:
     def function() -> str:
         if failing:
             raise DataError(f"rank {ranks.rank}")
@@ -130,7 +130,7 @@ def test_all_stop_after_the_same_round(team):
     assert 7 <= last <= 7 + 50
 
 
-def rounds_until_stopped(ranks: Ranks, asked_at: int) -> tuple[int, int]:
+def rounds_until_stopped(ranks: World, asked_at: int) -> tuple[int, int]:
     rounds = 0
     agreed = ranks.agreement(lambda: 15 if ranks.rank == 1 and rounds >= asked_at else 0)
     while True:
@@ -145,7 +145,7 @@ def test_a_mean_over_processes_has_the_same_bits_everywhere(team):
     torch.testing.assert_close(answers[0], torch.stack([numbers(rank) for rank in range(3)]).mean(0))
 
 
-def mean_of(ranks: Ranks) -> torch.Tensor:
+def mean_of(ranks: World) -> torch.Tensor:
     return ranks.everyone.mean(numbers(ranks.rank))
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pogm.core.flat_params import packed
+from pogm.core.flat_params import flatten
 from pogm.engine.capture import _copy
 
 
@@ -16,7 +16,7 @@ def test_a_state_may_swap_its_tensors():
 
 def test_what_is_there_already_stays_and_the_rest_is_copied():
     kept = torch.ones(2)
-    mine = {"kept": kept, "weights": packed({"a": torch.zeros(2), "b": torch.zeros(1)}), "count": torch.tensor(0)}
+    mine = {"kept": kept, "weights": flatten({"a": torch.zeros(2), "b": torch.zeros(1)}), "count": torch.tensor(0)}
     new = {"kept": kept, "weights": {"a": torch.tensor([5.0, 6.0]), "b": torch.ones(1)}, "count": torch.tensor(7)}
     _copy(mine, new)
     assert mine["weights"].flat.tolist() == [5.0, 6.0, 1.0]

@@ -15,7 +15,7 @@ from pogm.core import trees
 from pogm.diagnostics import Probe
 from pogm.engine.checkpoint import CheckpointWarning, load, save
 from pogm.engine.session import Engine, Session
-from pogm.engine.vectorise import Progress
+from pogm.engine.vectorise import TrainState
 
 
 @pytest.fixture(scope="module")
@@ -24,24 +24,24 @@ def session() -> Session:
 
 
 @pytest.fixture(scope="module")
-def ages(session: Session) -> list[Progress]:
+def ages(session: Session) -> list[TrainState]:
     """The progress after one step, after two and after three."""
     result = []
     for _ in range(3):
         session.step(probing=True)
-        result.append(session.progress)
+        result.append(session.train_state)
     return result
 
 
 @pytest.fixture
-def two(tmp_path: Path, ages: list[Progress]) -> Path:
+def two(tmp_path: Path, ages: list[TrainState]) -> Path:
     """A folder with a checkpoint after step 1 and another after step 2."""
     save(tmp_path, ages[0], trial="mine", after=0)
     save(tmp_path, ages[1], trial="mine", after=1)
     return tmp_path
 
 
-def same(left: Progress, right: Progress) -> bool:
+def same(left: TrainState, right: TrainState) -> bool:
     mine, theirs = dict(trees.named(left)), dict(trees.named(right))
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
@@ -168,6 +168,6 @@ def test_a_first_checkpoint_whose_writer_was_killed_does_not_exist(tmp_path, age
 
 
 def test_tensors_of_another_method_are_refused_by_name(two):
-    other = Session([trial(Fish()).task(None)], Engine()).progress
+    other = Session([trial(Fish()).task(None)], Engine()).train_state
     with pytest.raises(IntegrityError, match=r"differ from the run's in name, shape or type: .*state/optimizer/"):
         load(two, other, "mine")

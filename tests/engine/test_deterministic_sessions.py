@@ -51,10 +51,10 @@ def task_of(algorithm, network, precision):
     return task(algorithm, network, precision)
 
 
-def digest(progress) -> str:
+def digest(train_state) -> str:
     """SHA-256 of every number of a session's state."""
     found = hashlib.sha256()
-    for name, leaf in sorted(trees.named(progress), key=lambda pair: pair[0]):  # a file has an order of its own
+    for name, leaf in sorted(trees.named(train_state), key=lambda pair: pair[0]):  # a file has an order of its own
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
@@ -66,7 +66,11 @@ def result(engine: Engine, *tasks, steps: int = STEPS) -> list[tuple[str, list[f
     for number in range(steps):
         session.step(probing=number % 2 == 0)
     accuracies = session.accuracies()
-    rows = [trees.index(session.progress, row) for row in range(len(tasks))] if len(tasks) > 1 else [session.progress]
+    rows = (
+        [trees.index(session.train_state, row) for row in range(len(tasks))]
+        if len(tasks) > 1
+        else [session.train_state]
+    )
     session.close()
     return [(digest(row), numbers) for row, numbers in zip(rows, accuracies, strict=True)]
 
@@ -211,7 +215,7 @@ def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, me
     later.restore(found[0])
     for _ in range(STEPS - STEPS // 2):
         later.step()
-    assert digest(later.progress) == digest(whole.progress)
+    assert digest(later.train_state) == digest(whole.train_state)
     assert later.accuracies() == whole.accuracies()
 
 
@@ -250,11 +254,11 @@ def test_sessions_with_and_without_the_option_take_turns():
         mine.step()
         assert not torch.are_deterministic_algorithms_enabled()
         other.step()
-    assert digest(mine.progress) == digest_of_alone(one)
+    assert digest(mine.train_state) == digest_of_alone(one)
 
 
 def digest_of_alone(one) -> str:
     session = Session([one], on_gpu())
     for _ in range(STEPS):
         session.step()
-    return digest(session.progress)
+    return digest(session.train_state)

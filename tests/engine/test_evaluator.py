@@ -34,20 +34,20 @@ def accuracies(run, data, **changes):
 
 def expected(session, shown):
     """The accuracies on what ``shown`` makes of the images of each segment."""
-    setting, state, rows = session.setting, session.progress.state, session.rows
-    images, sizes = setting.table.images.images[rows.evaluate], setting.table.sizes[rows.evaluate]
-    logits = setting.problem.model(state.params, state)(shown(setting, state, images, sizes))
-    right = (logits.argmax(1) == setting.table.labels[rows.evaluate]).double()
+    config, state, rows = session.config, session.train_state.state, session.rows
+    images, sizes = config.table.images.images[rows.evaluate], config.table.sizes[rows.evaluate]
+    logits = config.problem.model(state.params, state)(shown(config, state, images, sizes))
+    right = (logits.argmax(1) == config.table.labels[rows.evaluate]).double()
     return [part.mean().item() for part in right.split(session.segments)]
 
 
-def plain(setting, state, images, sizes):
-    return setting.transform.plain(images, torch.float32)
+def plain(config, state, images, sizes):
+    return config.transform.plain(images, torch.float32)
 
 
-def augmented(setting, state, images, sizes):
+def augmented(config, state, images, sizes):
     keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(images))
-    return setting.transform.augmented(images, sizes, keys, torch.float32)
+    return config.transform.augmented(images, sizes, keys, torch.float32)
 
 
 def test_training_domains_are_evaluated_on_augmented_images_by_default(run):
@@ -65,12 +65,12 @@ def test_or_on_plain_ones(run):
 
 def loss_by_hand(session, trained):
     """The cross-entropy on the plain images of each training domain's out part, averaged over domains."""
-    setting, state, rows = session.setting, session.progress.state, session.rows
-    model, losses = setting.problem.model(state.params, state), []
+    config, state, rows = session.config, session.train_state.state, session.rows
+    model, losses = config.problem.model(state.params, state), []
     for number, part in enumerate(rows.evaluate.split(session.segments)[1::2]):
         if number in trained:
-            logits = model(setting.transform.plain(setting.table.images.images[part], torch.float32))
-            losses.append(torch.nn.functional.cross_entropy(logits, setting.table.labels[part]))
+            logits = model(config.transform.plain(config.table.images.images[part], torch.float32))
+            losses.append(torch.nn.functional.cross_entropy(logits, config.table.labels[part]))
     return torch.stack(losses).mean().item()
 
 
@@ -79,7 +79,7 @@ def test_the_validation_loss_is_of_training_domains_and_plain_images(run, monkey
     wanted = pytest.approx(loss_by_hand(session, (0, 2)), rel=1e-5)
     for pixels in (2**21, 5 * 16 * 16):
         monkeypatch.setattr(evaluator, "PIXELS", {"cpu": pixels})
-        arguments = session.setting, session.progress.state, session.rows, session.segments
+        arguments = session.config, session.train_state.state, session.rows, session.segments
         assert evaluator.validation_loss(*arguments).item() == wanted
 
 
@@ -102,7 +102,7 @@ def test_small_passes_and_trials_together_see_the_same_images(run, monkeypatch):
 
 def test_the_images_of_a_training_step_are_augmented_unless_that_is_off(run):
     trial, data = run
-    with_, without = (accuracies(trial, data, data_augmentation=on)[0].progress.state.params for on in (True, False))
+    with_, without = (accuracies(trial, data, data_augmentation=on)[0].train_state.state.params for on in (True, False))
     assert any(not torch.equal(with_[name], without[name]) for name in with_)
 
 

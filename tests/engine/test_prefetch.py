@@ -20,12 +20,12 @@ def sessions(algorithm, device="cpu", **options):
 
 
 def same(resident, streamed):
-    assert isinstance(streamed.setting.table.images, Streamed)
-    assert isinstance(resident.setting.table.images, Resident)
+    assert isinstance(streamed.config.table.images, Streamed)
+    assert isinstance(resident.config.table.images, Resident)
     for _ in range(4):
         resident.step(probing=True)
         streamed.step(probing=True)
-    assert_close(streamed.progress, resident.progress, 0)
+    assert_close(streamed.train_state, resident.train_state, 0)
     assert streamed.accuracies() == resident.accuracies()
 
 
@@ -39,28 +39,28 @@ def test_a_streamed_run_is_the_resident_run(algorithm, probe):
 def test_the_window_holds_the_rows_that_the_device_draws():
     """Labels and sizes are looked up by the row on the device, so images must be of the same rows."""
     resident, streamed = sessions(POGM(inner_steps=2))
-    store, rows = streamed.setting.table.images, resident.rows
+    store, rows = streamed.config.table.images, resident.rows
     for number in range(3):
-        state = streamed.progress.state
+        state = streamed.train_state.state
         store.prepare(state)
         for turn in range(2):
             key = state.random_key(Purpose.DATA, 2 * number + turn)
             share = random.uniform(key, (rows.train.rows.shape[0], store.batch_size))
             expected = rows.train.rows.gather(1, (share * rows.train.sizes).long())
-            assert torch.equal(store.take(expected, turn), resident.setting.table.images.images[expected])
+            assert torch.equal(store.take(expected, turn), resident.config.table.images.images[expected])
         streamed.step()
 
 
 def test_a_restored_state_gets_its_own_images():
     resident, streamed = sessions(ERM())
     for session in (resident, streamed):
-        early = trees.map_leaves(torch.clone, session.progress)
+        early = trees.map_leaves(torch.clone, session.train_state)
         for _ in range(3):
             session.step()
-        session.progress = early
+        session.train_state = early
         for _ in range(2):
             session.step()
-    assert_close(streamed.progress.state, resident.progress.state, 0)
+    assert_close(streamed.train_state.state, resident.train_state.state, 0)
 
 
 def test_trials_that_train_as_one_are_not_streamed():

@@ -7,14 +7,14 @@ from pogm.core import random, trees
 from pogm.data.datasets.base import Domain
 from pogm.data.transforms.pixels import Pixels
 from pogm.engine.image_store import Resident
-from pogm.engine.sampling import Table, chosen, facts, joined, rows_of
+from pogm.engine.sampling import ImageTable, chosen, facts, joined, rows_of
 from pogm.engine.sampling import draw as draw_with
 
 SIZES = (40, 25, 60)
 
 
 def table_of(domains, _device):
-    return Table(Resident(joined(domains)), *facts(domains))
+    return ImageTable(Resident(joined(domains)), *facts(domains))
 
 
 def draw(table, rows, key, batch_size, dtype):

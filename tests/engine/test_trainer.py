@@ -26,7 +26,7 @@ def test_a_round_of_several_minibatches_counts_them_all():
     """With E = 4: none done after minibatch 0, two whole rounds after 10, five after 20."""
     run = trial(POGM(inner_steps=4), steps=21, evaluate_every=10)
     session = Session([run.task(None)], Engine())
-    rounds = [int(session.progress.state.step) for _ in train(session, run.schedule)]
+    rounds = [int(session.train_state.state.step) for _ in train(session, run.schedule)]
     assert rounds == [0, 2, 5]
 
 
@@ -39,7 +39,7 @@ def test_minibatches_do_not_depend_on_how_they_are_grouped():
     for session, rounds in zip(sessions, (4, 1, 4), strict=True):
         for _ in range(rounds):
             session.step()
-    weights = [session.progress.state.params for session in sessions]
+    weights = [session.train_state.state.params for session in sessions]
     assert_close(weights[0], weights[1], 1e-9)
     assert_close(weights[0], weights[2], 1e-9)
 
@@ -49,17 +49,15 @@ def test_evaluation_does_not_disturb_training():
     sessions = [Session([t.task(None)], Engine()) for t in (often, rarely)]
     for session, run in zip(sessions, (often, rarely), strict=True):
         list(train(session, run.schedule))
-    assert_close(sessions[0].progress.state, sessions[1].progress.state, 0.0)
+    assert_close(sessions[0].train_state.state, sessions[1].train_state.state, 0.0)
 
 
 def test_accuracies_are_the_share_of_right_answers_in_every_domain_and_split():
     run = trial(ERM())
     session = Session([run.task(None)], Engine())
-    state, setting = session.progress.state, session.setting
-    logits = setting.problem.model(state.params, state)(
-        setting.table.images.images[session.rows.evaluate].float() / 255
-    )
-    right = logits.argmax(1) == setting.table.labels[session.rows.evaluate]
+    state, config = session.train_state.state, session.config
+    logits = config.problem.model(state.params, state)(config.table.images.images[session.rows.evaluate].float() / 255)
+    right = logits.argmax(1) == config.table.labels[session.rows.evaluate]
     expected = [part.double().mean().item() for part in right.split(session.segments)]
     assert session.accuracies()[0] == pytest.approx(expected, abs=1e-12)
     assert len(expected) == 2 * 6
@@ -88,7 +86,7 @@ def test_a_stop_ends_the_loop_between_two_steps():
     calls = iter([False, False, True])
     events = list(train(session, run.schedule, stop=lambda: next(calls)))
     assert events[-1] is None
-    assert session.progress.state.step == 3
+    assert session.train_state.state.step == 3
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,9 @@ def test_trials_that_hold_out_domains_of_other_sizes_train_as_one():
     together.step()
     alone = Session([trials[1].task(None)], Engine())
     alone.step()
-    assert_close({n: leaf[1] for n, leaf in together.progress.state.params.items()}, alone.progress.state.params, 1e-9)
+    assert_close(
+        {n: leaf[1] for n, leaf in together.train_state.state.params.items()}, alone.train_state.state.params, 1e-9
+    )
 
 
 def test_bf16_learns_on_a_cpu_too_and_tf32_is_refused_there():
@@ -145,8 +145,8 @@ def test_a_modifier_meets_any_algorithm_in_every_mode():
             for _ in range(5):
                 session.step()
         for row, session in enumerate(apart):
-            mine = {name: leaf[row] for name, leaf in together.progress.state.params.items()}
-            assert_close(mine, session.progress.state.params, 1e-8)
+            mine = {name: leaf[row] for name, leaf in together.train_state.state.params.items()}
+            assert_close(mine, session.train_state.state.params, 1e-8)
 
 
 def test_the_first_weights_depend_on_the_seed_and_on_nothing_else():
@@ -197,11 +197,11 @@ def test_a_graph_goes_on_from_a_loaded_progress():
     session = Session([run.task(None)], Engine("cuda"))
     for _ in range(3):
         session.step()
-    early = trees.map_leaves(torch.clone, session.progress)
+    early = trees.map_leaves(torch.clone, session.train_state)
     for _ in range(3):
         session.step()
-    late = trees.map_leaves(torch.clone, session.progress.state)
-    session.progress = early
+    late = trees.map_leaves(torch.clone, session.train_state.state)
+    session.train_state = early
     for _ in range(3):
         session.step()
-    assert_close(session.progress.state, late, 1e-12)
+    assert_close(session.train_state.state, late, 1e-12)

@@ -15,8 +15,8 @@ from pogm.cli.options import settings_of
 from pogm.cli.parser import parser
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.flat_params import packed
-from pogm.core.optimizers import begun
+from pogm.core.flat_params import flatten
+from pogm.core.optimizers import apply_reset
 from pogm.diagnostics import Probe
 from pogm.engine import checkpoint
 from pogm.engine.engine import Engine
@@ -37,7 +37,7 @@ def session(algorithm, place="device", **options):
 def after(one, rounds=4):
     for _ in range(rounds):
         one.step()
-    return one.progress
+    return one.train_state
 
 
 METHODS = {
@@ -62,7 +62,7 @@ def test_with_live_batch_norm_too():
     host = Offloaded("host", CPU, torch.float64)
     state, problem = toy(POGM(), batch_norm=True)
     other, elsewhere = toy(POGM(), batch_norm=True, each_domain=host)
-    elsewhere = dataclasses.replace(elsewhere, meeting=host.meeting)
+    elsewhere = dataclasses.replace(elsewhere, reduce=host.reduce)
     assert_close(POGM().step(other, batches(), elsewhere)[0], POGM().step(state, batches(), problem)[0], 0.0)
 
 
@@ -70,7 +70,7 @@ def of_a_round(method, place, made=None, **options):
     """The toy problem's state before and after a round with trajectories kept in a place."""
     away = Offloaded(place, CPU, torch.float64)
     state, problem = toy(method, each_domain=away, **options)
-    problem = dataclasses.replace(problem, meeting=away.meeting)
+    problem = dataclasses.replace(problem, reduce=away.reduce)
     after, metrics = method.step(state, made or batches(method.minibatches), problem)
     return state, after, metrics
 
@@ -150,7 +150,7 @@ def test_a_domain_that_is_not_finite_is_seen_there_too(place):
     assert_close(now.params, before.params, 0.0)
     assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
     assert now.optimizer["domains"]["count"].tolist() == [1.0, 0.0, 1.0]
-    assert trees.all_finite(begun(now.optimizer["domains"]))
+    assert trees.all_finite(apply_reset(now.optimizer["domains"]))
 
 
 @pytest.mark.parametrize("place", ["host", "bf16"])
@@ -158,15 +158,15 @@ def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(place, tmp_pa
     whole, first, second = (session(POGM(inner_steps=2), place) for _ in range(3))
     after(whole, 5)
     checkpoint.save(tmp_path, after(first, 3), trial="t", after=0)
-    second.progress, _ = checkpoint.load(tmp_path, second.progress, "t")
-    assert_close(after(second, 2), whole.progress, 0.0)
+    second.train_state, _ = checkpoint.load(tmp_path, second.train_state, "t")
+    assert_close(after(second, 2), whole.train_state, 0.0)
 
 
 def test_a_checkpoint_of_one_place_is_gone_on_from_in_another(tmp_path):
     """Where they are is no part of a run."""
     checkpoint.save(tmp_path, after(session(POGM(), "device"), 3), trial="t", after=0)
     there = session(POGM(), "host")
-    there.progress, _ = checkpoint.load(tmp_path, there.progress, "t")
+    there.train_state, _ = checkpoint.load(tmp_path, there.train_state, "t")
     assert_close(after(there, 2), after(session(POGM(), "device"), 5), 0.0)
 
 
@@ -188,7 +188,7 @@ def test_what_a_round_keeps_is_counted():
 def test_auto_keeps_them_on_the_device_up_to_the_budget_and_on_the_host_beyond_it():
     task = trial(POGM()).task(None)
     model = Session([task], Engine())
-    size = bytes_needed(POGM(), model.setting.problem, model.progress.state.params)
+    size = bytes_needed(POGM(), model.config.problem, model.train_state.state.params)
     for budget, place in ((size, "device"), (size - 1, "host"), (0, "host")):
         assert Session([task], Engine(memory_gb=budget / 2**30)).trajectories == place
     assert model.trajectories == "device", "without a budget a CPU has no other memory to spare"
@@ -230,7 +230,7 @@ def test_results_in_a_loop_are_written_to_their_places_as_they_come():
 
     def function(one, other):
         made.append(one)
-        return packed({"a": one + other, "b": (one * other)[None]}), one.sum().double()
+        return flatten({"a": one + other, "b": (one * other)[None]}), one.sum().double()
 
     batches_, others = torch.arange(6.0).reshape(3, 2), torch.tensor([1.0, 10.0, 100.0])
     (tree, sums) = in_a_loop(function, batches_, others)
@@ -291,42 +291,42 @@ class TestOnAGPU:
     @pytest.mark.parametrize("pinned", [False, True])
     def test_parts_from_the_host_make_the_same_products_and_sums(self, size, pinned, monkeypatch):
         from pogm.core import trajectory_reduce
-        from pogm.core.trajectory_reduce import Here
+        from pogm.core.trajectory_reduce import Local
 
         monkeypatch.setattr(trajectory_reduce, "CHUNK", size)
         rows = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0))
         names = (("a", "c"), ("b",))
         sizes = {"a": 1500, "b": 2500, "c": 1000}
         tree = dict(zip(sizes, torch.split(rows, list(sizes.values()), 1), strict=True))
-        h = packed(tree, leading=1)
+        h = flatten(tree, leading=1)
         h = h.like(h.flat.pin_memory()) if pinned else h
         centre = {name: leaf[0].cuda() + 1 for name, leaf in tree.items()}
-        place = Here(torch.device("cuda"))
-        h = place.gathered(h, centre)
-        near = Here().gathered(trees.map_leaves(torch.Tensor.cuda, tree), centre)
+        place = Local(torch.device("cuda"))
+        h = place.gather(h, centre)
+        near = Local().gather(trees.map_leaves(torch.Tensor.cuda, tree), centre)
         weights, sound = torch.rand(2, 4, dtype=torch.float64, device="cuda"), torch.ones(4, device="cuda").bool()
         for _ in range(3):
-            grams, step = place.gramians(h, names), place.combined(h, names, weights, sound)
+            grams, step = place.gramians(h, names), place.weighted_sum(h, names, weights, sound)
             assert grams.is_cuda
-            torch.testing.assert_close(grams, Here().gramians(near, names), rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(dict(step), dict(Here().combined(near, names, weights, sound)))
+            torch.testing.assert_close(grams, Local().gramians(near, names), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(dict(step), dict(Local().weighted_sum(near, names, weights, sound)))
 
     def test_what_is_large_is_on_the_host_from_the_start_and_the_step_is_not_captured(self):
         (one,) = self.sessions(POGM(), "host")
         assert not one.captured
         for _ in range(2):
-            inner = one.progress.state.optimizer["domains"]
+            inner = one.train_state.state.optimizer["domains"]
             assert inner["mean"].device.type == inner["square"].device.type == "cpu"
             assert inner["count"].is_cuda
-            assert one.progress.state.params.flat.is_cuda
+            assert one.train_state.state.params.flat.is_cuda
             one.step()
         assert inner["mean"].is_pinned()
 
     def test_a_resumed_run_is_on_the_host_again(self, tmp_path):
         first, second = self.sessions(POGM(), "host", "host")
         checkpoint.save(tmp_path, after(first, 2), trial="t", after=0)
-        second.progress, _ = checkpoint.load(tmp_path, second.progress, "t")
-        assert not second.progress.state.optimizer["domains"]["mean"].is_cuda
+        second.train_state, _ = checkpoint.load(tmp_path, second.train_state, "t")
+        assert not second.train_state.state.optimizer["domains"]["mean"].is_cuda
         assert_close(_here(after(second, 2)), _here(after(first, 2)), 0.0)
 
     def test_the_device_holds_one_copy_whatever_the_number_of_domains(self):
@@ -335,9 +335,9 @@ class TestOnAGPU:
         for place in ("device", "host"):
             away = Offloaded("host", torch.device("cuda"), torch.float32)
             weights, K = 2**24, 8
-            params = packed({"features.w": torch.ones(weights, device="cuda")})
-            way, meeting = (away, away.meeting) if place == "host" else (in_a_loop, None)
-            peaks[place] = _peak(params, K, way, meeting) / (4 * weights)  # in vectors of weights
+            params = flatten({"features.w": torch.ones(weights, device="cuda")})
+            way, reduce = (away, away.reduce) if place == "host" else (in_a_loop, None)
+            peaks[place] = _peak(params, K, way, reduce) / (4 * weights)  # in vectors of weights
         assert peaks["device"] - peaks["host"] > 0.8 * K * 5
         assert peaks["host"] < 20
 
@@ -352,7 +352,7 @@ class TestOnAGPU:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         one = Session([task], Engine("cuda", domains="loop", trajectories="device", capture=False))
-        counted = bytes_needed(method, one.setting.problem, one.progress.state.params)
+        counted = bytes_needed(method, one.config.problem, one.train_state.state.params)
         after(one, 3)
         assert 0.8 * counted < torch.cuda.max_memory_allocated() - before <= counted
 
@@ -368,11 +368,11 @@ def _here(tree):
     return trees.map_leaves(torch.Tensor.cpu, tree)
 
 
-def _peak(params, count, way, meeting):
+def _peak(params, count, way, reduce):
     """The device's memory at its peak over two rounds of copies that are trained by a made-up gradient."""
-    from pogm.core.trajectory_reduce import Here
+    from pogm.core.trajectory_reduce import Local
 
-    optimizer, meeting = POGM().optimizer(0.1, 0.0), meeting or Here()
+    optimizer, reduce = POGM().optimizer(0.1, 0.0), reduce or Local()
     blocks, numbers = (tuple(params),), torch.arange(count, device="cuda")
     inner = way(lambda number: Copies({}, optimizer.init(params), {}, number), numbers).optimizers
     torch.cuda.synchronize()
@@ -384,10 +384,10 @@ def _peak(params, count, way, meeting):
 
     for _ in range(2):
         copies = way(train, numbers, inner)
-        h = meeting.gathered(copies.trajectories)
-        meeting.gramians(h, blocks)
+        h = reduce.gather(copies.trajectories)
+        reduce.gramians(h, blocks)
         weights = torch.ones(1, count, dtype=torch.float64, device="cuda")
-        meeting.combined(h, blocks, weights, torch.ones(count, dtype=torch.bool, device="cuda"))
+        reduce.weighted_sum(h, blocks, weights, torch.ones(count, dtype=torch.bool, device="cuda"))
         inner = copies.optimizers
         del copies, h
     return torch.cuda.max_memory_allocated()

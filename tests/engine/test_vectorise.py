@@ -9,7 +9,7 @@ from torch import nn
 from pogm import ERM, IRM, MLDG, POGM, Fishr, Mixup
 from pogm.benchmark.plan.trial import Trial
 from pogm.core import trees
-from pogm.core.flat_params import vector
+from pogm.core.flat_params import flat_vector
 from pogm.engine import evaluator
 from pogm.engine.engine import LONG, Engine
 from pogm.engine.session import Session
@@ -42,18 +42,18 @@ def like_trials(**options) -> list[Trial]:
 def test_trials_apart_are_each_what_it_is_alone():
     trials = like_trials()
     together = stepped(trials, Engine(trials="apart"))
-    assert together.progress.state.step.tolist() == [STEPS] * 3
+    assert together.train_state.state.step.tolist() == [STEPS] * 3
     accuracies = together.accuracies()
     for place, one in enumerate(trials):
         alone = stepped([one], Engine())
-        assert_close(trees.index(together.progress, place), alone.progress, 0.0)
+        assert_close(trees.index(together.train_state, place), alone.train_state, 0.0)
         assert accuracies[place] == alone.accuracies()[0]
 
 
 def test_trials_apart_agree_with_those_that_are_mapped():
     trials = like_trials(precision="fp64", modifiers=(Mixup(),))
     apart, mapped = (stepped(trials, Engine(trials=way)) for way in ("apart", "vmap"))
-    assert_close(apart.progress.state, mapped.progress.state, 1e-9)
+    assert_close(apart.train_state.state, mapped.train_state.state, 1e-9)
 
 
 def test_on_a_cpu_a_large_network_is_not_mapped():
@@ -94,7 +94,7 @@ def test_accuracies_do_not_depend_on_how_many_images_a_pass_has(monkeypatch, pix
 def test_domains_in_streams_are_what_they_are_in_a_loop(precision):
     one = convolutional(POGM(inner_steps=2), precision=precision)
     loop, streams = (stepped([one], Engine("cuda", domains=way)) for way in ("loop", "streams"))
-    assert_close(streams.progress, loop.progress, 0.0)
+    assert_close(streams.train_state, loop.train_state, 0.0)
 
 
 @pytest.mark.gpu
@@ -105,7 +105,7 @@ def test_trials_side_by_side_are_each_what_it_is_alone():
     accuracies = together.accuracies()
     for place, one in enumerate(trials):
         alone = stepped([one], Engine("cuda"))
-        assert_close(trees.index(together.progress, place), alone.progress, 0.0)
+        assert_close(trees.index(together.train_state, place), alone.train_state, 0.0)
         assert accuracies[place] == alone.accuracies()[0]
 
 
@@ -117,11 +117,11 @@ def test_trials_side_by_side_are_each_what_it_is_alone():
 def test_what_is_fused_differs_by_rounding(algorithm):
     """Warnings are errors here: nothing that is marked fell back to running as it is."""
     one = convolutional(algorithm)
-    start = stepped([one], Engine("cuda"), 0).progress.state.params
-    plain, fused = (stepped([one], Engine("cuda", compile=how)) for how in ("off", "on"))
-    ends = [vector(session.progress.state.params) for session in (plain, fused)]
-    assert (ends[1] - ends[0]).norm() < 0.02 * (ends[0] - vector(start)).norm()
-    assert fused.accuracies()[0] == pytest.approx(plain.accuracies()[0], abs=0.02)
+    start = stepped([one], Engine("cuda"), 0).train_state.state.params
+    plain, compiled = (stepped([one], Engine("cuda", compile=how)) for how in ("off", "on"))
+    ends = [flat_vector(session.train_state.state.params) for session in (plain, compiled)]
+    assert (ends[1] - ends[0]).norm() < 0.02 * (ends[0] - flat_vector(start)).norm()
+    assert compiled.accuracies()[0] == pytest.approx(plain.accuracies()[0], abs=0.02)
 
 
 @pytest.mark.gpu
@@ -129,9 +129,11 @@ def test_what_is_fused_differs_by_rounding(algorithm):
 def test_the_mnist_network_is_fused_too():
     """Its first convolution is a product of matrices then."""
     one = convolutional(POGM(), training={"network": "mnist_cnn"})
-    start = vector(stepped([one], Engine("cuda"), 0).progress.state.params)
-    plain, fused = (vector(stepped([one], Engine("cuda", compile=how)).progress.state.params) for how in ("off", "on"))
-    assert (fused - plain).norm() < 0.02 * (plain - start).norm()
+    start = flat_vector(stepped([one], Engine("cuda"), 0).train_state.state.params)
+    plain, compiled = (
+        flat_vector(stepped([one], Engine("cuda", compile=how)).train_state.state.params) for how in ("off", "on")
+    )
+    assert (compiled - plain).norm() < 0.02 * (plain - start).norm()
 
 
 @pytest.mark.gpu

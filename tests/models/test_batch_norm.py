@@ -73,12 +73,12 @@ def test_frozen_batch_norm_computes_what_evaluation_computes():
 @both
 def test_frozen_statistics_never_change_and_scale_and_shift_do(algorithm):
     training = session(algorithm, freeze_bn=True)
-    before = trees.map_leaves(torch.clone, training.progress.state)
+    before = trees.map_leaves(torch.clone, training.train_state.state)
     for _ in range(2):
         training.step()
     training.accuracies()
-    after = training.progress.state
-    assert training.setting.problem.live == frozenset()
+    after = training.train_state.state
+    assert training.config.problem.live == frozenset()
     assert_close(after.buffers, before.buffers, 0.0)
     scale = "features.model.bn2.weight"
     assert not torch.equal(after.params[scale], before.params[scale])
@@ -89,11 +89,11 @@ def test_frozen_statistics_never_change_and_scale_and_shift_do(algorithm):
 @both
 def test_live_statistics_follow_the_data(algorithm):
     training = session(algorithm, freeze_bn=False)
-    before = trees.map_leaves(torch.clone, training.progress.state.buffers)
+    before = trees.map_leaves(torch.clone, training.train_state.state.buffers)
     training.step()
     training.accuracies()
-    after = training.progress.state.buffers
-    live = training.setting.problem.live
+    after = training.train_state.state.buffers
+    live = training.config.problem.live
     assert live == {name for name in before if "bn" in name}
     assert all(not torch.equal(after[name], before[name]) for name in live)
     minibatches = algorithm.minibatches
@@ -103,11 +103,11 @@ def test_live_statistics_follow_the_data(algorithm):
 def test_live_statistics_are_those_of_the_ordinary_module():
     training = session(ERM(), freeze_bn=False)
     module = copy.deepcopy(training.network).train()
-    module.load_state_dict(training.progress.state.params | training.progress.state.buffers, strict=False)
+    module.load_state_dict(training.train_state.state.params | training.train_state.state.buffers, strict=False)
     seen = []
     training.network.features.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     training.step()
     with torch.no_grad():
         module(seen[0])
-    live = {name: training.progress.state.buffers[name] for name in training.setting.problem.live}
+    live = {name: training.train_state.state.buffers[name] for name in training.config.problem.live}
     assert_close(live, {name: buffer for name, buffer in module.named_buffers() if name in live}, 1e-12)

@@ -183,7 +183,7 @@ def test_networks_that_nobody_published_have_no_pretrained_weights(network):
 
 def test_a_session_starts_from_the_file(place, tensors):
     training = Training(network=NAME, weights=write(place / "w.pth", tensors), batch_size=2)
-    params = Session([trial(ERM(), training=training).task(None)], Engine()).progress.state.params
+    params = Session([trial(ERM(), training=training).task(None)], Engine()).train_state.state.params
     assert torch.equal(params["features.model." + FIRST], tensors[FIRST][:, :1].float())
 
 

@@ -42,7 +42,7 @@ def assert_batched_equals_single(
         for each in (together, *apart):
             each.step()
     for row, each in enumerate(apart):
-        assert_close(trees.index(together.progress, row), each.progress, 1e-8)
+        assert_close(trees.index(together.train_state, row), each.train_state, 1e-8)
     if evaluated:
         assert together.accuracies() == [each.accuracies()[0] for each in apart]
 
@@ -58,7 +58,7 @@ def assert_domains_by_vmap_equal_a_loop(algorithm: Algorithm, *modifiers: Modifi
     for each in (loop, mapped):
         each.step()
         each.step()
-    assert_close(loop.progress, mapped.progress, 1e-8)
+    assert_close(loop.train_state, mapped.train_state, 1e-8)
 
 
 def assert_resumes(folder: Any, algorithm: Algorithm, *modifiers: Modifier, **options: Any) -> None:
@@ -69,11 +69,11 @@ def assert_resumes(folder: Any, algorithm: Algorithm, *modifiers: Modifier, **op
         whole.step()
     for _ in range(2):
         first.step()
-    checkpoint.save(folder / "c", first.progress, trial="t", after=0)
-    second.progress, _ = checkpoint.load(folder / "c", second.progress, "t")
+    checkpoint.save(folder / "c", first.train_state, trial="t", after=0)
+    second.train_state, _ = checkpoint.load(folder / "c", second.train_state, "t")
     for _ in range(2):
         second.step()
-    assert_close(second.progress, whole.progress, 0.0)
+    assert_close(second.train_state, whole.train_state, 0.0)
 
 
 def accuracy(algorithm: Algorithm, *modifiers: Modifier, steps: int = 61, **options: Any) -> float:
@@ -99,4 +99,4 @@ def assert_captured_equals_the_host(algorithm: Algorithm, *modifiers: Modifier, 
             with no_synchronisation():
                 plain.step()
     for each in (captured, plain):
-        assert_close(trees.map_leaves(torch.Tensor.cpu, each.progress), host.progress, 1e-7)
+        assert_close(trees.map_leaves(torch.Tensor.cpu, each.train_state), host.train_state, 1e-7)

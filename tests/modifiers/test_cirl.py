@@ -45,7 +45,7 @@ def begun():
     """A session after one round, and a minibatch with its twins."""
     made = session(modified(ERM(), dataclasses.replace(QUICK, warmup_steps=0), network="mlp"))
     made.step()
-    batch = images(domains=made.setting.problem.num_domains, shape=(1, 8, 8))
+    batch = images(domains=made.config.problem.num_domains, shape=(1, 8, 8))
     return made, QUICK.batch(batch, random.key(3), 10)
 
 
@@ -198,8 +198,8 @@ def test_a_second_derivative_is_finite_too_and_right():
 def parts(begun, masked=True):
     """Of a minibatch with twins: the features, and the losses of both heads [K]."""
     made, batch = begun
-    state = made.progress.state
-    model = made.setting.problem.model(state.params, state)
+    state = made.train_state.state
+    model = made.config.problem.model(state.params, state)
     z = model.features(batch.x.flatten(0, 1))
     mask = model.part("masker")(z) if masked else torch.ones_like(z)
     rest = 1 - mask if masked else mask
@@ -213,9 +213,9 @@ def parts(begun, masked=True):
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 100])
 def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
     made, batch = begun
-    state = made.progress.state
+    state = made.train_state.state
     state = state._replace(buffers=state.buffers | {"masker.seen": torch.tensor(step)})
-    made.progress = made.progress._replace(state=state)
+    made.train_state = made.train_state._replace(state=state)
     cirl = dataclasses.replace(QUICK, warmup_steps=2, ramp_steps=3, weight=5.0)
     model, z, (head, adversary) = parts((made, batch), masked=step >= 2)
     weight = 5 * math.exp(-5 * (1 - min(step, 3) / 3) ** 2)
@@ -228,7 +228,7 @@ def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
 
 def test_the_gradient_takes_the_masks_as_given(begun):
     made, batch = begun
-    state, problem = made.progress.state, made.setting.problem
+    state, problem = made.train_state.state, made.config.problem
     model = problem.model(state.params, state)
     mask = model.part("masker")(model.features(batch.x.flatten(0, 1)))
 
@@ -246,11 +246,11 @@ def test_the_gradient_takes_the_masks_as_given(begun):
 
 def test_prediction_uses_neither_mask_nor_adversary(begun):
     made, batch = begun
-    state = made.progress.state
-    model = made.setting.problem.model(state.params, state)
+    state = made.train_state.state
+    model = made.config.problem.model(state.params, state)
     x = batch.x[0]
     expected = model.head(model.features(x))
-    assert torch.equal(made.setting.predictor(model)(x), expected)
+    assert torch.equal(made.config.predictor(model)(x), expected)
 
 
 # The masker's step.
@@ -259,7 +259,7 @@ def test_prediction_uses_neither_mask_nor_adversary(begun):
 def test_the_algorithm_trains_both_heads_and_leaves_the_masker_alone(begun):
     """Whatever the weight decay."""
     made, batch = begun
-    state, problem = made.progress.state, made.setting.problem
+    state, problem = made.train_state.state, made.config.problem
     assert problem.optimizer.weight_decay > 0
     with torch.no_grad():
         after, _ = ERM().step(state, [batch], problem)
@@ -271,7 +271,7 @@ def test_the_algorithm_trains_both_heads_and_leaves_the_masker_alone(begun):
 
 def test_its_step_is_adams_at_ten_times_the_rate_down_its_own_loss(begun):
     made, batch = begun
-    state, problem = made.progress.state, made.setting.problem
+    state, problem = made.train_state.state, made.config.problem
     memory = QUICK.start(state, problem)
     with torch.no_grad():
         _, after = QUICK.after(memory, state, [batch], problem)
@@ -281,7 +281,7 @@ def test_its_step_is_adams_at_ten_times_the_rate_down_its_own_loss(begun):
     leaves = [state.buffers[name].clone().requires_grad_() for name in names]
     rates = {"lr": 10 * problem.optimizer.lr, "weight_decay": problem.optimizer.weight_decay}
     adam = torch.optim.Adam(leaves, **rates)
-    made.progress = made.progress._replace(
+    made.train_state = made.train_state._replace(
         state=apart._replace(buffers=state.buffers | dict(zip(names, leaves, strict=True)))
     )
     _, _, (head, adversary) = parts((made, batch))
@@ -296,7 +296,7 @@ def test_its_step_is_adams_at_ten_times_the_rate_down_its_own_loss(begun):
 
 def test_it_steps_once_a_round_on_the_last_minibatch(begun):
     made, batch = begun
-    state, problem = made.progress.state, made.setting.problem
+    state, problem = made.train_state.state, made.config.problem
     other, memory = batch._replace(x=batch.x.flip(1)), QUICK.start(state, problem)
     with torch.no_grad():
         alone, both = (QUICK.after(memory, state, turns, problem)[1] for turns in ([batch], [other, batch]))
@@ -305,10 +305,10 @@ def test_it_steps_once_a_round_on_the_last_minibatch(begun):
 
 def test_steps_of_the_masker_help_the_head_against_the_adversary(begun):
     made, batch = begun
-    state, problem = made.progress.state, made.setting.problem
+    state, problem = made.train_state.state, made.config.problem
 
     def advantage(state):
-        made.progress = made.progress._replace(state=state._replace(key=random.fold(state.key, -1)))
+        made.train_state = made.train_state._replace(state=state._replace(key=random.fold(state.key, -1)))
         head, adversary = parts((made, batch))[2]
         return float((head - adversary).mean())
 
@@ -322,18 +322,18 @@ def test_steps_of_the_masker_help_the_head_against_the_adversary(begun):
 def test_time_is_counted_in_minibatches_however_many_a_round_takes():
     made = session(modified(POGM(inner_steps=3), QUICK, network="mlp"))
     for round_ in range(3):
-        assert made.progress.state.buffers["masker.seen"] == 3 * round_
+        assert made.train_state.state.buffers["masker.seen"] == 3 * round_
         made.step()
 
 
 def test_pogm_matches_features_and_head_and_moves_the_adversary_with_the_same_weights(begun):
     made, batch = begun
     pogm = POGM(centre="mean")
-    state = made.progress.state
-    state = pogm.start(state.params, state.buffers, state.key, made.setting.problem)
+    state = made.train_state.state
+    state = pogm.start(state.params, state.buffers, state.key, made.config.problem)
     with torch.no_grad():
-        after, _ = pogm.step(state, [batch], made.setting.problem)
-        rows = pogm.copies(state, [batch], made.setting.problem).trajectories
+        after, _ = pogm.step(state, [batch], made.config.problem)
+        rows = pogm.copies(state, [batch], made.config.problem).trajectories
     weights = pareto.invariant_weights(
         pareto.gramian({name: leaf for name, leaf in rows.items() if not name.startswith("adversary.")}), pogm.kappa
     )
@@ -345,9 +345,9 @@ def test_pogm_matches_features_and_head_and_moves_the_adversary_with_the_same_we
 
 def test_under_pogm_the_masker_is_shared_and_not_matched():
     made = session(modified(POGM(), QUICK, network="mlp"))
-    before = made.progress.state
+    before = made.train_state.state
     made.step()
-    after = made.progress.state
+    after = made.train_state.state
     assert after.memory["skipped"] == 0
     assert not torch.equal(after.params["adversary.weight"], before.params["adversary.weight"])
     assert after.buffers["masker.weight0"].shape == before.buffers["masker.weight0"].shape
@@ -387,7 +387,7 @@ def test_it_learns():
 
 
 def test_the_adversary_starts_elsewhere_than_the_head():
-    state = session(modified(ERM(), QUICK, network="mlp")).progress.state
+    state = session(modified(ERM(), QUICK, network="mlp")).train_state.state
     assert state.params["adversary.weight"].shape == state.params["head.weight"].shape
     assert not torch.equal(state.params["adversary.weight"], state.params["head.weight"])
     assert all(leaf.isfinite().all() for leaf in trees.leaves(state.buffers))

@@ -69,10 +69,10 @@ def begun(algorithm: Algorithm, *modifiers: Modifier) -> Session:
 def rounds(algorithm: Algorithm, *modifiers: Modifier, network: str = "") -> tuple[Params, ...]:
     """The weights before training, after one round and after two."""
     made = _session(algorithm, modifiers, network or _network(modifiers))
-    weights = [made.progress.state.params]
+    weights = [made.train_state.state.params]
     for _ in range(2):
         made.step()
-        weights.append(made.progress.state.params)
+        weights.append(made.train_state.state.params)
     return tuple(weights)
 
 
@@ -121,7 +121,7 @@ def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
     made.observe(1)
     (end,) = final(made)
     place = Modifier.ending(modifiers)
-    mean, step = modifiers[place].final(made.progress.modifiers[str(place)], made.progress.state.params)
+    mean, step = modifiers[place].final(made.train_state.modifiers[str(place)], made.train_state.state.params)
     assert_close(mean, trees.mean(trees.stack(plain(algorithm, *modifiers)[1:])), 1e-12)
     assert end.step == step == 1
 
@@ -137,7 +137,7 @@ def assert_refused(make: Callable[[], Session], why: str) -> None:
     with pytest.raises(UsageError, match=why) as error:
         train()
     assert re.fullmatch(r"Expected .+; found .+\. \w.+\.", str(error.value))
-    assert not any(made.progress.state.step for made in sessions)
+    assert not any(made.train_state.state.step for made in sessions)
 
 
 @pytest.mark.parametrize("with_", all_modifiers())

@@ -367,7 +367,7 @@ def test_batched_trials_equal_single_trials(algorithm, modifiers, narrow):
         for _ in range(3):
             session.step()
     for row, session in enumerate(apart):
-        assert_close(trees.index(together.progress, row), session.progress, 1e-7)
+        assert_close(trees.index(together.train_state, row), session.train_state, 1e-7)
     if algorithm == ERM() and not modifiers:  # all adapt in the same way
         assert together.accuracies() == [session.accuracies()[0] for session in apart]
 
@@ -385,11 +385,11 @@ def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(algorithm, mo
     for session, steps in ((whole, 4), (first, 2)):
         for _ in range(steps):
             session.step()
-    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=0)
-    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    checkpoint.save(tmp_path / "c", first.train_state, trial="t", after=0)
+    second.train_state, _ = checkpoint.load(tmp_path / "c", second.train_state, "t")
     for _ in range(2):
         second.step()
-    assert_close(second.progress, whole.progress, 0.0)
+    assert_close(second.train_state, whole.train_state, 0.0)
 
 
 def test_it_learns(narrow):
@@ -414,8 +414,8 @@ def test_captured_steps_equal_steps_on_the_host(algorithm, modifiers, narrow):
             session.step()
     accuracies = captured.accuracies()
     for row, session in enumerate(plain):
-        one = trees.map_leaves(torch.Tensor.cpu, trees.index(captured.progress, row))
-        assert_close(one, session.progress, 1e-6)
+        one = trees.map_leaves(torch.Tensor.cpu, trees.index(captured.train_state, row))
+        assert_close(one, session.train_state, 1e-6)
         assert accuracies[row] == pytest.approx(session.accuracies()[0])
 
 

@@ -149,7 +149,7 @@ def test_each_block_has_random_numbers_of_its_own_and_so_has_each_step():
     made = session(modified(ERM(), ALWAYS))
     keys = []
     for _ in range(2):
-        model = made.setting.problem.model(made.progress.state.params, made.progress.state)
+        model = made.config.problem.model(made.train_state.state.params, made.train_state.state)
         keys += [int(model.buffers[f"mixstyle{place}.key"]) for place in (0, 1)]
         made.step()
     assert len(set(keys)) == 4
@@ -157,7 +157,7 @@ def test_each_block_has_random_numbers_of_its_own_and_so_has_each_step():
 
 def test_erm_with_it_is_erm_on_mixed_maps():
     made = session(modified(ERM(), ALWAYS))
-    state, problem = made.progress.state, made.setting.problem
+    state, problem = made.train_state.state, made.config.problem
     x = torch.rand(12, 1, 8, 8, dtype=torch.float64)
     model = problem.model(state.params, state)
     blocks = problem.network.features

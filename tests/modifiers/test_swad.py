@@ -253,13 +253,13 @@ def short(algorithm, *modifiers, **options):
 
 def plain_loss(session, one):
     """The mean over training domains of the cross-entropy on their out part, domain by domain."""
-    state, setting = session.progress.state, session.setting
-    model = setting.problem.model(state.params, state)
+    state, config = session.train_state.state, session.config
+    model = config.problem.model(state.params, state)
     parts = session.rows.evaluate.split(session.segments)[1::2]
     losses = []
     for number in one.train_domains:
-        images, labels = setting.table.images.images[parts[number]], setting.table.labels[parts[number]]
-        losses.append(torch.nn.functional.cross_entropy(model(setting.transform.plain(images, setting.dtype)), labels))
+        images, labels = config.table.images.images[parts[number]], config.table.labels[parts[number]]
+        losses.append(torch.nn.functional.cross_entropy(model(config.transform.plain(images, config.dtype)), labels))
     return torch.stack(losses).mean().item()
 
 
@@ -275,7 +275,7 @@ def test_a_run_ends_with_the_mean_of_the_weights_it_had(algorithm, others):
 
     def kept(probing=False):
         step(probing)
-        here.append(session.progress.state.params)
+        here.append(session.train_state.state.params)
 
     session.step = kept
     for evaluation in train(session, one.schedule):
@@ -288,13 +288,13 @@ def test_a_run_ends_with_the_mean_of_the_weights_it_had(algorithm, others):
             here.clear()
     first, last, _, _ = stretch(losses, QUICK)
     chosen = [weights for segment in segments[first : last + 1] for weights in segment]
-    params, at = QUICK.final(session.progress.modifiers["0"], session.progress.state.params)
+    params, at = QUICK.final(session.train_state.modifiers["0"], session.train_state.state.params)
     assert_close(params, trees.mean(trees.stack(chosen)), 1e-10)
     (end,) = final(session)
     assert end.step == at == points[last]
     # POGM with the ERM centre reaches 0.40 here, the others more.
     assert end.accuracies[0][4] > 0.35, "it has learnt: a domain it never saw, one in ten by chance"
-    session.progress = session.progress._replace(state=session.progress.state._replace(params=params))
+    session.train_state = session.train_state._replace(state=session.train_state.state._replace(params=params))
     assert end.accuracies == session.accuracies()
 
 
@@ -303,7 +303,7 @@ def test_it_does_not_change_training():
     sessions = [Session([one.task(None)], Engine()) for one in (with_, without)]
     for session in sessions:
         list(train(session, with_.schedule))
-    assert_close(sessions[0].progress.state, sessions[1].progress.state, 0.0)
+    assert_close(sessions[0].train_state.state, sessions[1].train_state.state, 0.0)
     assert final(sessions[1]) == []
 
 
@@ -316,7 +316,7 @@ def test_batched_trials_equal_single_trials():
     for row, one in enumerate(trials):
         alone = Session([one.task(None)], Engine())
         list(train(alone, one.schedule))
-        assert_close(trees.index(together.progress.modifiers, row), alone.progress.modifiers, 1e-8)
+        assert_close(trees.index(together.train_state.modifiers, row), alone.train_state.modifiers, 1e-8)
         (end,) = final(alone)
         assert (ends[row].step, ends[row].accuracies[0]) == (end.step, pytest.approx(end.accuracies[0]))
 
@@ -327,10 +327,10 @@ def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(tmp_path):
     list(train(whole, one.schedule))
     rounds = iter(range(100))
     list(train(first, one.schedule, stop=lambda: next(rounds) == 17))
-    checkpoint.save(tmp_path / "c", first.progress, trial="t", after=16)
-    second.progress, _ = checkpoint.load(tmp_path / "c", second.progress, "t")
+    checkpoint.save(tmp_path / "c", first.train_state, trial="t", after=16)
+    second.train_state, _ = checkpoint.load(tmp_path / "c", second.train_state, "t")
     list(train(second, one.schedule, after=16))
-    assert_close(second.progress.modifiers, whole.progress.modifiers, 0.0)
+    assert_close(second.train_state.modifiers, whole.train_state.modifiers, 0.0)
 
 
 @pytest.mark.gpu
@@ -344,8 +344,8 @@ def test_captured_steps_equal_single_steps_on_the_host(count):
     for row, one in enumerate(trials):
         plain = Session([one.task(None)], Engine("cpu"))
         list(train(plain, one.schedule))
-        kept = trees.index(captured.progress.modifiers, row) if count > 1 else captured.progress.modifiers
-        assert_close(trees.map_leaves(torch.Tensor.cpu, kept), plain.progress.modifiers, 1e-7)
+        kept = trees.index(captured.train_state.modifiers, row) if count > 1 else captured.train_state.modifiers
+        assert_close(trees.map_leaves(torch.Tensor.cpu, kept), plain.train_state.modifiers, 1e-7)
         assert ends[row].step == final(plain)[0].step
 
 
@@ -358,7 +358,7 @@ def test_a_step_does_not_synchronise():
         session.step()
         loss = torch.zeros((), dtype=torch.float64, device="cuda")
         with torch.no_grad():
-            QUICK.final(QUICK.observe(session.progress.modifiers["0"], loss, 3), session.progress.state.params)
+            QUICK.final(QUICK.observe(session.train_state.modifiers["0"], loss, 3), session.train_state.state.params)
 
 
 def test_live_batch_norm_is_refused_and_so_is_a_loop_without_validation():

@@ -6,7 +6,7 @@ from pareto_inputs import draw, gram
 from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 
-from pogm.core.compiled import fusing
+from pogm.core.compilation import compiling
 from pogm.pareto import gap, gramian, official_weights, solve
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
@@ -40,7 +40,7 @@ def test_fused_the_numbers_are_those_of_the_cpu_and_can_be_captured():
     """The steps of the interior-point methods, for more domains than faces can be listed."""
     H = draw("agreeing", 16, 20, seed=0)
     there, theirs = H.cuda(), everything(H, 0.5)
-    with fusing(True):
+    with compiling(True):
         everything(there, 0.5)
         torch.cuda.synchronize()
         with no_synchronisation():

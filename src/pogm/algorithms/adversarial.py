@@ -14,7 +14,7 @@ from pogm.core.batch import Batch
 from pogm.core.dropout import Dropout
 from pogm.core.hyperparameters import Choice, Large, Power, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples
-from pogm.core.optimizer_groups import Player, Players, turn
+from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_step
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
@@ -64,9 +64,9 @@ class Adversarial(Algorithm):
         """One Adam for each player."""
         generator = Adam(self.lr_g, self.weight_decay_g, self.beta1, 0.9)
         discriminator = Adam(self.lr_d, self.weight_decay_d, self.beta1, 0.9)
-        return Players(
-            generator=Player(("features.", "head."), generator),
-            discriminator=Player(("discriminator.", "embedding."), discriminator),
+        return OptimizerGroups(
+            generator=OptimizerGroup(("features.", "head."), generator),
+            discriminator=OptimizerGroup(("discriminator.", "embedding."), discriminator),
         )
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
@@ -75,10 +75,10 @@ class Adversarial(Algorithm):
         for number, batch in enumerate(batches):
             key = self.random_key(state, number)
             if number == self.discriminator_steps - 1:  # the m-th
-                played, loss = turn(("generator",), partial(self.against, batch), played, problem, key)
+                played, loss = group_step(("generator",), partial(self.against, batch), played, problem, key)
                 reported = loss.metrics
             else:
-                played, loss = turn(("discriminator",), partial(self.telling_apart, batch), played, problem, key)
+                played, loss = group_step(("discriminator",), partial(self.telling_apart, batch), played, problem, key)
                 dis.append(loss.value)
         return played._replace(step=state.step + 1), {**reported, "disc_loss": torch.stack(dis).mean()}
 
@@ -104,8 +104,8 @@ class Adversarial(Algorithm):
 
         if isinstance(self.gradient_penalty, float) and self.gradient_penalty == 0:  # else a batch of trials, maybe
             return self.averaged(summed(u)[1], y)
-        slopes, losses = grad(summed, has_aux=True)(u)
-        penalised: Tensor = self.averaged(losses, y) + self.gradient_penalty * slopes.square().sum(-1).mean()
+        group_gradient, losses = grad(summed, has_aux=True)(u)
+        penalised: Tensor = self.averaged(losses, y) + self.gradient_penalty * group_gradient.square().sum(-1).mean()
         return penalised
 
     def seen(self, model: Model, z: Tensor, y: Tensor) -> Tensor:

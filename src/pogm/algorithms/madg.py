@@ -14,7 +14,7 @@ from pogm.core.batch import Batch
 from pogm.core.dropout import Dropout
 from pogm.core.hyperparameters import Choice, Large, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples, probabilities
-from pogm.core.optimizer_groups import Player, Players, slopes
+from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_gradient
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
@@ -63,22 +63,22 @@ class MADG(Algorithm):
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
         """Adam; all but the featurizer learn five times as fast."""
         fast = Adam(5 * lr, weight_decay)
-        return Players(
-            features=Player(("features.",), Adam(lr, weight_decay)),
-            bottleneck=Player(("head.bottleneck.",), fast),
-            classifier=Player(("head.classifier.",), fast),
-            rivals=Player(("rivals.",), fast),
+        return OptimizerGroups(
+            features=OptimizerGroup(("features.",), Adam(lr, weight_decay)),
+            bottleneck=OptimizerGroup(("head.bottleneck.",), fast),
+            classifier=OptimizerGroup(("head.classifier.",), fast),
+            rivals=OptimizerGroup(("rivals.",), fast),
         )
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """The classifier's move, then that of the rivals and of the features against them."""
         (batch,) = batches
         keys = [self.random_key(state, move) for move in range(2)]
-        gradient, of_classifier = slopes(
+        gradient, of_classifier = group_gradient(
             ("features", "bottleneck", "classifier"), partial(risk, batch), state, problem, keys[0]
         )
         moved = state.descend(gradient, problem.optimizer, of_classifier)._replace(step=state.step)
-        against, of_rivals = slopes(
+        against, of_rivals = group_gradient(
             ("features", "bottleneck", "rivals"), partial(self.disagreement, batch), moved, problem, keys[1]
         )
         gradient = {name: gradient[name] for name in against if name in gradient and self.as_released}

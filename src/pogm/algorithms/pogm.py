@@ -12,10 +12,10 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.trajectories import STILL, Aim, Copies, Trajectories, divided, finite, reach
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.compiled import fused
-from pogm.core.flat_params import renamed, vector
+from pogm.core.compilation import compiled
+from pogm.core.flat_params import flat_vector, unflatten
 from pogm.core.hyperparameters import Choice, hyper
-from pogm.core.optimizers import begun, forgotten
+from pogm.core.optimizers import apply_reset, mark_for_reset
 from pogm.core.problem import Objective, Problem
 from pogm.core.state import Loss, Metrics, State
 from pogm.core.trajectory_reduce import Blocks
@@ -104,25 +104,25 @@ class POGM(Trajectories):
         centre, inner = self.erm_trajectory(state, batches, problem, copies) if self.trains_pooled else (None, None)
 
         matched, others = self.blocks(state.params)
-        h = problem.meeting.gathered(copies.trajectories, centre)
-        grams = problem.meeting.gramians(h, matched + others)  # h_i · h_j: [blocks, N, N], h_0 last if it is a row
+        h = problem.reduce.gather(copies.trajectories, centre)
+        grams = problem.reduce.gramians(h, matched + others)  # h_i · h_j: [blocks, N, N], h_0 last if it is a row
         decided = self._decided_at_once if problem.num_domains <= EXACT else self._decided
         weights, far, sound, still, metrics = decided(grams, len(matched))  # c_i: [blocks, N]
-        direction = problem.meeting.combined(h, matched + others, weights, sound)  # d = Σ c_i h_i
+        direction = problem.reduce.weighted_sum(h, matched + others, weights, sound)  # d = Σ c_i h_i
 
         aim = Aim(direction, far, sound[: problem.num_domains], sound.all(), still, metrics)
-        kept = {} if inner is None else {"erm": forgotten(inner, sound[-1] & (self.inner_state == "persist"))}
+        kept = {} if inner is None else {"erm": mark_for_reset(inner, sound[-1] & (self.inner_state == "persist"))}
         return self.moved(state, problem, copies, aim, kept)  # θ + α d
 
     def erm_trajectory(
         self, state: State, batches: list[Batch], problem: Problem, copies: Copies
     ) -> tuple[Params, Tree]:
         """Trajectory of ERM itself, h_0 = θ_ERM − θ, after the same E minibatches; and its optimizer's state."""
-        optimizer = begun(state.optimizer["erm"])
+        optimizer = apply_reset(state.optimizer["erm"])
         if self.keeps_gradients(problem):
-            gradient = problem.meeting.averaged(trees.map_numbers(_mean, copies.gradients))
+            gradient = problem.reduce.average_gradient(trees.map_numbers(_mean, copies.gradients))
             params, optimizer = problem.optimizer.update(state.params, gradient, optimizer)
-            return renamed(_difference(vector(params), vector(state.params)), state.params), optimizer
+            return unflatten(_difference(flat_vector(params), flat_vector(state.params)), state.params), optimizer
         live, key = problem.live_buffers(state), self.random_key(state, 1)
         pooled = self.train_copy(state, replace(problem, gradient=_pooled(problem)), batches, optimizer, live, key)
         return pooled.trajectories, pooled.optimizers
@@ -156,7 +156,7 @@ class POGM(Trajectories):
         everywhere = weights if len(grams) == count else torch.cat([weights, self._unmatched(weights)[None]])
         return everywhere, reach(grams, everywhere, sound), sound, still, metrics
 
-    _decided_at_once = fused(_decided)
+    _decided_at_once = compiled(_decided)
 
     def _weights(self, G: Tensor) -> tuple[Tensor, Solution]:
         """The weight c_i of each row in the direction d: [blocks, N], one problem per block."""
@@ -212,14 +212,14 @@ def _pooled(problem: Problem) -> Callable[[Objective], Callable[[Params], tuple[
     def gradient(objective: Objective) -> Callable[[Params], tuple[Params, Loss]]:
         def over_all(params: Params) -> tuple[Params, Loss]:
             slopes, loss = problem.gradient(objective)(params)
-            return problem.meeting.averaged(slopes), loss
+            return problem.reduce.average_gradient(slopes), loss
 
         return over_all
 
     return gradient
 
 
-@fused
+@compiled
 def _mean(rows: Tensor) -> Tensor:
     """Mean over the leading axis, added up in order: the same bits wherever the rows come from."""
     total = rows[0]
@@ -228,7 +228,7 @@ def _mean(rows: Tensor) -> Tensor:
     return total / rows.shape[0]
 
 
-@fused
+@compiled
 def _difference(after: Tensor, before: Tensor) -> Tensor:
     return after - before
 

@@ -9,7 +9,7 @@ from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples
-from pogm.core.optimizer_groups import Player, Players, turn
+from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_step
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
@@ -44,7 +44,9 @@ class SagNet(Algorithm):
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
         """Three Adams."""
         prefixes = {"features": "features.", "content": "head.", "style": "style."}
-        return Players(**{who: Player((prefix,), Adam(lr, weight_decay)) for who, prefix in prefixes.items()})
+        return OptimizerGroups(
+            **{who: OptimizerGroup((prefix,), Adam(lr, weight_decay)) for who, prefix in prefixes.items()}
+        )
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """Content, then style, then the featurizer against style."""
@@ -65,9 +67,9 @@ class SagNet(Algorithm):
         def against_style(model: Model) -> Loss:
             return Loss(-self.adversary_weight * style_logits(model, keys[2]).log_softmax(-1).mean())
 
-        moved, of_content = turn(("features", "content"), content, state, problem, keys[0])
-        moved, of_style = turn(("style",), style, moved, problem, keys[1])
-        moved, of_adversary = turn(("features",), against_style, moved, problem, keys[2])
+        moved, of_content = group_step(("features", "content"), content, state, problem, keys[0])
+        moved, of_style = group_step(("style",), style, moved, problem, keys[1])
+        moved, of_adversary = group_step(("features",), against_style, moved, problem, keys[2])
         metrics = {"loss": of_content.value, "style_loss": of_style.value, "adversary_loss": of_adversary.value}
         return moved._replace(step=state.step + 1), metrics
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.compiled import fused, known_true
-from pogm.core.flat_params import packed, renamed, vector
+from pogm.core.compilation import compiled, known_true
+from pogm.core.flat_params import flat_vector, flatten, unflatten
 from pogm.core.hyperparameters import Choice, hyper
-from pogm.core.optimizers import SGD, Adam, Optimizer, Scalar, begun, forgotten
+from pogm.core.optimizers import SGD, Adam, Optimizer, Scalar, apply_reset, mark_for_reset
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trajectory_reduce import Blocks
@@ -85,7 +85,7 @@ class Trajectories(Algorithm):
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
         """One inner optimizer per domain."""
         state = super().start(params, buffers, key, problem)
-        here = problem.meeting.own(torch.arange(problem.num_domains))  # the others' take no memory
+        here = problem.reduce.local_rows(torch.arange(problem.num_domains))  # the others' take no memory
         fresh = Copies({}, state.optimizer, {}, state.step)
         every: Copies = problem.each_domain(lambda _: fresh, here)  # where what each domain keeps is kept
         inner = {"domains": every.optimizers}
@@ -97,10 +97,10 @@ class Trajectories(Algorithm):
             trees.repeat(problem.live_buffers(state), problem.num_domains),
             random.split(self.random_key(state), problem.num_domains),
         )
-        live, keys = problem.meeting.own(every)
+        live, keys = problem.reduce.local_rows(every)
 
         def train(batches: list[Batch], optimizer: Tree, live: Params, key: Tensor) -> Copies:
-            return self.train_copy(state, problem, batches, begun(optimizer), live, key)
+            return self.train_copy(state, problem, batches, apply_reset(optimizer), live, key)
 
         trained: Copies = problem.each_domain(train, batches, state.optimizer["domains"], live, keys)
         return trained
@@ -114,7 +114,7 @@ class Trajectories(Algorithm):
         for batch in batches:
             gradient, loss = self.gradient(copy, batch, problem)
             if keeps:  # as one tensor, which is what the optimizer makes of it, too
-                gradient = packed({name: gradient[name] for name in copy.params})
+                gradient = flatten({name: gradient[name] for name in copy.params})
             copy = copy.descend(gradient, problem.optimizer, loss)
             losses.append(loss.value)
         trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
@@ -133,15 +133,17 @@ class Trajectories(Algorithm):
 
         ``optimizers`` are those beside the domains' own.
         """
-        params, accepted = _moved(vector(state.params), vector(aim.direction), self.meta_lr, aim.reach, aim.enough)
-        buffers, losses = problem.meeting.everyones((copies.buffers, copies.losses))
+        params, accepted = _moved(
+            flat_vector(state.params), flat_vector(aim.direction), self.meta_lr, aim.reach, aim.enough
+        )
+        buffers, losses = problem.reduce.all_gather((copies.buffers, copies.losses))
         before = trees.repeat(problem.live_buffers(state), problem.num_domains)
-        kept = problem.meeting.own(aim.sound if self.inner_state == "persist" else torch.zeros_like(aim.sound))
+        kept = problem.reduce.local_rows(aim.sound if self.inner_state == "persist" else torch.zeros_like(aim.sound))
         skipped, report = _reported(aim, accepted, state.memory["skipped"], losses)
         after = state._replace(
-            params=renamed(params, state.params),
+            params=unflatten(params, state.params),
             buffers=state.buffers | trees.mean(trees.where(aim.sound & accepted, buffers, before)),
-            optimizer={"domains": forgotten(copies.optimizers, kept), **(optimizers or {})},
+            optimizer={"domains": mark_for_reset(copies.optimizers, kept), **(optimizers or {})},
             memory={"skipped": skipped},
             step=state.step + 1,
         )
@@ -162,13 +164,13 @@ class Weighted(Trajectories):
         """One round: every domain trains a copy, then the shared model moves."""
         copies = self.copies(state, batches, problem)
         matched, others = self.blocks(state.params)
-        h = problem.meeting.gathered(copies.trajectories)
-        grams = problem.meeting.gramians(h, matched + others)
+        h = problem.reduce.gather(copies.trajectories)
+        grams = problem.reduce.gramians(h, matched + others)
         sound = finite(grams)
         G = torch.where(sound.all(), grams[0], 0.0)
         weights = self.weights(G, state)  # c_i
         everywhere = weights.expand(len(grams), -1)
-        direction = problem.meeting.combined(h, matched + others, everywhere, sound)  # d = Σ c_i h_i
+        direction = problem.reduce.weighted_sum(h, matched + others, everywhere, sound)  # d = Σ c_i h_i
         metrics = {
             "weights": weights,
             "worst": alignment(G, weights).min(),
@@ -199,7 +201,7 @@ def reach(grams: Tensor, weights: Tensor, sound: Tensor) -> Tensor:
     return torch.where(sound, weights.abs() * lengths, 0).sum()
 
 
-@fused
+@compiled
 def _moved(weights: Tensor, direction: Tensor, rate: Scalar, reach: Tensor, enough: Tensor) -> tuple[Tensor, Tensor]:
     """θ + α d and whether it can be trusted; θ itself if not.
 
@@ -211,7 +213,7 @@ def _moved(weights: Tensor, direction: Tensor, rate: Scalar, reach: Tensor, enou
     return moved if known_true(accepted) else torch.where(accepted, moved, weights), accepted
 
 
-@fused
+@compiled
 def _reported(aim: Aim, accepted: Tensor, skipped: Tensor, losses: Tensor) -> tuple[Tensor, Metrics]:
     """How many rounds were skipped so far, and what this one has to say."""
     skip = ~accepted | aim.still

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from pogm._system.errors import UsageError
 from pogm.core.batch import Batch
-from pogm.core.compiled import fused, inside_transform
+from pogm.core.compilation import compiled, inside_transform
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0
@@ -106,7 +106,7 @@ class Model:
         return _passed(self.network, dict(self.params), self.buffers, inputs, self.autocast, part)
 
 
-@fused
+@compiled
 def _mean_losses(
     network: nn.Module, params: Params, buffers: Params, batch: Batch, autocast: torch.dtype | None
 ) -> Tensor:
@@ -118,7 +118,7 @@ def _mean_losses(
     return cross_entropy(over_samples(logits, batch.x), batch.y).mean(1)
 
 
-@fused
+@compiled
 def _passed(
     network: nn.Module,
     params: Params,

@@ -14,7 +14,7 @@ from pogm.core.trees import Params, Tree
 
 
 @dataclass(frozen=True)
-class Player:
+class OptimizerGroup:
     """Who moves the leaves whose names begin with one of the prefixes."""
 
     prefixes: tuple[str, ...]  # such as "head." or "features."
@@ -25,10 +25,10 @@ class Player:
         return name.startswith(self.prefixes)
 
 
-class Players:
+class OptimizerGroups:
     """One optimizer made of several. A gradient of some players' leaves moves these players and no others."""
 
-    def __init__(self, **players: Player):
+    def __init__(self, **players: OptimizerGroup):
         self.players = players
 
     def init(self, params: Params) -> Tree:
@@ -56,8 +56,8 @@ class Players:
         for who, player in self.players.items():
             own = self.leaves(params, who)
             if own.keys() & gradient.keys():
-                slopes = {name: gradient[name] for name in own}
-                moved, state[who] = player.optimizer.update(own, slopes, state[who])
+                group_gradient = {name: gradient[name] for name in own}
+                moved, state[who] = player.optimizer.update(own, group_gradient, state[who])
                 params |= moved
         return params, state
 
@@ -69,11 +69,11 @@ class Players:
 Objective = Callable[[Model], Loss]
 
 
-def slopes(
+def group_gradient(
     who: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor
 ) -> tuple[Params, Loss]:
     """The gradient of an objective by some players' weights; ``key`` is the one of this pass's random layers."""
-    assert isinstance(problem.optimizer, Players)
+    assert isinstance(problem.optimizer, OptimizerGroups)
 
     def of_own(own: Params) -> Loss:
         model = problem.model(state.params | own, state._replace(key=key))
@@ -82,7 +82,9 @@ def slopes(
     return problem.gradient(of_own)(problem.optimizer.leaves(state.params, *who))
 
 
-def turn(who: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor) -> tuple[State, Loss]:
+def group_step(
+    who: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor
+) -> tuple[State, Loss]:
     """The state after some players moved to lower an objective and the others stood still; no step is counted."""
-    gradient, loss = slopes(who, objective, state, problem, key)
+    gradient, loss = group_gradient(who, objective, state, problem, key)
     return state.descend(gradient, problem.optimizer, loss)._replace(step=state.step), loss

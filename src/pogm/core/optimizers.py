@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pogm.core import trees
-from pogm.core.compiled import fused, inside_transform
-from pogm.core.flat_params import Packed, Params, renamed, vector
+from pogm.core.compilation import compiled, inside_transform
+from pogm.core.flat_params import FlatParams, Params, flat_vector, unflatten
 from pogm.core.trees import Tree
 
 Scalar = float | Tensor
@@ -30,12 +30,12 @@ class Optimizer(Protocol):
         """The weights and the state after one update."""
 
 
-def forgotten(state: Tree, kept: Tensor) -> Tree:
+def mark_for_reset(state: Tree, kept: Tensor) -> Tree:
     """The state, to be begun anew where it is not kept: what was counted is forgotten now, the rest when it is used."""
     return state | {"count": torch.where(kept, state["count"], 0)}
 
 
-def begun(state: Tree) -> Tree:
+def apply_reset(state: Tree) -> Tree:
     """The state as an update takes it: a fresh one is all zeros."""
     return trees.masked(state["count"] > 0, state)
 
@@ -53,8 +53,8 @@ class SGD:
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step against the gradient."""
-        moved = _descended(vector(params), _like(gradient, params), self.lr, self.weight_decay)
-        return renamed(moved, params), {"count": state["count"] + 1}
+        moved = _descended(flat_vector(params), _like(gradient, params), self.lr, self.weight_decay)
+        return unflatten(moved, params), {"count": state["count"] + 1}
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,17 @@ class Adam:
 
     def init(self, params: Params) -> Tree:
         """Zero moments."""
-        zeros = torch.zeros_like(vector(params))
+        zeros = torch.zeros_like(flat_vector(params))
         return {"mean": zeros, "square": zeros.clone(), "count": _counter(params)}
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """One step along the mean gradient over the root of the mean squared gradient."""
-        weights, slope = vector(params), _like(gradient, params)
+        weights, slope = flat_vector(params), _like(gradient, params)
         numbers = (self.lr, self.weight_decay, self.beta1, self.beta2)
         known = not (torch.is_grad_enabled() and any(map(_differentiated, (weights, slope, *numbers))))
         large = weights.device.type == "cpu" and weights.numel() > LARGE and not inside_transform()
         moved, after = (self._adapted_in_parts if known and large else self._adapted)(weights, slope, state)
-        return renamed(moved, params), after
+        return unflatten(moved, params), after
 
     def _adapted(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
@@ -105,14 +105,14 @@ class Adam:
         return moved, {"mean": mean, "square": square, "count": count}
 
 
-@fused
+@compiled
 def _descended(weights: Tensor, slope: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
     """θ − η (g + λθ)."""
     moved: Tensor = weights - _cast(lr, weights) * _decayed(slope, weights, weight_decay)
     return moved
 
 
-@fused
+@compiled
 def _adapted(
     weights: Tensor,
     slope: Tensor,
@@ -137,7 +137,7 @@ def _adapted(
 
 def _like(gradient: Params, params: Params) -> Tensor:
     """The gradient as a vector, in the order of the weights."""
-    return vector(gradient if isinstance(gradient, Packed) else {name: gradient[name] for name in params})
+    return flat_vector(gradient if isinstance(gradient, FlatParams) else {name: gradient[name] for name in params})
 
 
 def _differentiated(number: Scalar) -> bool:

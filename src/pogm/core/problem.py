@@ -13,7 +13,7 @@ from pogm.core.model import Model, Penalty, Risks
 from pogm.core.optimizers import Optimizer
 from pogm.core.random_layers import key_buffers
 from pogm.core.state import Loss, Purpose, State
-from pogm.core.trajectory_reduce import Here, Meeting
+from pogm.core.trajectory_reduce import Local, TrajectoryReduce
 from pogm.core.trees import Params, Tree
 
 Objective = Callable[[Params], Loss]
@@ -39,7 +39,7 @@ class Problem:
     num_classes: int  # C
     gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
     each_domain: EachDomain
-    meeting: Meeting = Here()  # noqa: RUF009  (frozen)
+    reduce: TrajectoryReduce = Local()  # noqa: RUF009  (frozen)
     penalties: Sequence[Penalty] = ()
     replacement: Risks | None = None  # of the cross-entropy, by a modifier
     autocast: torch.dtype | None = None

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from pogm.core.compiled import fused, inside_transform
+from pogm.core.compilation import compiled, inside_transform
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64
@@ -23,7 +23,7 @@ def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
     return fold(torch.tensor(seed, dtype=torch.int64, device=device), 0)
 
 
-@fused
+@compiled
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
     if _known(key) and (isinstance(data, int) or _known(data)):  # the same in plain integers, in a fifth of the time
@@ -35,13 +35,13 @@ def fold(key: Tensor, data: Tensor | int) -> Tensor:
     return _mix(key + (data + 1) * GOLDEN)
 
 
-@fused
+@compiled
 def split(key: Tensor, count: int) -> Tensor:
     """``count`` new keys."""
     return fold(key, torch.arange(count, device=key.device))
 
 
-@fused
+@compiled
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Float64 numbers in [0, 1)."""
     bits = split(key, math.prod(shape)).reshape(shape)

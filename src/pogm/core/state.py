@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pogm.core import random
-from pogm.core.compiled import fused
+from pogm.core.compilation import compiled
 from pogm.core.optimizers import Optimizer
 from pogm.core.trees import Params, Tree
 
@@ -58,6 +58,6 @@ class State(NamedTuple):
         )
 
 
-@fused
+@compiled
 def _random_key(key: Tensor, purpose: int, number: Tensor | int) -> Tensor:
     return random.fold(random.fold(key, purpose), number)

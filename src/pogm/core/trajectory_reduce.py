@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pogm.core.compiled import fused, known_true
-from pogm.core.flat_params import Layout, Packed, Params, packed, vector
+from pogm.core.compilation import compiled, known_true
+from pogm.core.flat_params import FlatParams, Layout, Params, flat_vector, flatten
 
 Blocks = tuple[tuple[str, ...], ...]  # names of weights; each name is in one of them
 Segments = tuple[tuple[int, int, int], ...]  # start, stop and block of neighbouring weights, in order
@@ -21,19 +21,19 @@ CHUNK = 2**20  # weights that are widened to float64, or fetched from the host, 
 PAIRS = 8  # up to this many domains, compiled inner products are K(K+1)/2 sums in one pass
 
 
-class Meeting(Protocol):
+class TrajectoryReduce(Protocol):
     """Who has which domains' rows of a tree [K, ...], and how all trajectories come together."""
 
-    def own(self, tree: Any) -> Any:
+    def local_rows(self, tree: Any) -> Any:
         """The rows of the domains that are trained here, out of those of all."""
 
-    def everyones(self, tree: Any) -> Any:
+    def all_gather(self, tree: Any) -> Any:
         """The rows of all domains, from everybody's own. For small trees."""
 
-    def averaged(self, gradient: Params) -> Params:
+    def average_gradient(self, gradient: Params) -> Params:
         """Mean over all K domains, given the mean over the domains that are trained in this process."""
 
-    def gathered(self, trajectories: Params, centre: Params | None = None) -> Any:
+    def gather(self, trajectories: Params, centre: Params | None = None) -> Any:
         """Collect the trajectories of all K domains: [K, ...], or a slice of the weights of each.
 
         Args:
@@ -44,57 +44,57 @@ class Meeting(Protocol):
     def gramians(self, gathered: Any, blocks: Blocks) -> Tensor:
         """The inner products h_i·h_j over each block's weights: [blocks, N, N] in float64, N rows with the centre."""
 
-    def combined(self, gathered: Any, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
+    def weighted_sum(self, gathered: Any, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
         """d = Σ_i c_i h_i with weights [blocks, N], over the trajectories that are sound."""
 
 
-class Gathered(NamedTuple):
+class GatheredTrajectories(NamedTuple):
     """The trajectories of all domains in one process, and the centre if there is one."""
 
-    rows: Packed  # [K, P]; possibly on the host
+    rows: FlatParams  # [K, P]; possibly on the host
     centre: Tensor | None  # [P], on the device that computes
 
 
 @dataclass(frozen=True)
-class Here:
+class Local:
     """All domains are trained here. Trajectories kept in another type, or on the host, are fetched in parts."""
 
     device: torch.device | None = None  # where to compute; None is where they are
     dtype: torch.dtype | None = None  # of the direction; None is theirs
 
-    def own(self, tree: Any) -> Any:
+    def local_rows(self, tree: Any) -> Any:
         """All of them."""
         return tree
 
-    def everyones(self, tree: Any) -> Any:
+    def all_gather(self, tree: Any) -> Any:
         """All of them."""
         return tree
 
-    def averaged(self, gradient: Params) -> Params:
+    def average_gradient(self, gradient: Params) -> Params:
         """The gradient itself: all domains are trained here."""
         return gradient
 
-    def gathered(self, trajectories: Params, centre: Params | None = None) -> Gathered:
+    def gather(self, trajectories: Params, centre: Params | None = None) -> GatheredTrajectories:
         """All of them, as the rows of one matrix; the centre stays a vector of its own, which saves a copy."""
         under_way = self.device is not None and self.device.type == "cuda"  # copies that none may read yet
-        assert isinstance(trajectories, Packed) or not under_way
-        return Gathered(packed(trajectories, leading=1), None if centre is None else vector(centre))
+        assert isinstance(trajectories, FlatParams) or not under_way
+        return GatheredTrajectories(flatten(trajectories, leading=1), None if centre is None else flat_vector(centre))
 
-    def gramians(self, gathered: Gathered, blocks: Blocks) -> Tensor:
+    def gramians(self, gathered: GatheredTrajectories, blocks: Blocks) -> Tensor:
         """In float64, some weights at a time."""
         rows, where = gathered.rows.flat, segments(gathered.rows.layout, blocks)
         if self.device is None:
             return gramians(rows, where, len(blocks), gathered.centre)
         return _gramians(rows, where, len(blocks), self.device, gathered.centre)
 
-    def combined(self, gathered: Gathered, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
+    def weighted_sum(self, gathered: GatheredTrajectories, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
         """In the type of the direction, some weights at a time."""
         (packed_rows, centre), where = gathered, segments(gathered.rows.layout, blocks)
         rows = packed_rows.flat
         if self.device is None:
-            return packed_rows.like(combined(rows, where, weights, sound, self.dtype, centre))
+            return packed_rows.like(weighted_sum(rows, where, weights, sound, self.dtype, centre))
         dtype = self.dtype or rows.dtype
-        return packed_rows.like(_combined(rows, where, weights, sound, self.device, dtype, centre))
+        return packed_rows.like(_weighted_sum(rows, where, weights, sound, self.device, dtype, centre))
 
 
 @functools.lru_cache
@@ -117,7 +117,7 @@ def within(stretches: Segments, start: int, stop: int) -> Segments:
     return tuple((a, b, block) for a, b, block in cut if a < b)
 
 
-@fused
+@compiled
 def gramians(rows: Tensor, stretches: Segments, count: int, centre: Tensor | None = None) -> Tensor:
     """The inner products of rows [K, P], block by block: [count, N, N] in float64; zeros where a block is empty.
 
@@ -149,8 +149,8 @@ def _products(rows: Tensor, device: torch.device, centre: Tensor | None) -> Tens
     return total
 
 
-@fused
-def combined(
+@compiled
+def weighted_sum(
     rows: Tensor,
     stretches: Segments,
     weights: Tensor,
@@ -162,10 +162,10 @@ def combined(
 
     A centre [P] is one more row, the last: N = K + 1.
     """
-    return _combined(rows, stretches, weights, sound, rows.device, dtype or rows.dtype, centre)
+    return _weighted_sum(rows, stretches, weights, sound, rows.device, dtype or rows.dtype, centre)
 
 
-def _combined(
+def _weighted_sum(
     rows: Tensor,
     stretches: Segments,
     weights: Tensor,

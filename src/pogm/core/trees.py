@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pogm.core.compiled import known_true
-from pogm.core.flat_params import Packed
+from pogm.core.compilation import known_true
+from pogm.core.flat_params import FlatParams
 from pogm.core.flat_params import Params as Params
 
 Tree = Any  # a tensor, or a dictionary, (named) tuple or list of trees
@@ -24,7 +24,7 @@ def map_numbers(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree
     """The same for a function that treats all numbers alike, whatever leaf they are in: packed leaves go as one."""
     if isinstance(tree, Tensor):
         return function(tree, *others)
-    if isinstance(tree, Packed) and all(isinstance(o, Packed) and o.layout == tree.layout for o in others):
+    if isinstance(tree, FlatParams) and all(isinstance(o, FlatParams) and o.layout == tree.layout for o in others):
         return tree.like(function(tree.flat, *(other.flat for other in others)))
     return _children(map_numbers, function, tree, *others)
 
@@ -45,7 +45,7 @@ def storages(tree: Tree) -> list[Tensor]:
     """The fewest tensors that hold all numbers of the tree: every leaf, or what packed ones are views of."""
     if isinstance(tree, Tensor):
         return [tree]
-    if isinstance(tree, Packed):
+    if isinstance(tree, FlatParams):
         return [tree.flat]
     return [found for child in (tree.values() if isinstance(tree, dict) else tree) for found in storages(child)]
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from pogm.core import trees
-from pogm.core.flat_params import Layout, Packed, packed, renamed, vector
+from pogm.core.flat_params import FlatParams, Layout, flat_vector, flatten, unflatten
 from pogm.core.problem import Objective
 from pogm.core.state import Loss
-from pogm.core.trajectory_reduce import Blocks, Segments, combined, gramians, segments, within
+from pogm.core.trajectory_reduce import Blocks, Segments, gramians, segments, weighted_sum, within
 from pogm.core.trees import Params, Tree
-from pogm.distributed.mesh import Grid
-from pogm.distributed.process_group import Group
-from pogm.distributed.world import Ranks
+from pogm.distributed.mesh import Mesh
+from pogm.distributed.process_group import ProcessGroup
+from pogm.distributed.world import World
 
 Gradient = Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
 
@@ -36,37 +36,37 @@ class Slice(NamedTuple):
         return within(segments(self.layout, blocks), self.start, self.stop)
 
 
-class Exchange:
+class DomainParallel:
     """A meeting of processes that each train some of the domains."""
 
-    def __init__(self, ranks: Ranks, grid: Grid, num_domains: int):
-        self.ranks, self.grid = ranks, grid
-        group, number = grid.place(ranks.rank)
-        self.dealt = grid.dealt(num_domains)
+    def __init__(self, ranks: World, mesh: Mesh, num_domains: int):
+        self.ranks, self.mesh = ranks, mesh
+        group, number = mesh.place(ranks.rank)
+        self.dealt = mesh.dealt(num_domains)
         self.mine = slice(self.dealt[group].start, self.dealt[group].stop)
         # Processes of a group hold the same trajectories: each sends its own number's slices, in every group.
-        places = [[g * grid.samples + s for g in range(grid.domains)] for s in range(grid.samples)]
+        places = [[g * mesh.samples + s for g in range(mesh.domains)] for s in range(mesh.samples)]
         self.others = ranks.among(places)
         self.addresses = places[number]
 
-    def own(self, tree: Any) -> Any:
+    def local_rows(self, tree: Any) -> Any:
         """The rows of the domains that are trained here."""
         return trees.map_numbers(lambda leaf: leaf[self.mine], tree)
 
-    def everyones(self, tree: Any) -> Any:
+    def all_gather(self, tree: Any) -> Any:
         """The rows of all domains, all leaves in one message: as float64, which holds them exactly."""
         leaves = trees.leaves(tree)
         most = max(map(len, self.dealt))
         flat = torch.cat([leaf.flatten(1).double() for leaf in map(_at_least_2d, leaves)], 1)
         filled = torch.nn.functional.pad(flat, (0, 0, 0, most - len(flat)))
-        found = self.others.gathered(filled)  # [D, most, ...]
+        found = self.others.gather(filled)  # [D, most, ...]
         rows = torch.cat([part[: len(domains)] for part, domains in zip(found, self.dealt, strict=True)])
         pieces = iter(torch.split(rows, [leaf[0].numel() for leaf in leaves], 1))
         return trees.map_leaves(lambda leaf: next(pieces).reshape(-1, *leaf.shape[1:]).to(leaf.dtype), tree)
 
     def collected(self, tree: Tree) -> Tree:
         """The rows of all domains on the host of the first process, leaf by leaf. Others get what they have."""
-        rank, size = self.ranks.rank, self.grid.samples
+        rank, size = self.ranks.rank, self.mesh.samples
 
         def of_all(mine: Tensor) -> Tensor:
             if rank > 0:
@@ -81,33 +81,35 @@ class Exchange:
 
         return trees.map_leaves(of_all, tree)
 
-    def averaged(self, gradient: Params) -> Params:
+    def average_gradient(self, gradient: Params) -> Params:
         """Mean over all K domains: a weighted all-reduce, because processes may train different numbers of domains."""
-        share = (self.mine.stop - self.mine.start) * self.grid.domains / self.dealt[-1].stop
-        return renamed(self.others.mean(share * vector(gradient)), gradient)
+        share = (self.mine.stop - self.mine.start) * self.mesh.domains / self.dealt[-1].stop
+        return unflatten(self.others.mean(share * flat_vector(gradient)), gradient)
 
-    def gathered(self, trajectories: Params, centre: Params | None = None) -> Slice:
+    def gather(self, trajectories: Params, centre: Params | None = None) -> Slice:
         """This process's slice of all K trajectories; of the centre, which every process has, nothing is sent."""
-        whole = packed(trajectories, leading=1)
+        whole = flatten(trajectories, leading=1)
         size = whole.flat.shape[1]
         going = [whole.flat[:, slice(*self._cut(size, rank))] for rank in self.addresses]
         start, stop = self._cut(size, self.ranks.rank)
         coming = self.others.exchanged(going, [(len(domains), stop - start) for domains in self.dealt])
-        last = [] if centre is None else [vector(centre)[None, start:stop]]
+        last = [] if centre is None else [flat_vector(centre)[None, start:stop]]
         return Slice(torch.cat([*coming, *last]), whole.layout, start, stop)
 
     def gramians(self, gathered: Slice, blocks: Blocks) -> Tensor:
         """The sum of everyone's, in the same order everywhere: the same bits."""
         mine = gramians(gathered.rows, gathered.segments(blocks), len(blocks))
-        return self.ranks.everyone.gathered(mine).sum(0)
+        return self.ranks.everyone.gather(mine).sum(0)
 
-    def combined(self, gathered: Slice, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
+    def weighted_sum(self, gathered: Slice, blocks: Blocks, weights: Tensor, sound: Tensor) -> Params:
         """Everyone's slice of the direction."""
         size = sum(gathered.layout.sizes)
         mine = gathered.rows.new_zeros(self._length(size))
         if gathered.start < gathered.stop:
-            mine[: gathered.stop - gathered.start] = combined(gathered.rows, gathered.segments(blocks), weights, sound)
-        return Packed(self.ranks.everyone.gathered(mine).flatten()[:size], gathered.layout)
+            mine[: gathered.stop - gathered.start] = weighted_sum(
+                gathered.rows, gathered.segments(blocks), weights, sound
+            )
+        return FlatParams(self.ranks.everyone.gather(mine).flatten()[:size], gathered.layout)
 
     def _length(self, size: int) -> int:
         """How many of so many weights a slice has; the last may have fewer."""
@@ -122,14 +124,14 @@ def _at_least_2d(leaf: Tensor) -> Tensor:
     return leaf[:, None] if leaf.ndim == 1 else leaf
 
 
-class Shared:
+class SampleParallel:
     """Samples over the processes of a group: each has its part of every minibatch, and all take the mean gradient."""
 
-    def __init__(self, ranks: Ranks, grid: Grid):
-        self.count = grid.samples
-        self.number = ranks.rank % grid.samples
-        self.group: Group = ranks.among(
-            [[g * grid.samples + s for s in range(grid.samples)] for g in range(grid.domains)]
+    def __init__(self, ranks: World, mesh: Mesh):
+        self.count = mesh.samples
+        self.number = ranks.rank % mesh.samples
+        self.group: ProcessGroup = ranks.among(
+            [[g * mesh.samples + s for s in range(mesh.samples)] for g in range(mesh.domains)]
         )
 
     def samples(self, batch_size: int) -> slice:
@@ -137,15 +139,15 @@ class Shared:
         size = batch_size // self.count
         return slice(self.number * size, (self.number + 1) * size)
 
-    def averaged(self, gradient: Gradient) -> Gradient:
+    def average_gradient(self, gradient: Gradient) -> Gradient:
         """The gradient over all samples, which is the mean of the parts': a risk is a mean over samples."""
 
         def of(objective: Objective) -> Callable[[Params], tuple[Params, Loss]]:
             def over_all(params: Params) -> tuple[Params, Loss]:
                 slopes, loss = gradient(objective)(params)
-                mine = vector(slopes)
+                mine = flat_vector(slopes)
                 mean = self.group.mean(torch.cat([mine, loss.value.to(mine.dtype).reshape(1)]))
-                return renamed(mean[:-1], slopes), loss._replace(value=mean[-1])
+                return unflatten(mean[:-1], slopes), loss._replace(value=mean[-1])
 
             return over_all
 

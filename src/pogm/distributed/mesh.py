@@ -5,7 +5,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Grid:
+class Mesh:
     """D groups of processes, each with domains of its own, times S processes that share the samples of a group's."""
 
     domains: int  # D

@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from pogm.distributed.world import Ranks
+    from pogm.distributed.world import World
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """Some of the processes, in order of their ranks: a tensor of each goes to all of them."""
 
-    ranks: "Ranks"
+    ranks: "World"
     members: tuple[int, ...]
     handle: Any  # torch's; None for all processes
 
@@ -25,7 +25,7 @@ class Group:
         """This process's among them."""
         return self.members.index(self.ranks.rank)
 
-    def gathered(self, mine: Tensor) -> Tensor:
+    def gather(self, mine: Tensor) -> Tensor:
         """Everyone's tensor, all of one shape: [members, ...]."""
         mine = mine.contiguous()
         result = mine.new_empty(len(self.members) * mine.numel())

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pogm._system.errors import PogmError, UsageError
-from pogm.distributed.process_group import Group
+from pogm.distributed.process_group import ProcessGroup
 
 Result = TypeVar("Result")
 
@@ -55,7 +55,7 @@ class Launch:
         return cls(rank, world, local, timeout, spread)
 
 
-class Alone:
+class SingleProcess:
     """A run of a single process, which need not ask anyone."""
 
     leads = True
@@ -70,7 +70,7 @@ class Alone:
 
 
 @dataclass(eq=False)
-class Ranks:
+class World:
     """All processes of a run, as one of them sees it."""
 
     rank: int
@@ -80,7 +80,7 @@ class Ranks:
     spread: str = "auto"
     sent: int = 0  # bytes, to others, by the groups below
     lost: bool = False
-    groups: dict[tuple[int, ...], Group] = field(default_factory=dict)
+    groups: dict[tuple[int, ...], ProcessGroup] = field(default_factory=dict)
 
     @property
     def leads(self) -> bool:
@@ -88,17 +88,17 @@ class Ranks:
         return self.rank == 0
 
     @cached_property
-    def everyone(self) -> Group:
+    def everyone(self) -> ProcessGroup:
         """All of them."""
-        return Group(self, tuple(range(self.world)), None)
+        return ProcessGroup(self, tuple(range(self.world)), None)
 
-    def among(self, parts: Sequence[Sequence[int]]) -> Group:
+    def among(self, parts: Sequence[Sequence[int]]) -> ProcessGroup:
         """The part of all processes that this one is in. All have to ask, with the same parts."""
         for members in map(tuple, parts):
             if members not in self.groups:
                 with self.answered():
                     handle = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout))
-                self.groups[members] = Group(self, members, handle)
+                self.groups[members] = ProcessGroup(self, members, handle)
         return next(self.groups[tuple(members)] for members in parts if self.rank in members)
 
     def first(self, function: Callable[[], Result]) -> Result:
@@ -192,7 +192,7 @@ class Agreement:
     All ask together, every so often: how many rounds that is, they agree upon as well.
     """
 
-    def __init__(self, ranks: Ranks, asked: Callable[[], int]):
+    def __init__(self, ranks: World, asked: Callable[[], int]):
         self.ranks, self.asked = ranks, asked
         self.interval = self.left = 1
         self.since = time.monotonic()
@@ -209,7 +209,7 @@ class Agreement:
 
 
 @contextmanager
-def joined(launch: Launch, device: torch.device) -> Iterator[Ranks]:
+def joined(launch: Launch, device: torch.device) -> Iterator[World]:
     """Join the others, over NCCL on GPUs and over gloo on CPUs; what is on the host goes over gloo either way."""
     backend = "gloo"
     if device.type == "cuda":
@@ -228,7 +228,7 @@ def joined(launch: Launch, device: torch.device) -> Iterator[Ranks]:
             f"Expected {world} processes to find one another within {launch.timeout:g} s; found: "
             f"{_reason(error)}. Start them all with one torchrun command, and look at what each says."
         ) from error
-    ranks = Ranks(rank, world, launch.timeout, store, launch.spread)
+    ranks = World(rank, world, launch.timeout, store, launch.spread)
     try:
         yield ranks
     finally:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pogm.core import trees
 from pogm.core.trees import Tree
-from pogm.engine.vectorise import Progress, Step
+from pogm.engine.vectorise import Step, TrainState
 
 
 @cache
@@ -25,51 +25,51 @@ class Captured:
     def __init__(self, step: Step):
         self.step = step
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-        self.progress: Progress | None = None
+        self.train_state: TrainState | None = None
 
-    def __call__(self, progress: Progress, probing: bool) -> Progress:
+    def __call__(self, train_state: TrainState, probing: bool) -> TrainState:
         """Replay on this object's own copy of the progress, which is copied in only when it is another one."""
-        if self.progress is None:
-            self._prepare(progress)
-        if progress is not self.progress:
-            self._load(progress)
+        if self.train_state is None:
+            self._prepare(train_state)
+        if train_state is not self.train_state:
+            self._load(train_state)
         if probing not in self.graphs:
             self._record(probing)
         self.graphs[probing].replay()
-        assert self.progress is not None
-        return self.progress
+        assert self.train_state is not None
+        return self.train_state
 
-    def _prepare(self, progress: Progress) -> None:
+    def _prepare(self, train_state: TrainState) -> None:
         """A first step, thrown away, tells which metrics there are."""
-        totals = self.step(progress._replace(totals={}), True).totals
+        totals = self.step(train_state._replace(totals={}), True).totals
         zeros = trees.map_leaves(torch.zeros_like, totals)
-        self.progress = trees.map_numbers(torch.clone, progress._replace(totals=zeros))
+        self.train_state = trees.map_numbers(torch.clone, train_state._replace(totals=zeros))
 
-    def _load(self, progress: Progress) -> None:
-        assert self.progress is not None
-        for name, sums in self.progress.totals.items():
+    def _load(self, train_state: TrainState) -> None:
+        assert self.train_state is not None
+        for name, sums in self.train_state.totals.items():
             for kind, total in sums.items():
-                known = progress.totals.get(name)
+                known = train_state.totals.get(name)
                 total.copy_(known[kind]) if known else total.zero_()
         for mine, theirs in (
-            (self.progress.state, progress.state),
-            (self.progress.modifiers, progress.modifiers),
-            (self.progress.probe, progress.probe),
+            (self.train_state.state, train_state.state),
+            (self.train_state.modifiers, train_state.modifiers),
+            (self.train_state.probe, train_state.probe),
         ):
             _copy(mine, theirs)
 
     def _record(self, probing: bool) -> None:
-        assert self.progress is not None
+        assert self.train_state is not None
         side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # lets libraries choose their kernels before they are recorded
-                self.step(self.progress, probing)
+                self.step(self.train_state, probing)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            after = self.step(self.progress, probing)
-            _copy(self.progress, after)
+            after = self.step(self.train_state, probing)
+            _copy(self.train_state, after)
         self.graphs[probing] = graph
 
 

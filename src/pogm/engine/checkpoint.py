@@ -13,8 +13,8 @@ from torch import Tensor
 from pogm._system.errors import IntegrityError, PogmError
 from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_whole
 from pogm.core import trees
-from pogm.core.flat_params import Packed, packed
-from pogm.engine.vectorise import Progress
+from pogm.core.flat_params import FlatParams, flatten
+from pogm.engine.vectorise import TrainState
 
 KEPT = 2
 
@@ -23,11 +23,13 @@ class CheckpointWarning(UserWarning):
     """A checkpoint was damaged; an older one serves."""
 
 
-def save(folder: Path, progress: Progress, *, trial: str, after: int, keep: int = KEPT, **facts: Any) -> None:
+def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep: int = KEPT, **facts: Any) -> None:
     """Write a checkpoint, and keep so many. The trial, the last step evaluated and other facts go into its manifest."""
-    step = int(progress.state.step.reshape(-1)[0])
+    step = int(train_state.state.step.reshape(-1)[0])
     name = _name(step, after)
-    plain = {n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format) for n, leaf in trees.named(progress)}
+    plain = {
+        n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format) for n, leaf in trees.named(train_state)
+    }
     content = save_tensors(plain)
     write_whole(folder / f"{name}.safetensors", content)
     manifest = {"trial": trial, "step": step, "after": after, "sha256": digest(content), "bytes": len(content), **facts}
@@ -41,7 +43,7 @@ def save(folder: Path, progress: Progress, *, trial: str, after: int, keep: int 
             path.unlink(missing_ok=True)
 
 
-def load(folder: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, Any]] | None:
+def load(folder: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]] | None:
     """The newest whole checkpoint, shaped like ``like``, and its manifest; None if none was ever finished."""
     if not folder.exists():
         return None
@@ -92,7 +94,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
 
 
-def _read(path: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, Any]]:
+def _read(path: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]]:
     manifest = read_json(path)
     if manifest["trial"] != trial:
         raise IntegrityError(f"it belongs to trial {manifest['trial']}, not {trial}")
@@ -104,7 +106,7 @@ def _read(path: Path, like: Progress, trial: str) -> tuple[Progress, dict[str, A
     return filled(like, load_tensors(content)), manifest
 
 
-def filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
+def filled(like: TrainState, tensors: dict[str, Tensor]) -> TrainState:
     """The tree of ``like`` with the tensors of a file; the running totals are as the file has them."""
     device = like.state.step.device
     totals: dict[str, dict[str, Tensor]] = {}
@@ -120,8 +122,8 @@ def filled(like: Progress, tensors: dict[str, Tensor]) -> Progress:
     names = iter(wanted)
     found = trees.map_leaves(lambda leaf: tensors[next(names)].to(leaf.device), like._replace(totals={}))
     params = found.state.params
-    state = found.state._replace(params=packed(params) if isinstance(like.state.params, Packed) else params)
-    return Progress(state, found.modifiers, found.probe, totals)
+    state = found.state._replace(params=flatten(params) if isinstance(like.state.params, FlatParams) else params)
+    return TrainState(state, found.modifiers, found.probe, totals)
 
 
 def _alike(left: Tensor, right: Tensor) -> bool:

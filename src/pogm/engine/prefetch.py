@@ -12,7 +12,7 @@ from torch import Tensor
 from pogm.core import random, trees
 from pogm.core.state import Purpose, State
 from pogm.data.transforms.base import Part
-from pogm.engine.sampling import HELD_OUT, Rows, chosen
+from pogm.engine.sampling import HELD_OUT, SampleIndices, chosen
 
 
 class Streamed:
@@ -22,7 +22,13 @@ class Streamed:
     """
 
     def __init__(
-        self, images: Tensor, rows: Rows, batch_size: int, turns: int, device: torch.device, held_out: bool = False
+        self,
+        images: Tensor,
+        rows: SampleIndices,
+        batch_size: int,
+        turns: int,
+        device: torch.device,
+        held_out: bool = False,
     ):
         self.images = images  # [N, channels, height, width] on the host, or in a mapped file
         rows = trees.map_leaves(torch.Tensor.cpu, rows)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.compiled import fused
+from pogm.core.compilation import compiled
 from pogm.data.datasets.base import Domain
 from pogm.data.datasets.splits import split
 from pogm.data.transforms.base import Part, Transform
@@ -18,7 +18,7 @@ SPLITS = ("in", "out")
 TRANSFORM, STRATA, HELD_OUT = -2, -3, -4  # streams beside the numbers 0, 1, 2, ... of a minibatch's key
 
 
-class Table(NamedTuple):
+class ImageTable(NamedTuple):
     """All images of all domains, one after the other."""
 
     images: Store  # [N, channels, height, width] uint8
@@ -26,7 +26,7 @@ class Table(NamedTuple):
     sizes: Tensor  # [N, 2]: height and width before all were made one size
 
 
-class Pool(NamedTuple):
+class SamplePool(NamedTuple):
     """The rows of some domains that minibatches are drawn from."""
 
     rows: Tensor  # [K, longest in part of any domain]: rows of each domain, filled up with its first
@@ -35,11 +35,11 @@ class Pool(NamedTuple):
     strata: Tensor  # [K]: how many there are
 
 
-class Rows(NamedTuple):
+class SampleIndices(NamedTuple):
     """Which rows of the table a trial uses for what."""
 
-    train: Pool
-    held_out: Pool  # of the test domains, for a probe alone
+    train: SamplePool
+    held_out: SamplePool  # of the test domains, for a probe alone
     evaluate: Tensor  # [N]: rows of every domain and split, in the order of ``segments``
     trained: Tensor  # [N]: whether they are a training domain's
 
@@ -75,7 +75,7 @@ def rows_of(
     offset: int = 0,
     class_balanced: bool = False,
     names: Sequence[str] | None = None,
-) -> tuple[Rows, list[int]]:
+) -> tuple[SampleIndices, list[int]]:
     """The rows of a trial, and how many there are in each domain and split (the segments)."""
     names = names or [str(number) for number in range(len(domains))]
     parts, start = [], offset
@@ -87,7 +87,7 @@ def rows_of(
     most = max(int(domain.labels.max()) + 1 for domain in domains) if class_balanced else 1  # strata, likewise
     labels = torch.cat([domain.labels for domain in domains])
 
-    def pool(numbers: list[int]) -> Pool:
+    def pool(numbers: list[int]) -> SamplePool:
         drawn, counts = [], []
         for number in numbers:
             inside = parts[number][0]
@@ -96,7 +96,7 @@ def rows_of(
             count = by_class.bincount()
             counts.append(count[count > 0])
         sizes = torch.stack([_filled(count, most, 0) for count in counts])
-        return Pool(
+        return SamplePool(
             rows=torch.stack([_filled(rows, longest, int(rows[0])) for rows in drawn]),
             starts=sizes.cumsum(1) - sizes,
             sizes=sizes,
@@ -105,13 +105,13 @@ def rows_of(
 
     segments = [len(rows) for pair in parts for rows in pair]
     flags = [torch.full((2,), number not in test_domains) for number in range(len(domains))]
-    rows = Rows(
+    rows = SampleIndices(
         train=pool([number for number in range(len(domains)) if number not in test_domains]),
         held_out=pool(list(test_domains)),
         evaluate=torch.cat([rows for pair in parts for rows in pair]),
         trained=torch.cat(flags).repeat_interleave(torch.tensor(segments)),
     )
-    placed: Rows = trees.map_leaves(lambda part: part.to(device), rows)
+    placed: SampleIndices = trees.map_leaves(lambda part: part.to(device), rows)
     return placed, segments
 
 
@@ -119,7 +119,7 @@ def _filled(numbers: Tensor, length: int, value: int) -> Tensor:
     return torch.nn.functional.pad(numbers, (0, length - len(numbers)), value=value)
 
 
-def chosen(pool: Pool, key: Tensor, batch_size: int) -> Tensor:
+def chosen(pool: SamplePool, key: Tensor, batch_size: int) -> Tensor:
     """The rows [K, B] of a key's minibatch: uniform in each domain, or in each of its classes."""
     share = random.uniform(key, (pool.rows.shape[0], batch_size))  # [K, B]
     stratum = torch.zeros_like(share, dtype=torch.int64)
@@ -131,8 +131,8 @@ def chosen(pool: Pool, key: Tensor, batch_size: int) -> Tensor:
 
 
 def draw(
-    table: Table,
-    pool: Pool,
+    table: ImageTable,
+    pool: SamplePool,
     key: Tensor,
     batch_size: int,
     transform: Transform,
@@ -146,14 +146,16 @@ def draw(
     return Batch(_transformed(transform, images, sizes, key, dtype, part), labels if part is None else labels[part])
 
 
-@fused
-def _chosen(sizes: Tensor, labels: Tensor, pool: Pool, key: Tensor, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+@compiled
+def _chosen(
+    sizes: Tensor, labels: Tensor, pool: SamplePool, key: Tensor, batch_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """The rows of a minibatch, and what is known of them."""
     these = chosen(pool, key, batch_size)
     return these, sizes[these], labels[these]
 
 
-@fused
+@compiled
 def _transformed(
     transform: Transform, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None
 ) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from pogm._system.determinism import deterministic_algorithms, nondeterministic_operation
 from pogm._system.errors import UsageError
 from pogm.data.datasets.base import Domain
-from pogm.engine.sampling import Rows, rows_of
+from pogm.engine.sampling import SampleIndices, rows_of
 from pogm.engine.task import Task
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
@@ -69,7 +69,7 @@ def _parts_of(task: Task) -> str:
     return f"one of {', '.join(names)} and {transform}"
 
 
-def laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain], list[Rows], list[int]]:
+def laid_out(tasks: Sequence[Task], device: torch.device) -> tuple[list[Domain], list[SampleIndices], list[int]]:
     """The domains of all tasks (those with the same data share them), and each task's rows in a table of them."""
     loaded: list[list[Domain]] = []
     rows, segments = [], list[int]()

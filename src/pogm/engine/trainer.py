@@ -50,7 +50,7 @@ def train(
     """
     minibatches = session.tasks[0].algorithm.minibatches
     probe = session.tasks[0].probe
-    rounds = int(session.progress.state.step.reshape(-1)[0])
+    rounds = int(session.train_state.state.step.reshape(-1)[0])
     for point in schedule.points():
         if point <= after:
             continue

@@ -15,14 +15,14 @@ from torch import Tensor
 from pogm._system.errors import UsageError
 from pogm.algorithms.trajectories import Copies, Trajectories
 from pogm.core import trees
-from pogm.core.flat_params import packed
+from pogm.core.flat_params import flatten
 from pogm.core.problem import Problem
-from pogm.core.trajectory_reduce import Here
+from pogm.core.trajectory_reduce import Local
 from pogm.core.trees import Params, Tree
 from pogm.engine.engine import Engine
 from pogm.engine.image_store import fits
 from pogm.engine.per_domain import row_by_row, rows_like
-from pogm.engine.vectorise import Setting
+from pogm.engine.vectorise import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Offloaded:
         return stacked
 
     @property
-    def meeting(self) -> Here:
+    def reduce(self) -> Local:
         """How trajectories meet: fetched from the host, or widened, part by part."""
-        return Here(device=self.device) if self.place == "host" else Here(dtype=self.dtype)
+        return Local(device=self.device) if self.place == "host" else Local(dtype=self.dtype)
 
     def _fetched(self, leaf: Tensor) -> Tensor:
         return leaf.to(self.device, non_blocking=True)
@@ -79,21 +79,21 @@ class Offloaded:
         return Copies(trees.map_numbers(narrow, result.trajectories), rows_like(result.optimizers, count), *small)
 
 
-def offloaded(setting: Setting, place: str, device: torch.device) -> Setting:
+def offloaded(config: TrainConfig, place: str, device: torch.device) -> TrainConfig:
     """The setting with trajectories kept in a place that is not beside the model."""
-    away = Offloaded(place, device, setting.dtype)
-    return replace(setting, problem=replace(setting.problem, each_domain=away, meeting=away.meeting))
+    away = Offloaded(place, device, config.dtype)
+    return replace(config, problem=replace(config.problem, each_domain=away, reduce=away.reduce))
 
 
-def place_of(engine: Engine, setting: Setting, params: Params, alone: bool) -> str:
+def place_of(engine: Engine, config: TrainConfig, params: Params, alone: bool) -> str:
     """Where trajectories are kept: as the engine says; with "auto" on the host, if they would not fit beside the model.
 
     Alone is one trial, in one process, that no probe looks at.
     """
-    if not isinstance(setting.algorithm, Trajectories):
+    if not isinstance(config.algorithm, Trajectories):
         return "device"  # there are none
     if engine.trajectories == "auto":
-        size = bytes_needed(setting.algorithm, setting.problem, params)
+        size = bytes_needed(config.algorithm, config.problem, params)
         return "host" if alone and not _fit(size, engine) else "device"
     if engine.trajectories != "device" and not alone:
         raise UsageError(
@@ -110,7 +110,7 @@ def bytes_needed(algorithm: Trajectories, problem: Problem, params: Params) -> i
     and with one inner step the gradients of all domains. The copy in training, its gradient, its optimizer
     and what these pass through are counted as measured (benchmarks/memory.py), rounded up; activations are not.
     """
-    shapes = packed({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
+    shapes = flatten({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
     state = sum(leaf.nbytes for leaf in trees.storages(problem.optimizer.init(shapes)))
     copies = problem.num_domains + algorithm.trains_pooled
     gradients = problem.num_domains + 1 if algorithm.keeps_gradients(problem) else 0

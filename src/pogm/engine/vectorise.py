@@ -13,7 +13,7 @@ from torch.func import vmap
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.compiled import fused
+from pogm.core.compilation import compiled
 from pogm.core.hyperparameters import fields
 from pogm.core.model import Model
 from pogm.core.optimizers import Scalar
@@ -23,13 +23,13 @@ from pogm.core.trees import Tree
 from pogm.data.transforms.base import Part, Transform
 from pogm.diagnostics import Probe
 from pogm.diagnostics.round import Round
-from pogm.distributed.process_group import Group
+from pogm.distributed.process_group import ProcessGroup
 from pogm.engine.cuda_streams import side_by_side
-from pogm.engine.sampling import HELD_OUT, Pool, Rows, Table, draw
+from pogm.engine.sampling import HELD_OUT, ImageTable, SampleIndices, SamplePool, draw
 from pogm.modifiers.base import Modifier, Predictor
 
 
-class Progress(NamedTuple):
+class TrainState(NamedTuple):
     """All that changes while a trial trains: what a checkpoint holds."""
 
     state: State
@@ -46,29 +46,29 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainConfig:
     """All that stays the same while a trial trains."""
 
     algorithm: Algorithm
     modifiers: tuple[Modifier, ...]
     rates: Rates
     problem: Problem
-    table: Table
+    table: ImageTable
     transform: Transform
     batch_size: int
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
     room: int = 0  # for measurements, in rounds
     dtype: torch.dtype = torch.float32
     part: Part | None = None  # of a minibatch, what this process trains on, if many share it
-    everyone: Group | None = None  # the processes that share an evaluation
+    everyone: ProcessGroup | None = None  # the processes that share an evaluation
 
-    def start(self, params: Tree, buffers: Tree, seed: int, held_out: int) -> Progress:
+    def start(self, params: Tree, buffers: Tree, seed: int, held_out: int) -> TrainState:
         """The progress before the first round; so many domains are held out."""
         key = random.key(seed, self.table.labels.device)
         state = self.algorithm.start(params, buffers, key, self.problem)
         kept = {str(place): modifier.start(state, self.problem) for place, modifier in enumerate(self.modifiers)}
         memory = self.probe.start(self.algorithm, state, self.problem, held_out, self.room)
-        return Progress(state, kept, memory, {})
+        return TrainState(state, kept, memory, {})
 
     @property
     def predicts_by(self) -> int:
@@ -88,21 +88,21 @@ class Setting:
         places = enumerate(self.modifiers)
         return {str(place): modifier.observe(kept[str(place)], loss, step) for place, modifier in places}
 
-    def round(self, progress: Progress, rows: Rows, probing: bool = False) -> Progress:
+    def round(self, train_state: TrainState, rows: SampleIndices, probing: bool = False) -> TrainState:
         """Draw minibatches, modify them, step, add up what was reported; measure, if it is time to."""
-        before = progress.state
+        before = train_state.state
         batches = self.batches(before, rows.train)
         state, metrics = self.algorithm.step(before, batches, self.problem)
-        kept = dict(progress.modifiers)
+        kept = dict(train_state.modifiers)
         for place, modifier in enumerate(self.modifiers):
             kept[str(place)], state = modifier.after(kept[str(place)], state, batches, self.problem)
-        memory = self.probe.followed(progress.probe, before)
+        memory = self.probe.followed(train_state.probe, before)
         if probing and self.probe.every:
             held_out = self.batches(before, rows.held_out, held_out=True) if self.probe.target else []
             memory = self.probe.measured(memory, Round(self.algorithm, self.problem, before, state, batches, held_out))
-        return Progress(state, kept, memory, added(progress.totals, metrics))
+        return TrainState(state, kept, memory, added(train_state.totals, metrics))
 
-    def batches(self, state: State, pool: Pool, held_out: bool = False) -> list[Batch]:
+    def batches(self, state: State, pool: SamplePool, held_out: bool = False) -> list[Batch]:
         """The minibatches of a state's next round, modified; those of held-out domains have keys of their own."""
         made = []
         count = self.algorithm.minibatches
@@ -123,7 +123,7 @@ class Setting:
         return made
 
 
-@fused
+@compiled
 def added(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, dict[str, Tensor]]:
     """Sums and counts of what is finite: an undefined angle is left out of the mean, not made zero."""
     result = dict(totals)
@@ -134,47 +134,47 @@ def added(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, d
     return result
 
 
-Step = Callable[[Progress, bool], Progress]
+Step = Callable[[TrainState, bool], TrainState]
 
 
-def single(setting: Setting, rows: Rows) -> Step:
+def single(config: TrainConfig, rows: SampleIndices) -> Step:
     """One trial."""
 
-    def step(progress: Progress, probing: bool) -> Progress:
+    def step(train_state: TrainState, probing: bool) -> TrainState:
         with torch.no_grad():
-            return setting.round(progress, rows, probing)
+            return config.round(train_state, rows, probing)
 
     return step
 
 
-def batched(setting: Setting, rows: Rows, floats: dict[str, Tensor]) -> Step:
+def batched(config: TrainConfig, rows: SampleIndices, floats: dict[str, Tensor]) -> Step:
     """Many like trials at once: every tensor has a leading axis T, and so has every float hyperparameter."""
 
-    def step(progress: Progress, probing: bool) -> Progress:
-        def of_one(progress: Progress, rows: Rows, floats: dict[str, Tensor]) -> Progress:
-            return with_floats(setting, floats).round(progress, rows, probing)
+    def step(train_state: TrainState, probing: bool) -> TrainState:
+        def of_one(train_state: TrainState, rows: SampleIndices, floats: dict[str, Tensor]) -> TrainState:
+            return with_floats(config, floats).round(train_state, rows, probing)
 
         with torch.no_grad():
-            result: Progress = vmap(of_one)(progress, rows, floats)
+            result: TrainState = vmap(of_one)(train_state, rows, floats)
             return result
 
     return step
 
 
-def apart(settings: Sequence[Setting], rows: Sequence[Rows], copies: bool = False) -> Step:
+def apart(settings: Sequence[TrainConfig], rows: Sequence[SampleIndices], copies: bool = False) -> Step:
     """Many trials that share no operation: side by side on a GPU, else one after the other.
 
     With ``copies`` every trial computes on a copy of its row, as it would alone (see ``row_of``).
     """
 
-    def step(progress: Progress, probing: bool) -> Progress:
+    def step(train_state: TrainState, probing: bool) -> TrainState:
         pieces = [
-            partial(setting.round, row_of(progress, place, copies), rows[place], probing)
-            for place, setting in enumerate(settings)
+            partial(config.round, row_of(train_state, place, copies), rows[place], probing)
+            for place, config in enumerate(settings)
         ]
         with torch.no_grad():
             on_gpu = settings[0].table.labels.is_cuda
-            result: Progress = trees.stack(side_by_side(pieces) if on_gpu else [piece() for piece in pieces])
+            result: TrainState = trees.stack(side_by_side(pieces) if on_gpu else [piece() for piece in pieces])
             return result
 
     return step
@@ -190,18 +190,18 @@ def row_of(stacked: Tree, place: int, copied: bool = False) -> Tree:
     return trees.map_numbers(torch.clone, row) if copied else row
 
 
-def floats_of(setting: Setting) -> dict[str, Tensor]:
+def floats_of(config: TrainConfig) -> dict[str, Tensor]:
     """Every float hyperparameter by name, as tensors on the device."""
-    floats = {f"rates.{name}": value for name, value in setting.rates._asdict().items()}
-    for owner, part in _parts(setting).items():
+    floats = {f"rates.{name}": value for name, value in config.rates._asdict().items()}
+    for owner, part in _parts(config).items():
         values = {f"{owner}.{field.name}": getattr(part, field.name) for field in fields(part)}
         floats |= {name: value for name, value in values.items() if isinstance(value, float)}
-    return {n: torch.tensor(v, dtype=setting.dtype, device=setting.table.labels.device) for n, v in floats.items()}
+    return {n: torch.tensor(v, dtype=config.dtype, device=config.table.labels.device) for n, v in floats.items()}
 
 
-def with_floats(setting: Setting, floats: dict[str, Tensor]) -> Setting:
+def with_floats(config: TrainConfig, floats: dict[str, Tensor]) -> TrainConfig:
     """The setting with its float hyperparameters replaced, without the checks that numbers went through."""
-    parts = {owner: copy.copy(part) for owner, part in _parts(setting).items()}
+    parts = {owner: copy.copy(part) for owner, part in _parts(config).items()}
     for owner, part in parts.items():
         for field in fields(part):
             if f"{owner}.{field.name}" in floats:
@@ -210,15 +210,15 @@ def with_floats(setting: Setting, floats: dict[str, Tensor]) -> Setting:
     rates = Rates(floats["rates.lr"], floats["rates.weight_decay"])
     modifiers = tuple(parts.values())
     problem = replace(
-        setting.problem,
+        config.problem,
         optimizer=algorithm.optimizer(*rates),
         penalties=Modifier.penalties(modifiers),
         replacement=Modifier.replacement(modifiers),
     )
-    return replace(setting, algorithm=algorithm, modifiers=modifiers, rates=rates, problem=problem)
+    return replace(config, algorithm=algorithm, modifiers=modifiers, rates=rates, problem=problem)
 
 
-def _parts(setting: Setting) -> dict[str, Any]:
+def _parts(config: TrainConfig) -> dict[str, Any]:
     """All that has hyperparameters, by name."""
-    modifiers = {f"modifier{place}": part for place, part in enumerate(setting.modifiers)}
-    return {"algorithm": setting.algorithm, **modifiers}
+    modifiers = {f"modifier{place}": part for place, part in enumerate(config.modifiers)}
+    return {"algorithm": config.algorithm, **modifiers}

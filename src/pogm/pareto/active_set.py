@@ -8,7 +8,7 @@ import math
 
 from torch import Tensor
 
-from pogm.core.compiled import inside_transform
+from pogm.core.compilation import inside_transform
 from pogm.pareto.problem import Centre
 
 LARGEST = 64  # domains; beyond, tensors are faster

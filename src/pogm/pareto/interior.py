@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core.compiled import fused
+from pogm.core.compilation import compiled
 from pogm.pareto.face_enumeration import apply, best_on_faces, on_simplex, projection_on_faces
 
 STEPS = 25
@@ -52,7 +52,7 @@ def start(G: Tensor, b: Tensor, radius: Tensor) -> Point:
     return Point(mixture, bound, 0 * mixture, level, b - level)
 
 
-@fused
+@compiled
 def advance(point: Point, G: Tensor, b: Tensor, radius: Tensor) -> Point:
     """One Newton step on the central path, its target set by a first try. A step out of the cones is not taken."""
     mixture, bound, pull, _, slack = point
@@ -145,7 +145,7 @@ def projection(G: Tensor, b: Tensor) -> Tensor:
     return projection_on_faces(G, b, supports(y, slack), also=y.unsqueeze(-2)) / sizes
 
 
-@fused
+@compiled
 def approach(y: Tensor, slack: Tensor, G: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """One Newton step towards y ≥ 0, s = G y + b ≥ 0, y_i s_i = 0, its target set by a first try."""
     factor = torch.linalg.cholesky_ex(G + torch.diag_embed(slack / y + RIDGE))[0]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.core.compiled import known_true
+from pogm.core.compilation import known_true
 from pogm.pareto import active_set, interior
 from pogm.pareto.face_enumeration import best_on_faces, every_face, projection_on_faces
 from pogm.pareto.problem import Centre, Problem, cancels, images, normalised, relative_radius

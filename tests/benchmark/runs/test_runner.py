@@ -241,7 +241,7 @@ def test_a_domain_that_is_not_finite_is_named_and_moves_nothing(tmp_path):
     poisoned = trial(POGM(), modifiers=(Poison(),), steps=11)
     with pytest.warns(TrajectoryWarning, match=r"left out up to step \d+: domain 30 \(100% of rounds\)\."):
         run(poisoned, tmp_path / "run")
-    first = Session([poisoned.task(None)], Engine()).progress.state.params
+    first = Session([poisoned.task(None)], Engine()).train_state.state.params
     last = load_file(max((tmp_path / "run").glob("checkpoints/*.safetensors")))
     assert all(torch.equal(leaf, last[f"state/params/{name}"]) for name, leaf in first.items())
     assert [record["metrics"]["nonfinite"] for record in records(tmp_path / "run")] == [[0, 1, 0, 0, 0]] * 2

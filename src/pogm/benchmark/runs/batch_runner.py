@@ -112,4 +112,4 @@ def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop)
 
 def _save_all(session: Session, going: dict[int, tuple[Trial, Path]], after: int) -> None:
     for row, (trial, folder) in going.items():
-        save(folder, trees.index(session.progress, row), trial, after)
+        save(folder, trees.index(session.train_state, row), trial, after)

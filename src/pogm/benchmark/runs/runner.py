@@ -20,12 +20,12 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import Stop, failure_noted, memory_explained, stoppable, threads
 from pogm.benchmark.runs.directory import check_owner, describe, make_folder
-from pogm.distributed.world import Alone, Launch, Ranks, joined
+from pogm.distributed.world import Launch, SingleProcess, World, joined
 from pogm.engine import checkpoint
 from pogm.engine.sampling import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Evaluation, final, train
-from pogm.engine.vectorise import Progress
+from pogm.engine.vectorise import TrainState
 from pogm.models.weights import PLACE
 from pogm.trackers import check_trackers
 from pogm.trackers.tracking import Tracking
@@ -56,13 +56,13 @@ class Settings:
             fix_cublas_workspace()  # before the processes of a run join, which uses CUDA
 
     @contextmanager
-    def joined(self) -> Iterator[Ranks | Alone]:
+    def joined(self) -> Iterator[World | SingleProcess]:
         """The processes of the run, while it lasts."""
         if self.launch is None:
-            yield Alone()
+            yield SingleProcess()
             return
-        with joined(self.launch, self.engine.place()) as ranks:
-            yield ranks
+        with joined(self.launch, self.engine.place()) as world:
+            yield world
 
 
 class TrajectoryWarning(UserWarning):
@@ -78,20 +78,20 @@ def run(
     """Run a trial in a folder; go on where an earlier run of the same trial stopped; do nothing if it is done."""
     settings = settings or Settings()
     settings.enter()
-    with threads(settings.threads), stoppable() as stopped, settings.joined() as ranks:
-        if ranks.first(lambda: _is_done(folder, trial)):
+    with threads(settings.threads), stoppable() as stopped, settings.joined() as world:
+        if world.first(lambda: _is_done(folder, trial)):
             return
         with memory_explained(trial):  # reads the data before anything is written
             session = Session(
                 [trial.task(settings.data)],
                 settings.engine.for_steps(trial.steps),
-                ranks if isinstance(ranks, Ranks) else None,
+                world if isinstance(world, World) else None,
             )
         with ExitStack() as held:
             held.callback(session.close)
-            ranks.first(lambda: _take(folder, trial, settings, session, held))
-            with memory_explained(trial), Tracking(settings.trackers if ranks.leads else (), folder) as tracking:
-                _train(trial, folder, settings, session, ranks, stopped, tracking, on_evaluation)
+            world.first(lambda: _take(folder, trial, settings, session, held))
+            with memory_explained(trial), Tracking(settings.trackers if world.leads else (), folder) as tracking:
+                _train(trial, folder, settings, session, world, stopped, tracking, on_evaluation)
 
 
 def _is_done(folder: Path, trial: Trial) -> bool:
@@ -114,7 +114,7 @@ def _train(
     folder: Path,
     settings: Settings,
     session: Session,
-    ranks: Ranks | Alone,
+    world: World | SingleProcess,
     stopped: Stop,
     tracking: Tracking,
     on_evaluation: Callable[[dict[str, Any]], None],
@@ -122,7 +122,7 @@ def _train(
     """Of many processes, all train, and the first one writes."""
 
     def note(evaluation: Evaluation, **more: Any) -> None:
-        if ranks.leads:
+        if world.leads:
             record = record_of(trial, session, evaluation) | more
             append_record(folder / RECORDS, record)
             tracking.record(record)
@@ -132,14 +132,14 @@ def _train(
         return time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1
 
     def keep() -> None:
-        progress = session.whole()
-        ranks.first(lambda: save(folder, progress, trial, after))
+        train_state = session.whole()
+        world.first(lambda: save(folder, train_state, trial, after))
 
-    after = _restore(folder, session, trial, ranks)
-    for before in read_records(folder / RECORDS) if ranks.leads else ():  # which trackers may have, or not
+    after = _restore(folder, session, trial, world)
+    for before in read_records(folder / RECORDS) if world.leads else ():  # which trackers may have, or not
         tracking.record(before)
     saved = time.monotonic()
-    for evaluation in train(session, trial.schedule, after=after, stop=_stop(stopped, ranks)):
+    for evaluation in train(session, trial.schedule, after=after, stop=_stop(stopped, world)):
         if evaluation is None:
             keep()
             raise stopped.error(folder)
@@ -147,18 +147,18 @@ def _train(
         after = evaluation.step
         if evaluation.diverged[0]:
             raise diverged(folder, after)
-        if ranks.first(due):  # by one clock
+        if world.first(due):  # by one clock
             keep()
             saved = time.monotonic()
     keep()
     for evaluation in final(session):
         note(evaluation, **{FINAL: True})
-    ranks.first(lambda: write_whole(folder / "done", b"done\n"))
+    world.first(lambda: write_whole(folder / "done", b"done\n"))
 
 
-def _stop(stopped: Stop, ranks: Ranks | Alone) -> Callable[[], bool]:
+def _stop(stopped: Stop, world: World | SingleProcess) -> Callable[[], bool]:
     """Whether to stop, after every round; many processes stop after the same one."""
-    agreed = ranks.agreement(lambda: stopped.signal or 0)
+    agreed = world.agreement(lambda: stopped.signal or 0)
 
     def stop() -> bool:
         signal = agreed()
@@ -196,9 +196,9 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
     }
 
 
-def _restore(folder: Path, session: Session, trial: Trial, ranks: Ranks | Alone) -> int:
+def _restore(folder: Path, session: Session, trial: Trial, world: World | SingleProcess) -> int:
     """Put the last checkpoint into the session; the last step that was evaluated, or −1."""
-    found: list[Progress] = []
+    found: list[TrainState] = []
 
     def read() -> tuple[int, bool]:
         loaded = checkpoint.load(folder / "checkpoints", session.like_whole(), trial.id)
@@ -207,7 +207,7 @@ def _restore(folder: Path, session: Session, trial: Trial, ranks: Ranks | Alone)
         _restore_records(folder, trial, after)
         return after, loaded is not None
 
-    after, is_there = ranks.first(read)
+    after, is_there = world.first(read)
     if is_there:
         session.restore(found[0] if found else None)
     return after
@@ -227,11 +227,11 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> None:
     write_whole(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
 
 
-def save(folder: Path, progress: Progress, trial: Trial, after: int) -> None:
+def save(folder: Path, train_state: TrainState, trial: Trial, after: int) -> None:
     """Write a checkpoint of a trial whose last evaluation was after step ``after``."""
     versions = {"pogm": pogm.__version__, "torch": torch.__version__}
     keep = 1 if after == trial.steps - 1 else checkpoint.KEPT  # at the end, one: a sweep has hundreds of runs
-    checkpoint.save(folder / "checkpoints", progress, trial=trial.id, after=after, keep=keep, **versions)
+    checkpoint.save(folder / "checkpoints", train_state, trial=trial.id, after=after, keep=keep, **versions)
 
 
 def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:

@@ -25,12 +25,12 @@ RECOMPILATIONS = 1024  # of one function in one process: a worker meets many net
 _active = ContextVar("fusing", default=False)  # a thread that prepares data on the host has a context of its own
 
 
-class FuseWarning(UserWarning):
+class CompileWarning(UserWarning):
     """The compiler failed on a function, which runs as it is."""
 
 
 @contextmanager
-def fusing(wanted: bool) -> Iterator[None]:
+def compiling(wanted: bool) -> Iterator[None]:
     """Let marked functions be compiled, or not, for a while."""
     before = _active.set(wanted)
     try:
@@ -49,7 +49,7 @@ def known_true(flags: Tensor) -> bool:
     return flags.device.type == "cpu" and not inside_transform() and bool(flags.all())
 
 
-def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Mark a pure function of tensors: compiled on its first call where that is wanted, and as it is elsewhere.
 
     Numbers among its arguments become part of the code: pass those that differ between trials as tensors.
@@ -75,7 +75,7 @@ def fused(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
             failed.add(deterministic)
             reason = str(error).strip().splitlines()[0]
             text = f"{function.__qualname__} could not be compiled, and runs as it is: {reason}"
-            warnings.warn(text, FuseWarning, stacklevel=2)
+            warnings.warn(text, CompileWarning, stacklevel=2)
             return function(*args, **options)
 
     return call
