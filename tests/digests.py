@@ -103,17 +103,16 @@ POGM_OPTIONS = """
     kappa=1.5
     meta_lr=0.1
     rescale=norm
-    scope=classifier
-    granularity=layer
-    granularity=block network=small_cnn
-    granularity=layer network=small_cnn rescale=norm
-    scope=classifier granularity=layer rescale=norm nonlinear_classifier=true
+    partition=classifier
+    partition=layer
+    partition=block network=small_cnn
+    partition=layer network=small_cnn rescale=norm
     inner_optimizer=sgd
     inner_state=reset
     inner_steps=5 --steps=11
     inner_steps=5 --steps=11 inner_optimizer=sgd rescale=norm
     inner_steps=5 --steps=11 inner_state=reset
-    inner_steps=5 --steps=11 scope=classifier granularity=layer
+    inner_steps=5 --steps=11 partition=layer
     --trajectories=bf16
     --trajectories=host
 """

@@ -9,8 +9,8 @@ import bare
 import clock
 import torch
 
+from pogm.algorithms.copies import Copies
 from pogm.algorithms.pogm import POGM
-from pogm.algorithms.trajectories import Copies
 from pogm.core.batch import Batch
 from pogm.core.problem import Problem
 from pogm.core.state import State

@@ -199,9 +199,9 @@ def test_a_domain_that_is_not_finite_clears_the_optimizer_of_erm_too():
     assert all(leaf.isfinite().all() for leaf in again.params.values())
 
 
-@pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_what_is_matched_in_parts_has_a_ball_around_erm_in_each_part(granularity):
-    pogm = POGM(kappa=0.5, granularity=granularity)
+@pytest.mark.parametrize("partition", ["block", "layer"])
+def test_what_is_matched_in_parts_has_a_ball_around_erm_in_each_part(partition):
+    pogm = POGM(kappa=0.5, partition=partition)
     before, after, _ = one_round(pogm)
     rows = trajectories(pogm)
     centre = dict(zip(rows, torch.split(centre_of(pogm, None), [rows[n][0].numel() for n in rows]), strict=True))
@@ -214,8 +214,8 @@ def test_what_is_matched_in_parts_has_a_ball_around_erm_in_each_part(granularity
         torch.testing.assert_close(moved, h_0 + solution.weights @ h, rtol=1e-7, atol=1e-10)
 
 
-def test_with_classifier_scope_the_features_follow_erm():
-    pogm = POGM(scope="classifier")
+def test_with_the_classifier_partition_the_features_follow_erm():
+    pogm = POGM(partition="classifier")
     before, after, _ = one_round(pogm)
     erm, problem = toy(ERM())
     theirs = ERM().step(erm, batches(), problem)[0].params

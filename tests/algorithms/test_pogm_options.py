@@ -66,8 +66,8 @@ def test_where_no_direction_helps_every_domain_the_centre_is_kept(centre):
     torch.testing.assert_close(moved, centre_of(Opposed(centre=centre), flat))
 
 
-def test_with_classifier_scope_only_the_head_is_matched_and_the_rest_follows_the_mean():
-    pogm = POGM(kappa=0.5, meta_lr=1.0, scope="classifier", centre="mean")
+def test_with_the_classifier_partition_only_the_head_is_matched_and_the_rest_follows_the_mean():
+    pogm = POGM(kappa=0.5, meta_lr=1.0, partition="classifier", centre="mean")
     before, after, _ = one_round(pogm)
     rows = trajectories(pogm)
     head = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
@@ -96,8 +96,8 @@ def test_a_domain_that_is_not_finite_stops_the_round_and_is_named():
     assert trees.all_finite(apply_reset(after.optimizer["domains"]))
 
 
-def test_a_featurizer_that_is_not_finite_is_seen_in_classifier_scope_too():
-    pogm = POGM(scope="classifier")
+def test_a_featurizer_that_is_not_finite_is_seen_in_the_classifier_partition_too():
+    pogm = POGM(partition="classifier")
     state, problem = toy(pogm)
     after, _ = pogm.step(state, broken(2), problem)
     assert_close(after.params, state.params, 0.0)
@@ -118,7 +118,7 @@ def test_a_former_preset_names_the_algorithm_that_replaced_it(name, now):
 def test_a_head_is_needed_to_match_the_head():
     state, problem = toy(Headless())
     with pytest.raises(UsageError, match="head"):
-        replace(Headless(), scope="classifier").step(state, batches(), problem)
+        replace(Headless(), partition="classifier").step(state, batches(), problem)
 
 
 def test_a_skipped_round_reports_no_angles():
@@ -134,7 +134,7 @@ def test_the_worst_alignment_is_that_of_the_problem_whatever_the_rescale():
 
 
 def test_an_angle_over_the_head_alone_is_not_called_an_angle():
-    assert "angle" not in one_round(POGM(scope="classifier"))[2]
+    assert "angle" not in one_round(POGM(partition="classifier"))[2]
 
 
 def test_weights_that_would_overflow_are_not_written():
@@ -153,7 +153,7 @@ def test_a_round_in_which_no_domain_moves_is_counted():
 
 
 def test_a_ball_that_reaches_the_origin_is_warned_about():
-    with pytest.warns(KappaWarning, match="from 1 on"):
+    with pytest.warns(KappaWarning, match="at least 1"):
         POGM(kappa=1.5)
 
 

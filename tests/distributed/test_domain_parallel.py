@@ -97,8 +97,8 @@ METHODS: dict[str, Algorithm] = {
     "POGM, E = 2": POGM(inner_steps=2),
     "POGM, E = 2, Adam afresh in every round": POGM(inner_steps=2, inner_state="reset"),
     "POGM around the mean": POGM(centre="mean"),
-    "POGM by layer, with SGD": POGM(granularity="layer", inner_optimizer="sgd"),
-    "POGM of the classifier": POGM(scope="classifier", meta_lr=1.0),
+    "POGM by layer, with SGD": POGM(partition="layer", inner_optimizer="sgd"),
+    "POGM of the classifier": POGM(partition="classifier", meta_lr=1.0),
     "MGDA": MGDA(inner_steps=2),
 }
 

@@ -10,7 +10,7 @@ from support import assert_close, batches, needs_gpu, toy, trial
 
 from pogm import ERM, POGM, Reptile, pareto
 from pogm._system.errors import UsageError
-from pogm.algorithms.trajectories import Copies
+from pogm.algorithms.copies import Copies
 from pogm.cli.options import settings_of
 from pogm.cli.parser import parser
 from pogm.core import trees
@@ -42,7 +42,7 @@ def after(one, rounds=4):
 
 METHODS = {
     "POGM": POGM(inner_steps=2),
-    "POGM by layer": POGM(granularity="layer"),
+    "POGM by layer": POGM(partition="layer"),
     "POGM around the mean": POGM(centre="mean"),
     "POGM, E = 1": POGM(),
     "POGM, SGD": POGM(inner_optimizer="sgd"),

@@ -29,6 +29,7 @@ class Algorithm:
 
     min_domains: ClassVar[int] = 1  # training domains; with one, most methods are ERM
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets, with what replaced them
     predicts_by: ClassVar[int] = 0  # images of one domain that are predicted together, if their company matters
 

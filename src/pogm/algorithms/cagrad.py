@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.state import State
 from pogm.pareto.weightings import cagrad_weights
 
 
 @dataclass(frozen=True)
-class CAGrad(Weighted):
+class CAGrad(WeightedRounds):
     r"""Conflict-averse gradient descent (Liu et al., 2021): near the mean, what the worst-off domain gains most from.
 
     .. math:: \theta \leftarrow \theta + \frac{\alpha}{1 + c^2} d, \qquad
@@ -26,6 +26,6 @@ class CAGrad(Weighted):
 
     radius: float = hyper(0.4, Choice(0.1, 0.2, 0.4, 0.8), least=0, draw_as="cagrad_c")  # c
 
-    def weights(self, G: Tensor, state: State) -> Tensor:
+    def weights(self, gram: Tensor, state: State) -> Tensor:
         """Those of Theorem 1, divided by 1 + c²."""
-        return cagrad_weights(G, self.radius)
+        return cagrad_weights(gram, self.radius)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.core.state import State
 from pogm.pareto.weightings import mgda_weights
 
 
 @dataclass(frozen=True)
-class MGDA(Weighted):
+class MGDA(WeightedRounds):
     r"""Multiple-gradient descent (Désidéri, 2012): the shortest vector between the trajectories, which none opposes.
 
     .. math:: \theta \leftarrow \theta + \alpha h_\pi, \qquad \pi = \arg\min_{\pi \in \Delta} \|h_\pi\|^2, \qquad
@@ -21,6 +21,6 @@ class MGDA(Weighted):
     exactly, not by Frank and Wolfe's method.
     """
 
-    def weights(self, G: Tensor, state: State) -> Tensor:
+    def weights(self, gram: Tensor, state: State) -> Tensor:
         """The mixture of least norm."""
-        return mgda_weights(G)
+        return mgda_weights(gram)

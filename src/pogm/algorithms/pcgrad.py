@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.core import random
 from pogm.core.state import State
 from pogm.pareto.weightings import pcgrad_weights
@@ -13,7 +13,7 @@ ORDER = 2  # the purpose of its random numbers; 0 and 1 are those of the copies
 
 
 @dataclass(frozen=True)
-class PCGrad(Weighted):
+class PCGrad(WeightedRounds):
     r"""Gradient surgery (Yu et al., 2020): each trajectory loses what it has against the others; then their mean.
 
     .. math:: p_i \leftarrow p_i - \frac{\min(\langle p_i, h_j \rangle, 0)}{\|h_j\|^2} h_j
@@ -24,7 +24,7 @@ class PCGrad(Weighted):
     conflict this is Reptile.
     """
 
-    def weights(self, G: Tensor, state: State) -> Tensor:
+    def weights(self, gram: Tensor, state: State) -> Tensor:
         """What is left of the domains, from their inner products alone."""
-        orders = random.uniform(self.random_key(state, ORDER), (len(G), len(G))).argsort(-1)
-        return pcgrad_weights(G, orders)
+        orders = random.uniform(self.random_key(state, ORDER), (gram.shape[-1], gram.shape[-1])).argsort(-1)
+        return pcgrad_weights(gram, orders)

@@ -27,12 +27,11 @@ class OfficialPOGM(POGM):
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     centre: str = hyper("mean", options=("mean",))
     rescale: str = hyper("none", options=("none",))  # beyond the published one
-    scope: str = hyper("all", options=("all",))
-    granularity: str = hyper("global", options=("global",))
+    partition: str = hyper("all", options=("all",), added_later=True)
 
-    def solve(self, G: Tensor, centre: Centre | None) -> Solution:
+    def solve(self, gram: Tensor, centre: Centre | None) -> Solution:
         """The authors' descent on the logits of π; the gap says how far it is from the optimum."""
-        return _as_solution(G, *official_weights(G, self.kappa), self.kappa)
+        return _as_solution(gram, *official_weights(gram, self.kappa), self.kappa)
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,12 @@ class MeasurementPOGM(POGM):
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # alpha
     centre: str = hyper("erm", options=("erm",))
     rescale: str = hyper("none", options=("none",))  # beyond the published one
-    scope: str = hyper("all", options=("all",))
-    granularity: str = hyper("global", options=("global",))
+    partition: str = hyper("all", options=("all",), added_later=True)
 
-    def solve(self, G: Tensor, centre: Centre | None) -> Solution:
+    def solve(self, gram: Tensor, centre: Centre | None) -> Solution:
         """The authors' descent around their pooled copy."""
-        mixture, weights = official_weights(G, self.kappa, centre=centre, steps=30, momentum=0.1)
-        return _as_solution(G, mixture, weights, self.kappa, centre)
+        mixture, weights = official_weights(gram, self.kappa, centre=centre, steps=30, momentum=0.1)
+        return _as_solution(gram, mixture, weights, self.kappa, centre)
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,11 @@ class PaperTextPOGM(POGM):
     inner_optimizer: str = hyper("sgd", options=("adam", "sgd"))
     centre: str = hyper("mean", options=("mean",))
     rescale: str = hyper("none", options=("none",))
-    scope: str = hyper("all", options=("all",))
-    granularity: str = hyper("global", options=("global",))
+    partition: str = hyper("all", options=("all",), added_later=True)
 
-    def solve(self, G: Tensor, centre: Centre | None) -> Solution:
+    def solve(self, gram: Tensor, centre: Centre | None) -> Solution:
         """Theorem 1 as printed."""
-        return solve(G, self.kappa**0.5, step_radius=self.kappa)
+        return solve(gram, self.kappa**0.5, step_radius=self.kappa)
 
 
 def _as_solution(

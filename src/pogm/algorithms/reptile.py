@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.core.state import State
 
 
 @dataclass(frozen=True)
-class Reptile(Weighted):
+class Reptile(WeightedRounds):
     r"""Reptile in its batched form (Nichol et al., 2018): the model follows the mean of the domains' trajectories.
 
     .. math:: \theta \leftarrow \theta + \alpha \tfrac1K \sum_i h_i
@@ -20,6 +20,6 @@ class Reptile(Weighted):
     they are. The paper samples tasks; here every domain takes part in every round.
     """
 
-    def weights(self, G: Tensor, state: State) -> Tensor:
+    def weights(self, gram: Tensor, state: State) -> Tensor:
         """The same for every domain."""
-        return torch.full_like(G[0], 1 / len(G))
+        return torch.full_like(gram[..., 0], 1 / gram.shape[-1])

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.core.state import State
 from pogm.pareto.weightings import upgrad_weights
 
 
 @dataclass(frozen=True)
-class UPGrad(Weighted):
+class UPGrad(WeightedRounds):
     r"""Jacobian descent by unconflicting projections (Quinton and Rey, 2024): each trajectory made harmless; the mean.
 
     .. math:: \theta \leftarrow \theta + \alpha \tfrac1K \sum_i p_i, \qquad
@@ -21,6 +21,6 @@ class UPGrad(Weighted):
     The projections are exact, where the authors' code adds a small multiple of the identity to the inner products.
     """
 
-    def weights(self, G: Tensor, state: State) -> Tensor:
+    def weights(self, gram: Tensor, state: State) -> Tensor:
         """The mean of the projections on the cone that hurts no domain."""
-        return upgrad_weights(G)
+        return upgrad_weights(gram)

@@ -100,14 +100,34 @@ def hyper(
     most: float | None = None,
     options: tuple[str, ...] | None = None,
     draw_as: str | None = None,
+    added_later: bool = False,
 ) -> Any:
     """A field with a default, a search space and the values it may take.
 
     ``large`` is for methods that were tuned on small and large images apart. ``draw_as`` is the name the random draw
-    is seeded with, where published searches used another one.
+    is seeded with, where published searches used another one. ``added_later`` leaves the field out of saved trials at
+    its default, so that trials of earlier versions, which do not have the field, keep their ids.
     """
     limits = {"least": least, "above": above, "most": most, "options": options}
-    return dataclasses.field(default=default, metadata={"space": space, "large": large, "draw_as": draw_as, **limits})
+    metadata = {"space": space, "large": large, "draw_as": draw_as, "added_later": added_later, **limits}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def to_json(settings: Any) -> dict[str, Any]:
+    """Return the fields as plain values, in the form that saved trials have and their ids are computed from.
+
+    Fields of earlier versions that no longer exist (``former_fields``) are written with the only value still supported.
+    """
+    kept = [
+        f for f in fields(settings) if not (f.metadata.get("added_later") and getattr(settings, f.name) == f.default)
+    ]
+    return getattr(settings, "former_fields", {}) | {f.name: getattr(settings, f.name) for f in kept}
+
+
+def from_json(settings: Any, values: dict[str, Any]) -> Any:
+    """Return a copy of the settings with the values that `to_json` returned."""
+    former = getattr(settings, "former_fields", {})
+    return changed(settings, {name: value for name, value in values.items() if former.get(name) != value})
 
 
 def suited(settings: Any, large: bool) -> Any:

@@ -5,8 +5,8 @@ from functools import partial
 from torch import Tensor
 
 from pogm.algorithms.base import Algorithm
+from pogm.algorithms.copies import Copies, DomainCopies
 from pogm.algorithms.reptile import Reptile
-from pogm.algorithms.trajectories import Copies, Trajectories
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.problem import Problem
@@ -19,7 +19,7 @@ PLAIN = Reptile()  # its copies take the steps of ERM
 
 def start(algorithm: Algorithm, state: State, problem: Problem, held_out: int) -> Tree:
     """One optimizer for each copy that the algorithm does not train itself."""
-    sources = 0 if isinstance(algorithm, Trajectories) else problem.num_domains
+    sources = 0 if isinstance(algorithm, DomainCopies) else problem.num_domains
     fresh = problem.optimizer.init(state.params)
     counts = {"sources": sources, "held_out": held_out}
     return {name: trees.repeat(fresh, count) for name, count in counts.items() if count}
@@ -32,7 +32,7 @@ def trained(optimizers: Tree, seen: Round) -> tuple[Tree, list[Copies]]:
     optimizers of its kind that nobody else uses.
     """
     algorithm, problem, before = seen.algorithm, seen.problem, seen.before
-    trainer = algorithm if isinstance(algorithm, Trajectories) else PLAIN
+    trainer = algorithm if isinstance(algorithm, DomainCopies) else PLAIN
     kept = dict(optimizers)
 
     def train(name: str, batches: list[Batch], keys: Tensor) -> Copies:

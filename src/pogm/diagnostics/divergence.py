@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pogm.algorithms.trajectories import Copies
+from pogm.algorithms.copies import Copies
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.modes import evaluating

@@ -6,7 +6,7 @@ import torch
 
 from pogm._system.errors import UsageError, unknown
 from pogm.algorithms.base import Algorithm
-from pogm.algorithms.trajectories import Trajectories
+from pogm.algorithms.copies import DomainCopies
 from pogm.core import trees
 from pogm.core.trees import Tree
 from pogm.data.transforms.base import Part
@@ -123,7 +123,7 @@ def mesh_for(task: Task, world: int, spread: str = "auto") -> Mesh:
 
 def pools_domains(algorithm: Algorithm) -> bool:
     """True if some pass of the algorithm may see the samples of all domains: that of POGM's ERM centre."""
-    return isinstance(algorithm, Trajectories) and algorithm.trains_pooled
+    return isinstance(algorithm, DomainCopies) and algorithm.trains_pooled
 
 
 def _check_allowed(task: Task, mesh: Mesh) -> None:

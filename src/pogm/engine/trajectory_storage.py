@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import UsageError
-from pogm.algorithms.trajectories import Copies, Trajectories
+from pogm.algorithms.copies import Copies, DomainCopies
 from pogm.core import trees
 from pogm.core.flat_params import flatten
 from pogm.core.problem import Problem
@@ -90,7 +90,7 @@ def place_of(engine: Engine, config: TrainConfig, params: Params, alone: bool) -
 
     Alone is one trial, in one process, that no probe looks at.
     """
-    if not isinstance(config.algorithm, Trajectories):
+    if not isinstance(config.algorithm, DomainCopies):
         return "device"  # there are none
     if engine.trajectories == "auto":
         size = bytes_needed(config.algorithm, config.problem, params)
@@ -103,7 +103,7 @@ def place_of(engine: Engine, config: TrainConfig, params: Params, alone: bool) -
     return engine.trajectories
 
 
-def bytes_needed(algorithm: Trajectories, problem: Problem, params: Params) -> int:
+def bytes_needed(algorithm: DomainCopies, problem: Problem, params: Params) -> int:
     """Bytes on the device for what a round keeps of all domains, and for one copy and the move beside it.
 
     Kept are trajectories, and optimizers before and after the round. Around ERM's trajectory there is one copy more,

@@ -7,8 +7,8 @@ import pytest
 from pogm import POGM, Mixup
 from pogm._system.errors import UsageError
 from pogm.algorithms.eqrm import EQRM
+from pogm.benchmark.plan import parsing
 from pogm.benchmark.plan.parsing import trial_of
-from pogm.benchmark.plan.plan_file import parsing
 from pogm.core.hyperparameters import hyper
 from pogm.modifiers.base import Modifier
 

@@ -81,7 +81,7 @@ def test_a_setting_is_for_all_algorithms_or_for_the_one_in_its_prefix():
     assert {t.training.lr for t in plan} == {0.002}
     assert {t.training.batch_size for t in pogm} == {16} != {t.training.batch_size for t in erm}
     assert {modifier.alpha for t in plan for modifier in t.modifiers} == {0.7}
-    assert {t.id for t in replace(SMALL, settings=("POGM.kappa=0.1",)).plan()} & {t.id for t in SMALL.plan()} == {
+    assert {t.id for t in replace(SMALL, settings=("POGM.kappa=0.3",)).plan()} & {t.id for t in SMALL.plan()} == {
         t.id for t in SMALL.plan() if isinstance(t.algorithm, ERM)
     }
 

@@ -31,6 +31,20 @@ def test_the_id_depends_on_what_is_computed_and_on_nothing_else():
     assert first.id.isalnum()  # a folder's name, whatever the trial's parts are called
 
 
+def test_a_hyperparameter_that_was_added_later_keeps_the_ids_of_saved_trials():
+    """Saved trials of earlier versions have scope and granularity, and no partition."""
+    saved = trial(POGM()).to_json()
+    assert (saved["algorithm"]["scope"], saved["algorithm"]["granularity"]) == ("all", "global")
+    assert "partition" not in saved["algorithm"]
+    assert Trial.from_json(saved) == trial(POGM())
+    by_layer = trial(POGM(partition="layer"))
+    assert by_layer.to_json()["algorithm"]["partition"] == "layer"
+    assert Trial.from_json(by_layer.to_json()) == by_layer
+    saved["algorithm"]["granularity"] = "layer"
+    with pytest.raises(UsageError, match="partition=layer was granularity=layer"):
+        Trial.from_json(saved)
+
+
 def test_the_label_is_the_row_of_a_table():
     assert trial(POGM(), modifiers=(Mixup(),)).label == "POGM + Mixup"
 

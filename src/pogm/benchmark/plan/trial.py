@@ -10,7 +10,7 @@ from typing import Any
 from pogm._system.errors import UsageError, unknown
 from pogm._system.files import canonical_json, digest
 from pogm.algorithms import Algorithm, algorithm_class
-from pogm.core.hyperparameters import changed
+from pogm.core.hyperparameters import changed, from_json, to_json
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.diagnostics import Probe
@@ -203,10 +203,10 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
 
 
 def _named(part: Any) -> dict[str, Any]:
-    return {"name": type(part).__name__, **dataclasses.asdict(part)}
+    return {"name": type(part).__name__, **to_json(part)}
 
 
 def _made(find: Callable[[str], Any], values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(values.get("name"), str):
         raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
-    return changed(find(values["name"])(), {name: value for name, value in values.items() if name != "name"})
+    return from_json(find(values["name"])(), {name: value for name, value in values.items() if name != "name"})

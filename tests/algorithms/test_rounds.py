@@ -10,7 +10,7 @@ from pogm import POGM, pareto
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.mgda import MGDA
 from pogm.algorithms.reptile import Reptile
-from pogm.algorithms.trajectories import Weighted
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.algorithms.upgrad import UPGrad
 from pogm.core import trees
 from pogm.core.batch import Batch
@@ -18,7 +18,7 @@ from pogm.core.dropout import Dropout
 from pogm.core.flat_params import flat_vector
 from pogm.core.model import Network
 
-neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, Weighted)])
+neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, WeightedRounds)])
 
 
 @neighbours
@@ -39,7 +39,7 @@ def test_one_domain_alone_follows_its_own_trajectory(cls):
 
 
 def test_the_base_classes_are_no_methods():
-    assert not {"Trajectories", "Weighted"} & all_algorithms().keys()
+    assert not {"DomainRounds", "WeightedRounds"} & all_algorithms().keys()
 
 
 def test_it_reports_how_the_domains_fare():

@@ -10,14 +10,15 @@ from torch import nn
 from torch.func import vmap
 
 from pogm import POGM, Reptile, pareto
-from pogm.algorithms.pogm import parts
+from pogm.algorithms import all_algorithms
+from pogm.algorithms.rounds import WeightedRounds, split_blocks
 from pogm.core import trees
 from pogm.core.model import Network
 from pogm.engine.per_domain import by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features
 
-GRANULARITIES = ("global", "block", "layer")
+PARTITIONS = ("all", "block", "layer")
 
 
 class Deep(POGM):
@@ -37,7 +38,7 @@ class Shallow(POGM):
 
 LAYERS = ("features.0.0", "features.1.0", "features.1.2", "head")
 BLOCKS = {
-    "global": (tuple(f"{layer}.{leaf}" for layer in LAYERS for leaf in ("weight", "bias")),),
+    "all": (tuple(f"{layer}.{leaf}" for layer in LAYERS for leaf in ("weight", "bias")),),
     "block": (
         ("features.0.0.weight", "features.0.0.bias"),
         tuple(f"features.1.{place}.{leaf}" for place in (0, 2) for leaf in ("weight", "bias")),
@@ -56,14 +57,14 @@ def flat(tree, names):
     return torch.cat([tree[name].double().flatten(1) for name in names], 1)
 
 
-def of_blocks(rows, granularity):
+def of_blocks(rows, partition):
     """The trajectories block by block: [K, P_l] each."""
-    return [flat(rows, names) for names in BLOCKS[granularity]]
+    return [flat(rows, names) for names in BLOCKS[partition]]
 
 
-def step_of_blocks(step, granularity):
+def step_of_blocks(step, partition):
     """The same for a direction: [P_l] each."""
-    return [flat({n: leaf[None] for n, leaf in step.items()}, names)[0] for names in BLOCKS[granularity]]
+    return [flat({n: leaf[None] for n, leaf in step.items()}, names)[0] for names in BLOCKS[partition]]
 
 
 def alone(rows, blocks, weights_of):
@@ -75,20 +76,20 @@ def alone(rows, blocks, weights_of):
     return {name: step[name] for name in rows}
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_every_block_is_what_its_own_problem_alone_gives(granularity):
-    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_every_block_is_what_its_own_problem_alone_gives(partition):
+    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, partition=partition)
     before, after, _ = one_round(pogm)
-    expected = alone(trajectories(pogm), BLOCKS[granularity], lambda G: pareto.solve(G, 0.5).weights)
+    expected = alone(trajectories(pogm), BLOCKS[partition], lambda G: pareto.solve(G, 0.5).weights)
     assert_close(moved(before, after), expected)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(granularity):
-    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, granularity=granularity)
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(partition):
+    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, partition=partition)
     before, after, _ = one_round(pogm)
-    blocks = of_blocks(trajectories(pogm), granularity)
-    for h, d in zip(blocks, step_of_blocks(moved(before, after), granularity), strict=True):
+    blocks = of_blocks(trajectories(pogm), partition)
+    for h, d in zip(blocks, step_of_blocks(moved(before, after), partition), strict=True):
         centre = h.mean(0)
         radius = 0.5 * centre.norm()
         torch.testing.assert_close((d - centre).norm(), radius)
@@ -103,11 +104,11 @@ def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(granularit
 def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
     """Balls of the parts lie in the whole's, and Σ_l min_i ≤ min_i Σ_l: p* falls from global to block to layer."""
     worst = []
-    for granularity in GRANULARITIES:
-        pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, granularity=granularity)
+    for partition in PARTITIONS:
+        pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, partition=partition)
         before, after, metrics = one_round(pogm)
-        h = flat(trajectories(pogm), BLOCKS["global"][0])
-        (d,) = step_of_blocks(moved(before, after), "global")
+        h = flat(trajectories(pogm), BLOCKS["all"][0])
+        (d,) = step_of_blocks(moved(before, after), "all")
         torch.testing.assert_close((d - h.mean(0)).norm(), 0.5 * h.mean(0).norm())
         worst.append(metrics["worst"].item())
         assert worst[-1] <= (h @ d).min() + 1e-12
@@ -115,40 +116,53 @@ def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
     assert worst[0] > worst[1] > worst[2]
 
 
-@pytest.mark.parametrize("method", [Shallow(), Shallow(centre="mean"), Shallow(scope="classifier")])
-def test_a_single_layer_is_matched_alike_at_every_granularity(method):
-    results = [one_round(dataclasses.replace(method, granularity=granularity)) for granularity in GRANULARITIES]
+@pytest.mark.parametrize("method", [Shallow(), Shallow(centre="mean")])
+def test_a_single_layer_is_matched_alike_at_every_partition(method):
+    results = [one_round(dataclasses.replace(method, partition=partition)) for partition in PARTITIONS]
     for _, after, metrics in results[1:]:
         assert_close(after, results[0][1], 0.0)
         assert_close(metrics, results[0][2], 0.0)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_without_a_ball_every_granularity_is_reptile(granularity):
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_without_a_ball_every_partition_is_reptile(partition):
     assert_close(
-        steps(POGM(kappa=0.0, granularity=granularity, centre="mean", meta_lr=0.5), 3).params,
+        steps(POGM(kappa=0.0, partition=partition, centre="mean", meta_lr=0.5), 3).params,
         steps(Reptile(), 3).params,
     )
 
 
-@pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_rescaling_to_the_mean_length_is_done_block_by_block(granularity):
-    pogm = Deep(centre="mean", meta_lr=1.0, rescale="norm", granularity=granularity)
+@pytest.mark.parametrize("cls", [cls for cls in all_algorithms().values() if issubclass(cls, WeightedRounds)])
+@pytest.mark.parametrize("partition", ["block", "layer"])
+def test_every_method_on_trajectories_solves_one_problem_per_block(cls, partition):
+    class OnDeepNetwork(cls):
+        build = Deep.build
+
+    method = OnDeepNetwork(meta_lr=1.0, inner_steps=2, partition=partition)
+    before, after, metrics = one_round(method)
+    expected = alone(trajectories(method), BLOCKS[partition], lambda G: method.weights(G, before))
+    assert_close(moved(before, after), expected)
+    assert metrics["weights"].shape == (len(metrics["angle"]),)
+
+
+@pytest.mark.parametrize("partition", ["block", "layer"])
+def test_rescaling_to_the_mean_length_is_done_block_by_block(partition):
+    pogm = Deep(centre="mean", meta_lr=1.0, rescale="norm", partition=partition)
     before, after, _ = one_round(pogm)
-    steps_by_block = step_of_blocks(moved(before, after), granularity)
-    for h, d in zip(of_blocks(trajectories(pogm), granularity), steps_by_block, strict=True):
+    steps_by_block = step_of_blocks(moved(before, after), partition)
+    for h, d in zip(of_blocks(trajectories(pogm), partition), steps_by_block, strict=True):
         torch.testing.assert_close(d.norm(), h.mean(0).norm())
 
 
-@pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_the_centre_of_erm_is_cut_into_the_same_blocks(granularity):
-    pogm = Deep(kappa=0.5, meta_lr=1.0, granularity=granularity)
+@pytest.mark.parametrize("partition", ["block", "layer"])
+def test_the_centre_of_erm_is_cut_into_the_same_blocks(partition):
+    pogm = Deep(kappa=0.5, meta_lr=1.0, partition=partition)
     before, after, metrics = one_round(pogm)
     rows = trajectories(pogm)
     # Without a ball the model goes where ERM goes.
     centre = moved(*one_round(Deep(kappa=0.0, meta_lr=1.0))[:2])
     step, worst = moved(before, after), []
-    for names in BLOCKS[granularity]:
+    for names in BLOCKS[partition]:
         h, h_0 = flat(rows, names), flat({n: leaf[None] for n, leaf in centre.items()}, names)[0]
         solution = pareto.solve(h @ h.mT, 0.5, centre=(h @ h_0, h_0 @ h_0))
         d = flat({n: leaf[None] for n, leaf in step.items()}, names)[0]
@@ -157,20 +171,19 @@ def test_the_centre_of_erm_is_cut_into_the_same_blocks(granularity):
     torch.testing.assert_close(metrics["worst"], torch.stack(worst).sum())
 
 
-def test_in_classifier_scope_the_head_alone_is_divided():
+def test_the_classifier_partition_matches_the_whole_head_and_moves_the_features_by_the_mean():
     class TwoLayers(POGM):
         def build(self, features, width, num_classes, num_domains):
             return Network(features, nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, C)))
 
     heads = ("head.0.weight", "head.0.bias"), ("head.2.weight", "head.2.bias")
-    for granularity, blocks in (("global", (sum(heads, ()),)), ("block", (sum(heads, ()),)), ("layer", heads)):
-        pogm = TwoLayers(kappa=0.5, meta_lr=1.0, centre="mean", scope="classifier", granularity=granularity)
-        before, after, _ = one_round(pogm)
-        rows = trajectories(pogm)
-        matched = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
-        expected = alone(matched, blocks, lambda G: pareto.solve(G, 0.5).weights)
-        expected |= {name: leaf.mean(0) for name, leaf in rows.items() if name not in matched}
-        assert_close(moved(before, after), {name: expected[name] for name in rows})
+    pogm = TwoLayers(kappa=0.5, meta_lr=1.0, centre="mean", partition="classifier")
+    before, after, _ = one_round(pogm)
+    rows = trajectories(pogm)
+    matched = {name: leaf for name, leaf in rows.items() if name.startswith("head.")}
+    expected = alone(matched, (sum(heads, ()),), lambda G: pareto.solve(G, 0.5).weights)
+    expected |= {name: leaf.mean(0) for name, leaf in rows.items() if name not in matched}
+    assert_close(moved(before, after), {name: expected[name] for name in rows})
 
 
 @pytest.mark.parametrize("centre", ["mean", "erm"])
@@ -186,11 +199,11 @@ def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model
 
     chosen = centre
 
-    def step_of(kappa, granularity):
+    def step_of(kappa, partition):
         options = {"kappa": kappa, "meta_lr": 1.0, "centre": chosen, "inner_optimizer": "sgd"}
-        return moved(*one_round(Extra(**options, granularity=granularity))[:2])
+        return moved(*one_round(Extra(**options, partition=partition))[:2])
 
-    centre, fine, whole = step_of(0.0, "global"), step_of(0.5, "layer"), step_of(0.5, "global")
+    centre, fine, whole = step_of(0.0, "all"), step_of(0.5, "layer"), step_of(0.5, "all")
     for name in ("critic.weight", "critic.bias"):
         assert centre[name].abs().max() > 1e-6
         torch.testing.assert_close(fine[name], centre[name])
@@ -205,7 +218,7 @@ def test_a_domain_that_is_not_finite_stops_the_round_even_if_a_single_block_show
             bias[2, 0] = torch.inf
             return found._replace(trajectories=found.trajectories | {"features.1.0.bias": bias})
 
-    before, after, metrics = one_round(Cracked(granularity="layer"))
+    before, after, metrics = one_round(Cracked(partition="layer"))
     assert_close(after.params, before.params, 0.0)
     assert metrics["nonfinite"].tolist() == [0.0, 0.0, 1.0]
     assert metrics["skipped"] == 1
@@ -215,15 +228,14 @@ OPTIONS = [
     {"centre": "mean"},
     {"centre": "erm"},
     {"centre": "erm", "inner_steps": 2},
-    {"scope": "classifier"},
     {"rescale": "norm"},
 ]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("granularity", ["block", "layer"])
-def test_mapped_over_domains_or_over_trials_it_is_the_same(granularity, options):
-    pogm = Deep(granularity=granularity, **options)
+@pytest.mark.parametrize("partition", ["classifier", "block", "layer"])
+def test_mapped_over_domains_or_over_trials_it_is_the_same(partition, options):
+    pogm = Deep(partition=partition, **options)
     assert_close(steps(pogm, 3, each_domain=by_vmap), steps(pogm, 3))
     state, problem = toy(pogm)
     made = batches(pogm.minibatches)
@@ -231,10 +243,10 @@ def test_mapped_over_domains_or_over_trials_it_is_the_same(granularity, options)
     assert_close(trees.index(mapped, 1), pogm.step(state, made, problem)[0])
 
 
-@pytest.mark.parametrize("granularity", ["block", "layer"])
+@pytest.mark.parametrize("partition", ["block", "layer"])
 @pytest.mark.parametrize("method", [POGM(), POGM(centre="mean"), POGM(inner_steps=2)])
-def test_trials_that_differ_in_kappa_train_as_one(granularity, method):
-    first = trial(dataclasses.replace(method, kappa=0.5, granularity=granularity), precision="fp64")
+def test_trials_that_differ_in_kappa_train_as_one(partition, method):
+    first = trial(dataclasses.replace(method, kappa=0.5, partition=partition), precision="fp64")
     second = dataclasses.replace(first, seed=1, algorithm=dataclasses.replace(first.algorithm, kappa=0.1))
     together = Session([one.task(None) for one in (first, second)], Engine())
     apart = [Session([one.task(None)], Engine()) for one in (first, second)]
@@ -245,26 +257,33 @@ def test_trials_that_differ_in_kappa_train_as_one(granularity, method):
         assert_close(trees.index(together.train_state.state, row), session.train_state.state, 1e-8)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_what_is_reported_is_what_was_done(granularity):
-    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, granularity=granularity)
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_what_is_reported_is_what_was_done(partition):
+    pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, partition=partition)
     before, after, metrics = one_round(pogm)
     rows, step = trajectories(pogm), moved(before, after)
-    h = flat(rows, BLOCKS["global"][0])
-    (d,) = step_of_blocks(step, "global")
+    h = flat(rows, BLOCKS["all"][0])
+    (d,) = step_of_blocks(step, "all")
     torch.testing.assert_close(metrics["norm"], d.norm())
     torch.testing.assert_close(metrics["centre_norm"], h.mean(0).norm())
     torch.testing.assert_close(metrics["angle"], torch.nn.functional.cosine_similarity(h, d[None]))
-    parts_of = zip(of_blocks(rows, granularity), step_of_blocks(step, granularity), strict=True)
+    parts_of = zip(of_blocks(rows, partition), step_of_blocks(step, partition), strict=True)
     torch.testing.assert_close(metrics["worst"], torch.stack([(h @ d).min() for h, d in parts_of]).sum())
-    mixtures = [pareto.mixture(pareto.gramian(h), 0.5) for h in of_blocks(rows, granularity)]
+    mixtures = [pareto.mixture(pareto.gramian(h), 0.5) for h in of_blocks(rows, partition)]
     torch.testing.assert_close(metrics["mixture"], torch.stack(mixtures).mean(0), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(metrics["agreement"], pareto.agreement(h @ h.mT))
     assert metrics["gap"] < 1e-12
     assert metrics["stationary"] == 0
 
 
-@pytest.mark.parametrize("options", [{"inner_steps": 2}, *({"centre": "mean", **options} for options in OPTIONS[3:])])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"inner_steps": 2},
+        *({"centre": "mean", **options} for options in OPTIONS[3:]),
+        {"partition": "classifier", "centre": "mean"},
+    ],
+)
 def test_a_block_that_no_domain_moves_stays_and_does_the_others_no_harm(options):
     class Frozen(Deep):
         def train_copy(self, *args):
@@ -274,7 +293,7 @@ def test_a_block_that_no_domain_moves_stays_and_does_the_others_no_harm(options)
             }
             return found._replace(trajectories=still)
 
-    changing = {"meta_lr": 1.0, "granularity": "layer", **options}
+    changing = {"meta_lr": 1.0, "partition": "layer", **options}
     before, after, metrics = one_round(Frozen(**changing))
     free = moved(*one_round(Deep(**changing))[:2])
     step = moved(before, after)
@@ -308,7 +327,7 @@ def assert_modules(blocks, modules):
 )
 def test_a_block_is_a_child_of_the_featurizer_or_the_head(network, expected):
     names = names_of(network)
-    blocks = parts(names, "block")
+    blocks = split_blocks(names, "block")
     assert_modules(blocks, expected)
     assert sorted(sum(blocks, ())) == sorted(names), "every weight is in one block"
 
@@ -316,7 +335,7 @@ def test_a_block_is_a_child_of_the_featurizer_or_the_head(network, expected):
 def test_a_weight_beside_the_children_is_a_block_of_its_own():
     """As the tokens of a vision transformer, under the module that wraps it."""
     pytest.importorskip("timm")
-    tokens, *blocks = parts(names_of("timm/test_vit", (3, 64, 64)), "block")
+    tokens, *blocks = split_blocks(names_of("timm/test_vit", (3, 64, 64)), "block")
     assert set(tokens) >= {"features.model.cls_token", "features.model.pos_embed"}
     assert {name.count(".") for name in tokens} == {2}
     assert_modules(blocks, [*(f"features.model.{child}" for child in ("patch_embed", "blocks", "norm")), "head"])
@@ -325,7 +344,7 @@ def test_a_weight_beside_the_children_is_a_block_of_its_own():
 @pytest.mark.parametrize(("network", "count"), [("mlp", 3), ("mnist_cnn", 9), ("resnet18", 41), ("mobilenet_v2", 105)])
 def test_a_layer_is_a_module_with_weights_of_its_own(network, count):
     names = names_of(network)
-    layers = parts(names, "layer")
+    layers = split_blocks(names, "layer")
     assert len(layers) == count
     assert {name.rpartition(".")[0] for name in names} == {
         name.rpartition(".")[0] for names in layers for name in names
@@ -335,4 +354,4 @@ def test_a_layer_is_a_module_with_weights_of_its_own(network, count):
 
 def test_as_a_whole_all_weights_are_one_block():
     names = names_of("mlp")
-    assert parts(names, "global") == (names,)
+    assert split_blocks(names, "all") == (names,)

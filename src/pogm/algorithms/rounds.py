@@ -1,0 +1,287 @@
+"""Methods on trajectories: every domain trains a copy of the model, then the model moves along a combination of the
+copies' displacements. POGM, Reptile, MGDA, CAGrad, PCGrad and UPGrad share all of this and differ in `direction`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pogm._system.errors import UsageError
+from pogm.algorithms.copies import Copies, DomainCopies
+from pogm.core import trees
+from pogm.core.batch import Batch
+from pogm.core.compilation import compiled, known_true
+from pogm.core.flat_params import flat_vector, unflatten
+from pogm.core.hyperparameters import Choice, hyper
+from pogm.core.optimizers import Scalar, mark_for_reset
+from pogm.core.problem import Problem
+from pogm.core.state import Metrics, State
+from pogm.core.trajectory_reduce import Blocks
+from pogm.core.trees import Params, Tree
+from pogm.pareto import Solution, agreement, alignment, angles, length
+from pogm.pareto.problem import Centre
+from pogm.pareto.solution import EXACT
+
+ZERO = 1e-7  # a direction shorter than this fraction of the trajectories is rounding error
+FORMER_OPTIONS = {  # options and presets of POGM in earlier versions, and what replaced them
+    "scope": "partition: partition=classifier was scope=classifier",
+    "granularity": "partition: partition=layer was granularity=layer",
+    "erm_direction": "centre: centre=erm was erm_direction=pooled",
+    "convention": "an algorithm: PaperTextPOGM; for the radius √κ‖h_0‖ in both places set kappa to √κ",
+    "solver": "an algorithm: OfficialPOGM",
+    "stationary": "an argument of pogm.pareto.solve",
+    "official": "an algorithm: OfficialPOGM",
+    "paper_text": "an algorithm: PaperTextPOGM",
+    "nonfinite": "nothing: a round with a trajectory that is not finite is always skipped",
+}
+
+
+class Direction(NamedTuple):
+    """Direction d = Σ_i c_i h_i of a round, given by its weights c."""
+
+    weights: Tensor  # c: [..., K], one row for each block of the partition; the centre itself is added to this
+    metrics: Metrics
+    rescale: bool = False  # scale d to the length of the centre
+
+
+class Decision(NamedTuple):
+    """Weights of all trajectories in all blocks, with the checks that precede an update."""
+
+    weights: Tensor  # c: [blocks, N]
+    bound: Tensor  # upper bound of |d|
+    finite: Tensor  # [N]: True for trajectories without NaN and infinity
+    is_zero: Tensor  # True if the direction is only rounding error
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainRounds(DomainCopies):
+    r"""Base class of methods that combine the trajectories of all domains.
+
+    One round, with K domains:
+
+    1. Every domain trains a copy of the model for E minibatches, with its own optimizer.
+       Its displacement :math:`h_i = \theta_i - \theta` is the trajectory of the domain.
+    2. The inner products :math:`h_i^\top h_j` are computed; nothing else about the trajectories is needed.
+    3. `direction` returns weights :math:`c_i`, and the model moves:
+       :math:`\theta \leftarrow \theta + \alpha \sum_i c_i h_i`.
+
+    A round with a trajectory that is not finite, or an update that could overflow, is skipped and counted.
+    """
+
+    abstract: ClassVar[bool] = True
+    compiles_direction: ClassVar[bool] = False  # compile `direction` and its metrics, for up to 8 domains
+
+    meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # α: step size of the update
+    partition: str = hyper("all", options=("all", "classifier", "block", "layer"), added_later=True)
+    # "all": one problem for all weights. "classifier": one for the last layers; other weights follow the centre.
+    # "block", "layer": one problem for each block or layer of the network.
+
+    def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
+        """Choose the weights of the trajectories.
+
+        Args:
+            gram: Inner products h_i·h_j of the K domains, [..., K, K]: one problem for each block of the partition.
+            centre: Inner products (h_i·h_0, ‖h_0‖²) of ERM's trajectory h_0, if `trains_pooled`. The weights are then
+                added to h_0: d = h_0 + Σ_i c_i h_i.
+            state: Step and random key of the round, for methods that draw random numbers.
+        """
+        raise NotImplementedError
+
+    def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
+        """Run one round: train the copies, form the Gramian, choose the direction, move the model."""
+        copies = self.copies(state, batches, problem)  # h_i: [K, ...]
+        centre, erm_optimizer = (
+            self.erm_trajectory(state, batches, problem, copies) if self.trains_pooled else (None, {})
+        )
+
+        matched, others = self.blocks(state.params)
+        h = problem.reduce.gather(copies.trajectories, centre)
+        grams = problem.reduce.gramians(h, matched + others)  # h_i·h_j: [blocks, N, N]; h_0 is the last row, if any
+        compile_now = self.compiles_direction and problem.num_domains <= EXACT
+        decide = self._decide_compiled if compile_now else self._decide
+        decision = Decision(*decide(grams, len(matched), State({}, {}, {}, {}, state.step, state.key)))
+        direction = problem.reduce.weighted_sum(h, matched + others, decision.weights, decision.finite)  # d = Σ c_i h_i
+
+        optimizers = {"domains": copies.optimizers, **({"erm": erm_optimizer} if self.trains_pooled else {})}
+        return self._update(state, problem, copies, direction, decision, optimizers)  # θ + α d
+
+    def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:
+        """Divide the weights by `partition`.
+
+        Returns:
+            The blocks that get a problem each, and the weights without one, as a block if there are any: those that a
+            modifier has added, which do not predict, and for "classifier" the features.
+        """
+        predicting, others = split_names(names, ("features.", "head."))
+        if self.partition == "classifier":
+            predicting, features = split_names(predicting, "head.")
+            others = (*features, *others)
+            if not predicting:
+                name = type(self).__name__
+                raise UsageError(
+                    f"Expected a network with a head for {name}.partition='classifier'; found one without. "
+                    f"Name the last layer, for example Learner(module, {name}(partition='classifier'), head='fc')."
+                )
+        return split_blocks(predicting, self.partition), (others,) if others else ()
+
+    def _decide(self, grams: Tensor, count: int, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
+        """Return the fields of `Decision` from the inner products [blocks, N, N]; ``count`` blocks have a problem."""
+        finite = grams.diagonal(dim1=-2, dim2=-1).isfinite().all(0)
+        G = torch.where(finite & finite[:, None], grams[:count], 0.0)
+        gram, centre = G.squeeze(0), None  # one problem without a batch axis: `solve` has a faster path on a CPU
+        if self.trains_pooled:
+            gram, centre = gram[..., :-1, :-1], (gram[..., :-1, -1], gram[..., -1, -1])  # h_i·h_0 and ‖h_0‖²
+        direction = self.direction(gram, centre, state)
+        weights = direction.weights
+        if self.trains_pooled:
+            weights = torch.cat([weights, torch.ones_like(weights[..., :1])], -1)
+        weights = weights.reshape(count, -1)
+        if direction.rescale:
+            norm = length(G, weights).unsqueeze(-1)
+            weights = torch.where(norm > 0, weights * self.centre_norms(G).unsqueeze(-1) / norm, weights)
+        metrics = direction.metrics | self.step_metrics(G, weights)
+        is_zero = metrics.get("centre_norm", metrics["norm"]) <= ZERO * G.sum(0).diagonal().mean().sqrt()
+        if len(grams) > count:
+            weights = torch.cat([weights, self._weights_without_problem(weights)[None]])
+        lengths = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        bound = torch.where(finite, weights.abs() * lengths, 0).sum()  # |d| ≤ Σ |c_i| |h_i|
+        return weights, bound, finite, is_zero, metrics
+
+    _decide_compiled = compiled(_decide)
+
+    def centre_norms(self, G: Tensor) -> Tensor:
+        """Return ‖h_0‖ in every block, [blocks]: of ERM's trajectory, or of the mean trajectory."""
+        return (G[:, -1, -1] if self.trains_pooled else G.mean((-2, -1))).clamp(min=0).sqrt()
+
+    def step_metrics(self, G: Tensor, weights: Tensor) -> Metrics:
+        """Return ‖d‖, the mean cosine between trajectories, and cos(h_i, d). Inner products are summed over blocks."""
+        K = G.shape[-1] - self.trains_pooled
+        aligned, norm = alignment(G, weights).sum(0), length(G, weights).square().sum().sqrt()  # h_i·d, ‖d‖
+        metrics = {"norm": norm, "agreement": agreement(G.sum(0)[:K, :K])}
+        if self.partition != "classifier":  # else G does not contain the whole step; a probe measures it
+            metrics["angle"] = (aligned / (G.sum(0).diagonal().sqrt() * norm))[:K]
+        return metrics
+
+    def _weights_without_problem(self, weights: Tensor) -> Tensor:
+        """Return the weights c of parameters without a problem: those of the only block, or those of the centre h_0."""
+        if self.partition == "all":
+            return weights[0]
+        rows = weights.shape[-1]
+        if self.trains_pooled:
+            return (torch.arange(rows, device=weights.device) == rows - 1).to(weights.dtype)
+        return torch.full_like(weights[0], 1 / rows)
+
+    def _update(
+        self, state: State, problem: Problem, copies: Copies, direction: Params, decision: Decision, optimizers: Tree
+    ) -> tuple[State, Metrics]:
+        """Return the state with θ + α d, or with θ if the round is skipped, and the metrics of the round."""
+        params, accepted = _move(
+            flat_vector(state.params), flat_vector(direction), self.meta_lr, decision.bound, decision.finite.all()
+        )
+        finite = decision.finite[: problem.num_domains]
+        buffers, losses = problem.reduce.all_gather((copies.buffers, copies.losses))
+        before = trees.repeat(problem.live_buffers(state), problem.num_domains)
+        persists = self.inner_state == "persist"
+        kept = problem.reduce.local_rows(finite if persists else torch.zeros_like(finite))
+        optimizers = optimizers | {"domains": mark_for_reset(optimizers["domains"], kept)}
+        if self.trains_pooled:
+            optimizers |= {"erm": mark_for_reset(optimizers["erm"], decision.finite[-1] & persists)}
+        skipped, report = _report(decision, finite, accepted, state.memory["skipped"], losses)
+        after = state._replace(
+            params=unflatten(params, state.params),
+            buffers=state.buffers | trees.mean(trees.where(finite & accepted, buffers, before)),
+            optimizer=optimizers,
+            memory={"skipped": skipped},
+            step=state.step + 1,
+        )
+        return after, report
+
+
+@dataclass(frozen=True)
+class WeightedRounds(DomainRounds):
+    """Base class of methods that differ only in the weights c_i of d = Σ_i c_i h_i."""
+
+    abstract: ClassVar[bool] = True
+
+    def weights(self, gram: Tensor, state: State) -> Tensor:
+        """Return the weight of each trajectory, [..., K], from their inner products [..., K, K]."""
+        raise NotImplementedError
+
+    def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
+        """Return the weights, and the worst alignment of the step with a domain."""
+        weights = self.weights(gram, state)
+        aligned = alignment(gram, weights).reshape(-1, gram.shape[-1]).sum(0)  # h_i·d, over all blocks
+        return Direction(weights, {"weights": weights.reshape(-1, gram.shape[-1]).mean(0), "worst": aligned.min()})
+
+    def step_metrics(self, G: Tensor, weights: Tensor) -> Metrics:
+        """Return ‖d‖, the mean cosine between trajectories, and cos(h_i, d)."""
+        if len(G) > 1 or self.partition == "classifier":
+            return super().step_metrics(G, weights)
+        gram, weights = G[0], weights[0]
+        return {"norm": length(gram, weights), "agreement": agreement(gram), "angle": angles(gram, weights)}
+
+
+def solution_metrics(solution: Solution, gram: Tensor, centre: Centre | None) -> Metrics:
+    """Return the metrics of a solved problem: π, p*, duality gap, and ‖h_0‖. Blocks are summed, or averaged for π."""
+    blocks = gram.reshape(-1, *gram.shape[-2:])
+    centre_squares = blocks.mean((-2, -1)) if centre is None else centre[1].reshape(-1)  # ‖h_0‖² in every block
+    return {
+        "mixture": solution.mixture.reshape(len(blocks), -1).mean(0),
+        "worst": solution.worst.sum(),
+        "gap": solution.gap.sum() / blocks.sum(0).diagonal().mean(),
+        "stationary": solution.stationary.double().mean(),
+        "centre_norm": centre_squares.clamp(min=0).sqrt().square().sum().sqrt(),
+    }
+
+
+def split_names(names: Iterable[str], prefixes: str | tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that begin with one of the prefixes, and the other names."""
+    names = tuple(names)
+    chosen = tuple(name for name in names if name.startswith(prefixes))
+    return chosen, tuple(name for name in names if name not in chosen)
+
+
+def split_blocks(names: tuple[str, ...], partition: str) -> Blocks:
+    """Group parameter names: for "block" by the children of the features, and the head; for "layer" by module."""
+    if partition not in ("block", "layer"):
+        return (names,)
+    features, _ = split_names(names, "features.")
+    levels = list(zip(*(name.split(".")[:-1] for name in features), strict=False))
+    wrapped = (depth for depth, level in enumerate(levels) if len(set(level)) > 1)
+    shared = next(wrapped, len(levels))  # number of modules that contain all features
+
+    def block_of(name: str) -> tuple[str, ...]:
+        path = name.split(".")[:-1]
+        return tuple(path if partition == "layer" else path[: shared + 1 if name in features else 1])
+
+    blocks: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        blocks.setdefault(block_of(name), []).append(name)
+    return tuple(map(tuple, blocks.values()))
+
+
+@compiled
+def _move(params: Tensor, direction: Tensor, lr: Scalar, bound: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
+    """Return θ + α d and True, or θ and False if d is not finite or the update could overflow.
+
+    If α·|d| ≤ eps·max/8 the update cannot overflow, so the new weights need no check.
+    """
+    limits = torch.finfo(params.dtype)
+    accepted = finite & (lr * bound <= limits.max * limits.eps / 8)
+    moved = params + (lr.to(params.dtype) if isinstance(lr, Tensor) else lr) * direction
+    return moved if known_true(accepted) else torch.where(accepted, moved, params), accepted
+
+
+@compiled
+def _report(
+    decision: Decision, finite: Tensor, accepted: Tensor, skipped: Tensor, losses: Tensor
+) -> tuple[Tensor, Metrics]:
+    """Return the number of rounds skipped so far, and the metrics of this round."""
+    skip = ~accepted | decision.is_zero
+    report = {"loss": losses.mean(), "nonfinite": (~finite).double(), "skipped": skip.double()}
+    metrics = {name: torch.where(accepted, value, torch.nan) for name, value in decision.metrics.items()}
+    return skipped + skip, report | metrics
