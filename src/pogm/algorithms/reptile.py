@@ -1,4 +1,4 @@
-"""Reptile: the mean of the domains' trajectories."""
+"""Reptile: the mean of the trajectories."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from pogm.core.state import State
 
 @dataclass(frozen=True)
 class Reptile(WeightedRounds):
-    r"""Reptile in its batched form (Nichol et al., 2018): the model follows the mean of the domains' trajectories.
+    r"""Reptile, batched (Nichol et al., 2018): move along the mean of the trajectories.
 
     .. math:: \theta \leftarrow \theta + \alpha \tfrac1K \sum_i h_i
 
-    This is ``POGM(kappa=0, centre="mean")``: a control for what matching adds. With α = 1 the model becomes
-    the mean of the copies, which is federated averaging (McMahan et al., 2017) with optimizers that stay where
-    they are. The paper samples tasks; here every domain takes part in every round.
+    Equal to ``POGM(kappa=0, centre="mean")``, so it is the control for the effect of matching. With α = 1 the model
+    becomes the mean of the copies: federated averaging (McMahan et al., 2017) with persistent local optimizers. The
+    paper samples tasks; here every domain takes part in every round.
     """
 
     def weights(self, gram: Tensor, state: State) -> Tensor:
-        """The same for every domain."""
+        """Return 1/K for every domain."""
         return torch.full_like(gram[..., 0], 1 / gram.shape[-1])

@@ -1,4 +1,4 @@
-"""What the engine hands an algorithm: the network, the optimizer, and how to differentiate and go over domains."""
+"""Everything an algorithm needs from the engine: network, optimizer, differentiation, and loops over domains."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,18 +20,22 @@ Objective = Callable[[Params], Loss]
 
 
 class EachDomain(Protocol):
-    """Apply a function to every domain and stack what it returns along a leading axis K.
+    """Apply a function to every domain and stack the results along a leading axis K.
 
-    ``function(batches, *others)`` gets the domain's minibatches, with K = 1, and its slice of the other trees.
+    ``function(batches, *others)`` receives the minibatches of one domain, with K = 1, and one row of every other tree.
     """
 
     def __call__(self, function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
-        """Every domain's result, stacked."""
+        """Return the stacked results of all domains."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Scale enters here, and only here: a method written against it runs alone, batched or over ranks."""
+    """Training problem of one run, as an algorithm sees it.
+
+    The engine chooses how gradients are computed, how domains are looped over and where trajectories are reduced. An
+    algorithm that uses only this interface runs unchanged as one trial, in a batch of trials, and on several processes.
+    """
 
     network: nn.Module
     optimizer: Optimizer
@@ -41,27 +45,27 @@ class Problem:
     each_domain: EachDomain
     reduce: TrajectoryReduce = Local()  # noqa: RUF009  (frozen)
     penalties: Sequence[Penalty] = ()
-    replacement: Risks | None = None  # of the cross-entropy, by a modifier
+    replacement: Risks | None = None  # risk that a modifier uses instead of the cross-entropy
     autocast: torch.dtype | None = None
-    live: frozenset[str] = field(default_factory=frozenset)  # buffers that a training pass writes to
-    mixes: bool = False  # whether a modifier lets the samples of a pass see one another
+    live: frozenset[str] = field(default_factory=frozenset)  # names of buffers that a training pass updates
+    mixes: bool = False  # True if a modifier mixes the samples of a pass
 
     @property
     def coupled(self) -> bool:
-        """True if the risk of a sample depends on which others are in the pass: live batch norm, or a modifier.
+        """True if the risk of a sample depends on the other samples of the pass: live batch norm, or a modifier.
 
         The gradient of a pooled risk is then not the mean of the gradients of its parts.
         """
         return bool(self.live) or self.mixes
 
     def model(self, params: Params, state: State) -> Model:
-        """The network with these weights and the state's buffers: cloned where a pass would write to them.
+        """Return the network with these weights and the buffers of the state.
 
-        Its random layers get the keys of this step.
+        Buffers that a pass updates are cloned. Random layers get the keys of this step.
         """
         buffers = {n: b.clone() if n in self.live else b for n, b in state.buffers.items()}
-        for place, name in enumerate(self.keys):
-            buffers[name] = random.fold(state.random_key(Purpose.NETWORK, state.step), place)
+        for index, name in enumerate(self.keys):
+            buffers[name] = random.fold(state.random_key(Purpose.NETWORK, state.step), index)
         return Model(
             self.network,
             params,
@@ -73,16 +77,16 @@ class Problem:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """The buffers that hold the keys of the network's random layers."""
+        """Names of the buffers that hold the keys of random layers."""
         return key_buffers(self.network)
 
     def live_buffers(self, holder: State | Model) -> Params:
-        """The buffers that training passes write to: what a model's left there, or a state's."""
+        """Return the buffers that training passes update, of a model or a state."""
         return {name: holder.buffers[name] for name in sorted(self.live)}
 
 
 def live_buffers(network: nn.Module) -> frozenset[str]:
-    """The names of the batch-norm statistics that a pass in training mode updates."""
+    """Return the names of the batch-norm statistics that a pass in training mode updates."""
     modules: dict[str, Any] = dict(network.named_modules())
     norms = {n: m for n, m in modules.items() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
     return frozenset(

@@ -1,4 +1,4 @@
-"""Other ways from the inner products of K updates to their weights in one step: the neighbours of Theorem 1."""
+"""Weightings of other methods, from the same inner products: MGDA, CAGrad, PCGrad and UPGrad."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,12 @@ from pogm.pareto.solution import EXACT, solve
 
 
 def mgda_weights(G: Tensor) -> Tensor:
-    r"""Désidéri, 2012: the shortest mixture of the updates, [..., K] on the simplex.
+    r"""Return the shortest convex combination of the updates (Désidéri, 2012): [..., K] on the simplex.
 
     .. math:: c = \arg\min_{\pi\in\Delta} \|h_\pi\|
 
-    That is the problem of Theorem 1 around a centre at right angles to every update, so its solver solves it. A zero
-    update is the shortest mixture itself.
+    This is the problem of Theorem 1 with a centre orthogonal to every update, so the same solver is used. If there are
+    zero updates, they share all the weight.
     """
     sizes = G.detach().to(torch.float64).diagonal(dim1=-2, dim2=-1)
     mixture = solve(G, 1.0, centre=(torch.zeros_like(sizes), sizes.mean(-1))).mixture
@@ -24,27 +24,27 @@ def mgda_weights(G: Tensor) -> Tensor:
 
 
 def cagrad_weights(G: Tensor, radius: float | Tensor) -> Tensor:
-    r"""Liu et al., 2021: the step in a ball around the mean that serves the worst-off update best, [..., K].
+    r"""Return the weights of CAGrad (Liu et al., 2021): [..., K].
 
     .. math:: \max_d \min_i h_i^\top d \quad\text{with}\quad \|d - h_0\| \le r \|h_0\|,
               \qquad \text{divided by } 1 + r^2
 
-    Its problem is that of Theorem 1, and so are its weights, but for the divisor, which their code has by default.
+    The weights are those of Theorem 1, divided by 1 + r² as in the authors' code.
     """
     return solve(G, radius).weights / (1 + normalised(G, radius).radius ** 2)
 
 
 def pcgrad_weights(G: Tensor, orders: Tensor) -> Tensor:
-    r"""Yu et al., 2020: each update without what it has against the others, one after the other; then the mean.
+    r"""Return the weights of PCGrad (Yu et al., 2020): [..., K, K] -> [..., K].
 
     .. math:: p_i \leftarrow p_i - \frac{\min(p_i^\top h_j, 0)}{\|h_j\|^2} h_j \text{ for each } j \ne i,
               \qquad d = \tfrac1K \sum_i p_i
 
-    The paper adds the p_i up; their mean is as long as the updates are, whatever K. [..., K, K] -> [..., K].
+    The paper sums the p_i; the mean does not grow with K.
 
     Args:
         G: [..., K, K], as from `pogm.pareto.gramian`.
-        orders: [..., K, K]; row i is the order in which update i meets the others, itself among them.
+        orders: [..., K, K]; row i is a permutation of the updates: the order of the projections of update i.
     """
     G = G.detach().to(torch.float64)
     K = G.shape[-1]
@@ -60,13 +60,13 @@ def pcgrad_weights(G: Tensor, orders: Tensor) -> Tensor:
 
 
 def upgrad_weights(G: Tensor) -> Tensor:
-    r"""Quinton and Rey, 2024: each update projected on the directions that hurt none; then the mean, [..., K].
+    r"""Return the weights of UPGrad (Quinton and Rey, 2024): [..., K].
 
     .. math:: d = \tfrac1K \sum_i \arg\min_{p \,:\, h_j^\top p \ge 0 \;\forall j} \|p - h_i\|
               = \tfrac1K \sum_i \Big(h_i + \sum_j y_{ij} h_j\Big), \qquad y_{ij} \ge 0
 
-    Exact for K ≤ 8, iterative with a fixed count beyond, in units of each update's own length, on which neither the
-    cone nor the direction of a projection depends.
+    Exact for K ≤ 8; for larger K an interior-point method with a fixed number of steps. The problem is scaled to unit
+    updates, which changes neither the cone nor the direction of a projection.
     """
     G = G.detach().to(torch.float64)
     sizes = G.diagonal(dim1=-2, dim2=-1).sqrt()
