@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from rounds import one_round, trajectories
-from support import assert_close, toy
+from support import assert_close, steps, toy
 from torch import nn
 
 from pogm import pareto
@@ -91,3 +91,15 @@ def test_without_a_ball_the_measurement_branch_is_pogm_around_erm():
     assert_close(
         method.step(before, made, problem)[0].params, POGM(kappa=0.0).step(before, made, problem)[0].params, 1e-12
     )
+
+
+@pytest.mark.parametrize("cls", [OfficialPOGM, MeasurementPOGM])
+def test_variants_with_gradient_descent_do_not_run_the_exact_solver(cls, monkeypatch):
+    def forbidden(*_, **__):
+        raise AssertionError("the exact solver was called")
+
+    for name in ("solve", "minimiser"):
+        monkeypatch.setattr(f"pogm.pareto.solution.{name}", forbidden)
+    monkeypatch.setattr("pogm.algorithms.pogm.solve", forbidden)
+    monkeypatch.setattr("pogm.algorithms.pogm_published.solve", forbidden)
+    steps(cls(), 2)
