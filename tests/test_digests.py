@@ -1,10 +1,10 @@
-"""Short runs of everything give the numbers in ``digests.json``: the same bits on the machine that wrote them."""
+"""Short runs of every released method give the stored numbers: the same bits on the machine that stored them."""
 
 import json
 from itertools import product
 
 import pytest
-from digests import STORE, cases, environment, parts, registered, run
+from digests import RELEASED, STORE, cases, environment, parts, registered, run
 
 STORED = json.loads(STORE.read_text())
 CASES = tuple(cases())
@@ -18,7 +18,7 @@ WRITE = "then run: python tests/digests.py --write"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_gives_the_stored_numbers(case, tmp_path):
+def test_run_gives_stored_numbers(case, tmp_path):
     found, stored = run(case, tmp_path / "run"), STORED["cases"][case]
     if EXACT:
         assert found == stored, f"If this change of numbers is intended, {WRITE}"
@@ -28,17 +28,27 @@ def test_a_run_gives_the_stored_numbers(case, tmp_path):
             assert found["numbers"][name] == pytest.approx(stored["numbers"][name], **tolerance), name
 
 
-def test_this_machine_gives_the_same_bits():
+def test_numbers_are_compared_bit_by_bit():
     if not EXACT:
-        pytest.skip(f"numbers were compared with {TOLERANCES}: {STORED['environment']} wrote, {environment()} tests")
+        pytest.skip(f"compared with {TOLERANCES}: stored on {STORED['environment']}, tested on {environment()}")
 
 
-def test_there_are_digests_of_these_cases():
+def test_stored_digests_belong_to_these_cases():
     assert sorted(STORED["cases"]) == sorted(CASES), f"If the change of cases is intended, {WRITE}"
 
 
-def test_every_algorithm_and_modifier_has_a_case_on_every_embedded_dataset():
+def test_every_released_method_has_a_case_on_every_embedded_dataset():
     algorithms, modifiers, datasets = registered()
-    wanted = {(algorithm, (), dataset) for algorithm, dataset in product(algorithms, datasets)}
-    wanted |= {(name, (one,), dataset) for name, one, dataset in product(("ERM", "POGM"), modifiers, datasets)}
+    assert set(RELEASED) <= algorithms | modifiers
+    wanted = {(algorithm, (), dataset) for algorithm, dataset in product(algorithms.intersection(RELEASED), datasets)}
+    for algorithm, modifier, dataset in product(("ERM", "POGM"), modifiers.intersection(RELEASED), datasets):
+        wanted.add((algorithm, (modifier,), dataset))
     assert wanted <= set(map(parts, CASES)), f"Add them to tests/digests.py, {WRITE}"
+
+
+def test_methods_without_digests_are_reported():
+    """A new method needs no digests until it is released, but the summary of the tests names it."""
+    algorithms, modifiers, _ = registered()
+    unreleased = sorted((algorithms | modifiers).difference(RELEASED))
+    if unreleased:
+        pytest.skip(f"no digests of {', '.join(unreleased)}; to release a method, see CONTRIBUTING.md")

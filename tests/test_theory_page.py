@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from digests import RELEASED
 from support import batches, toy, trial
 
 from pogm import ERM
@@ -47,7 +48,7 @@ def test_every_column_of_the_rounds_is_listed(folder):
     assert names <= rows(OF_ROUNDS).keys()
 
 
-@pytest.mark.parametrize("name", all_algorithms())
+@pytest.mark.parametrize("name", [name for name in all_algorithms() if name in RELEASED])
 def test_every_metric_of_an_algorithm_is_listed_with_the_algorithm(name):
     algorithm = all_algorithms()[name]()
     state, problem = toy(algorithm)

@@ -39,3 +39,14 @@ from pogm.modifiers.itta import ITTA as ITTA
 from pogm.modifiers.mixstyle import MixStyle as MixStyle
 from pogm.modifiers.mixup import Mixup as Mixup
 from pogm.modifiers.swad import SWAD as SWAD
+
+
+def __getattr__(name: str) -> type:
+    """Return an algorithm or a modifier that has no import above, so that a new method needs no line in this file."""
+    from pogm.algorithms import all_algorithms
+    from pogm.modifiers import all_modifiers
+
+    methods: dict[str, type] = {**all_algorithms(), **all_modifiers()}
+    if name in methods:
+        return methods[name]
+    raise AttributeError(f"module 'pogm' has no attribute {name!r}")

@@ -127,7 +127,7 @@ def test_the_discriminator_learns_and_the_generator_undoes_it(name):
         algorithm = algorithm_class(name)(adversary_weight=1000.0, **rates)
         state, problem = toy(algorithm)
         after, _ = algorithm.step(state, [batch, batch], problem)
-        before, now = (algorithm.telling_apart(batch, problem.model(s.params, s)).value for s in (state, after))
+        before, now = (algorithm.discriminator_loss(batch, problem.model(s.params, s)).value for s in (state, after))
         changes.append(now - before)
     assert changes[0] < -1e-4
     assert changes[1] > 1e-4
@@ -162,7 +162,7 @@ def test_every_move_of_a_round_has_its_own_dropout(name):
     values = []
     for move in (0, 2):
         keyed = state._replace(key=algorithm.random_key(state, move))
-        values.append(algorithm.telling_apart(batch, problem.model(keyed.params, keyed)).value)
+        values.append(algorithm.discriminator_loss(batch, problem.model(keyed.params, keyed)).value)
     assert values[0] != values[1]
     torch.testing.assert_close(metrics["disc_loss"], torch.stack(values).mean(), rtol=1e-6, atol=0)
 
@@ -203,6 +203,6 @@ def test_the_gradient_penalty_reaches_the_generator():
         x = batch.x.clone().requires_grad_()
         model = problem.model(state.params, state)
         with torch.enable_grad():
-            value = algorithm.dis(model, over_samples(model.features, x), batch.y)
+            value = algorithm.domain_loss(model, over_samples(model.features, x), batch.y)
         slopes.append(torch.autograd.grad(value, x)[0])
     assert not torch.allclose(*slopes)

@@ -43,12 +43,12 @@ def test_at_tau_zero_it_is_erm():
 def test_three_that_agree_count_as_agreeing_at_tau_one():
     """One third three times is not exactly one in float32: hence the slack."""
     g = torch.tensor([[1.0, 1.0], [2.0, -1.0], [3.0, 2.0]])
-    torch.testing.assert_close(ANDMask(tau=1.0)._masked(g), torch.tensor([2.0 / 0.5, 0.0]))
+    torch.testing.assert_close(ANDMask(tau=1.0)._mask(g), torch.tensor([2.0 / 0.5, 0.0]))
 
 
 def test_domains_in_full_conflict_leave_the_weights_where_they_are():
     g = torch.tensor([[1.0, -3.0], [-2.0, 1.0], [3.0, 1.0]])
-    assert (ANDMask(tau=1.0)._masked(g) == 0).all()
+    assert (ANDMask(tau=1.0)._mask(g) == 0).all()
 
 
 def test_one_domain_agrees_with_itself():

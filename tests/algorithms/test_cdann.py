@@ -15,14 +15,14 @@ from pogm.engine.session import Engine, Session
 def test_every_class_weighs_the_same():
     """Two samples of class 0, one of 1, none of 2 and one of 3, as DomainBed counts: C' = 4."""
     losses = torch.tensor([[1.0, 10.0], [100.0, 1000.0]])
-    found = CDANN().averaged(losses, torch.tensor([[0, 1], [3, 0]]))
+    found = CDANN().reduce_losses(losses, torch.tensor([[0, 1], [3, 0]]))
     torch.testing.assert_close(found, torch.tensor(1 / 8 + 10 / 4 + 100 / 4 + 1000 / 8))
 
 
 def test_classes_above_the_largest_present_do_not_count():
     losses = torch.tensor([[1.0, 2.0]])
-    torch.testing.assert_close(CDANN().averaged(losses, torch.tensor([[0, 1]])), torch.tensor(1.5))
-    torch.testing.assert_close(CDANN().averaged(losses, torch.tensor([[1, 1]])), torch.tensor(0.75))
+    torch.testing.assert_close(CDANN().reduce_losses(losses, torch.tensor([[0, 1]])), torch.tensor(1.5))
+    torch.testing.assert_close(CDANN().reduce_losses(losses, torch.tensor([[1, 1]])), torch.tensor(0.75))
 
 
 def test_the_embedding_starts_as_normal_numbers():
@@ -35,14 +35,14 @@ def test_the_embedding_starts_as_normal_numbers():
 def test_the_discriminator_sees_features_moved_by_their_class():
     state, problem = toy(CDANN())
     z, y = torch.randn(K, 2, WIDTH, dtype=torch.float64), torch.randint(C, (K, 2))
-    seen = CDANN().seen(problem.model(state.params, state), z, y)
+    u = CDANN().discriminator_input(problem.model(state.params, state), z, y)
     for k in range(K):
         for b in range(2):
-            torch.testing.assert_close(seen[k, b], z[k, b] + state.params["embedding.weight"][:, y[k, b]])
+            torch.testing.assert_close(u[k, b], z[k, b] + state.params["embedding.weight"][:, y[k, b]])
 
 
 def test_the_embedding_is_the_discriminators():
-    """It moves with it, and only the classes that were seen."""
+    """It is updated with the discriminator, and only for classes in the minibatch."""
     for rates, moves in (({"lr_g": 1.0, "lr_d": 1e-12}, False), ({"lr_g": 1e-12, "lr_d": 1.0}, True)):
         cdann = CDANN(**rates)
         state, problem = toy(cdann)

@@ -1,6 +1,8 @@
-"""What every algorithm promises, present and future."""
+"""Properties of all algorithms. The tests find every class in the folder, so a new algorithm needs no entry here."""
 
 import dataclasses
+import inspect
+import re
 
 import numpy as np
 import pytest
@@ -21,32 +23,42 @@ from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
 
 every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
-
-
 networks = pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
 
 
 def eager(cls: type[Algorithm], at: int = 2) -> Algorithm:
-    """The method with every schedule at its beginning, so that a few steps see all of it."""
+    """Return the method with every schedule starting at a step, so that a few steps reach all phases."""
     return cls(**{f.name: at for f in fields(cls) if f.name.endswith("anneal_iters")})
 
 
 @every
-def test_its_docstring_says_what_it_is_and_from_whom(cls):
+def test_docstring_has_paper_and_equation(cls):
     first = cls.__doc__.strip().splitlines()[0]
-    assert "(" in first, "the first line cites the paper"
+    assert "(" in first, "Cite the paper in the first line of the docstring, in parentheses"
     assert ".. math::" in cls.__doc__
 
 
 @every
-def test_domains_by_vmap_equal_domains_in_a_loop(cls):
+def test_every_hyperparameter_is_described(cls):
+    """In a docstring (``name: text`` under ``Args:``) or in a comment after the field."""
+    classes = [base for base in cls.__mro__ if issubclass(base, Algorithm)]
+    docstrings = "\n".join(base.__doc__ or "" for base in classes)
+    sources = "\n".join(inspect.getsource(base) for base in classes)
+    for field in fields(cls):
+        described = re.search(rf"^ +{field.name}: \w", docstrings, re.MULTILINE)
+        commented = re.search(rf"^    {field.name}: \w+ = hyper\([^#]*?\)  # \w", sources, re.MULTILINE)
+        assert described or commented, f"Describe {field.name} under Args: in the docstring of {cls.__name__}"
+
+
+@every
+def test_vmap_over_domains_equals_loop(cls):
     loop = steps(eager(cls), 4, each_domain=in_a_loop)
     mapped = steps(eager(cls), 4, each_domain=by_vmap)
     assert_close(loop, mapped)
 
 
 @every
-def test_a_step_changes_the_weights_and_nothing_it_was_given(cls):
+def test_step_changes_weights_but_not_its_inputs(cls):
     algorithm = eager(cls)
     state, problem = toy(algorithm)
     made = batches(algorithm.minibatches)
@@ -59,8 +71,8 @@ def test_a_step_changes_the_weights_and_nothing_it_was_given(cls):
 
 
 @every
-def test_the_state_keeps_its_shape(cls):
-    """So that it can be captured in a graph, stacked and saved."""
+def test_step_keeps_shapes_and_dtypes_of_the_state(cls):
+    """A state must be captured in a CUDA graph, stacked over trials and saved."""
     algorithm = eager(cls)
     state, problem = toy(algorithm)
     after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
@@ -69,18 +81,18 @@ def test_the_state_keeps_its_shape(cls):
 
 
 @every
-def test_the_same_step_twice_gives_the_same_numbers(cls):
+def test_steps_are_repeatable(cls):
     assert_close(steps(eager(cls), 3), steps(eager(cls), 3), 0.0)
 
 
 def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
-    """Two that differ in seed, data, split, held-out domain and every float."""
+    """Return two trials that differ in seed, data, split, test domain and every hyperparameter that is a float."""
     floats = [f.name for f in fields(cls) if isinstance(f.default, float)]
     other = dataclasses.replace(eager(cls), **{name: getattr(cls(), name) / 1.1 for name in floats})
-    held_out = ((0,), (3,)) if network == "mlp" else ((0, 1, 2), (3, 4, 5))  # a CNN takes its time
+    held_out = ((0,), (3,)) if network == "mlp" else ((0, 1, 2), (3, 4, 5))  # fewer domains for the slower network
     first = trial(eager(cls), precision="fp64", test_domains=held_out[0], probe=Probe(every=3, lag=3))
     small = dataclasses.replace(first.training, network=network, batch_size=4)
-    # MADG's batch norm is blind to the bias that ends the CNN: its gradient is rounding, which decay would amplify.
+    # The batch norm of MADG removes the last bias of the CNN: its gradient is rounding error, which decay would amplify.
     decay = 0.0 if (cls.__name__, network) == ("MADG", "mnist_cnn") else 1e-3
     second = {"seed": 1, "data_seed": 1, "trial_seed": 1, "test_domains": held_out[1], "algorithm": other}
     return [
@@ -93,20 +105,20 @@ def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
 @networks
 def test_batched_trials_equal_single_trials(cls, network):
     trials = two_trials(cls, network)
-    together = Session([t.task(None) for t in trials], Engine())
-    apart = [Session([t.task(None)], Engine()) for t in trials]
+    batched = Session([t.task(None) for t in trials], Engine())
+    single = [Session([t.task(None)], Engine()) for t in trials]
     for number in range(4):
-        for session in (together, *apart):
+        for session in (batched, *single):
             session.step(probing=number % 3 == 0)
-    for row, session in enumerate(apart):
-        assert_close(trees.index(together.train_state, row), session.train_state, 1e-8)
+    for row, session in enumerate(single):
+        assert_close(trees.index(batched.train_state, row), session.train_state, 1e-8)
     if network == "mlp":
-        assert together.accuracies() == [session.accuracies()[0] for session in apart]
+        assert batched.accuracies() == [session.accuracies()[0] for session in single]
 
 
 @every
 @networks
-def test_domains_by_vmap_equal_domains_in_a_loop_in_a_session(cls, network):
+def test_vmap_over_domains_equals_loop_in_a_session(cls, network):
     task = two_trials(cls, network)[0].task(None)
     loop, mapped = (Session([task], Engine(domains=domains)) for domains in ("loop", "vmap"))
     for session in (loop, mapped):
@@ -116,8 +128,8 @@ def test_domains_by_vmap_equal_domains_in_a_loop_in_a_session(cls, network):
 
 
 @every
-def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(cls, tmp_path):
-    """To the last bit, with all that the method keeps."""
+def test_saved_and_loaded_run_continues_with_the_same_bits(cls, tmp_path):
+    """The checkpoint includes the memory of the method."""
     task = two_trials(cls, "mlp")[0].task(None)
     whole, first, second = (Session([task], Engine()) for _ in range(3))
     for number in range(7):
@@ -145,8 +157,8 @@ def test_every_preset_is_valid(cls):
 
 
 @every
-def test_one_training_domain_is_enough_unless_it_says_otherwise(cls):
-    """Leave-one-domain-out selection leaves a single one of three."""
+def test_one_training_domain_works_or_raises(cls):
+    """Leave-one-domain-out selection on three domains trains on one."""
     if cls.min_domains > 1:
         with pytest.raises(UsageError, match=f"at least {cls.min_domains} training domains for {cls.__name__}"):
             trial(cls(), test_domains=(0, 1, 2, 3, 4))
@@ -158,27 +170,27 @@ def test_one_training_domain_is_enough_unless_it_says_otherwise(cls):
 
 
 @every
-def test_it_works_with_live_batch_norm(cls):
+def test_batch_norm_statistics_are_updated(cls):
     algorithm = eager(cls)
     state, problem = toy(algorithm, batch_norm=True)
     after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
     name = next(name for name in problem.live if name.endswith("running_mean"))
-    assert not torch.equal(after.buffers[name], state.buffers[name]), "the running statistics follow the data"
+    assert not torch.equal(after.buffers[name], state.buffers[name]), "running statistics did not change"
     mapped = steps(algorithm, 2, batch_norm=True, each_domain=by_vmap)
-    # A bias before batch norm has a gradient of rounding errors alone, which Adam makes larger.
+    # The gradient of a bias before batch norm is rounding error, which Adam amplifies.
     assert_close(mapped, steps(algorithm, 2, batch_norm=True), 1e-7)
 
 
 @every
-def test_it_learns(cls):
-    """Clearly above the one in ten of chance on a domain it has never seen.
+def test_accuracy_on_an_unseen_domain_is_far_above_chance(cls):
+    """At least 50% with ten classes.
 
-    Schedules begin late: some penalties, at full weight from the start, are least for a network that says nothing.
+    Schedules start late, because some penalties with full weight from the start have their minimum at constant outputs.
     """
     learner = trial(eager(cls, at=80), steps=101, evaluate_every=100, test_domains=(2,))
     session = Session([learner.task(None)], Engine())
     *_, last = train(session, learner.schedule)
-    learns = cls is not PaperTextPOGM  # whose published numbers make steps that are far too short
+    learns = cls is not PaperTextPOGM  # with the published hyperparameters its steps are too short
     assert (last.accuracies[0][2 * 2] > 0.5) == learns
 
 
@@ -186,7 +198,7 @@ def test_it_learns(cls):
 @networks
 @pytest.mark.gpu
 @needs_gpu
-def test_a_step_does_not_synchronise(cls, network):
+def test_step_does_not_synchronise(cls, network):
     session = Session([two_trials(cls, network)[0].task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step(probing=True)
@@ -199,7 +211,7 @@ def test_a_step_does_not_synchronise(cls, network):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("count", [1, 2])
-def test_captured_steps_equal_single_steps_on_the_host(cls, network, count):
+def test_captured_steps_equal_steps_on_the_cpu(cls, network, count):
     trials = two_trials(cls, network)[:count]
     captured = Session([t.task(None) for t in trials], Engine("cuda"))
     plain = [Session([t.task(None)], Engine("cpu")) for t in trials]
@@ -212,8 +224,7 @@ def test_captured_steps_equal_single_steps_on_the_host(cls, network, count):
 
 
 @every
-def test_a_step_is_a_pure_function_under_vmap(cls):
-    """Two copies of one state, mapped, are each what one alone is."""
+def test_step_under_vmap_equals_single_step(cls):
     algorithm = eager(cls)
     state, problem = toy(algorithm)
     made = batches(algorithm.minibatches)

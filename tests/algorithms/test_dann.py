@@ -14,7 +14,7 @@ def test_a_discriminator_that_knows_nothing_loses_log_k():
     state, problem = toy(DANN())
     blind = {n: torch.zeros_like(leaf) if n.startswith("discriminator.") else leaf for n, leaf in state.params.items()}
     (batch,) = batches()
-    value = DANN().telling_apart(batch, problem.model(blind, state)).value
+    value = DANN().discriminator_loss(batch, problem.model(blind, state)).value
     torch.testing.assert_close(value.item(), math.log(K))
 
 
@@ -23,7 +23,7 @@ def test_labels_do_not_matter_to_the_discriminator():
     (batch,) = batches()
     model = problem.model(state.params, state)
     other = Batch(batch.x, (batch.y + 1) % C)
-    assert DANN().telling_apart(batch, model).value == DANN().telling_apart(other, model).value
+    assert DANN().discriminator_loss(batch, model).value == DANN().discriminator_loss(other, model).value
 
 
 def test_labels_may_be_probabilities():

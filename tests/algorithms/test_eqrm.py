@@ -8,7 +8,7 @@ import torch
 from support import K, batches, toy
 
 from pogm import ERM
-from pogm.algorithms.eqrm import EQRM, quantile_of
+from pogm.algorithms.eqrm import EQRM, smoothed_quantile
 from pogm.core.batch import Batch
 
 RISKS = [[0.3, 1.1, 0.7], [0.1, 2.0], [5.0, 0.2, 0.21, 0.22, 0.2]]
@@ -40,13 +40,13 @@ def halved(risks, alpha):
 
 def slopes(risks, alpha, through):
     leaf = numbers(risks).requires_grad_()
-    return torch.autograd.grad(quantile_of(leaf, alpha, through), leaf)[0]
+    return torch.autograd.grad(smoothed_quantile(leaf, alpha, through), leaf)[0]
 
 
 @pytest.mark.parametrize("risks", RISKS)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_alpha_of_the_smoothed_risks_lie_below_the_quantile(risks, alpha):
-    found = quantile_of(numbers(risks), alpha).item()
+    found = smoothed_quantile(numbers(risks), alpha).item()
     assert below(found, risks) == pytest.approx(alpha, abs=1e-12)
     assert found == pytest.approx(halved(risks, alpha), abs=1e-8)
 
@@ -57,7 +57,8 @@ def test_the_gradient_is_that_of_finite_differences(risks, alpha):
     found = slopes(risks, alpha, "quantile")
     for k in range(len(risks)):
         near = [
-            quantile_of(numbers([r + side * (j == k) for j, r in enumerate(risks)]), alpha) for side in (1e-5, -1e-5)
+            smoothed_quantile(numbers([r + side * (j == k) for j, r in enumerate(risks)]), alpha)
+            for side in (1e-5, -1e-5)
         ]
         torch.testing.assert_close(found[k], (near[0] - near[1]) / 2e-5, rtol=1e-6, atol=1e-8)
 
@@ -90,17 +91,17 @@ def test_through_the_ends_only_the_best_the_worst_and_the_width_have_a_gradient(
     width = [1.06**2 * 4**-0.4 * (r - mean) / (3 * b) for r in risks]
     expected = numbers([1 - share, share, 0, 0]) + probit * numbers(width)
     torch.testing.assert_close(slopes(risks, alpha, "ends"), expected, rtol=1e-7, atol=1e-8)
-    assert quantile_of(numbers(risks), alpha, "ends").item() == pytest.approx(halved(risks, alpha), abs=1e-8)
+    assert smoothed_quantile(numbers(risks), alpha, "ends").item() == pytest.approx(halved(risks, alpha), abs=1e-8)
     middle = slopes(risks, 0.5, "ends")  # probit(1/2) = 0
     torch.testing.assert_close(middle[2:], numbers([0, 0]))
 
 
 def test_the_median_of_symmetric_risks_is_their_mean():
-    assert quantile_of(numbers([1.0, 2.0, 4.0, 5.0]), 0.5).item() == pytest.approx(3, abs=1e-12)
+    assert smoothed_quantile(numbers([1.0, 2.0, 4.0, 5.0]), 0.5).item() == pytest.approx(3, abs=1e-12)
 
 
 def test_the_quantile_rises_with_alpha():
-    found = [quantile_of(numbers(RISKS[0]), alpha).item() for alpha in (0.1, 0.5, 0.75, 0.9, 0.99)]
+    found = [smoothed_quantile(numbers(RISKS[0]), alpha).item() for alpha in (0.1, 0.5, 0.75, 0.9, 0.99)]
     assert found == sorted(found)
     assert found[-1] > max(RISKS[0])
 
@@ -109,13 +110,13 @@ def test_the_quantile_rises_with_alpha():
 @pytest.mark.parametrize("risks", [[0.7], [0.1, 0.1, 0.1], [0.0, 0.0], [2.0, 2.0 + 4e-16, 2.0]])
 def test_one_risk_or_equal_risks_have_their_mean(risks, through):
     leaf = numbers(risks).requires_grad_()
-    found = quantile_of(leaf, 0.9, through)
+    found = smoothed_quantile(leaf, 0.9, through)
     assert found.item() == pytest.approx(risks[0], rel=1e-15)
     torch.testing.assert_close(torch.autograd.grad(found, leaf)[0], torch.full_like(leaf, 1 / len(risks)))
 
 
 def test_single_precision_risks_have_a_single_precision_quantile():
-    found = quantile_of(torch.tensor(RISKS[0]), 0.75)
+    found = smoothed_quantile(torch.tensor(RISKS[0]), 0.75)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(halved(RISKS[0], 0.75), rel=1e-6)
 
@@ -127,7 +128,7 @@ def test_after_the_burn_in_the_gradient_is_that_of_the_quantile(through):
     (batch,) = batches()
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in state.params.items()}
     risks = problem.model(leaves, state).risks(batch)
-    expected = quantile_of(risks, 0.9, through)
+    expected = smoothed_quantile(risks, 0.9, through)
     found, loss = eqrm.gradient(state, batch, problem)
     torch.testing.assert_close(list(found.values()), list(torch.autograd.grad(expected, list(leaves.values()))))
     torch.testing.assert_close(loss.value, expected.detach())

@@ -7,7 +7,7 @@ from torch import nn
 
 from pogm import ERM
 from pogm._system.errors import UsageError
-from pogm.algorithms.irm import IRM, scale_slopes
+from pogm.algorithms.irm import IRM, scale_derivatives
 from pogm.core.batch import Batch
 from pogm.core.model import over_samples
 
@@ -47,14 +47,14 @@ def test_slopes_are_finite_differences_in_the_scale(soft):
     logits = torch.randn(5, C, dtype=torch.float64)
     y = torch.rand(5, C, dtype=torch.float64).softmax(-1) if soft else torch.randint(C, (5,))
     near = [nn.functional.cross_entropy(s * logits, y, reduction="none") for s in (1 + 1e-5, 1 - 1e-5)]
-    torch.testing.assert_close(scale_slopes(logits, y), (near[0] - near[1]) / 2e-5, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(scale_derivatives(logits, y), (near[0] - near[1]) / 2e-5, rtol=1e-7, atol=1e-9)
 
 
 def test_the_slope_of_two_opposite_logits_is_known():
     """softmax(log 3, 0) = (3/4, 1/4), so the slope of class 0 is (3/4 - 1) log 3."""
     logits = torch.tensor([[[3.0, 1.0]]], dtype=torch.float64).log()
     known = -0.25 * torch.tensor(3.0, dtype=torch.float64).log()
-    torch.testing.assert_close(scale_slopes(logits, torch.tensor([[0]])), known.reshape(1, 1))
+    torch.testing.assert_close(scale_derivatives(logits, torch.tensor([[0]])), known.reshape(1, 1))
 
 
 def test_the_penalty_may_be_negative():

@@ -98,7 +98,7 @@ def test_a_rival_that_knows_nothing():
     state, problem = toy(madg)
     params = {n: torch.zeros_like(p) if n.startswith("rivals.") else p for n, p in state.params.items()}
     (batch,) = batches()
-    found = madg.disagreement(batch, problem.model(params, state)).value
+    found = madg.rival_loss(batch, problem.model(params, state)).value
     torch.testing.assert_close(found.item(), 3 * (2 * math.log(C) - math.log(1 - 1 / C + 1e-6)))
 
 
@@ -111,16 +111,16 @@ def test_a_rival_that_is_sure_of_itself_is_finite(chosen, each):
     for part, guess in (("head.classifier", 1), *((f"rivals.{pair}", chosen) for pair in range(3))):
         params[f"{part}.3.weight"] = torch.zeros_like(params[f"{part}.3.weight"])
         params[f"{part}.3.bias"] = 1e4 * (torch.arange(C) == guess).double()
-    found = madg.disagreement(batches()[0], problem.model(params, state)).value
+    found = madg.rival_loss(batches()[0], problem.model(params, state)).value
     torch.testing.assert_close(found.item(), 3 * each, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("t", [0, 1, 500, 2000, 50000])
 def test_the_reversal_grows_as_in_mdd(t):
     state, _ = toy(MADG())
-    found = MADG().strength(state._replace(step=torch.tensor(t)))
+    found = MADG().reversal_weight(state._replace(step=torch.tensor(t)))
     torch.testing.assert_close(found.item(), 0.2 / (1 + math.exp(-t / 1000)) - 0.1)
-    released = MADG(as_released=True).strength(state._replace(step=torch.tensor(t)))
+    released = MADG(as_released=True).reversal_weight(state._replace(step=torch.tensor(t)))
     assert abs(released.item() - 5e-5) < 1e-9
 
 
@@ -152,7 +152,7 @@ def test_the_two_moves_have_dropout_of_their_own():
     state, problem = toy(madg, lr=1e-15)
     (batch,) = batches()
     first, second = (
-        madg.disagreement(batch, problem.model(s.params, s)).value
+        madg.rival_loss(batch, problem.model(s.params, s)).value
         for s in (state._replace(key=madg.random_key(state, move)) for move in range(2))
     )
     assert not torch.isclose(first, second)

@@ -67,12 +67,12 @@ def test_two_domains_train_though_two_are_asked_to_test():
 def test_training_and_testing_domains_change_from_step_to_step():
     state, _ = toy(MLDG())
     keys = [MLDG().random_key(state._replace(step=torch.tensor(t)), ORDER) for t in range(30)]
-    seen = {MLDG()._paired(random.permutation(key, 3))[0].item() for key in keys}
+    seen = {MLDG()._draw_pairs(random.permutation(key, 3))[0].item() for key in keys}
     assert seen == {0, 1, 2}
 
 
 def test_cyclic_pairs_let_every_domain_train_once_and_test_once():
-    train, test = MLDG.preset("cyclic")._paired(torch.tensor([2, 0, 3, 1]))
+    train, test = MLDG.preset("cyclic")._draw_pairs(torch.tensor([2, 0, 3, 1]))
     assert list(zip(train.tolist(), test.tolist(), strict=True)) == [(2, 0), (0, 3), (3, 1), (1, 2)]
 
 
@@ -80,7 +80,7 @@ def test_batch_norm_follows_the_passes_that_train_and_not_those_that_test():
     method = MLDG()
     state, problem = toy(method, batch_norm=True)
     (batch,) = batches()
-    train, _ = method._paired(random.permutation(method.random_key(state, ORDER), K))
+    train, _ = method._draw_pairs(random.permutation(method.random_key(state, ORDER), K))
     after, _ = method.step(state, [batch], problem)
     left = []
     for k in train.tolist():

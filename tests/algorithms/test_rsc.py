@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import vmap
 
 from pogm._system.errors import UsageError
-from pogm.algorithms.rsc import RSC, below_percentile
+from pogm.algorithms.rsc import RSC, is_below_percentile
 from pogm.core.batch import Batch
 from pogm.core.model import Network
 
@@ -50,7 +50,7 @@ def test_the_loss_is_that_of_the_definition(cls, drops, domains):
     model = problem.model(state.params, state)
     expected, kept = naive_loss(rsc, model, batch)
     z = model.features(batch.x.flatten(0, 1))
-    assert torch.equal(rsc.kept(model, z, batch.y.flatten()), kept)
+    assert torch.equal(rsc.mask(model, z, batch.y.flatten()), kept)
     loss = rsc.loss(model, batch, state)
     torch.testing.assert_close(loss.value, expected)
     torch.testing.assert_close(loss.metrics["muted"], 1 - kept.double().mean())
@@ -85,18 +85,18 @@ def test_the_share_that_is_not_below_is_the_one_asked_for(share, muted):
     """Of 101 values: those from place ⌈100 (1 − share)⌉ on; none of them by rounding."""
     values = torch.randn(7, 101, generator=torch.Generator().manual_seed(0))
     for given in (share, torch.tensor(share)):
-        assert (~below_percentile(values, 1 - given)).sum(-1).tolist() == [muted] * 7
+        assert (~is_below_percentile(values, 1 - given)).sum(-1).tolist() == [muted] * 7
 
 
 def test_only_the_largest_are_not_below():
     values = torch.tensor([3.0, -1.0, 7.0, 5.0])
-    assert below_percentile(values, 0.5).tolist() == [True, True, False, False]
+    assert is_below_percentile(values, 0.5).tolist() == [True, True, False, False]
 
 
 def test_ties_at_the_percentile_are_not_below_it():
     values = torch.tensor([[0.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
     expected = values.numpy() < np.percentile(values.numpy(), 80, axis=1, keepdims=True)
-    assert below_percentile(values, 0.8).tolist() == expected.tolist() == [[True, False, False, False], [False] * 4]
+    assert is_below_percentile(values, 0.8).tolist() == expected.tolist() == [[True, False, False, False], [False] * 4]
 
 
 def test_percentiles_of_random_shares_are_numpys():
@@ -105,15 +105,15 @@ def test_percentiles_of_random_shares_are_numpys():
         values = source.randn(source.randint(2, 40))
         share = source.uniform()
         expected = values < np.percentile(values, share * 100)
-        assert below_percentile(torch.from_numpy(values), share).tolist() == expected.tolist()
+        assert is_below_percentile(torch.from_numpy(values), share).tolist() == expected.tolist()
 
 
 def test_shares_may_differ_from_trial_to_trial():
     values = torch.randn(3, 2, 20, generator=torch.Generator().manual_seed(0))
     shares = torch.tensor([0.2, 0.5, 0.9])
-    mapped = vmap(below_percentile)(values, shares)
+    mapped = vmap(is_below_percentile)(values, shares)
     assert torch.equal(
-        mapped, torch.stack([below_percentile(v, s.item()) for v, s in zip(values, shares, strict=True)])
+        mapped, torch.stack([is_below_percentile(v, s.item()) for v, s in zip(values, shares, strict=True)])
     )
 
 
@@ -123,8 +123,8 @@ def test_only_the_samples_that_the_mute_hurts_most_are_muted():
     (batch,) = batches()
     model = problem.model(state.params, state)
     z, y = model.features(batch.x.flatten(0, 1)), batch.y.flatten()
-    kept = rsc.kept(model, z, y)
-    everywhere = DeepHead(feature_drop=0.5, sample_drop=1.0).kept(model, z, y)
+    kept = rsc.mask(model, z, y)
+    everywhere = DeepHead(feature_drop=0.5, sample_drop=1.0).mask(model, z, y)
     assert ((~everywhere).sum(1) == WIDTH // 2 + 1).all()
 
     def confidence(z):

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from pogm import Learner
 from pogm._system.errors import UsageError
-from pogm.algorithms.sagnet import SagNet, drawn, parted, with_other_content, with_other_style
+from pogm.algorithms.sagnet import SagNet, draw_partners, mix_styles, replace_content, split_style
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.model import probabilities
@@ -24,7 +24,7 @@ KEY = random.key(5)
 
 def plain(z, key, what):
     """Sample by sample."""
-    share, partner = drawn(len(z), key)
+    share, partner = draw_partners(len(z), key)
     rows = []
     for j, p in enumerate(partner.tolist()):
         n, mean, variance = (z[j] - z[j].mean()) / (z[j].var() + 1e-5) ** 0.5, z[j].mean(), z[j].var()
@@ -37,7 +37,7 @@ def plain(z, key, what):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize(("what", "function"), [("style", with_other_style), ("content", with_other_content)])
+@pytest.mark.parametrize(("what", "function"), [("style", mix_styles), ("content", replace_content)])
 def test_randomisation_is_that_of_one_sample_after_the_other(what, function):
     torch.testing.assert_close(function(Z, KEY), plain(Z, KEY, what))
     torch.testing.assert_close(
@@ -46,13 +46,13 @@ def test_randomisation_is_that_of_one_sample_after_the_other(what, function):
 
 
 def test_another_style_keeps_the_content():
-    torch.testing.assert_close(parted(with_other_style(Z, KEY))[0], parted(Z)[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(split_style(mix_styles(Z, KEY))[0], split_style(Z)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_another_style_lies_between_ones_own_and_the_partners():
-    _, mean, variance = parted(Z)
-    _, partner = drawn(len(Z), KEY)
-    _, found_mean, found_variance = parted(with_other_style(Z, KEY))
+    _, mean, variance = split_style(Z)
+    _, partner = draw_partners(len(Z), KEY)
+    _, found_mean, found_variance = split_style(mix_styles(Z, KEY))
     for own, found in ((mean, found_mean), (variance, found_variance)):
         low, high = torch.minimum(own, own[partner]), torch.maximum(own, own[partner])
         assert ((found > low - 1e-4) & (found < high + 1e-4)).all()
@@ -60,15 +60,15 @@ def test_another_style_lies_between_ones_own_and_the_partners():
 
 
 def test_another_content_keeps_the_style_and_takes_the_partners_content():
-    content, mean, variance = parted(Z)
-    _, partner = drawn(len(Z), KEY)
-    found = parted(with_other_content(Z, KEY))
+    content, mean, variance = split_style(Z)
+    _, partner = draw_partners(len(Z), KEY)
+    found = split_style(replace_content(Z, KEY))
     for part, expected in zip(found, (content[partner], mean, variance), strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_partner_is_anyone_of_the_pooled_batch():
-    share, partner = drawn(1000, KEY)
+    share, partner = draw_partners(1000, KEY)
     assert sorted(partner.tolist()) == list(range(1000))
     assert share.shape == (1000, 1)
     assert abs(share.mean() - 0.5) < 0.03

@@ -52,5 +52,5 @@ def test_with_one_domain_it_is_erm():
 def test_equal_gradients_count_fully_and_zeros_do_no_harm():
     """The variance is zero: 1 / v is infinite, and at τ = 0 without any gradient not even that."""
     equal = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
-    torch.testing.assert_close(SANDMask(tau=0.5)._masked(equal), torch.tensor([4.0, 0.0]))
-    assert SANDMask(tau=0.0)._masked(torch.zeros(3, 2)).tolist() == [0.0, 0.0]
+    torch.testing.assert_close(SANDMask(tau=0.5)._mask(equal), torch.tensor([4.0, 0.0]))
+    assert SANDMask(tau=0.0)._mask(torch.zeros(3, 2)).tolist() == [0.0, 0.0]

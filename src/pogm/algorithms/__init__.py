@@ -1,4 +1,8 @@
-"""One method per file; the folder is the registry."""
+"""Domain-generalization algorithms, one per file.
+
+Every subclass of `Algorithm` that a file of this folder defines is registered under its class name. Start with
+`base.py`; `erm.py` and `vrex.py` are the shortest examples.
+"""
 
 from functools import cache
 
@@ -9,12 +13,12 @@ from pogm.core.registry import classes_in
 
 @cache
 def all_algorithms() -> dict[str, type[Algorithm]]:
-    """Every algorithm by name."""
+    """Return all algorithm classes by name, in alphabetical order."""
     return classes_in(__name__, Algorithm)
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The algorithm of that name."""
+    """Return the algorithm class with this name, or raise a `UsageError` that lists similar names."""
     if name not in all_algorithms():
         raise unknown("an algorithm", name, all_algorithms())
     return all_algorithms()[name]

@@ -1,4 +1,4 @@
-"""What DANN and CDANN share: a discriminator of domains, and a generator of features that plays against it."""
+"""Base class of DANN and CDANN: adversarial training of the features against a domain discriminator."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -26,34 +26,47 @@ DECAY = Power(10, -6, -2)
 
 @dataclass(frozen=True)
 class Adversarial(Algorithm):
-    """A game of two: the discriminator tells domains apart by features; the generator makes that hard and classifies.
+    """Adversarial training: a discriminator predicts the domain from features; the generator works against it.
 
-    They take turns. A round is 1 + m minibatches, of which the generator moves with the m-th and the discriminator
-    with the others, in the order of DomainBed's counter. The learning rate and the weight decay of the run are not
-    used: each player has its own.
+    The generator is the featurizer and the classifier. A step uses 1 + m minibatches: the m-th updates the generator
+    and the others update the discriminator, in the order of DomainBed. Each of the two has its own learning rate and
+    weight decay; those of the run are not used. Both Adam optimizers have β₂ = 0.9.
+
+    Args:
+        adversary_weight: Weight λ of the discriminator loss in the generator loss.
+        discriminator_steps: Number m of discriminator updates per generator update.
+        gradient_penalty: Weight ρ of the penalty on the gradient of the discriminator loss.
+        lr_g: Learning rate of the generator.
+        lr_d: Learning rate of the discriminator.
+        weight_decay_g: Weight decay of the generator.
+        weight_decay_d: Weight decay of the discriminator.
+        beta1: β₁ of both Adam optimizers.
+        mlp_width: Hidden units per layer of the discriminator.
+        mlp_depth: Number of linear layers of the discriminator.
+        mlp_dropout: Dropout probability in the discriminator.
     """
 
     abstract: ClassVar[bool] = True
 
-    adversary_weight: float = hyper(1.0, Power(10, -2, 2), least=0, draw_as="lambda")  # lambda
+    adversary_weight: float = hyper(1.0, Power(10, -2, 2), least=0, draw_as="lambda")  # λ
     discriminator_steps: int = hyper(1, Power(2, 0, 3, integer=True), least=1, draw_as="d_steps_per_g_step")  # m
-    gradient_penalty: float = hyper(0.0, Power(10, -2, 1), least=0, draw_as="grad_penalty")
-    lr_g: float = hyper(1e-3, RATE, large=LARGE_RATE, above=0)  # of the generator
-    lr_d: float = hyper(1e-3, RATE, large=LARGE_RATE, above=0)  # of the discriminator
+    gradient_penalty: float = hyper(0.0, Power(10, -2, 1), least=0, draw_as="grad_penalty")  # ρ
+    lr_g: float = hyper(1e-3, RATE, large=LARGE_RATE, above=0)
+    lr_d: float = hyper(1e-3, RATE, large=LARGE_RATE, above=0)
     weight_decay_g: float = hyper(0.0, large=Large(0.0, DECAY), least=0)
     weight_decay_d: float = hyper(0.0, DECAY, least=0)
-    beta1: float = hyper(0.5, Choice(0.0, 0.5), least=0, most=0.999999)  # of both Adams; their beta2 is 0.9
-    mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), least=1)  # of the discriminator, as the next two
+    beta1: float = hyper(0.5, Choice(0.0, 0.5), least=0, most=0.999999)
+    mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), least=1)
     mlp_depth: int = hyper(3, Choice(3, 4, 5), least=2)
     mlp_dropout: float = hyper(0.0, Choice(0.0, 0.1, 0.5), least=0, most=0.99)
 
     @property
     def minibatches(self) -> int:
-        """1 + m."""
+        """1 + m: one generator update and m discriminator updates."""
         return 1 + self.discriminator_steps
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
-        """A discriminator beside the classifier: linear layers with dropout and ReLU between them."""
+        """Add a discriminator to the network: linear layers with dropout and ReLU between them."""
         sizes = [width, *[self.mlp_width] * (self.mlp_depth - 1)]
         hidden = [(nn.Linear(a, b), Dropout(self.mlp_dropout), nn.ReLU()) for a, b in pairwise(sizes)]
         layers = [layer for group in hidden for layer in group]
@@ -61,7 +74,7 @@ class Adversarial(Algorithm):
         return Network(features, nn.Linear(width, num_classes), discriminator=discriminator)
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
-        """One Adam for each player."""
+        """Return one Adam for the generator and one for the discriminator."""
         generator = Adam(self.lr_g, self.weight_decay_g, self.beta1, 0.9)
         discriminator = Adam(self.lr_d, self.weight_decay_d, self.beta1, 0.9)
         return OptimizerGroups(
@@ -70,48 +83,51 @@ class Adversarial(Algorithm):
         )
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
-        """One round of the game."""
-        played, reported, dis = state, {}, []
-        for number, batch in enumerate(batches):
-            key = self.random_key(state, number)
-            if number == self.discriminator_steps - 1:  # the m-th
-                played, loss = group_step(("generator",), partial(self.against, batch), played, problem, key)
-                reported = loss.metrics
+        """Update the generator once and the discriminator m times."""
+        updated, metrics, discriminator_losses = state, {}, []
+        for index, batch in enumerate(batches):
+            key = self.random_key(state, index)
+            if index == self.discriminator_steps - 1:  # the m-th minibatch
+                objective = partial(self.generator_loss, batch)
+                updated, loss = group_step(("generator",), objective, updated, problem, key)
+                metrics = loss.metrics
             else:
-                played, loss = group_step(("discriminator",), partial(self.telling_apart, batch), played, problem, key)
-                dis.append(loss.value)
-        return played._replace(step=state.step + 1), {**reported, "disc_loss": torch.stack(dis).mean()}
+                objective = partial(self.discriminator_loss, batch)
+                updated, loss = group_step(("discriminator",), objective, updated, problem, key)
+                discriminator_losses.append(loss.value)
+        metrics = {**metrics, "disc_loss": torch.stack(discriminator_losses).mean()}
+        return updated._replace(step=state.step + 1), metrics
 
-    def against(self, batch: Batch, model: Model) -> Loss:
-        """What the generator minimises: the risk less what the discriminator minimises."""
+    def generator_loss(self, batch: Batch, model: Model) -> Loss:
+        """Return the mean risk − λ d."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
         risk = model.penalised(cross_entropy(over_samples(model.head, z), batch.y).mean(1), batch).mean()
-        value = risk - self.adversary_weight * self.dis(model, z, batch.y)
+        value = risk - self.adversary_weight * self.domain_loss(model, z, batch.y)
         return Loss(value, {"loss": risk, "gen_loss": value})
 
-    def telling_apart(self, batch: Batch, model: Model) -> Loss:
-        """What the discriminator minimises."""
-        return Loss(self.dis(model, over_samples(model.features, batch.x), batch.y))
+    def discriminator_loss(self, batch: Batch, model: Model) -> Loss:
+        """Return d."""
+        return Loss(self.domain_loss(model, over_samples(model.features, batch.x), batch.y))
 
-    def dis(self, model: Model, z: Tensor, y: Tensor) -> Tensor:
-        """How badly the discriminator tells domains apart, with a penalty on its slopes."""
+    def domain_loss(self, model: Model, z: Tensor, y: Tensor) -> Tensor:
+        """Return d: the cross-entropy of the discriminator plus the gradient penalty."""
         domains = torch.arange(z.shape[0], device=z.device).unsqueeze(1).expand(z.shape[:2])  # [K, B]
-        u = self.seen(model, z, y)
+        u = self.discriminator_input(model, z, y)
 
-        def summed(u: Tensor) -> tuple[Tensor, Tensor]:
+        def loss_sum(u: Tensor) -> tuple[Tensor, Tensor]:
             losses = cross_entropy(over_samples(model.part("discriminator"), u), domains)
             return losses.sum(), losses
 
-        if isinstance(self.gradient_penalty, float) and self.gradient_penalty == 0:  # else a batch of trials, maybe
-            return self.averaged(summed(u)[1], y)
-        group_gradient, losses = grad(summed, has_aux=True)(u)
-        penalised: Tensor = self.averaged(losses, y) + self.gradient_penalty * group_gradient.square().sum(-1).mean()
+        if isinstance(self.gradient_penalty, float) and self.gradient_penalty == 0:  # a tensor in a batch of trials
+            return self.reduce_losses(loss_sum(u)[1], y)
+        gradient, losses = grad(loss_sum, has_aux=True)(u)
+        penalised: Tensor = self.reduce_losses(losses, y) + self.gradient_penalty * gradient.square().sum(-1).mean()
         return penalised
 
-    def seen(self, model: Model, z: Tensor, y: Tensor) -> Tensor:
-        """What the discriminator sees: [K, B, n]."""
+    def discriminator_input(self, model: Model, z: Tensor, y: Tensor) -> Tensor:
+        """Return the input u of the discriminator, [K, B, n]; by default the features."""
         return z
 
-    def averaged(self, losses: Tensor, y: Tensor) -> Tensor:
-        """One number of its cross-entropies [K, B]."""
+    def reduce_losses(self, losses: Tensor, y: Tensor) -> Tensor:
+        """Reduce the cross-entropies [K, B] to a scalar; by default the mean."""
         return losses.mean()

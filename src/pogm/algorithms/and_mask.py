@@ -1,4 +1,4 @@
-"""AND-mask: only where the domains' gradients have one sign."""
+"""AND-mask: keep gradient entries whose sign agrees across domains."""
 
 from dataclasses import dataclass
 
@@ -13,32 +13,35 @@ from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params
 
-SLACK = 1e-6  # three thirds need not add up to one
+SLACK = 1e-6  # tolerance of the comparison with τ, because three thirds may not sum to 1 in floating point
 
 
 @dataclass(frozen=True)
 class ANDMask(Algorithm):
-    r"""AND-mask (Parascandolo et al., 2021): of the mean gradient, the entries on whose sign the domains agree.
+    r"""AND-mask (Parascandolo et al., 2021): keep entries of the mean gradient whose sign agrees across domains.
 
     .. math:: \frac{m \odot \bar g}{\operatorname{mean}(m)}, \qquad
         m = 1\Big[\,\big|\tfrac1K \sum_k \operatorname{sign} g_k\big| \ge \tau\,\Big], \qquad
         \bar g = \tfrac1K \sum_k g_k,
 
-    for each tensor of weights by itself; zero where no entry agrees. At τ = 0 this is ERM. Weight decay, which the
-    optimizer adds, moves masked entries too. Where we leave DomainBed: the comparison has a slack of 1e-6, without
-    which τ = 1 depends on rounding; and live batch-norm statistics become the mean of what the domains' passes left,
-    where there each pass goes on from the one before.
+    separately for each parameter tensor; the update is zero if no entry passes. With τ = 0 this is ERM. The optimizer
+    applies weight decay to masked entries too. Differences from DomainBed: the comparison has a tolerance of 1e-6,
+    because τ = 1 would otherwise depend on rounding; batch-norm statistics are the mean over the passes of the domains,
+    whereas DomainBed updates them one domain after another.
+
+    Args:
+        tau: Threshold τ of the agreement of signs; 1 means that all domains must agree.
     """
 
     tau: float = hyper(1.0, Uniform(0.5, 1), least=0, most=1)
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
-        """The masked mean."""
+        """Return the masked mean gradient."""
         gradients, loss = domain_gradients(state, batch, problem, self.random_key(state))
-        masked: Params = trees.map_leaves(self._masked, gradients)
+        masked: Params = trees.map_leaves(self._mask, gradients)
         return masked, loss
 
-    def _masked(self, g: Tensor) -> Tensor:
-        agreed = g.sign().mean(0).abs()
-        mask = (agreed >= self.tau - SLACK).to(g.dtype)
+    def _mask(self, g: Tensor) -> Tensor:
+        agreement = g.sign().mean(0).abs()
+        mask = (agreement >= self.tau - SLACK).to(g.dtype)  # m
         return mask * g.mean(0) / (1e-10 + mask.mean())

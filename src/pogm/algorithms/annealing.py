@@ -1,4 +1,4 @@
-"""What methods share whose objective changes in the middle of training."""
+"""Change of the learning rate in the middle of training, for methods with two phases."""
 
 import dataclasses
 from typing import Any
@@ -10,10 +10,16 @@ from pogm.core.optimizers import Scalar
 from pogm.core.problem import Problem
 
 
-def with_lr(problem: Problem, late: Tensor, lr: Scalar) -> Problem:
-    """The problem with another learning rate where it is late; with the one it has where the other is 0."""
-    optimizer: Any = problem.optimizer  # one with a learning rate
-    # Adding to a zero makes a tensor of a number, in float64, without a copy from the host.
-    zero = torch.zeros((), dtype=torch.float64, device=late.device)
-    now = torch.where(late & (zero + lr > 0), zero + lr, zero + optimizer.lr)
-    return dataclasses.replace(problem, optimizer=dataclasses.replace(optimizer, lr=now))
+def change_lr(problem: Problem, second_phase: Tensor, lr: Scalar) -> Problem:
+    """Return the problem with learning rate ``lr`` in the second phase, unless ``lr`` is 0.
+
+    Args:
+        problem: A problem whose optimizer has one learning rate.
+        second_phase: bool scalar.
+        lr: Learning rate of the second phase; 0 keeps that of the first.
+    """
+    optimizer: Any = problem.optimizer
+    # Adding a number to a zero on the device makes a float64 tensor without a copy from the host.
+    zero = torch.zeros((), dtype=torch.float64, device=second_phase.device)
+    current = torch.where(second_phase & (zero + lr > 0), zero + lr, zero + optimizer.lr)
+    return dataclasses.replace(problem, optimizer=dataclasses.replace(optimizer, lr=current))

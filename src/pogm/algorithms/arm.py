@@ -1,4 +1,4 @@
-"""ARM: adaptive risk minimisation with a context network."""
+"""ARM: adaptive risk minimisation with a context network (ARM-CML)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,16 +20,20 @@ CONTEXT = "features.context."
 
 @dataclass(frozen=True)
 class ARM(Algorithm):
-    r"""Adaptive risk minimisation (Zhang et al., 2021), ARM-CML: images come with the context of their group.
+    r"""Adaptive risk minimisation (Zhang et al., 2021), ARM-CML: the mean context of a group of images is an input.
 
     .. math:: \tfrac1K \sum_k \ell(f(x_k, c_k), y_k), \qquad c_k = \tfrac1B \sum_b h(x_{k,b})
 
-    A context network h makes a map of every image; the mean map of a group is one more channel of its images. In
-    training a group is a domain's minibatch. In prediction it is ``support_size`` images that come one after the
-    other, or, if their number is not a multiple of that, all that are predicted together (64 at most). DomainBed takes
-    the batch size for the support size; it publishes batches of 64, and of 8 for large images, and these are our
-    defaults whatever the batch size is (set ``batch_size`` to 8 for large images as well). DomainBed never trains the
-    context network, by mistake; without ``train_context`` neither do we.
+    A context network h maps each image to one channel; the mean over a group is an additional input channel of all
+    images of the group. In training, a group is the minibatch of a domain. In prediction, it is ``support_size``
+    consecutive images, or, if the number of images is not a multiple of it, all images that are predicted together
+    (at most 64). Differences from DomainBed: it uses the batch size as the support size, with published batches of 64,
+    and of 8 for large images; these are our defaults for every batch size (set ``batch_size`` to 8 for large images to
+    reproduce it). It never trains the context network, by a mistake in its code (``train_context=False``).
+
+    Args:
+        support_size: Number of test images that share a context.
+        train_context: Whether to train the context network.
     """
 
     support_size: int = hyper(64, large=Large(8), least=1)
@@ -38,22 +42,22 @@ class ARM(Algorithm):
     predicts_by: ClassVar[int] = 64
 
     def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-        """A featurizer for one more channel, behind a first stage that adds it."""
+        """Return a featurizer with one more input channel, and a first stage that computes this channel."""
         features, width = make((shape[0] + 1, *shape[1:]))
         if not isinstance(features, nn.Sequential):
             raise UsageError(
-                f"Expected a featurizer that is a sequence of stages for ARM, which adds one; found "
+                f"Expected a featurizer that is a sequence of stages, because ARM adds one; found "
                 f"{type(features).__name__}. Choose another network."
             )
         stages = dict(features.named_children())
         for name in stages:
             delattr(features, name)
-        for name, stage in {"context": Context(shape), **stages}.items():  # in place: all else about it stays
+        for name, stage in {"context": Context(shape), **stages}.items():  # in place, to keep hooks and attributes
             features.add_module(name, stage)
         return features, width
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
-        """The usual state, if there is a context network."""
+        """Return the usual state, or raise a `UsageError` if the network has no context network."""
         if not any(name.startswith(CONTEXT) for name in params):
             raise UsageError(
                 "Expected a network with a context network, as ARM.featurizer() makes it; found one without. "
@@ -62,31 +66,32 @@ class ARM(Algorithm):
         return super().start(params, buffers, key, problem)
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
-        """The mean risk, given each domain's context."""
+        """Return the mean risk, with the context of each domain."""
         logits = model(batch.x).view(*batch.y.shape[:2], -1)  # [K, B, C]
         return Loss(model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean())
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
-        """One step, of all weights or of all but the context network's."""
+        """Update all weights, except the context network if ``train_context`` is false."""
         after, metrics = super().step(state, batches, problem)
-        kept = {n: leaf for n, leaf in state.params.items() if n.startswith(CONTEXT) and not self.train_context}
-        return after._replace(params=after.params | kept), metrics
+        frozen = {n: leaf for n, leaf in state.params.items() if n.startswith(CONTEXT) and not self.train_context}
+        return after._replace(params=after.params | frozen), metrics
 
     def predict(self, model: Model, x: Tensor) -> Tensor:
-        """The logits, given the context of each group."""
-        whole = len(x) % self.support_size == 0
-        return model(x.reshape(-1, self.support_size, *x.shape[1:]) if whole else x)
+        """Return the logits, with the context of each group."""
+        divisible = len(x) % self.support_size == 0
+        return model(x.reshape(-1, self.support_size, *x.shape[1:]) if divisible else x)
 
 
 class Context(nn.Module):
-    """From images, or groups of them [G, M, ...], to all these images with the mean map of their group on top.
+    """Appends the mean context of a group as an additional channel to all images of the group.
 
-    Images without groups are one. A vector counts as an image of one pixel.
+    The input is groups of images [G, M, ...], or images [M, ...], which are one group. A vector is treated as an image
+    of one pixel.
     """
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
-        self.axes = len(shape)  # of an image
+        self.axes = len(shape)  # number of dimensions of an image
         self.maps = nn.Sequential(
             *(nn.Conv2d(shape[0], 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU()),
             *(nn.Conv2d(64, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU()),
@@ -94,7 +99,7 @@ class Context(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[G · M, channels + 1, ...]."""
+        """Return images with the context, [G · M, channels + 1, ...]."""
         groups = x if x.ndim > 1 + self.axes else x[None]
         pooled = groups.flatten(0, 1)
         maps = self.maps(pooled if self.axes > 1 else pooled[:, :, None, None])

@@ -1,4 +1,7 @@
-"""The ladder: loss, gradient, step. A method overrides the lowest rung that can express it."""
+"""The base class of all algorithms: `step` calls `gradient`, and `gradient` calls `loss`.
+
+An algorithm overrides the simplest of the three that can express it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,28 +20,31 @@ from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, Purpose, State
 from pogm.core.trees import Params
 
-MakeFeatures = Callable[[tuple[int, int, int]], tuple[nn.Module, int]]  # of images of a shape: module and outputs
+MakeFeatures = Callable[[tuple[int, int, int]], tuple[nn.Module, int]]
+"""Builds a featurizer for inputs of a shape (C, H, W); returns the module and the number of its outputs."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A domain-generalization method: its hyperparameters, and one update of the weights.
+    """A domain-generalization method: its hyperparameters (the fields) and one update of the weights (`step`).
 
-    An instance is data and never changes; all that a method keeps between steps is in the ``State``.
+    An instance never changes. Everything that a method keeps between steps is in the `State`. A step must be a pure
+    function of the state and the minibatches, so that it can be vectorised over trials, captured in a CUDA graph and
+    resumed from a checkpoint.
     """
 
-    min_domains: ClassVar[int] = 1  # training domains; with one, most methods are ERM
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    min_domains: ClassVar[int] = 1  # least number of training domains; most methods equal ERM with one domain
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sets of hyperparameters
     former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
-    replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets, with what replaced them
-    predicts_by: ClassVar[int] = 0  # images of one domain that are predicted together, if their company matters
+    replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
+    predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
 
     def __post_init__(self) -> None:
         validate(self)
 
     @classmethod
     def preset(cls, name: str, **values: Any) -> Self:
-        """The method with a named set of hyperparameters, some of them changed."""
+        """Return the method with the hyperparameters of a preset, and with ``values`` in place of some of them."""
         if name in cls.replaced:
             raise UsageError(f"Expected a preset of {cls.__name__}; {name!r} was replaced by {cls.replaced[name]}.")
         if name not in cls.presets:
@@ -46,14 +52,14 @@ class Algorithm:
         result: Self = changed(cls(**cls.presets[name]), values)
         return result
 
-    # The three rungs.
+    # Override one of these three.
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
-        """What is minimised."""
+        """Return the objective; by default the mean risk over domains."""
         return Loss(model.risks(batch).mean())
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
-        """Which way to go."""
+        """Return the gradient of the objective with respect to the parameters, and the loss."""
 
         def objective(params: Params) -> Loss:
             model = problem.model(params, state)
@@ -63,46 +69,52 @@ class Algorithm:
         return problem.gradient(objective)(state.params)
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
-        """How the weights get there; one minibatch of every domain, or as many as ``minibatches`` says."""
-        state = self.restarted(state, problem)
+        """Return the state after one update, and the metrics to record.
+
+        Args:
+            state: Parameters, buffers, optimizer state, memory of the method, step and random key.
+            batches: `minibatches` minibatches, each with inputs [K, B, ...] and labels [K, B] of all K domains.
+            problem: The network, the optimizer, and functions for gradients and for work on every domain.
+        """
+        state = self._restart_optimizer(state, problem)
         gradient, loss = self.gradient(state, batches[0], problem)
         return state.descend(gradient, problem.optimizer, loss), {"loss": loss.value, **loss.metrics}
 
-    # The rest has a default that most methods keep.
+    # Most methods keep the defaults of the rest.
 
     @property
     def minibatches(self) -> int:
-        """How many minibatches of each domain one step takes."""
+        """Number of minibatches of each domain that one step uses."""
         return 1
 
     @property
     def spreads(self) -> tuple[str, ...]:
-        """What of a round many processes may divide among them without changing it: "domains", "samples"."""
+        """Axes that processes may divide without changing the result: "domains", "samples", both or none."""
         return ()
 
     def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-        """The featurizer for images of a shape, and the number of its outputs; ``make`` makes one for any shape."""
+        """Return the featurizer for inputs of a shape and the number of its outputs, using ``make`` to build it."""
         return make(shape)
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
-        """The network around a featurizer with ``width`` outputs."""
+        """Return the network: a featurizer with ``width`` outputs, a classifier, and other parts if needed."""
         return Network(features, nn.Linear(width, num_classes))
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
-        """What descends: one Adam over all weights."""
+        """Return the optimizer; by default Adam on all parameters."""
         return Adam(lr, weight_decay)
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
-        """The state before the first step."""
+        """Return the state before the first step. Methods with memory add it here."""
         step = torch.zeros((), dtype=torch.int64, device=key.device)
         return State(params, buffers, problem.optimizer.init(params), {}, step, key)
 
     def restart_at(self) -> Scalar | None:
-        """The step before which the optimizer forgets, for methods whose loss jumps there."""
+        """Return the step before which the optimizer state is reset, for losses that jump there; None for never."""
         return None
 
-    def restarted(self, state: State, problem: Problem) -> State:
-        """The state with a fresh optimizer, if this is the step for it."""
+    def _restart_optimizer(self, state: State, problem: Problem) -> State:
+        """Reset the optimizer state at step `restart_at`."""
         when = self.restart_at()
         if when is None:
             return state
@@ -110,9 +122,9 @@ class Algorithm:
         return state._replace(optimizer=trees.where(state.step == when, fresh, state.optimizer))
 
     def random_key(self, state: State, purpose: int = 0) -> Tensor:
-        """The key for this step's random numbers."""
+        """Return the key for random numbers of this step; each ``purpose`` has independent numbers."""
         return random.fold(state.random_key(Purpose.ALGORITHM, state.step), purpose)
 
     def predict(self, model: Model, x: Tensor) -> Tensor:
-        """The logits at test time; where ``predicts_by`` is set, of that many images of one domain, or fewer."""
+        """Return logits at test time. If `predicts_by` is set, x holds at most that many images of one domain."""
         return model(x)

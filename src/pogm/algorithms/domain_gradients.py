@@ -1,4 +1,4 @@
-"""The gradient of every domain's risk, for methods that compare or combine them."""
+"""The gradient of the risk of each domain, for methods that compare or combine these gradients."""
 
 from torch import Tensor
 
@@ -10,26 +10,26 @@ from pogm.core.trees import Params
 
 
 def domain_gradients(state: State, batch: Batch, problem: Problem, key: Tensor) -> tuple[Params, Loss]:
-    """g_k = ∇L_k for each domain, [K, ...], and the mean risk.
+    """Return g_k = ∇L_k of each domain, [K, ...], and the mean risk.
 
-    Each domain has a pass of its own, which costs K times less than K gradients of one pooled pass; live batch norm
-    therefore sees one domain at a time, and its statistics become the mean of what the passes left.
+    Each domain has its own forward pass. K gradients of one joint pass would cost K times as much. Batch norm that is
+    not frozen therefore normalises each domain separately; its new statistics are the mean over the K passes.
     """
 
-    def of_one(one: Batch, live: Params, key: Tensor) -> tuple[Params, Loss]:
-        own = state._replace(buffers=state.buffers | live, key=key)
+    def domain_gradient(domain_batch: Batch, live: Params, key: Tensor) -> tuple[Params, Loss]:
+        domain_state = state._replace(buffers=state.buffers | live, key=key)
 
         def objective(params: Params) -> Loss:
-            model = problem.model(params, own)
-            return Loss(model.risks(one).mean(), buffers=problem.live_buffers(model))
+            model = problem.model(params, domain_state)
+            return Loss(model.risks(domain_batch).mean(), buffers=problem.live_buffers(model))
 
         return problem.gradient(objective)(state.params)
 
-    gradients, losses = problem.each_domain(of_one, batch, *pass_of_each(state, problem, key))
+    gradients, losses = problem.each_domain(domain_gradient, batch, *domain_inputs(state, problem, key))
     return gradients, Loss(losses.value.mean(), buffers=trees.mean(losses.buffers))
 
 
-def pass_of_each(state: State, problem: Problem, key: Tensor) -> tuple[Params, Tensor]:
-    """What a pass of each domain starts from: the live statistics, and a key for its random layers, [K, ...]."""
+def domain_inputs(state: State, problem: Problem, key: Tensor) -> tuple[Params, Tensor]:
+    """Return K copies of the batch-norm statistics that training changes, and K keys for random layers."""
     live = trees.repeat(problem.live_buffers(state), problem.num_domains)
     return live, random.split(key, problem.num_domains)

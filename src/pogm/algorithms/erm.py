@@ -1,4 +1,4 @@
-"""Empirical risk minimisation, the method to beat."""
+"""Empirical risk minimisation, the baseline of all methods."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from pogm.algorithms.base import Algorithm
 
 @dataclass(frozen=True)
 class ERM(Algorithm):
-    r"""Empirical risk minimisation (Vapnik, 1998): the mean risk over domains.
+    r"""Empirical risk minimisation (Vapnik, 1998): minimise the mean risk over domains.
 
     .. math:: \tfrac1K \sum_k L_k
     """
 
     @property
     def spreads(self) -> tuple[str, ...]:
-        """A mean over samples is a mean of means."""
+        """Samples: the gradient of a mean over samples is the mean of the gradients of its parts."""
         return ("samples",)

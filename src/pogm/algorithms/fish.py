@@ -1,4 +1,4 @@
-"""Fish: inter-domain gradient matching to first order."""
+"""Fish: first-order inter-domain gradient matching."""
 
 from dataclasses import dataclass
 
@@ -14,49 +14,54 @@ from pogm.core.state import Metrics, State
 
 @dataclass(frozen=True)
 class Fish(Algorithm):
-    r"""Fish (Shi et al., 2022, Algorithm 1): a walk through the domains, then a step towards where it ended.
+    r"""Fish (Shi et al., 2022, Algorithm 1): one inner step per domain, then a step towards the result.
 
     .. math:: \tilde\theta \leftarrow \operatorname{Adam}(\tilde\theta, \nabla L_k(\tilde\theta)) \text{ for each } k,
         \qquad \theta \leftarrow \theta + \epsilon (\tilde\theta - \theta)
 
-    With SGD the walk lowers, to second order in its rate, the sum of the risks and raises the inner products of their
-    gradients. As in DomainBed the optimizer of the walk keeps its state from round to round, and batch-norm statistics
-    move by :math:`\epsilon` too. Where we leave it: DomainBed visits the domains in a fixed order; the paper, and we
-    unless ``permute`` is false, in a random one; and the loss reported is the mean of the walk, not its last. The
-    authors' own code visits a sample of the domains, divides :math:`\epsilon` by their number, and may train by ERM
-    first.
+    With SGD, the inner steps decrease the sum of the risks and increase the inner products of their gradients, up to
+    second order in the learning rate. As in DomainBed, the inner optimizer keeps its state between steps, and
+    batch-norm statistics move by :math:`\epsilon` too. Differences from DomainBed: it visits the domains in a fixed
+    order; the paper and we (unless ``permute`` is false) use a random order. The metric ``loss`` is the mean over the
+    inner steps, not the last value. The code of the authors visits a sample of the domains, divides :math:`\epsilon` by
+    their number and can train with ERM first.
+
+    Args:
+        meta_lr: Outer step size ε.
+        permute: Whether to visit the domains in a random order.
     """
 
-    meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # epsilon
+    meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # ε
     permute: bool = hyper(True)
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
-        """One walk and one step towards its end."""
+        """Take one inner step on each domain, then one outer step."""
         (batch,) = batches
         order = torch.arange(len(batch.y), device=batch.y.device)
         if self.permute:
             order = random.permutation(self.random_key(state), len(batch.y))
 
-        walker, losses = state._replace(key=self.random_key(state, 1)), []  # or passes of two rounds share their masks
+        # A new key: the inner steps count on from state.step, so two outer steps would share dropout masks.
+        inner, losses = state._replace(key=self.random_key(state, 1)), []  # θ̃
         for domain in order.unbind():
-            walker, metrics = super().step(walker, [_only(batch, domain)], problem)
+            inner, metrics = super().step(inner, [_select_domain(batch, domain)], problem)
             losses.append(metrics["loss"])
 
-        moved = state._replace(
-            params=_towards(state.params, walker.params, self.meta_lr),
-            buffers=_towards(state.buffers, walker.buffers, self.meta_lr),
-            optimizer=walker.optimizer,
+        updated = state._replace(
+            params=_interpolate(state.params, inner.params, self.meta_lr),
+            buffers=_interpolate(state.buffers, inner.buffers, self.meta_lr),
+            optimizer=inner.optimizer,
             step=state.step + 1,
         )
-        return moved, {"loss": torch.stack(losses).mean()}
+        return updated, {"loss": torch.stack(losses).mean()}
 
 
-def _only(batch: Batch, domain: torch.Tensor) -> Batch:
+def _select_domain(batch: Batch, domain: torch.Tensor) -> Batch:
     return Batch(*(part.index_select(0, domain.reshape(1)) for part in batch))
 
 
-def _towards(start: trees.Params, end: trees.Params, rate: float) -> trees.Params:
-    """start + rate · (end − start); integers, such as counters, jump to the end."""
+def _interpolate(start: trees.Params, end: trees.Params, rate: float) -> trees.Params:
+    """Return start + rate · (end − start); integers, such as counters, take the value of the end."""
     return {
         name: trees.move(leaf, end[name] - leaf, rate) if leaf.is_floating_point() else end[name]
         for name, leaf in start.items()

@@ -1,4 +1,4 @@
-"""Fishr: invariant gradient variances."""
+"""Fishr: match the variances of per-sample gradients across domains."""
 
 from dataclasses import dataclass
 
@@ -18,64 +18,69 @@ from pogm.core.trees import Params
 
 @dataclass(frozen=True)
 class Fishr(Algorithm):
-    r"""Fishr (Ramé et al., 2022): the variance of the head's per-sample gradients, alike in every domain.
+    r"""Fishr (Ramé et al., 2022): match the variance of the per-sample gradients of the head across domains.
 
     .. math:: \tfrac1K \sum_k L_k + \lambda_t \tfrac1K \sum_k \operatorname{mean}_j (\hat v_k - \bar v)_j^2, \qquad
         v_k = \operatorname{Var}_b \nabla_\omega \ell_{k,b}, \quad
         m_k \leftarrow \beta m_k + (1 - \beta) v_k, \quad \hat v_k = m_k / (1 - \beta), \quad
         \bar v = \tfrac1K \sum_k \hat v_k
 
-    The variance is that of the minibatch (denominator B), and the gradient flows through :math:`v_k`, not through
-    what :math:`m_k` was before. The averages start at zero and follow from the first step on; the weight
-    :math:`\lambda_t` is 0 for ``penalty_anneal_iters`` steps, when Adam starts afresh. Where we leave DomainBed: the
-    averages are in the state, so a resumed run has them; and the variances of a linear head have a closed form. With
-    one domain this is ERM.
+    The variance is that of the minibatch (denominator B). The gradient flows through :math:`v_k`, but not through the
+    previous :math:`m_k`. The averages start at zero and are updated from the first step on. The weight
+    :math:`\lambda_t` is 0 for the first ``penalty_anneal_iters`` steps and λ after them; Adam is reset when it changes.
+    With one domain this is ERM. Differences from DomainBed: the averages are part of the state, so a resumed run
+    continues with them; the variances of a linear head are computed in closed form.
+
+    Args:
+        penalty: Weight λ of the distance between the variances.
+        penalty_anneal_iters: Number of steps without the penalty.
+        ema: Decay β of the moving averages.
     """
 
-    penalty: float = hyper(1000.0, Power(10, 1, 4), least=0, draw_as="lambda")  # lambda
+    penalty: float = hyper(1000.0, Power(10, 1, 4), least=0, draw_as="lambda")  # λ
     penalty_anneal_iters: int = hyper(1500, Uniform(0, 5000, integer=True), least=0)
-    ema: float = hyper(0.95, Uniform(0.90, 0.99), least=0, most=0.999999)  # beta
+    ema: float = hyper(0.95, Uniform(0.90, 0.99), least=0, most=0.999999)  # β
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
-        """Moving averages of zero, one number per weight of the head and domain."""
+        """Return a state with moving averages of zero, [K, weights of the head]."""
         size = sum(leaf.numel() for name, leaf in params.items() if name.startswith("head."))
         if size == 0:
             raise UsageError(
-                "Expected a network with a head whose gradients Fishr can compare; found one without. "
+                "Expected a network with a head, because Fishr compares its gradients; found none. "
                 "Name the last layer, for example Learner(module, Fishr(), head='fc')."
             )
         averages = next(iter(params.values())).new_zeros(problem.num_domains, size)
         return super().start(params, buffers, key, problem)._replace(memory={"variances": averages})
 
     def restart_at(self) -> int | None:
-        """Adam forgets when the penalty sets in."""
+        """Reset Adam when the penalty starts."""
         return self.penalty_anneal_iters or None
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
-        """The mean risk plus the spread of the domains' gradient variances."""
+        """Return the mean risk plus the weighted distance between the gradient variances of the domains."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
         logits = over_samples(model.head, z)  # [K, B, C]
         risk = model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean()
 
         variances = gradient_variances(model, z, logits, batch.y)  # v_k: [K, weights of the head]
         averages = self.ema * state.memory["variances"] + (1 - self.ema) * variances  # m_k
-        corrected = averages / (1 - self.ema)
-        spread = (corrected - corrected.mean(0)).square().mean()
-        weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * spread, 0.0)  # lambda_t pen
+        corrected = averages / (1 - self.ema)  # v̂_k
+        distance = (corrected - corrected.mean(0)).square().mean()
+        weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * distance, 0.0)  # λ_t · distance
         memory = {"variances": averages.detach()}
-        return Loss(risk + weighted, {"nll": risk, "penalty": spread}, memory)
+        return Loss(risk + weighted, {"nll": risk, "penalty": distance}, memory)
 
 
 def gradient_variances(model: Model, z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
-    """The variance over samples of the head's gradient, entry by entry: [K, weights of the head]."""
-    plain = isinstance(model.network.get_submodule("head"), nn.Linear)
-    if plain and {"head.weight", "head.bias"} <= model.params.keys():
+    """Return v_k: the variance over samples of each entry of the gradient of the head, [K, weights of the head]."""
+    is_linear = isinstance(model.network.get_submodule("head"), nn.Linear)
+    if is_linear and {"head.weight", "head.bias"} <= model.params.keys():
         return linear_head_variances(z, logits, y)
     return any_head_variances(model, z, y)
 
 
 def linear_head_variances(z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
-    """Of a linear head in closed form: sample b's gradient is the outer product of a_b = softmax − y and z_b."""
+    """Return v_k of a linear head; the gradient of sample b is the outer product of a_b = softmax − y_b and z_b."""
     a = logits.softmax(-1) - probabilities(y, logits.shape[-1])  # [K, B, C]
     count = z.shape[1]  # B
     weight = a.square().mT @ z.square() / count - (a.mT @ z / count).square()  # [K, C, n]
@@ -84,7 +89,7 @@ def linear_head_variances(z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
 
 
 def any_head_variances(model: Model, z: Tensor, y: Tensor) -> Tensor:
-    """Of any head: a gradient per sample."""
+    """Return v_k of any head, from the gradient of each sample."""
     head = {name.removeprefix("head."): leaf for name, leaf in model.params.items() if name.startswith("head.")}
     frozen = {name.removeprefix("head."): leaf for name, leaf in model.buffers.items() if name.startswith("head.")}
     module = model.network.get_submodule("head")

@@ -1,4 +1,4 @@
-"""IDGM: inter-domain gradient matching to second order."""
+"""IDGM: second-order inter-domain gradient matching."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import grad
 
 from pogm.algorithms.base import Algorithm
-from pogm.algorithms.domain_gradients import domain_gradients, pass_of_each
+from pogm.algorithms.domain_gradients import domain_gradients, domain_inputs
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
@@ -17,44 +17,48 @@ from pogm.core.trees import Params
 
 @dataclass(frozen=True)
 class IDGM(Algorithm):
-    r"""Inter-domain gradient matching (Shi et al., 2022, Algorithm 2): low risks whose gradients point the same way.
+    r"""Inter-domain gradient matching (Shi et al., 2022, Algorithm 2): reward inner products of gradients.
 
     .. math:: \tfrac1K \sum_k L_k - \gamma_t \frac{2}{K (K - 1)} \sum_{i<j} \langle g_i, g_j \rangle, \qquad
         \nabla \sum_{i<j} \langle g_i, g_j \rangle = \sum_k H_k \sum_{j \ne k} g_j
 
-    The right-hand side is how it is computed: the gradients :math:`g_k = \nabla L_k` first, then one product with each
-    domain's Hessian :math:`H_k`, so that no more than one domain's graph need be in memory. This is from the paper: the
-    authors' code has Algorithm 1 alone, and published values of γ for these datasets are not known. Default, range and
-    warm-up (γ grows linearly over ``warmup_anneal_iters`` steps, a tenth of DomainBed's 5000) are our choice. With one
-    domain there is no pair, and this is ERM.
+    The code computes the right-hand side: first the gradients :math:`g_k = \nabla L_k`, then one product with the
+    Hessian :math:`H_k` of each domain, so that the graph of only one domain must be in memory. This follows the paper:
+    the code of the authors has only Algorithm 1 (`Fish`), and no values of γ for these datasets are published. The
+    default, the search range and the warm-up (γ grows linearly over ``warmup_anneal_iters`` steps, a tenth of the 5000
+    steps of DomainBed) are our choice. With one domain there is no pair, and this is ERM.
+
+    Args:
+        gamma: Weight γ of the mean inner product.
+        warmup_anneal_iters: Number of steps over which γ grows from 0.
     """
 
     gamma: float = hyper(0.01, Power(10, -4, 0), least=0, draw_as="idgm_gamma")
     warmup_anneal_iters: int = hyper(500, least=0)
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
-        """The mean gradient, less that of the inner products."""
+        """Return the mean gradient minus γ times the gradient of the mean inner product."""
         key, count = self.random_key(state), problem.num_domains
         gradients, loss = domain_gradients(state, batch, problem, key)  # g_k: [K, ...]
         total = trees.map_leaves(lambda g: g.sum(0), gradients)
-        others = trees.map_leaves(lambda s, g: s - g, total, gradients)  # Σ_{j≠k} g_j
+        other_sums = trees.map_leaves(lambda s, g: s - g, total, gradients)  # Σ_{j≠k} g_j
 
-        def curvature(one: Batch, others: Params, live: Params, key: Tensor) -> Params:
-            """H_k times the sum of the others' gradients."""
-            own = state._replace(buffers=state.buffers | live, key=key)
+        def hessian_product(domain_batch: Batch, vector: Params, live: Params, key: Tensor) -> Params:
+            """Return H_k times the vector, as the gradient of ⟨g_k, vector⟩."""
+            domain_state = state._replace(buffers=state.buffers | live, key=key)
 
             def risk(params: Params) -> Tensor:
-                return problem.model(params, own).risks(one).mean()
+                return problem.model(params, domain_state).risks(domain_batch).mean()
 
-            slope, _ = problem.gradient(lambda params: Loss(trees.dot(grad(risk)(params), others)))(state.params)
-            return slope
+            product, _ = problem.gradient(lambda params: Loss(trees.dot(grad(risk)(params), vector)))(state.params)
+            return product
 
-        bent = problem.each_domain(curvature, batch, others, *pass_of_each(state, problem, key))
+        products = problem.each_domain(hessian_product, batch, other_sums, *domain_inputs(state, problem, key))
         pairs = max(count * (count - 1) / 2, 1)
-        product = (trees.dot(total, total) - trees.dot(gradients, gradients)) / 2 / pairs  # the mean over i < j
-        warm = self.warmup_anneal_iters == 0 or (state.step.double() / self.warmup_anneal_iters).clamp(max=1)
-        gamma = self.gamma * warm  # gamma_t
+        inner_product = (trees.dot(total, total) - trees.dot(gradients, gradients)) / 2 / pairs  # mean over i < j
+        warmup = self.warmup_anneal_iters == 0 or (state.step.double() / self.warmup_anneal_iters).clamp(max=1)
+        gamma = self.gamma * warmup  # γ_t
         mean = trees.mean(gradients)
-        slope = trees.move(mean, trees.map_leaves(lambda b: b.sum(0), bent), -gamma / pairs)
-        metrics = {"nll": loss.value, "inner_product": product}
-        return slope, loss._replace(value=loss.value - gamma * product, metrics=metrics)
+        gradient = trees.move(mean, trees.map_leaves(lambda p: p.sum(0), products), -gamma / pairs)
+        metrics = {"nll": loss.value, "inner_product": inner_product}
+        return gradient, loss._replace(value=loss.value - gamma * inner_product, metrics=metrics)

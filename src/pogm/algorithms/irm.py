@@ -1,4 +1,4 @@
-"""Invariant risk minimisation, in its practical form IRMv1."""
+"""IRM: invariant risk minimisation, in its practical form IRMv1."""
 
 from dataclasses import dataclass
 
@@ -15,25 +15,29 @@ from pogm.core.state import Loss, State
 
 @dataclass(frozen=True)
 class IRM(Algorithm):
-    r"""Invariant risk minimisation (Arjovsky et al., 2019): no domain gains by scaling the logits.
+    r"""Invariant risk minimisation (Arjovsky et al., 2019): penalise dL_k/ds for a scale s of the logits.
 
     .. math:: \tfrac1K \sum_k L_k + \lambda_t \tfrac1K \sum_k
         \frac{d}{ds} L_k^{\text{even}}(s f) \Big|_{s=1} \cdot \frac{d}{ds} L_k^{\text{odd}}(s f) \Big|_{s=1}
 
-    The two halves of a minibatch make the product an unbiased estimate of the squared slope, which may be negative.
-    The weight :math:`\lambda_t` is 1 for ``penalty_anneal_iters`` steps; Adam starts afresh when it changes. This is
-    DomainBed's, but that the slopes have a closed form.
+    "Even" and "odd" are the two halves of a minibatch. Their product is an unbiased estimate of the squared derivative;
+    it can be negative. The weight :math:`\lambda_t` is 1 for the first ``penalty_anneal_iters`` steps and λ after them;
+    Adam is reset when it changes. The only difference from DomainBed is that the derivatives are in closed form.
+
+    Args:
+        penalty: Weight λ of the penalty.
+        penalty_anneal_iters: Number of steps with weight 1.
     """
 
-    penalty: float = hyper(100.0, Power(10, -1, 5), least=0, draw_as="irm_lambda")  # lambda
+    penalty: float = hyper(100.0, Power(10, -1, 5), least=0, draw_as="irm_lambda")  # λ
     penalty_anneal_iters: int = hyper(500, Power(10, 0, 4, integer=True), least=0, draw_as="irm_penalty_anneal_iters")
 
     def restart_at(self) -> int:
-        """Adam forgets when the penalty gets its weight."""
+        """Reset Adam when the weight changes from 1 to λ."""
         return self.penalty_anneal_iters
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
-        """The mean risk plus the mean product of slopes."""
+        """Return the mean risk plus the weighted penalty."""
         if batch.x.shape[1] < 2:
             raise UsageError(
                 "Expected minibatches of at least 2 samples for IRM, which compares their halves; found 1. "
@@ -41,12 +45,12 @@ class IRM(Algorithm):
             )
         logits = over_samples(model, batch.x)  # [K, B, C]
         risk = model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean()
-        slopes = scale_slopes(logits, batch.y)  # [K, B]
-        penalty = (slopes[:, 0::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
+        derivatives = scale_derivatives(logits, batch.y)  # [K, B]
+        penalty = (derivatives[:, 0::2].mean(1) * derivatives[:, 1::2].mean(1)).mean()
         weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * penalty, penalty)
         return Loss(risk + weighted, {"nll": risk, "penalty": penalty})
 
 
-def scale_slopes(logits: Tensor, y: Tensor) -> Tensor:
-    """The derivative of every sample's cross-entropy by a factor of its logits, at 1, in closed form: [K, B]."""
+def scale_derivatives(logits: Tensor, y: Tensor) -> Tensor:
+    """Return dℓ(s f)/ds at s = 1 for each sample, in closed form: (softmax − y)·f, [K, B]."""
     return ((logits.softmax(-1) - probabilities(y, logits.shape[-1])) * logits).sum(-1)

@@ -1,4 +1,4 @@
-"""Marginal transfer learning: a classifier that also sees what its domain looks like."""
+"""MTL: marginal transfer learning, a classifier with the mean features of the domain as an input."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,15 +20,20 @@ from pogm.core.trees import Params
 
 @dataclass(frozen=True)
 class MTL(Algorithm):
-    r"""Marginal transfer learning (Blanchard et al., 2021): the head sees a domain's mean features beside each image's.
+    r"""Marginal transfer learning (Blanchard et al., 2021): the mean features of the domain are an input of the head.
 
     .. math:: \sum_k \ell(g(z_k, e_k), y_k), \qquad e_k \leftarrow a \bar z_k + (1 - a) e_k
 
-    The gradient flows through this step's share of :math:`e_k`, and the risks are summed. An image of an unknown
-    domain is predicted with the mean features of the images it comes with. Domains share one pass, where DomainBed's
-    have one each: with live batch norm they differ. DomainBed puts standard normal numbers in
-    the place of every :math:`e_k`, in training and in prediction, and so has published ERM with noisy inputs;
-    ``compat_noise`` reproduces it, with the same numbers for every 64 images of an evaluation.
+    The gradient flows through the new part :math:`a \bar z_k` of :math:`e_k`. The risks are summed, not averaged. An
+    image of an unknown domain is predicted with the mean features of the images that are predicted together with it.
+    Differences from DomainBed: it replaces every :math:`e_k` by standard normal numbers, in training and in prediction,
+    by a mistake in its code, so its published results are those of ERM with noisy inputs (``compat_noise=True``
+    reproduces it, with the same numbers for every 64 images of an evaluation). All domains share one forward pass,
+    which matters for batch norm that is not frozen.
+
+    Args:
+        ema: Weight a of the current minibatch in the mean features.
+        compat_noise: Whether to replace the mean features by noise, as in DomainBed.
     """
 
     ema: float = hyper(0.99, Choice(0.5, 0.9, 0.99, 1.0), least=0, most=1, draw_as="mtl_ema")  # a
@@ -37,23 +42,23 @@ class MTL(Algorithm):
     predicts_by: ClassVar[int] = 64
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
-        """A head for the features and as many numbers again."""
+        """Return a network whose head takes the features and an embedding of the same size."""
         embedding = Noise() if self.compat_noise else MeanFeatures()
         return MarginalNetwork(features, nn.Linear(2 * width, num_classes), embedding=embedding)
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
-        """Embeddings of zero."""
+        """Return a state with embeddings e_k of zero."""
         if not isinstance(problem.network, MarginalNetwork):
             raise UsageError(
-                "Expected a network whose head also takes a domain's mean features, as MTL.build() makes it; found "
-                "one of another kind. Train MTL as a trial, for example with pogm run."
+                "Expected a network whose head takes the mean features of a domain, as MTL.build() makes it; found "
+                "another network. Train MTL as a trial, for example with pogm run."
             )
         head = next(leaf for name, leaf in params.items() if name.startswith("head."))
         embeddings = head.new_zeros(problem.num_domains, head.shape[1] // 2)
         return super().start(params, buffers, key, problem)._replace(memory={"embeddings": embeddings})
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
-        """The sum of the risks, given each domain's embedding."""
+        """Return the sum of the risks, with the embedding of each domain."""
         if self.compat_noise:
             return Loss(model.risks(batch).sum())
         z = over_samples(model.features, batch.x)  # [K, B, n]
@@ -65,10 +70,10 @@ class MTL(Algorithm):
 
 
 class MarginalNetwork(Network):
-    """A network whose head sees features and an embedding; called plainly, that of the images it is called with."""
+    """A network whose head takes features and an embedding, which is computed from the images of the same call."""
 
     def forward(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        """The logits; or what one part makes of its inputs."""
+        """Return the logits, or the output of one part."""
         if part is not None:
             return super().forward(*inputs, part=part)
         z = self.features(*inputs)
@@ -77,16 +82,16 @@ class MarginalNetwork(Network):
 
 
 class MeanFeatures(nn.Module):
-    """The mean of the features, for every image."""
+    """The mean of the features over the images."""
 
     def forward(self, z: Tensor) -> Tensor:
-        """As many rows as there are images, all the same."""
+        """Return the mean as one row per image."""
         return z.mean(0).expand_as(z)
 
 
 class Noise(RandomLayer):
-    """Standard normal numbers instead; in evaluation too."""
+    """Standard normal numbers instead of the mean features, in training and in evaluation."""
 
     def forward(self, z: Tensor) -> Tensor:
-        """As many as there are features, each its own."""
+        """Return noise in the shape of the features."""
         return random.normal(self.key, tuple(z.shape)).to(z.dtype)

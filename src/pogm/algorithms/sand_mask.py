@@ -1,4 +1,4 @@
-"""SAND-mask: AND-mask with soft edges."""
+"""SAND-mask: AND-mask with a continuous mask."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,16 +18,20 @@ from pogm.core.trees import Params
 
 @dataclass(frozen=True)
 class SANDMask(Algorithm):
-    r"""SAND-mask (Shahtalebi et al., 2021): the more the domains' gradients agree, in sign and size, the more counts.
+    r"""SAND-mask (Shahtalebi et al., 2021): weight gradient entries by their agreement across domains.
 
     .. math:: \frac{m \odot \bar g}{\operatorname{mean}(m)}, \qquad
         m = \max\Big(0, \tanh\Big(\frac{k}{v} \big(\big|\tfrac1K \sum_i \operatorname{sign} g_i\big| - \tau\big)
         \Big)\Big), \qquad v = \operatorname{Var}_i(g_i),
 
-    for each tensor of weights by itself. At the published default, τ = 1, the mask is zero everywhere and nothing
-    moves but by weight decay: ours is the middle of the published range, theirs ``SANDMask.preset("published")``.
-    With one domain there is no variance, and this is ERM. Live batch-norm statistics become the mean of what the
-    domains' passes left, where in DomainBed each pass goes on from the one before.
+    separately for each parameter tensor. With one domain there is no variance, and this is ERM. Differences from
+    DomainBed: with its default τ = 1 the mask is zero everywhere and only weight decay changes the weights, so our
+    default is the middle of its search range (``SANDMask.preset("published")`` has τ = 1); batch-norm statistics are
+    the mean over the passes of the domains, whereas DomainBed updates them one domain after another.
+
+    Args:
+        tau: Threshold τ of the agreement of signs.
+        steepness: Slope k of the mask above the threshold.
     """
 
     tau: float = hyper(0.5, Uniform(0, 1), least=0, most=1)
@@ -36,15 +40,15 @@ class SANDMask(Algorithm):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"published": {"tau": 1.0}}
 
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
-        """The masked mean."""
+        """Return the masked mean gradient."""
         if batch.y.shape[0] == 1:
             return super().gradient(state, batch, problem)
         gradients, loss = domain_gradients(state, batch, problem, self.random_key(state))
-        masked: Params = trees.map_leaves(self._masked, gradients)
+        masked: Params = trees.map_leaves(self._mask, gradients)
         return masked, loss
 
-    def _masked(self, g: Tensor) -> Tensor:
-        agreed = g.sign().mean(0).abs()
-        mask = torch.tanh(self.steepness / g.var(0) * (agreed - self.tau)).clamp(min=0)
-        mask = torch.where(mask.isnan(), 1e-17, mask).to(g.dtype)  # v = 0 and |mean sign| = τ
+    def _mask(self, g: Tensor) -> Tensor:
+        agreement = g.sign().mean(0).abs()
+        mask = torch.tanh(self.steepness / g.var(0) * (agreement - self.tau)).clamp(min=0)  # m
+        mask = torch.where(mask.isnan(), 1e-17, mask).to(g.dtype)  # NaN: v = 0 and agreement = τ
         return mask * g.mean(0) / (1e-10 + mask.mean())
