@@ -92,7 +92,7 @@ def two_trials(cls: type[Algorithm], network: str) -> list[Trial]:
     held_out = ((0,), (3,)) if network == "mlp" else ((0, 1, 2), (3, 4, 5))  # fewer domains for the slower network
     first = trial(eager(cls), precision="fp64", test_domains=held_out[0], probe=Probe(every=3, lag=3))
     small = dataclasses.replace(first.training, network=network, batch_size=4)
-    # The batch norm of MADG removes the last bias of the CNN. Its gradient is rounding error, which decay would amplify.
+    # The batch norm of MADG removes the last bias of the CNN; its gradient is rounding error, and decay amplifies it.
     decay = 0.0 if (cls.__name__, network) == ("MADG", "mnist_cnn") else 1e-3
     second = {"seed": 1, "data_seed": 1, "trial_seed": 1, "test_domains": held_out[1], "algorithm": other}
     return [

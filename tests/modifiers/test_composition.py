@@ -153,7 +153,7 @@ def test_pair_trains_with_an_effect_of_the_modifier_or_raises(algorithm, with_):
         try:
             assert_composes(method, change)
         except UsageError:
-            assert_refused(lambda: begun(method, change), "")
+            assert_refused(lambda: begun(method, change), "Expected")
 
 
 @pytest.mark.parametrize("second", all_modifiers())

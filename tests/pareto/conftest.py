@@ -10,5 +10,5 @@ def solver(request):
     """The way a single problem on the CPU is solved."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "general":
-            patch.setattr(active_set, "applies", lambda *arguments: False)
+            patch.setattr(active_set, "is_applicable", lambda *arguments: False)
         yield request.param

@@ -20,7 +20,7 @@ def test_where_it_answers_it_answers_as_the_general_solver(K, dimensions, radius
     H = torch.randn(K, dimensions, generator=generator, dtype=torch.float64)
     H = H + common * torch.randn(1, dimensions, generator=generator, dtype=torch.float64)
     G = gramian(H)
-    found = active_set.solution(G, radius, radius)
+    found = active_set.solve_small(G, radius, radius)
     if found is None:
         return
     mixture, weights, worst, _ = (torch.tensor(part, dtype=torch.float64) for part in found)
@@ -44,7 +44,7 @@ def test_where_it_answers_it_answers_as_the_general_solver(K, dimensions, radius
     ],
 )
 def test_it_leaves_what_is_not_clear_to_the_general_solver(H):
-    assert active_set.solution(gramian(torch.tensor(H)), 0.5, 0.5) is None
+    assert active_set.solve_small(gramian(torch.tensor(H)), 0.5, 0.5) is None
 
 
 def test_it_answers_most_problems_that_training_poses():
@@ -52,5 +52,5 @@ def test_it_answers_most_problems_that_training_poses():
     for K in (2, 3, 5, 8, 16):
         H = torch.randn(50, K, 100, generator=generator, dtype=torch.float64)
         H = H + 0.5 * torch.randn(50, 1, 100, generator=generator, dtype=torch.float64)
-        answered = [active_set.solution(gramian(rows), 0.5, 0.5) is not None for rows in H]
+        answered = [active_set.solve_small(gramian(rows), 0.5, 0.5) is not None for rows in H]
         assert sum(answered) >= 45

@@ -27,14 +27,14 @@ def slow_reference(G, radius):
     def value(π):
         return b @ π + radius * s * np.sqrt(max(π @ G @ π, 0.0))
 
-    def slope(π):
+    def gradient(π):
         return b + radius * s * G @ π / np.sqrt(max(π @ G @ π, 1e-20))
 
     starts = [np.full(K, 1 / K), *(0.9 * np.eye(K) + 0.1 / K)]
     on_simplex = {"type": "eq", "fun": lambda π: π.sum() - 1, "jac": lambda π: np.ones(K)}
     options = {"ftol": 1e-13, "maxiter": 500}
     found = [
-        minimize(value, x, jac=slope, bounds=[(0, 1)] * K, constraints=on_simplex, method="SLSQP", options=options)
+        minimize(value, x, jac=gradient, bounds=[(0, 1)] * K, constraints=on_simplex, method="SLSQP", options=options)
         for x in starts
     ]
     return min(one.fun for one in found if abs(one.x.sum() - 1) < 1e-9)
@@ -113,14 +113,14 @@ def test_the_relative_gap_is_below_1e_8_beyond(kind, K):
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_the_faces_can_be_listed_the_iterative_solver_agrees(kind):
     from pogm.pareto import interior
-    from pogm.pareto.face_enumeration import best_on_faces, every_face
-    from pogm.pareto.problem import normalised
+    from pogm.pareto.face_enumeration import list_faces, solve_on_faces
+    from pogm.pareto.problem import normalise
 
-    problem = normalised(gram(draw(kind, 6, 9, seed=3, count=20)), 0.5)
-    listed = best_on_faces(problem.G, problem.target, problem.radius, every_face(problem.G))
-    iterated = interior.interior(problem.G, problem.target, problem.radius)
-    images = [π.unsqueeze(-2) @ problem.G for π in (listed, iterated)]  # π itself may not be unique
-    assert_close(images[0], images[1], atol=1e-6, rtol=0)
+    problem = normalise(gram(draw(kind, 6, 9, seed=3, count=20)), 0.5)
+    listed = solve_on_faces(problem.G, problem.target, problem.radius, list_faces(problem.G))
+    iterated = interior.solve_interior(problem.G, problem.target, problem.radius)
+    products = [π.unsqueeze(-2) @ problem.G for π in (listed, iterated)]  # π itself may not be unique
+    assert_close(products[0], products[1], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("K", [3, 12])

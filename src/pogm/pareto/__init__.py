@@ -1,7 +1,12 @@
-"""The paper's mathematics, usable alone: inner products of K updates in, the weights of the step out.
+"""Weights of a step on which the worst-off domain agrees most, from the inner products of the domains' updates.
+
+`gramian` computes the inner products of K updates (gradients or trajectories), `solve` returns the weights of the step
+with a certificate of optimality, and `alignment`, `length` and others evaluate a step. The package needs only torch and
+knows nothing about networks. `solution.py` and `problem.py` contain the mathematics; `active_set.py`,
+`face_enumeration.py` and `interior.py` are solvers that only `solve` calls.
 
 >>> import torch
->>> H = torch.tensor([[1.0, 0.0], [-0.5, 0.5]])
+>>> H = torch.tensor([[1.0, 0.0], [-0.5, 0.5]])  # one update per row
 >>> weights = invariant_weights(gramian(H), radius=0.5)
 >>> weights @ H.double()
 tensor([0.1250, 0.3750], dtype=torch.float64)
@@ -16,9 +21,9 @@ from pogm.pareto.measures import angles as angles
 from pogm.pareto.measures import inner_product_sum as inner_product_sum
 from pogm.pareto.measures import length as length
 from pogm.pareto.measures import relative_alignment_variance as relative_alignment_variance
-from pogm.pareto.mixture import gap as gap
-from pogm.pareto.mixture import mixture as mixture
 from pogm.pareto.official import official_weights as official_weights
 from pogm.pareto.solution import Solution as Solution
+from pogm.pareto.solution import gap as gap
+from pogm.pareto.solution import invariant_weights as invariant_weights
+from pogm.pareto.solution import mixture as mixture
 from pogm.pareto.solution import solve as solve
-from pogm.pareto.weights import invariant_weights as invariant_weights

@@ -1,7 +1,9 @@
-"""One small problem in plain floats: on a CPU a tensor of three numbers costs as much as one of a thousand.
+"""Active-set solver for one small problem on a CPU, in Python floats.
 
-An active set finds the face, the closed form of `faces` the mixture on it. What is not clearly the only optimum
-(dependent or vanishing updates, ties, conflict without a way out) is left to the general solver: None.
+On a CPU an operation on three numbers costs as much as one on a thousand, so Python floats are faster than tensors. An
+active-set method finds the face of the simplex, and the closed form in `face_enumeration` gives the mixture on it. The
+solver returns None if the optimum is not clearly unique (dependent or zero updates, ties, h_π = 0); then the general
+solvers are used.
 """
 
 import math
@@ -11,29 +13,29 @@ from torch import Tensor
 from pogm.core.compilation import inside_transform
 from pogm.pareto.problem import Centre
 
-LARGEST = 64  # domains; beyond, tensors are faster
+LARGEST = 64  # domains; tensors are faster beyond
 FAR = 1e6
-CLEAR = 1e-6  # how far from a tie, a zero or a singular face, in units of the updates
+CLEAR = 1e-6  # least distance from a tie, a zero or a singular face, in units of the updates
 
 
-def solution(
+def solve_small(
     G: Tensor, radius: float, step_radius: float, centre: Centre | None = None
 ) -> tuple[list[float], list[float], float, float] | None:
-    """The mixture, the weights, the worst alignment and the gap; None where the general solver should look."""
-    scale, G_list, b, length = _normalised(G, centre)
-    if not (length > CLEAR and radius > CLEAR and min(G_list[i][i] for i in range(len(b))) > CLEAR):
-        return None  # also where something is not a number
+    """Return mixture, weights, worst alignment and gap as in `Solution`; None if the optimum is not clearly unique."""
+    scale, G_list, b, centre_norm = _normalise(G, centre)
+    if not (centre_norm > CLEAR and radius > CLEAR and min(G_list[i][i] for i in range(len(b))) > CLEAR):
+        return None  # also if a number is NaN
     K = len(b)
     face = list(range(K))
     for _ in range(3 * K):
-        mixture = _on_face(G_list, b, radius, face)
+        mixture = _solve_face(G_list, b, radius, face)
         if mixture is None:
             return None
         if any(mixture[j] < 0 for j in face):
             face = [j for j in face if mixture[j] > 0]
             continue
         products = [sum(row[j] * mixture[j] for j in face) for row in G_list]
-        norm = math.sqrt(sum(mixture[j] * products[j] for j in face))  # |h_π|
+        norm = math.sqrt(sum(mixture[j] * products[j] for j in face))  # ‖h_π‖
         if norm < 1e-3:
             return None
         level = sum(b[j] * mixture[j] for j in face) + radius * norm  # q
@@ -46,23 +48,23 @@ def solution(
         gap = level - aligned[worst]
         if margin < CLEAR or gap > 1e-12:
             return None
-        own = 1 / K if centre is None else 0.0  # another centre is not made of the updates
-        weights = [own + step_radius * length * share / norm for share in mixture]
-        unit = length * scale
+        mean = 1 / K if centre is None else 0.0  # weights of h_0
+        weights = [mean + step_radius * centre_norm * share / norm for share in mixture]
+        unit = centre_norm * scale
         return mixture, weights, unit * aligned[worst], unit * max(gap, 0.0)
     return None
 
 
-def applies(G: Tensor, *radii: float | Tensor) -> bool:
-    """Whether this is one problem, on a CPU, outside of transforms and graphs."""
-    plain = all(isinstance(radius, float | int) and 0 <= radius < math.inf for radius in radii)
+def is_applicable(G: Tensor, *radii: float | Tensor) -> bool:
+    """Return whether this is a single problem on a CPU, outside of `vmap` and of compilation."""
+    are_numbers = all(isinstance(radius, float | int) and 0 <= radius < math.inf for radius in radii)
     outside = not inside_transform()
     square = G.ndim == 2 and G.shape[0] == G.shape[1] and 0 < len(G) <= LARGEST
-    return plain and square and G.device.type == "cpu" and outside
+    return are_numbers and square and G.device.type == "cpu" and outside
 
 
-def _normalised(G: Tensor, centre: Centre | None) -> tuple[float, list[list[float]], list[float], float]:
-    """trace(G) / K, G in units of it, h_i·h_0 per unit length of h_0, and that length."""
+def _normalise(G: Tensor, centre: Centre | None) -> tuple[float, list[list[float]], list[float], float]:
+    """Return trace(G) / K, G divided by it, h_i·h_0 / ‖h_0‖, and ‖h_0‖."""
     rows: list[list[float]] = G.tolist()
     K = len(rows)
     scale = sum(rows[i][i] for i in range(K)) / K
@@ -75,12 +77,12 @@ def _normalised(G: Tensor, centre: Centre | None) -> tuple[float, list[list[floa
     else:
         products = [value / scale for value in centre[0].tolist()]
         square = centre[1].item() / scale
-    length = math.sqrt(square) if square > 0 else 0.0
-    return scale, rows, [value / length if length > 0 else 0.0 for value in products], length
+    norm = math.sqrt(square) if square > 0 else 0.0
+    return scale, rows, [value / norm if norm > 0 else 0.0 for value in products], norm
 
 
-def _on_face(G: list[list[float]], b: list[float], radius: float, face: list[int]) -> list[float] | None:
-    """π = w − z √(wᵀGw / (r² − zᵀGz)), see `faces.best_on_faces`, with zeros off the face."""
+def _solve_face(G: list[list[float]], b: list[float], radius: float, face: list[int]) -> list[float] | None:
+    """Return π = w − z √(wᵀGw / (r² − zᵀGz)), see `face_enumeration.solve_on_faces`, with zeros outside the face."""
     factor = _cholesky([[G[i][j] for j in face] for i in face])
     if factor is None:
         return None
@@ -90,7 +92,7 @@ def _on_face(G: list[list[float]], b: list[float], radius: float, face: list[int
     nearest = [value / total for value in ones]  # w, with wᵀGw = 1 / total
     along = [value - share * near for value, near in zip(along, nearest, strict=True)]  # z, with zᵀGz = zᵀb
     room = radius**2 - sum(value * b[i] for value, i in zip(along, face, strict=True))
-    # Without room q falls for ever along −z: far out, what is negative shows which updates to leave out.
+    # If room ≤ 0, q decreases without bound along −z. Far along −z, negative entries show which updates to remove.
     root = math.sqrt(1 / (total * room)) if room > CLEAR * radius**2 else FAR
     mixture = [0.0] * len(b)
     for i, near, value in zip(face, nearest, along, strict=True):
@@ -99,7 +101,7 @@ def _on_face(G: list[list[float]], b: list[float], radius: float, face: list[int
 
 
 def _cholesky(matrix: list[list[float]]) -> list[list[float]] | None:
-    """The lower factor, or None for a matrix that is nearly singular."""
+    """Return the lower Cholesky factor, or None if the matrix is nearly singular."""
     size = len(matrix)
     lower = [[0.0] * size for _ in range(size)]
     for i in range(size):

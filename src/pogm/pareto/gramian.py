@@ -1,4 +1,4 @@
-"""Inner products of K updates, leaf by leaf."""
+"""Inner products of K updates, summed over the leaves of a tree of tensors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ Tree = Any
 
 
 def gramian(updates: Tensor | Mapping[str, Any] | Sequence[Tree]) -> Tensor:
-    r"""The inner products of K updates, :math:`G_{ij} = h_i^\top h_j`: [K, K] in float64.
+    r"""Return the inner products of K updates, :math:`G_{ij} = h_i^\top h_j`: [K, K] in float64.
 
-    Each leaf is turned to float64 and multiplied on its own, so the updates are never laid side by side.
+    Each leaf is converted to float64 and multiplied separately, so the updates are never concatenated.
 
     Args:
         updates: K updates in one of three forms: a tensor [K, ...]; a mapping whose leaves are stacked [K, ...];
             or a sequence of K trees, each a tensor, a mapping or a sequence of tensors (as `autograd.grad` returns).
     """
-    leaves = stacked(updates) if isinstance(updates, Tensor | Mapping) else paired(updates)
+    leaves = stacked_leaves(updates) if isinstance(updates, Tensor | Mapping) else stack_leaves(updates)
     total: Tensor | None = None
     for path, leaf in leaves:
         rows = leaf.reshape(leaf.shape[0], -1).to(torch.float64)  # [K, P]
@@ -35,19 +35,19 @@ def gramian(updates: Tensor | Mapping[str, Any] | Sequence[Tree]) -> Tensor:
     return total
 
 
-def stacked(tree: Tree) -> Iterator[tuple[str, Tensor]]:
-    """The leaves [K, ...] of a tree of stacked updates."""
-    for path, leaf in flat(tree):
+def stacked_leaves(tree: Tree) -> Iterator[tuple[str, Tensor]]:
+    """Yield the leaves [K, ...] of a tree of stacked updates, with their paths."""
+    for path, leaf in flatten(tree):
         if leaf.ndim == 0:
             raise ValueError(f"expected a leaf [K, ...], found a scalar at {path}; stack the updates of the K domains")
         yield path, leaf
 
 
-def paired(trees: Sequence[Tree]) -> Iterator[tuple[str, Tensor]]:
-    """The leaves of K trees, each leaf stacked as [K, ...] when its turn comes."""
+def stack_leaves(trees: Sequence[Tree]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the leaves of K trees with their paths, stacked as [K, ...] one leaf at a time."""
     if isinstance(trees, str) or not isinstance(trees, Sequence):
         raise TypeError(f"expected a tensor, a mapping or a sequence of updates, found {type(trees).__name__}")
-    domains = [dict(flat(tree)) for tree in trees]
+    domains = [dict(flatten(tree)) for tree in trees]
     for i, domain in enumerate(domains):
         if domain.keys() != domains[0].keys():
             odd = sorted(domain.keys() ^ domains[0].keys())
@@ -59,15 +59,15 @@ def paired(trees: Sequence[Tree]) -> Iterator[tuple[str, Tensor]]:
         yield path, torch.stack([domain[path] for domain in domains])
 
 
-def flat(tree: Tree, path: str = "updates") -> Iterator[tuple[str, Tensor]]:
-    """Each leaf of a tree with the path to it."""
+def flatten(tree: Tree, path: str = "updates") -> Iterator[tuple[str, Tensor]]:
+    """Yield each leaf of a tree with its path."""
     if isinstance(tree, Tensor):
         yield path, tree
     elif isinstance(tree, Mapping):
         for name, branch in tree.items():
-            yield from flat(branch, f"{path}[{name!r}]")
+            yield from flatten(branch, f"{path}[{name!r}]")
     elif isinstance(tree, Sequence) and not isinstance(tree, str):
         for i, branch in enumerate(tree):
-            yield from flat(branch, f"{path}[{i}]")
+            yield from flatten(branch, f"{path}[{i}]")
     else:
         raise TypeError(f"expected a tensor at {path}, found {type(tree).__name__}")

@@ -1,4 +1,4 @@
-"""Position of an update relative to the convex hull of others, and p* of many problems, from inner products alone."""
+"""Position of an update relative to the convex hull of others, and p* of many problems, from inner products."""
 
 import torch
 from torch import Tensor
@@ -6,12 +6,12 @@ from torch import Tensor
 from pogm.pareto.solution import solve
 from pogm.pareto.weightings import mgda_weights
 
-INSIDE = 1e-6  # a distance shorter than this share of the updates is rounding error
-AT_ONCE = 256  # problems that are solved at once
+INSIDE = 1e-6  # a distance below this fraction of the lengths of the updates is rounding error
+AT_ONCE = 256  # number of problems in a batch
 
 
 def hull_positions(G: Tensor, K: int) -> Tensor:
-    """Distance and cosine of the updates after the first K, relative to the convex hull of the first K.
+    """Return distance and cosine of the updates after the first K, relative to the convex hull of the first K.
 
     Args:
         G: Inner products of K + T updates, [R, K + T, K + T].
@@ -22,47 +22,47 @@ def hull_positions(G: Tensor, K: int) -> Tensor:
         nearest point of the hull.
     """
     parts = [
-        torch.stack([_position(part, K, place) for place in range(K, part.shape[1])], 1)
+        torch.stack([_position(part, K, index) for index in range(K, part.shape[1])], 1)
         for part in torch.split(G, AT_ONCE)
     ]
     return torch.cat(parts)
 
 
-def nearest_mixture(sources: Tensor, mixed: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_mixture(sources: Tensor, mixed: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
     """Project h_T onto the convex hull of the h_i: p = Σ_i π_i h_i is the nearest point.
 
     Args:
         sources: h_i·h_j, [R, K, K].
         mixed: h_i·h_T, [R, K].
-        own: ‖h_T‖², [R].
+        square: ‖h_T‖², [R].
 
     Returns:
         The Gramian (h_i − h_T)·(h_j − h_T), [R, K, K], and the weights π, [R, K].
     """
-    apart = sources - mixed[:, :, None] - mixed[:, None, :] + own[:, None, None]
-    ridge = torch.diag_embed(_rounding(sources, own)[:, None].expand_as(mixed))  # the differences may be indefinite
-    return apart, mgda_weights(apart + ridge)
+    differences = sources - mixed[:, :, None] - mixed[:, None, :] + square[:, None, None]
+    ridge = torch.diag_embed(_rounding(sources, square)[:, None].expand_as(mixed))  # rounding may make it indefinite
+    return differences, mgda_weights(differences + ridge)
 
 
 def worst_alignments(G: Tensor, radius: float) -> Tensor:
-    """p* of every problem [R, K, K] around the mean of its updates, divided by the mean of ‖h_i‖²: [R]."""
+    """Return p* of every problem [R, K, K] around the mean of its updates, divided by the mean of ‖h_i‖²: [R]."""
     solved = torch.cat([solve(part, radius).worst for part in torch.split(G, AT_ONCE)])
     return solved / G.diagonal(dim1=1, dim2=2).mean(1)
 
 
-def _position(G: Tensor, K: int, place: int) -> Tensor:
-    """Distance and cosine of one update h_T, [R, 2]: the shortest mixture of all h_i − h_T leads to the hull."""
-    sources, mixed, own = G[:, :K, :K], G[:, :K, place], G[:, place, place]  # h_i·h_j, h_i·h_T, ‖h_T‖²
-    apart, mixture = nearest_mixture(sources, mixed, own)
-    square = torch.einsum("ri,rij,rj->r", mixture, apart, mixture).clamp(min=0)  # ‖h_π − h_T‖²
-    least = torch.maximum(INSIDE**2 * apart.diagonal(dim1=1, dim2=2).mean(1), _rounding(sources, own))
-    square = torch.where(square <= least, 0.0, square)
+def _position(G: Tensor, K: int, index: int) -> Tensor:
+    """Return distance and cosine of one update h_T, [R, 2], from the shortest mixture of all h_i − h_T."""
+    sources, mixed, square = G[:, :K, :K], G[:, :K, index], G[:, index, index]  # h_i·h_j, h_i·h_T, ‖h_T‖²
+    differences, mixture = nearest_mixture(sources, mixed, square)
+    distance = torch.einsum("ri,rij,rj->r", mixture, differences, mixture).clamp(min=0)  # ‖h_π − h_T‖²
+    least = torch.maximum(INSIDE**2 * differences.diagonal(dim1=1, dim2=2).mean(1), _rounding(sources, square))
+    distance = torch.where(distance <= least, 0.0, distance)
     nearest = torch.einsum("ri,rij,rj->r", mixture, sources, mixture).clamp(min=0)  # ‖h_π‖²
-    cosine = (mixture * mixed).sum(1) / (nearest * own).sqrt()
-    return torch.stack([(square / own).sqrt(), cosine], 1)
+    cosine = (mixture * mixed).sum(1) / (nearest * square).sqrt()
+    return torch.stack([(distance / square).sqrt(), cosine], 1)
 
 
-def _rounding(sources: Tensor, own: Tensor) -> Tensor:
-    """Rounding error of squared distances that are computed from inner products: [R]."""
-    largest = torch.maximum(sources.diagonal(dim1=1, dim2=2).amax(1), own)
+def _rounding(sources: Tensor, square: Tensor) -> Tensor:
+    """Return the rounding error of squared distances that are computed from inner products: [R]."""
+    largest = torch.maximum(sources.diagonal(dim1=1, dim2=2).amax(1), square)
     return 16 * torch.finfo(torch.float64).eps * largest

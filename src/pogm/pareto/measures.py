@@ -1,4 +1,4 @@
-"""What a step along weighted updates is worth to each of them, from their inner products alone."""
+"""Lengths, alignments and cosines of a step d = Σ c_i h_i, from the inner products G of the updates h_i."""
 
 import torch
 from torch import Tensor
@@ -7,23 +7,23 @@ from pogm.pareto.problem import product
 
 
 def length(G: Tensor, weights: Tensor) -> Tensor:
-    """The length of a step, |Σ_i c_i h_i|: [...]."""
+    """Return the length of the step, ‖Σ_i c_i h_i‖: [...]."""
     return (weights * alignment(G, weights)).sum(-1).clamp(min=0).sqrt()
 
 
 def alignment(G: Tensor, weights: Tensor) -> Tensor:
-    """How far each update agrees with the step d = Σ_j c_j h_j: h_i·d = (G c)_i, [..., K]."""
+    """Return the alignment of each update with the step, h_i·d = (G c)_i: [..., K]."""
     return product(G.to(torch.float64), weights.to(torch.float64).unsqueeze(-1)).squeeze(-1)
 
 
 def angles(G: Tensor, weights: Tensor) -> Tensor:
-    """cos(h_i, d) for each update: [..., K]; NaN where one of the two is zero."""
+    """Return cos(h_i, d) of each update: [..., K]; NaN if one of the two is zero."""
     norms = G.diagonal(dim1=-2, dim2=-1).to(torch.float64).sqrt()
     return alignment(G, weights) / (norms * length(G, weights).unsqueeze(-1))
 
 
 def agreement(G: Tensor) -> Tensor:
-    """The mean of cos(h_i, h_j) over pairs of updates that are not zero: [...]; NaN where there is none."""
+    """Return the mean of cos(h_i, h_j) over pairs of nonzero updates: [...]; NaN if there is no pair."""
     norms = G.diagonal(dim1=-2, dim2=-1).to(torch.float64).sqrt()
     cosines = G / (norms.unsqueeze(-1) * norms.unsqueeze(-2))
     counted = cosines.isfinite() & ~torch.eye(G.shape[-1], dtype=torch.bool, device=G.device)
@@ -31,23 +31,23 @@ def agreement(G: Tensor) -> Tensor:
 
 
 def inner_product_sum(G: Tensor) -> Tensor:
-    r"""Gradient inner product (GIP) of the updates, raw: [...].
+    r"""Return the gradient inner product (GIP) of the updates: [...].
 
     .. math:: \sum_{i \ne j} h_i^\top h_j
 
-    The sum is over ordered pairs, so each pair counts twice. Its unit is that of a squared length. One update has a
-    GIP of 0.
+    The sum is over ordered pairs, so each pair counts twice. Its unit is that of a squared length. With one update the
+    GIP is 0.
     """
     return (G - torch.diag_embed(G.diagonal(dim1=-2, dim2=-1))).to(torch.float64).sum((-2, -1))
 
 
 def alignment_from_cosine(cosines: Tensor, squares: Tensor, step_square: Tensor) -> Tensor:
-    """Compute U_i = h_i·d from cos(h_i, d), ‖h_i‖² and ‖d‖²: [..., K].
+    """Return U_i = h_i·d, computed from cos(h_i, d), ‖h_i‖² and ‖d‖²: [..., K].
 
-    The cosine is undefined where one of the two vectors is zero; the product is 0 there.
+    If one of the two vectors is zero, the cosine is undefined and U_i is 0.
 
     Args:
-        cosines: cos(h_i, d), [..., K]; NaN where undefined.
+        cosines: cos(h_i, d), [..., K]; NaN if undefined.
         squares: ‖h_i‖², [..., K].
         step_square: ‖d‖², [...].
     """
@@ -56,7 +56,7 @@ def alignment_from_cosine(cosines: Tensor, squares: Tensor, step_square: Tensor)
 
 
 def alignment_variance(aligned: Tensor) -> Tensor:
-    """Variance over domains of U_i = h_i·d, the quantity of Theorem 2: [..., K] -> [...].
+    """Return the variance over domains of U_i = h_i·d, the quantity of Theorem 2: [..., K] -> [...].
 
     This is the population variance (divided by K), so one domain has a variance of 0.
     """
@@ -64,11 +64,11 @@ def alignment_variance(aligned: Tensor) -> Tensor:
 
 
 def relative_alignment_variance(aligned: Tensor, squares: Tensor, step_square: Tensor) -> Tensor:
-    r"""Variance of U_i without a unit, comparable between runs and between step lengths: [...].
+    r"""Return the variance of U_i divided by squared lengths, to compare runs and step lengths: [...].
 
     .. math:: \frac{\mathrm{Var}_i(U_i)}{\|d\|^2 \, \frac1K \sum_i \|h_i\|^2} \in [0, 1]
 
-    If all h_i have the same length, this is the variance over domains of cos(h_i, d). NaN where the step is zero or
-    all updates are.
+    If all h_i have the same length, this is the variance over domains of cos(h_i, d). NaN if the step is
+    zero or all updates are zero.
     """
     return alignment_variance(aligned) / (squares.mean(-1) * step_square)

@@ -1,4 +1,9 @@
-"""The inner problem in units of its own: what the solvers are given, whatever the scale of the updates."""
+"""The inner problem of POGM, scaled so that the solvers do not depend on the size of the updates.
+
+Symbols: h_i are the K updates, G_ij = h_i·h_j their inner products, h_0 is the centre of the ball (by default the mean
+of the h_i), s = ‖h_0‖, r the radius of the ball relative to s, π a mixture (a point of the simplex) and h_π = Σ π_i
+h_i.
+"""
 
 import math
 from typing import NamedTuple
@@ -7,56 +12,56 @@ import torch
 from torch import Tensor
 
 Centre = tuple[Tensor, Tensor]
-"""Another centre h_0 of the ball: its inner products ``b_i = h_i·h_0`` [..., K] and ``‖h_0‖²`` [...]."""
+"""A centre h_0 other than the mean of the updates: inner products ``b_i = h_i·h_0`` [..., K] and ``‖h_0‖²`` [...]."""
 
-CANCELLED = 1e-6  # a mixture shorter than this share of what is mixed counts as zero: G knows ν² to 1e-16 only
-NO_MEAN = 1e-7  # the same for the mean, h_0
-ABSENT = 1e-12  # an update shorter than this share of the typical one is a zero update
+ZERO_MIXTURE = 1e-6  # h_π = 0 if ‖h_π‖ is below this fraction of the lengths of its updates; G has ‖h_π‖² to 1e-16 only
+ZERO_MEAN = 1e-7  # h_0 = 0 if the length of the mean is below this fraction of the typical length of an update
+ZERO_UPDATE = 1e-12  # h_i = 0 if its length is below this fraction of the typical length; also for other centres
 
 
 class Problem(NamedTuple):
-    """min over the simplex of ``b·π + r ‖h_π‖``, with trace(G) = K and b per unit length of h_0.
+    r"""The scaled problem :math:`\min_{\pi\in\Delta} b^\top\pi + r\|h_\pi\|`, with trace(G) = K and b divided by s.
 
-    q is homogeneous in h_0, so its length s is taken out: the solvers see cosines, not lengths, and a
-    mean update much shorter than the updates costs no accuracy.
+    The objective is homogeneous in h_0, so its length s is taken out. A centre that is much shorter than the updates
+    therefore costs no precision.
     """
 
     G: Tensor  # [..., K, K]
     b: Tensor  # [..., K]: h_i·h_0 / s
     radius: Tensor  # [..., 1]: r
-    length: Tensor  # [..., 1]: s, or 0 where h_0 is nothing but rounding error
-    scale: Tensor  # [..., 1]: trace(G) / K as given; lengths are in units of its root
-    ball: Tensor  # [..., 1]: r s
-    target: Tensor  # [..., K]: b, but far above any alignment in reach for zero updates, which no step can align with
+    centre_norm: Tensor  # [..., 1]: s, or 0 if h_0 is zero up to rounding
+    scale: Tensor  # [..., 1]: trace(G) / K before scaling; the unit of squared lengths
+    ball_radius: Tensor  # [..., 1]: r s
+    target: Tensor  # [..., K]: b, with a value above every possible alignment for zero updates, which excludes them
 
 
-def normalised(G: Tensor, radius: float | Tensor, centre: Centre | None = None) -> Problem:
-    """Check the arguments and bring the problem to unit scale, in float64 and without gradients."""
+def normalise(G: Tensor, radius: float | Tensor, centre: Centre | None = None) -> Problem:
+    """Check the arguments and return the scaled problem, in float64 and without gradients."""
     if G.ndim < 2 or G.shape[-1] != G.shape[-2]:
         raise ValueError(f"expected a Gramian [..., K, K], found shape {tuple(G.shape)}; see pogm.pareto.gramian")
     G = G.detach().to(torch.float64)
     K = G.shape[-1]
-    radius = relative_radius(radius, G)
+    radius = radius_tensor(radius, G)
     scale = G.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).clamp(min=1e-300)
     G = G / scale.unsqueeze(-1)
     if centre is None:
         b = G.mean(-1)
-        square, least = b.mean(-1, keepdim=True).clamp(min=0), NO_MEAN
+        square, threshold = b.mean(-1, keepdim=True).clamp(min=0), ZERO_MEAN
     else:
         b, square = (part.detach().to(torch.float64) for part in centre)
         if b.shape[-1] != K:
             raise ValueError(f"expected a centre with h_i·h_0 of {K} updates, found shape {tuple(b.shape)}")
-        b, square, least = b / scale, square.unsqueeze(-1) / scale, ABSENT
-    length = square.sqrt()
-    b = b / length.clamp(min=ABSENT)
-    length = torch.where(square <= least**2, 0.0, length)
-    far = 2 * math.sqrt(K) * (1 + radius)
-    target = torch.where(G.diagonal(dim1=-2, dim2=-1) <= ABSENT**2, far, b)
-    return Problem(G, b, radius, length, scale, radius * length, target)
+        b, square, threshold = b / scale, square.unsqueeze(-1) / scale, ZERO_UPDATE
+    centre_norm = square.sqrt()
+    b = b / centre_norm.clamp(min=ZERO_UPDATE)
+    centre_norm = torch.where(square <= threshold**2, 0.0, centre_norm)
+    unreachable = 2 * math.sqrt(K) * (1 + radius)
+    target = torch.where(G.diagonal(dim1=-2, dim2=-1) <= ZERO_UPDATE**2, unreachable, b)
+    return Problem(G, b, radius, centre_norm, scale, radius * centre_norm, target)
 
 
-def relative_radius(radius: float | Tensor, like: Tensor) -> Tensor:
-    """The radius as a tensor [..., 1]; filled on the device, so that nothing is copied to it."""
+def radius_tensor(radius: float | Tensor, like: Tensor) -> Tensor:
+    """Return the radius as a tensor [..., 1]. A number is filled in on the device, without a copy from the host."""
     if isinstance(radius, Tensor):
         return radius.detach().to(torch.float64).unsqueeze(-1)
     if not 0 <= radius < math.inf:
@@ -65,18 +70,18 @@ def relative_radius(radius: float | Tensor, like: Tensor) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, for small matrices: while compiling as sums, which fuse with what is around them."""
+    """Return left @ right for small matrices. While compiling it is written as a sum, which fuses with its context."""
     if torch.compiler.is_compiling():
         return (left.unsqueeze(-1) * right.unsqueeze(-3)).sum(-2)
     return left @ right
 
 
-def images(mixtures: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each mixture π [..., F, K]: the inner products h_i·h_π [..., F, K] and the square ν² = ‖h_π‖² [..., F, 1]."""
+def inner_products(mixtures: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h_i·h_π [..., F, K] and ‖h_π‖² [..., F, 1] of the mixtures π [..., F, K]."""
     products = product(mixtures, G)
     return products, (mixtures * products).sum(-1, keepdim=True).clamp(min=0)
 
 
-def cancels(mixtures: Tensor, square: Tensor, G: Tensor) -> Tensor:
-    """Whether h_π is zero as far as G can tell, from ν². [..., F, K], [..., F, 1] -> [..., F, 1]."""
-    return square <= CANCELLED**2 * product(mixtures, G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1))
+def is_zero_mixture(mixtures: Tensor, square: Tensor, G: Tensor) -> Tensor:
+    """Return whether h_π = 0 up to the rounding of G, from ‖h_π‖². [..., F, K], [..., F, 1] -> [..., F, 1]."""
+    return square <= ZERO_MIXTURE**2 * product(mixtures, G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1))

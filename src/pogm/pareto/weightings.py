@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pogm.pareto import face_enumeration, interior
-from pogm.pareto.problem import normalised
+from pogm.pareto.problem import normalise
 from pogm.pareto.solution import EXACT, solve
 
 
@@ -31,7 +31,7 @@ def cagrad_weights(G: Tensor, radius: float | Tensor) -> Tensor:
 
     The weights are those of Theorem 1, divided by 1 + r² as in the authors' code.
     """
-    return solve(G, radius).weights / (1 + normalised(G, radius).radius ** 2)
+    return solve(G, radius).weights / (1 + normalise(G, radius).radius ** 2)
 
 
 def pcgrad_weights(G: Tensor, orders: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ def upgrad_weights(G: Tensor) -> Tensor:
     cosines = G / (sizes.unsqueeze(-1) * sizes.unsqueeze(-2))
     each = cosines.unsqueeze(-3)  # [..., 1, K, K]: one problem, with every row of it as a centre
     if G.shape[-1] > EXACT:
-        y = interior.projection(each, cosines)
+        y = interior.project(each, cosines)
     else:
-        y = face_enumeration.projection_on_faces(each, cosines, face_enumeration.every_face(G))
+        y = face_enumeration.project_on_faces(each, cosines, face_enumeration.list_faces(G))
     y = y * sizes.unsqueeze(-1) / sizes.unsqueeze(-2)
     return (1 + y.sum(-2)) / G.shape[-1]
