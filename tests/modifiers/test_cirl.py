@@ -26,7 +26,7 @@ from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.model import Network
 from pogm.data.transforms.photographs import DEVIATION, MEAN
-from pogm.modifiers.cirl import CIRL, Masker, amplitudes_mixed, factorization
+from pogm.modifiers.cirl import CIRL, Masker, factorization_loss, mix_amplitudes
 
 QUICK = CIRL(warmup_steps=1, ramp_steps=3, masker_width=1, mask_percent=10)
 
@@ -54,7 +54,7 @@ def begun():
 
 def test_a_twin_has_its_images_phases_and_a_mixture_of_amplitudes():
     pair, share = draw(2, 3, 7, 8), draw(3, 1, 1, 1, seed=2)
-    found = amplitudes_mixed(*pair.unsqueeze(2), share)
+    found = mix_amplitudes(*pair.unsqueeze(2), share)
     for n in range(3):
         own, other = (np.fft.fft2(half[n].numpy()) for half in pair)
         amplitude = share[n].item() * np.abs(other) + (1 - share[n].item()) * np.abs(own)
@@ -65,7 +65,7 @@ def test_a_twin_has_its_images_phases_and_a_mixture_of_amplitudes():
 
 def test_a_share_of_nought_leaves_an_image_as_it_is():
     pair = draw(2, 3, 2, 9, 9)
-    torch.testing.assert_close(amplitudes_mixed(*pair, torch.zeros(3, 1, 1, 1).double()), pair[0])
+    torch.testing.assert_close(mix_amplitudes(*pair, torch.zeros(3, 1, 1, 1).double()), pair[0])
 
 
 def test_every_domain_has_its_images_first_and_their_twins_second():
@@ -77,7 +77,7 @@ def test_every_domain_has_its_images_first_and_their_twins_second():
     order = random.permutation(random.fold(random.key(0), 0), 12)
     share = random.uniform(random.fold(random.key(0), 1), (12, 1, 1, 1))
     pooled = batch.x.flatten(0, 1)
-    expected = amplitudes_mixed(pooled, pooled[order], share).clamp(0, 1).view_as(batch.x)
+    expected = mix_amplitudes(pooled, pooled[order], share).clamp(0, 1).view_as(batch.x)
     torch.testing.assert_close(after.x[:, 4:], expected)
     assert (order // 4 != torch.arange(12) // 4).any(), "partners of other domains"
 
@@ -90,7 +90,7 @@ def test_twins_of_photographs_are_mixed_as_pixels():
     pooled = batch.x.flatten(0, 1)
     order = random.permutation(random.fold(random.key(0), 0), 6)
     share = random.uniform(random.fold(random.key(0), 1), (6, 1, 1, 1))
-    mixed = amplitudes_mixed(pooled, pooled[order], share).clamp(0, 1).view_as(batch.x)
+    mixed = mix_amplitudes(pooled, pooled[order], share).clamp(0, 1).view_as(batch.x)
     torch.testing.assert_close(twins, mixed)
 
 
@@ -164,19 +164,19 @@ def naive_factorization(a, b):
 
 def test_the_correlations_are_those_of_the_equation():
     a, b = draw(9, 4), draw(9, 4, seed=1)
-    assert float(factorization(a, b)) == pytest.approx(naive_factorization(a, b), rel=1e-9)
+    assert float(factorization_loss(a, b)) == pytest.approx(naive_factorization(a, b), rel=1e-9)
 
 
 def test_twins_alike_with_independent_features_cost_nothing_and_opposite_ones_most():
     z = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]] * 250, dtype=torch.float64)
-    assert float(factorization(z, z)) < 1e-5
-    assert float(factorization(z, -z)) == pytest.approx(4.0, abs=0.01)
+    assert float(factorization_loss(z, z)) < 1e-5
+    assert float(factorization_loss(z, -z)) == pytest.approx(4.0, abs=0.01)
 
 
 def test_a_feature_that_never_changes_has_a_finite_gradient():
     z = draw(6, 3)
     z[:, 0] = 0
-    (slope,) = torch.autograd.grad(factorization(z.requires_grad_(), draw(6, 3, seed=1)), z)
+    (slope,) = torch.autograd.grad(factorization_loss(z.requires_grad_(), draw(6, 3, seed=1)), z)
     assert slope.isfinite().all()
 
 
@@ -186,7 +186,7 @@ def test_a_second_derivative_is_finite_too_and_right():
     z[:, 0] = 0
 
     def steepness(z):
-        return grad(lambda z: factorization(z, w))(z)[:, 1:].square().sum()
+        return grad(lambda z: factorization_loss(z, w))(z)[:, 1:].square().sum()
 
     found = grad(steepness)(z)
     assert found.isfinite().all()
@@ -220,9 +220,9 @@ def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
     model, z, (head, adversary) = parts((made, batch), masked=step >= 2)
     weight = 5 * math.exp(-5 * (1 - min(step, 3) / 3) ** 2)
     correlations = naive_factorization(z[:, :4].flatten(0, 1)[:, :9], z[:, 4:].flatten(0, 1)[:, :9])
-    found = factorization(z[:, :4].flatten(0, 1)[:, :9], z[:, 4:].flatten(0, 1)[:, :9])
+    found = factorization_loss(z[:, :4].flatten(0, 1)[:, :9], z[:, 4:].flatten(0, 1)[:, :9])
     assert float(found) == pytest.approx(correlations, rel=1e-9)
-    whole = factorization(z[:, :4].flatten(0, 1), z[:, 4:].flatten(0, 1))
+    whole = factorization_loss(z[:, :4].flatten(0, 1), z[:, 4:].flatten(0, 1))
     torch.testing.assert_close(cirl.risks(model, batch), head / 2 + adversary / 2 + weight * whole)
 
 
@@ -238,7 +238,7 @@ def test_the_gradient_takes_the_masks_as_given(begun):
         adversary = F.linear(z * (1 - mask), params["adversary.weight"], params["adversary.bias"])
         losses = [F.cross_entropy(logits, batch.y.flatten()) / 2 for logits in (head, adversary)]
         first, second = (half.flatten(0, 1) for half in z.view(*batch.y.shape, -1).chunk(2, 1))
-        return sum(losses) + 5 * math.exp(-5 * (1 - 1 / 3) ** 2) * factorization(first, second)
+        return sum(losses) + 5 * math.exp(-5 * (1 - 1 / 3) ** 2) * factorization_loss(first, second)
 
     found = grad(lambda params: QUICK.risks(problem.model(params, state), batch).mean())(state.params)
     assert_close(found, grad(naive)(state.params))
@@ -397,7 +397,7 @@ def test_what_cannot_work_is_refused():
     with pytest.raises(UsageError, match="images"):
         QUICK.batch(Batch(torch.zeros(2, 3, 4), torch.zeros(2, 3)), random.key(0), 4)
     with pytest.raises(UsageError, match="larger batch_size"):
-        factorization(torch.zeros(1, 3), torch.zeros(1, 3))
+        factorization_loss(torch.zeros(1, 3), torch.zeros(1, 3))
     with pytest.raises(UsageError, match="found Identity"):
         Learner(nn.Linear(2, 2), ERM(), modifiers=[QUICK])
     with pytest.raises(UsageError, match="replaces them"):

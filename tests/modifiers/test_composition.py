@@ -44,7 +44,7 @@ REFUSED = {
     ("MADG", "SWAD"): "batch norm keeps its statistics",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
-TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "last word"}
+TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}
 
 
 @pytest.fixture(autouse=True)

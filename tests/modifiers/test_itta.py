@@ -23,7 +23,7 @@ from pogm.engine.trainer import train
 from pogm.models import mnist_cnn
 from pogm.models.featurizer import Stages
 from pogm.modifiers.itta import ITTA, mismatch_gradient
-from pogm.modifiers.styles import restyled
+from pogm.modifiers.styles import mix_styles
 from pogm.modifiers.twin import TWIN
 
 K, B, C, WIDTH, LR = 3, 4, 5, 6, 0.01
@@ -85,7 +85,7 @@ def naive_features(params, x, key=None, alpha=0.1, maps=None):
             x = naive_chain(maps[f"{place}.weight"], maps[f"{place}.bias"], x) + torch.where(x < 0, x, 0)
         if first is not None and first == (place == 0):
             share = random.beta(random.fold(key, 1), alpha, (len(x),))
-            x = restyled(x, share, random.permutation(random.fold(key, 2), len(x)))
+            x = mix_styles(x, share, random.permutation(random.fold(key, 2), len(x)))
     return x.mean((2, 3)), first
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pogm.modifiers.styles import restyled
+from pogm.modifiers.styles import mix_styles
 
 PARTNER = torch.tensor([2, 0, 1])
 
@@ -12,11 +12,11 @@ def maps(seed=0):
 
 
 def test_all_of_its_own_style_leaves_an_image_as_it_is():
-    torch.testing.assert_close(restyled(maps(), torch.ones(3), PARTNER), maps())
+    torch.testing.assert_close(mix_styles(maps(), torch.ones(3), PARTNER), maps())
 
 
 def test_none_of_its_own_style_gives_it_the_mean_and_deviation_of_its_partner():
-    result, before = restyled(maps(), torch.zeros(3), PARTNER), maps()
+    result, before = mix_styles(maps(), torch.zeros(3), PARTNER), maps()
     for image, partner in enumerate(PARTNER.tolist()):
         torch.testing.assert_close(result[image].mean((1, 2)), before[partner].mean((1, 2)))
         torch.testing.assert_close(result[image].std((1, 2)), before[partner].std((1, 2)), rtol=1e-5, atol=0)
@@ -24,7 +24,7 @@ def test_none_of_its_own_style_gives_it_the_mean_and_deviation_of_its_partner():
 
 def test_a_mixture_is_the_equation_number_by_number():
     share = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
-    result, before = restyled(maps(), share, PARTNER), maps()
+    result, before = mix_styles(maps(), share, PARTNER), maps()
     for image, partner in enumerate(PARTNER.tolist()):
         for channel in range(2):
             own, other = before[image, channel], before[partner, channel]
@@ -38,5 +38,5 @@ def test_no_gradient_flows_through_a_style():
     share, before = torch.full((3,), 0.3, dtype=torch.float64), maps().requires_grad_()
     deviation = (before.detach().var((2, 3), keepdim=True) + 1e-6).sqrt()
     factor = (0.3 * deviation + 0.7 * deviation[PARTNER]) / deviation
-    (slope,) = torch.autograd.grad(restyled(before, share, PARTNER).sum(), before)
+    (slope,) = torch.autograd.grad(mix_styles(before, share, PARTNER).sum(), before)
     torch.testing.assert_close(slope, factor.expand_as(before))

@@ -370,9 +370,9 @@ def test_live_batch_norm_is_refused_and_so_is_a_loop_without_validation():
 
 
 def test_two_modifiers_cannot_both_have_the_last_word():
-    with pytest.raises(UsageError, match="last word about the weights; found SWAD and SWAD"):
+    with pytest.raises(UsageError, match="chooses the final weights; found SWAD and SWAD"):
         Modifier.ending((SWAD(), Mixup(), SWAD()))
-    with pytest.raises(UsageError, match="last word"):
+    with pytest.raises(UsageError, match="chooses the final weights"):
         Session([short(ERM(), SWAD()).task(None)], Engine())
     assert Modifier.ending((Mixup(), SWAD())) == 1
     assert Modifier.ending((Mixup(),)) is None

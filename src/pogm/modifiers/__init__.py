@@ -1,4 +1,8 @@
-"""One modifier per file; the folder is the registry."""
+"""Modifiers: changes of training or prediction that combine with any algorithm, one per file.
+
+Every subclass of `Modifier` that a file of this folder defines is registered under its class name. Start with
+`base.py`; `mixup.py` is the shortest example.
+"""
 
 from functools import cache
 
@@ -9,12 +13,12 @@ from pogm.modifiers.base import Modifier as Modifier
 
 @cache
 def all_modifiers() -> dict[str, type[Modifier]]:
-    """Every modifier by name."""
+    """Return all modifier classes by name, in alphabetical order."""
     return classes_in(__name__, Modifier)
 
 
 def modifier_class(name: str) -> type[Modifier]:
-    """The modifier of that name."""
+    """Return the modifier class with this name, or raise a `UsageError` that lists similar names."""
     if name not in all_modifiers():
         raise unknown("a modifier", name, all_modifiers())
     return all_modifiers()[name]

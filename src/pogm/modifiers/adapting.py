@@ -1,4 +1,4 @@
-"""Predictions that adapt to what is predicted."""
+"""Test-time adaptation of ITTA: affine maps that are trained on the test images."""
 
 from functools import partial
 
@@ -9,53 +9,54 @@ from pogm.core.model import Model
 from pogm.core.optimizers import Adam, Scalar
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.base import Predictor
-from pogm.modifiers.twin import TWIN, Twin, affine, layers_of
+from pogm.modifiers.twin import TWIN, Twin, apply_affine, consistency_layers
 
-MAPS = 5  # after each block
+MAPS = 5  # affine maps after each block
 
 
 class Adapting:
-    """Predicts the images of one domain and split, and learns maps from them on the way."""
+    """Predicts the images of one domain and split; trains affine maps on each batch before predicting it."""
 
     def __init__(self, weight: Scalar, predict: Predictor, model: Model):
         twin = model.network.get_submodule(TWIN)
         assert isinstance(twin, Twin)
         self.weight, self.predict, self.model, self.twin = weight, predict, model, twin
         self.optimizer = Adam(model.buffers[f"{TWIN}.rate"])
-        self.maps: dict[str, Tensor] = {}  # shaped as what the blocks make of the first images
+        self.maps: dict[str, Tensor] = {}  # shaped like the outputs of the blocks; created with the first batch
         self.moments: Tree = {}
-        self.seen = 0  # batches
+        self.batches = 0  # number of batches so far
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The logits of some images, after one step of the maps on them."""
+        """Take one step of the maps on the images, then return their logits."""
         if not self.maps:
             self.maps = self._identity(x[:1])
             self.moments = self.optimizer.init(self.maps)
         gradient = grad(self._loss)(self.maps, x)
         self.maps, self.moments = self.optimizer.update(self.maps, gradient, self.moments)
-        self.seen += 1
-        with self.twin.changing(partial(mapped, self.maps)):
+        self.batches += 1
+        with self.twin.hooked(partial(apply_maps, self.maps)):
             return self.predict(x)
 
     def _loss(self, maps: Params, x: Tensor) -> Tensor:
-        with self.twin.changing(partial(mapped, maps)):
-            twin, z = self.model.part(TWIN)(x, self.seen), self.model.features(x)
-        return self.weight * affine(layers_of(self.model.buffers), twin - z).square().mean()
+        with self.twin.hooked(partial(apply_maps, maps)):
+            twin, z = self.model.part(TWIN)(x, self.batches), self.model.features(x)
+        return self.weight * apply_affine(consistency_layers(self.model.buffers), twin - z).square().mean()
 
     def _identity(self, x: Tensor) -> Params:
+        """Return maps that are the identity, with the shapes of the block outputs."""
         maps: Params = {}
 
-        def noted(place: int, output: Tensor) -> Tensor:
-            maps[f"{place}.weight"] = x.new_ones(MAPS, *output.shape[1:])  # not output's type, which may be bfloat16
-            maps[f"{place}.bias"] = x.new_zeros(MAPS, *output.shape[1:])
+        def create(block: int, output: Tensor) -> Tensor:
+            maps[f"{block}.weight"] = x.new_ones(MAPS, *output.shape[1:])  # dtype of x: the output may be bfloat16
+            maps[f"{block}.bias"] = x.new_zeros(MAPS, *output.shape[1:])
             return output
 
-        with self.twin.changing(noted):
+        with self.twin.hooked(create):
             self.model.features(x)
         return maps
 
 
-def mapped(maps: Params, place: int, h: Tensor) -> Tensor:
-    """The maps of one block; what is negative goes past them."""
-    layers = {name: maps[f"{place}.{name}"] for name in ("weight", "bias")}
-    return (affine(layers, h) + h.clamp(max=0)).to(h.dtype)
+def apply_maps(maps: Params, block: int, h: Tensor) -> Tensor:
+    """Apply the maps of a block to its output; negative values are not changed."""
+    layers = {name: maps[f"{block}.{name}"] for name in ("weight", "bias")}
+    return (apply_affine(layers, h) + h.clamp(max=0)).to(h.dtype)

@@ -1,4 +1,4 @@
-"""A change that composes with any algorithm."""
+"""The base class of all modifiers, with the hooks that a modifier can override."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,102 +14,106 @@ from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.core.trees import Params, Tree
 
-Predictor = Callable[[Tensor], Tensor]  # images of one domain, or a part of them, to logits
+Predictor = Callable[[Tensor], Tensor]  # images of one domain, or a part of them -> logits
 
 
 @dataclass(frozen=True)
 class Modifier:
-    """Override only what the change touches."""
+    """A change of training or prediction that combines with any algorithm. Override only the hooks that it needs.
 
-    predicts_by: ClassVar[int] = 0  # as of an algorithm: images of one domain that are predicted together
-    spreads: ClassVar[tuple[str, ...]] = ()  # as of an algorithm: what processes may divide among them
+    An instance never changes; its fields are the hyperparameters. What a modifier keeps between steps is in the memory
+    that `start` creates and that `after` and `observe` return.
+    """
+
+    predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
+    spreads: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 
     @property
     def mixes_samples(self) -> bool:
-        """True if a pass depends on which samples are in it, so that processes could not divide them."""
+        """Return whether the result for a sample depends on the other samples of the minibatch."""
         return "samples" not in self.spreads
 
     def __post_init__(self) -> None:
         validate(self)
 
     def network(self, network: Network) -> Network:
-        """The network, once, when it is built."""
+        """Change the network once, after it is built."""
         return network
 
     def batch(self, batch: Batch, key: Tensor, num_classes: int) -> Batch:
-        """Every minibatch, before the algorithm sees it."""
+        """Change a minibatch before the algorithm uses it. Inputs are [K, B, ...] of K domains."""
         return batch
 
     @property
     def changes_batches(self) -> bool:
-        """Whether it overrides that."""
+        """Return whether the modifier overrides `batch`."""
         return type(self).batch is not Modifier.batch
 
     def penalty(self, model: Model, batch: Batch) -> Tensor | float:
-        """What joins the risk of every domain: [K], or 0."""
+        """Return a term to add to the risk of each domain: [K], or 0."""
         return 0.0
 
     def risks(self, model: Model, batch: Batch) -> Tensor:
-        """What replaces the risk of every domain: [K]."""
+        """Return risks that replace those of the algorithm: [K]."""
         raise NotImplementedError
 
     def start(self, state: State, problem: Problem) -> Tree:
-        """What it keeps from round to round."""
+        """Return the memory of the modifier before the first step."""
         return {}
 
     def after(self, memory: Tree, state: State, batches: list[Batch], problem: Problem) -> tuple[Tree, State]:
-        """After every round of the algorithm: what it keeps, and the state, perhaps changed once more."""
+        """Return the new memory and the state, after every step of the algorithm."""
         return memory, state
 
     def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
-        """At every evaluation, what it keeps; ``loss`` is that of the validation images, of the current weights."""
+        """Return the new memory after an evaluation; ``loss`` is the validation loss of the current weights."""
         return memory
 
     def final(self, memory: Tree, params: Params) -> tuple[Params, Tensor]:
-        """At the end of a run: the weights that stand for it instead of the last ones, and the step they are of."""
+        """Return the weights that the run reports instead of the last ones, and the step that they belong to."""
         raise NotImplementedError
 
     def predictor(self, predict: Predictor, model: Model) -> Predictor:
-        """How images of one domain are predicted: made anew for each domain and split, so it may learn from them."""
+        """Return the function that predicts the images of one domain and split; it may keep state between batches."""
         return predict
 
     @classmethod
     def penalties(cls, modifiers: "Sequence[Modifier]") -> tuple[Penalty, ...]:
-        """Those of the modifiers that have one."""
+        """Return the penalties of all modifiers that override `penalty`."""
         return tuple(modifier.penalty for modifier in modifiers if type(modifier).penalty is not cls.penalty)
 
     @classmethod
     def replacement(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
-        """What replaces the risks, if a modifier does."""
+        """Return the `risks` of the modifier that overrides it, or None; raise a `UsageError` if there are two."""
         found = [modifier for modifier in modifiers if type(modifier).risks is not cls.risks]
         _check_one(found, "replaces the risk")
         return found[0].risks if found else None
 
     @classmethod
     def observing(cls, modifiers: "Sequence[Modifier]") -> bool:
-        """Whether a modifier wants to know the validation loss."""
+        """Return whether a modifier overrides `observe` and thus needs the validation loss."""
         return any(type(modifier).observe is not cls.observe for modifier in modifiers)
 
     @classmethod
     def ending(cls, modifiers: "Sequence[Modifier]") -> int | None:
-        """The place of the modifier that has the last word about the weights, if one has."""
-        places = [place for place, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
-        _check_one([modifiers[place] for place in places], "has the last word about the weights")
-        return places[0] if places else None
+        """Return the index of the modifier that overrides `final`, or None; raise a `UsageError` if there are two."""
+        indices = [index for index, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
+        _check_one([modifiers[index] for index in indices], "chooses the final weights")
+        return indices[0] if indices else None
 
 
 def add_part(network: Network, name: str, part: nn.Module) -> None:
-    """Give the network one more part."""
+    """Add a part to the network; raise a `UsageError` if the name is taken."""
     if name in dict(network.named_children()):
         raise UsageError(
-            f"Expected a network without a part called {name}; found one, as where a modifier is named twice. "
+            f"Expected a network without a part called {name}; found one, as if a modifier were given twice. "
             "Leave one of the two out."
         )
     network.add_module(name, part)
 
 
 def check_head_takes(z: Tensor, inputs: int, name: str) -> None:
-    """Refuse a head that takes more than features, for a modifier that calls it with these alone."""
+    """Raise a `UsageError` if the head takes other inputs than the features z; ``name`` is the modifier."""
     if z.shape[-1] != inputs:
         raise UsageError(
             f"Expected a head that takes the {z.shape[-1]} features alone, for {name}; found one with {inputs} inputs. "

@@ -1,4 +1,4 @@
-"""ITTA: a learned consistency of features, to train with and to adapt to test images with."""
+"""ITTA: a learned consistency loss, for training and for adaptation at test time."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,49 +17,52 @@ from pogm.core.state import Purpose, State
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.adapting import Adapting
 from pogm.modifiers.base import Modifier, Predictor, add_part
-from pogm.modifiers.twin import TWIN, Twin, affine, branches, layers_of
+from pogm.modifiers.twin import TWIN, Twin, apply_affine, both_features, consistency_layers
 
-SLOWER = 0.1  # the learning rate of A and of the maps, as a share of the network's
-WEIGHT = 0.1  # of the mismatch
+RATE = 0.1  # learning rate of A and of the test-time maps, relative to that of the network
+WEIGHT = 0.1  # weight of the mismatch
 
-vjp: Any = torch.func.vjp  # whose type allows for a third result
+vjp: Any = torch.func.vjp  # its type allows a third result
 
 
 @dataclass(frozen=True)
 class ITTA(Modifier):
-    r"""Improved test-time adaptation (Chen et al., 2023): features agree with those of another style.
+    r"""Improved test-time adaptation (Chen et al., 2023): a learned consistency between features with different styles.
 
     .. math:: \ell(g(z), y) + \ell(g(z'), y) + R, \qquad R = \operatorname{mean} A(z' - z)^2
 
-    z' are the features of the same images with their styles mixed (as MixStyle does, always) after block 1 or block 2
-    of the featurizer, each half of the time. A is 10 elementwise affine layers with ReLUs in between. After each round
-    A, and nothing else, moves so that both losses pull the featurizer φ the same way: a step of its own Adam, at a
-    tenth of the learning rate, on
+    z' are the features of the same images with mixed styles (see `MixStyle`) after block 1 or block 2 of the
+    featurizer, each with probability one half. A consists of 10 elementwise affine layers with ReLU between them. After
+    each step, A is trained so that both losses have similar gradients with respect to the featurizer φ: one step of a
+    separate Adam, with a tenth of the learning rate, on
 
     .. math:: 0.1 \operatorname{mean} (\hat u - \hat v)^2, \qquad u = \nabla_\phi R, \qquad
         v = \nabla_\phi [\ell(g(z), y) + \ell(g(z'), y)]
 
-    where a hat standardises a vector by its own mean and deviation, taken as constants. At test time, 5 affine maps
-    with ReLUs in between follow every block. Each 64 images move the maps by one step of Adam on ``adaptation`` · R, in
-    the order they come, and are then predicted with them (``adapts``). The maps are the identity again for
-    each domain and split.
+    where a hat standardises a vector by its mean and its standard deviation, as constants. At test time, 5 affine maps
+    with ReLU between them follow every block. Each batch of 64 images trains the maps by one step of Adam on
+    ``adaptation`` · R and is then predicted with them (``adapts``). The maps start as the identity for each domain and
+    split. With ERM this is the published method. Methods with one pass per domain (POGM, Fish, MLDG and others) mix
+    styles within a domain, and A is trained once per step, with the last minibatch of all domains.
 
-    Where we leave the reference: it predicts one image at a time, which has no other style to mix with, so that R has
-    no gradient and its maps never move; it carries the maps from domain to domain; and it adapts in training mode,
-    we without dropout. What is negative in a block's output goes past the maps, so that they begin as the identity
-    also where a block does not end with a ReLU. With ERM this is the published method. Methods that go through the
-    domains one by one (POGM, Fish, MLDG and others) mix styles within a domain, and A moves once a round, with the last
-    minibatch of all domains.
+    Differences from the reference code: it predicts one image at a time, which has no other style to mix with, so R has
+    no gradient and the maps never change; it keeps the maps from domain to domain; it adapts with dropout, we without.
+    We do not apply the maps to negative values, so that they start as the identity also after blocks without a ReLU.
+
+    Args:
+        alpha: Parameter of the Beta distribution of the mixed styles.
+        adaptation: Weight of R at test time (``ada_lr``); 0.1 for DomainNet. Adam is invariant to it, except for its ε.
+        adapts: Whether to adapt at test time.
     """
 
-    alpha: float = hyper(0.1, above=0)  # of the Beta distribution of how much of its style an image keeps
-    adaptation: float = hyper(1e-6, above=0)  # ada_lr; 0.1 for DomainNet. Adam undoes it, but for its epsilon
+    alpha: float = hyper(0.1, above=0)
+    adaptation: float = hyper(1e-6, above=0)
     adapts: bool = hyper(True)
 
     predicts_by: ClassVar[int] = 64
 
     def network(self, network: Network) -> Network:
-        """The network with a second branch, which shares all its weights."""
+        """Add a second branch, which shares all weights."""
         blocks: tuple[str, ...] = getattr(network.features, "blocks", ())
         widths = [layer.in_features for layer in network.head.modules() if isinstance(layer, nn.Linear)]
         if len(blocks) < 2 or not widths:
@@ -70,30 +73,30 @@ class ITTA(Modifier):
             )
         if hasattr(network.features, "context"):
             raise UsageError(
-                "Expected a featurizer that sees every image by itself, for ITTA; found one that sees it in a context, "
-                "as ARM makes it, which the second branch has not. Choose another algorithm, or leave ITTA out."
+                "Expected a featurizer that sees every image by itself, for ITTA; found one with a context network, as "
+                "ARM makes it, which the second branch does not have. Choose another algorithm, or leave ITTA out."
             )
         add_part(network, TWIN, Twin(network.features, blocks, widths[0], self.alpha))
         return network
 
     def penalty(self, model: Model, batch: Batch) -> Tensor:
-        """R + ℓ(g(z'), y) of each domain."""
-        z, twin = branches(model, batch.x)
-        consistency = affine(layers_of(model.buffers), twin - z).square().mean((1, 2))
+        """Return R + ℓ(g(z'), y) of each domain, [K]."""
+        z, twin = both_features(model, batch.x)
+        consistency = apply_affine(consistency_layers(model.buffers), twin - z).square().mean((1, 2))
         return consistency + _classification(model, twin, batch.y)
 
     def start(self, state: State, problem: Problem) -> Tree:
-        """The moments of A's Adam."""
+        """Return the optimizer state of A."""
         if f"{TWIN}.weight" not in state.buffers:
             raise UsageError(
-                "Expected a network that pogm builds for ITTA, which keeps weights of its own in it; found a module of "
-                "yours. Train it as a trial, for example with pogm run --with ITTA."
+                "Expected a network that pogm builds, because ITTA adds weights to it; found your own module. "
+                "Train it as a trial, for example with pogm run --with ITTA."
             )
-        return Adam(SLOWER * _rate(problem)).init(layers_of(state.buffers))
+        return Adam(RATE * _rate(problem)).init(consistency_layers(state.buffers))
 
     def after(self, memory: Tree, state: State, batches: list[Batch], problem: Problem) -> tuple[Tree, State]:
-        """A moves to where R pulls the featurizer as the classification does."""
-        layers, rate = layers_of(state.buffers), SLOWER * _rate(problem)
+        """Take one step of A on the mismatch between the gradients of R and of the classification loss."""
+        layers, rate = consistency_layers(state.buffers), RATE * _rate(problem)
         moved, memory = Adam(rate).update(layers, mismatch_gradient(layers, state, batches[-1], problem), memory)
         buffers = {f"{TWIN}.{name}": leaf for name, leaf in moved.items()}
         known = state.buffers[f"{TWIN}.rate"]
@@ -101,26 +104,27 @@ class ITTA(Modifier):
         return memory, state._replace(buffers=state.buffers | buffers)
 
     def predictor(self, predict: Predictor, model: Model) -> Predictor:
-        """Adapt, then predict; batch after batch."""
+        """Return a predictor that adapts to each batch before predicting it."""
         return Adapting(self.adaptation, predict, model) if self.adapts else predict
 
 
 def mismatch_gradient(layers: Params, state: State, batch: Batch, problem: Problem) -> Params:
-    """The gradient of 0.1 mean (û − v̂)² by A's layers, at random numbers of its own.
+    """Return the gradient of 0.1 mean (û − v̂)² with respect to A.
 
-    With w the gradient by u it is that of ⟨w, u⟩, and u = Jᵀr for the Jacobian J of z' − z by φ and r = ∂R/∂(z' − z).
-    So it is that of ⟨Jw, r⟩, where only r knows A: second derivatives of the network are not needed. Jᵀr is linear in
-    r, so the gradient of ⟨w, Jᵀr⟩ by r is Jw.
+    Let w be the gradient with respect to u. The result is the gradient of ⟨w, u⟩ with w constant. With the Jacobian J
+    of z' − z with respect to φ, and r = ∂R/∂(z' − z), we have u = Jᵀr and ⟨w, u⟩ = ⟨Jw, r⟩. Only r depends on A, so
+    second derivatives of the network are not needed. Jᵀr is linear in r, so Jw is the gradient of ⟨w, Jᵀr⟩ with respect
+    to r.
     """
     state = state._replace(key=state.random_key(Purpose.MODIFIER, state.step))
     model = problem.model(state.params, state)
     weights = {name: leaf for name, leaf in state.params.items() if name.startswith("features.")}  # φ
 
     def features(weights: Params) -> tuple[Tensor, Tensor]:
-        return branches(problem.model(state.params | weights, state), batch.x)
+        return both_features(problem.model(state.params | weights, state), batch.x)
 
     def consistency(gap: Tensor, layers: Params) -> Tensor:
-        return affine(layers, gap).square().mean()
+        return apply_affine(layers, gap).square().mean()
 
     def classification(z: Tensor, twin: Tensor) -> Tensor:
         return (_classification(model, z, batch.y) + _classification(model, twin, batch.y)).mean()
@@ -129,30 +133,30 @@ def mismatch_gradient(layers: Params, state: State, batch: Batch, problem: Probl
     r = grad(consistency)(twin - z, layers)
     u, forward = vjp(lambda r: _flat(*transposed((-r, r))), r)
     v = _flat(*transposed(grad(classification, argnums=(0, 1))(z, twin)))
-    (change,) = forward(_mismatch_slope(u, v))  # J w
+    (change,) = forward(_mismatch_derivative(u, v))  # J w
     gradient: Params = grad(lambda layers: (change * grad(consistency)(twin - z, layers)).sum())(layers)
     return gradient
 
 
-def _mismatch_slope(u: Tensor, v: Tensor) -> Tensor:
-    """The gradient of 0.1 mean (û − v̂)² by u; zero if u or v is all the same number."""
-    scale, other = u.std(), v.std()
-    gap = (u - u.mean()) / scale - (v - v.mean()) / other
-    return torch.where((scale > 0) & (other > 0), 2 * WEIGHT * gap / (len(u) * scale), 0.0)
+def _mismatch_derivative(u: Tensor, v: Tensor) -> Tensor:
+    """Return the gradient of 0.1 mean (û − v̂)² with respect to u; zero if u or v is constant."""
+    u_std, v_std = u.std(), v.std()
+    difference = (u - u.mean()) / u_std - (v - v.mean()) / v_std
+    return torch.where((u_std > 0) & (v_std > 0), 2 * WEIGHT * difference / (len(u) * u_std), 0.0)
 
 
 def _classification(model: Model, z: Tensor, y: Tensor) -> Tensor:
-    """ℓ(g(z), y) of each domain: [K]."""
+    """Return ℓ(g(z), y) of each domain, [K]."""
     return cross_entropy(over_samples(model.head, z), y).mean(1)
 
 
 def _rate(problem: Problem) -> Scalar:
-    """The learning rate."""
+    """Return the learning rate, or raise a `UsageError` if there are several."""
     rate: Scalar | None = getattr(problem.optimizer, "lr", None)
     if rate is None:
         raise UsageError(
-            f"Expected an algorithm with one learning rate for ITTA; found {type(problem.optimizer).__name__}, which "
-            "have several. Choose another algorithm, or leave ITTA out."
+            f"Expected an algorithm with one learning rate for ITTA; found {type(problem.optimizer).__name__} "
+            "with several. Choose another algorithm, or leave ITTA out."
         )
     return rate
 

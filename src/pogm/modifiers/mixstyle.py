@@ -1,4 +1,4 @@
-"""MixStyle: feature maps in the style of others."""
+"""MixStyle: mix the styles of early feature maps between images."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,34 +12,39 @@ from pogm.core.hyperparameters import Choice, Large, hyper
 from pogm.core.model import Network
 from pogm.core.random_layers import RandomLayer
 from pogm.modifiers.base import Modifier, add_part
-from pogm.modifiers.styles import restyled
+from pogm.modifiers.styles import mix_styles
 
 
 @dataclass(frozen=True)
 class MixStyle(Modifier):
-    r"""MixStyle (Zhou et al., 2021): early feature maps take on a mixture of their own style and another image's.
+    r"""MixStyle (Zhou et al., 2021): mix the channel statistics of early feature maps between images.
 
     .. math:: h \leftarrow \frac{h - \mu}{\sigma} \bigl(\lambda \sigma + (1 - \lambda) \sigma_q\bigr)
             + \lambda \mu + (1 - \lambda) \mu_q, \qquad \lambda \sim \operatorname{Beta}(a, a)
 
-    A style is the mean μ and the deviation σ of each channel over positions; no gradient flows through it. The partner
-    q of an image is another one of the same pass, by a random permutation: the paper's random mixing, which asks for
-    no domain labels; its cross-domain mixing is not here. A pass over all domains mixes styles between them. Methods
-    that go through the domains one by one (POGM, Fish, MLDG and others) mix the styles within each. Every block has one
-    coin for the whole pass. There is nothing to do in prediction.
+    The style is the mean μ and the standard deviation σ of each channel over positions; no gradient flows through it.
+    The partner q of an image is another image of the same forward pass, by a random permutation. This is the random
+    mixing of the paper, which needs no domain labels; its cross-domain mixing is not implemented. A pass over all
+    domains mixes styles between domains; methods with one pass per domain (POGM, Fish, MLDG and others) mix styles
+    within a domain. Each block mixes with probability p, decided once per pass. Prediction is not changed.
 
-    The authors mix after the first three blocks of a ResNet (the first two on OfficeHome); for small images, which
-    they have none of, we mix after the first two.
+    The authors mix after the first three blocks of a ResNet (the first two on OfficeHome). They have no small images;
+    there we mix after the first two blocks.
+
+    Args:
+        probability: Probability p that a block mixes.
+        alpha: Parameter a of the Beta distribution.
+        blocks: Number of blocks after which styles are mixed, from the first on.
     """
 
-    spreads: ClassVar[tuple[str, ...]] = ("domains",)  # an image needs its partner
+    spreads: ClassVar[tuple[str, ...]] = ("domains",)  # not samples: an image needs its partner
 
-    probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p, of each block
+    probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p
     alpha: float = hyper(0.1, Choice(0.1, 0.2, 0.3), above=0, draw_as="mixstyle_alpha")  # a
-    blocks: int = hyper(2, large=Large(3), least=1)  # after so many, from the first on
+    blocks: int = hyper(2, large=Large(3), least=1)
 
     def network(self, network: Network) -> Network:
-        """The network with a layer that mixes after each of its first blocks; its weights keep their names."""
+        """Add a mixing layer after each of the first blocks; the names of the weights do not change."""
         found = [module for module in network.modules() if isinstance(getattr(module, "blocks", None), tuple)]
         if not found:
             raise UsageError(
@@ -52,15 +57,15 @@ class MixStyle(Modifier):
                 f"Expected MixStyle.blocks to be at most the network's {len(names)}; found {self.blocks}. Set it lower."
             )
         device = next(network.parameters()).device
-        for place, name in enumerate(names[: self.blocks]):
+        for index, name in enumerate(names[: self.blocks]):
             layer = StyleMixing(self.probability, self.alpha).to(device)
-            add_part(network, f"mixstyle{place}", layer)  # where it gets a key
+            add_part(network, f"mixstyle{index}", layer)  # a random layer of the network gets a key
             found[0].get_submodule(name).register_forward_hook(layer.after)
         return network
 
 
 class StyleMixing(RandomLayer):
-    """Mixes the styles of a pass. Its numbers are buffers, so that trials with different ones share a batch."""
+    """Mixes the styles of a pass. Its parameters are buffers, so that trials with different values can be batched."""
 
     probability: Tensor
     alpha: Tensor
@@ -71,12 +76,12 @@ class StyleMixing(RandomLayer):
         self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64), persistent=False)
 
     def after(self, block: nn.Module, inputs: tuple[Tensor, ...], maps: Tensor) -> Tensor:
-        """As a hook of a block: its maps, mixed."""
+        """Forward hook of a block: return its mixed maps."""
         mixed: Tensor = self(maps)
         return mixed
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Feature maps [N, C, H, W], mixed or not as the coin fell; as they are in evaluation."""
+        """Return feature maps [N, C, H, W], mixed with probability p in training and unchanged in evaluation."""
         if not self.training:
             return maps
         if maps.ndim != 4 or maps.shape[-2] * maps.shape[-1] < 2:
@@ -86,7 +91,7 @@ class StyleMixing(RandomLayer):
             )
         count = maps.shape[0]
         partner = random.permutation(random.fold(self.key, 0), count)  # q
-        share = random.beta(random.fold(self.key, 1), self.alpha.double(), (count,))  # lambda
-        heads = random.uniform(random.fold(self.key, 2), ()) < self.probability
+        share = random.beta(random.fold(self.key, 1), self.alpha.double(), (count,))  # λ
+        mixes = random.uniform(random.fold(self.key, 2), ()) < self.probability
 
-        return torch.where(heads, restyled(maps, share, partner), maps)
+        return torch.where(mixes, mix_styles(maps, share, partner), maps)
