@@ -1,4 +1,4 @@
-"""The game of DANN and CDANN, beside one in plain torch that counts as DomainBed does."""
+"""DANN and CDANN, compared with an implementation in plain torch that follows DomainBed."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ VALUES = {"lr_g": 0.03, "lr_d": 0.07, "weight_decay_g": 0.01, "weight_decay_d": 
 
 
 def dis(network, batch, rho):
-    """Sample by sample, with autograd."""
+    """Return d, computed sample by sample with autograd."""
     z = torch.stack([network.features(x) for k in range(K) for x in batch.x[k][:, None]])[:, 0]
     y = batch.y.flatten().tolist()
     u = z if not hasattr(network, "embedding") else z + network.embedding.weight.T[batch.y.flatten()]
@@ -37,7 +37,7 @@ def dis(network, batch, rho):
 
 
 def plain_game(algorithm, problem, state, minibatches):
-    """DomainBed's loop: a counter decides who moves."""
+    """Train as DomainBed does: a counter decides which network is updated."""
     network = copy.deepcopy(problem.network)
     network.load_state_dict(state.params, strict=False)
     network.requires_grad_()
@@ -69,7 +69,7 @@ def plain_game(algorithm, problem, state, minibatches):
 @both
 @turns
 @pytest.mark.parametrize(("rho", "beta1"), [(0.0, 0.5), (0.7, 0.0)])
-def test_two_rounds_are_those_of_a_game_in_plain_torch(name, turns, rho, beta1):
+def test_two_steps_equal_a_plain_torch_implementation(name, turns, rho, beta1):
     options = {"discriminator_steps": turns, "gradient_penalty": rho, "beta1": beta1, "mlp_width": 7, "mlp_depth": 3}
     algorithm = algorithm_class(name)(**VALUES, **options)
     state, problem = toy(algorithm)
@@ -87,7 +87,7 @@ def test_two_rounds_are_those_of_a_game_in_plain_torch(name, turns, rho, beta1):
 
 @both
 @turns
-def test_a_round_takes_one_minibatch_more_than_the_discriminator_has_moves(name, turns):
+def test_step_uses_one_minibatch_more_than_discriminator_steps(name, turns):
     algorithm = algorithm_class(name)(discriminator_steps=turns)
     assert algorithm.minibatches == 1 + turns
     state, problem = toy(algorithm)
@@ -97,8 +97,8 @@ def test_a_round_takes_one_minibatch_more_than_the_discriminator_has_moves(name,
 
 
 @both
-def test_a_penalty_of_zero_is_the_same_as_a_number_and_as_a_tensor(name):
-    """Of a batch of trials it is a tensor, and then computed."""
+def test_zero_penalty_as_number_equals_zero_penalty_as_tensor(name):
+    """In a batch of trials the weight is a tensor, and the penalty is computed."""
     algorithm = algorithm_class(name)()
     other = dataclasses.replace(algorithm, gradient_penalty=torch.tensor(0.0, dtype=torch.float64))
     state, problem = toy(algorithm)
@@ -106,7 +106,7 @@ def test_a_penalty_of_zero_is_the_same_as_a_number_and_as_a_tensor(name):
 
 
 @both
-def test_without_an_adversary_the_generator_is_erm(name):
+def test_zero_adversary_weight_gives_erm(name):
     algorithm = algorithm_class(name)(adversary_weight=0.0, lr_g=0.05)
     state, problem = toy(algorithm)
     after, metrics = algorithm.step(state, batches(2), problem)
@@ -119,8 +119,8 @@ def test_without_an_adversary_the_generator_is_erm(name):
 
 
 @both
-def test_the_discriminator_learns_and_the_generator_undoes_it(name):
-    """Each alone moves the same loss, one down and the other up."""
+def test_discriminator_decreases_and_generator_increases_the_domain_loss(name):
+    """Both act on the same loss."""
     (batch,) = batches()
     changes = []
     for rates in ({"lr_d": 1e-3, "lr_g": 1e-12}, {"lr_d": 1e-12, "lr_g": 1e-3}):
@@ -134,7 +134,7 @@ def test_the_discriminator_learns_and_the_generator_undoes_it(name):
 
 
 @both
-def test_the_rates_of_the_run_are_not_used(name):
+def test_learning_rate_and_weight_decay_of_the_run_are_not_used(name):
     made = batches(2)
     results = []
     for lr, decay in ((0.05, 0.0), (0.5, 0.1)):
@@ -144,7 +144,7 @@ def test_the_rates_of_the_run_are_not_used(name):
 
 
 @both
-def test_the_discriminator_is_as_wide_and_deep_as_asked(name):
+def test_discriminator_has_the_given_width_and_depth(name):
     network = algorithm_class(name)(mlp_width=9, mlp_depth=4, mlp_dropout=0.5).build(nn.Identity(), WIDTH, C, K)
     linear = [layer for layer in network.discriminator if isinstance(layer, nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in linear] == [(WIDTH, 9), (9, 9), (9, 9), (9, K)]
@@ -153,8 +153,8 @@ def test_the_discriminator_is_as_wide_and_deep_as_asked(name):
 
 
 @both
-def test_every_move_of_a_round_has_its_own_dropout(name):
-    """Two of the discriminator at rest, on one minibatch: only the masks differ."""
+def test_every_update_of_a_step_has_its_own_dropout_mask(name):
+    """With learning rate 0 and equal minibatches, only the dropout masks differ."""
     algorithm = algorithm_class(name)(mlp_dropout=0.5, discriminator_steps=2, lr_d=1e-12, lr_g=1e-12)
     state, problem = toy(algorithm)
     (batch,) = batches()
@@ -168,7 +168,7 @@ def test_every_move_of_a_round_has_its_own_dropout(name):
 
 
 @both
-def test_trials_with_different_dropout_share_a_batch(name):
+def test_trials_with_different_dropout_can_be_batched(name):
     first = trial(algorithm_class(name)(mlp_dropout=0.5), precision="fp64")
     other = dataclasses.replace(first, algorithm=algorithm_class(name)(mlp_dropout=0.1))
     together = Session([first.task(None), other.task(None)], Engine())
@@ -182,19 +182,19 @@ def test_trials_with_different_dropout_share_a_batch(name):
 
 
 @both
-def test_a_module_of_ones_own_is_refused(name):
+def test_module_of_a_learner_raises(name):
     learner = Learner(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, C)), algorithm_class(name)(), head="1")
     x, y = torch.randn(2, 4, 6), torch.zeros(2, 4, dtype=torch.int64)
     with pytest.raises(UsageError, match="networks of its own"):
         learner.step(list(zip(x, y, strict=True)))
 
 
-def test_the_shared_part_is_no_method():
+def test_base_class_is_not_registered():
     assert "Adversarial" not in all_algorithms()
 
 
-def test_the_gradient_penalty_reaches_the_generator():
-    """It stays in what the generator plays against."""
+def test_gradient_penalty_is_part_of_the_generator_loss():
+    """As in DomainBed, the penalty is part of d for both."""
     (batch,) = batches()
     slopes = []
     for rho in (0.0, 1.0):

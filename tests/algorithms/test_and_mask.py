@@ -11,7 +11,7 @@ from pogm.core.batch import Batch
 
 
 def by_domain(state, problem, batch):
-    """Each domain's gradient, one after the other."""
+    """Return the gradient of each domain, computed in a loop."""
 
     def risk(params, x, y):
         return problem.model(params, state).losses(Batch(x[None], y[None])).mean()
@@ -20,8 +20,8 @@ def by_domain(state, problem, batch):
 
 
 @pytest.mark.parametrize("tau", [0.3, 0.5, 1.0])
-def test_the_gradient_is_the_mean_where_signs_agree(tau):
-    """Entry by entry, in plain numbers."""
+def test_gradient_is_the_mean_where_signs_agree(tau):
+    """Compare with a loop over entries."""
     method = ANDMask(tau=tau)
     state, problem = toy(method)
     (batch,) = batches()
@@ -36,23 +36,23 @@ def test_the_gradient_is_the_mean_where_signs_agree(tau):
     torch.testing.assert_close(loss.value, problem.model(state.params, state).risks(batch).mean())
 
 
-def test_at_tau_zero_it_is_erm():
+def test_tau_zero_gives_erm():
     assert_close(steps(ANDMask(tau=0.0), 5).params, steps(ERM(), 5).params, 1e-8)
 
 
-def test_three_that_agree_count_as_agreeing_at_tau_one():
-    """One third three times is not exactly one in float32: hence the slack."""
+def test_three_equal_signs_pass_at_tau_one():
+    """Three times 1/3 is not exactly 1 in float32, which the tolerance allows for."""
     g = torch.tensor([[1.0, 1.0], [2.0, -1.0], [3.0, 2.0]])
     torch.testing.assert_close(ANDMask(tau=1.0)._mask(g), torch.tensor([2.0 / 0.5, 0.0]))
 
 
-def test_domains_in_full_conflict_leave_the_weights_where_they_are():
+def test_opposite_gradients_do_not_change_the_weights():
     g = torch.tensor([[1.0, -3.0], [-2.0, 1.0], [3.0, 1.0]])
     assert (ANDMask(tau=1.0)._mask(g) == 0).all()
 
 
-def test_one_domain_agrees_with_itself():
-    """Where no gradient is zero, K = 1 is ERM."""
+def test_one_domain_gives_erm():
+    """This holds if no gradient is zero."""
     method = ANDMask()
     state, problem = toy(method, domains=1)
     (batch,) = batches(domains=1)
@@ -60,7 +60,7 @@ def test_one_domain_agrees_with_itself():
     assert_close(found, ERM().gradient(state, batch, problem)[0], 1e-8)
 
 
-def test_weight_decay_moves_what_is_masked():
+def test_weight_decay_changes_masked_entries():
     state, problem = toy(ANDMask(), weight_decay=0.1)
     (batch,) = batches()
     masked, _ = ANDMask().gradient(state, batch, problem)
@@ -70,7 +70,7 @@ def test_weight_decay_moves_what_is_masked():
     assert (after.params["head.weight"] != state.params["head.weight"])[still].all()
 
 
-def test_live_statistics_become_the_mean_of_what_the_domains_left():
+def test_batch_norm_statistics_are_the_mean_over_domains():
     state, problem = toy(ANDMask(), batch_norm=True)
     (batch,) = batches()
     after, _ = ANDMask().step(state, [batch], problem)

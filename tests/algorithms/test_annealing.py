@@ -1,4 +1,4 @@
-"""Objectives that change in the middle of training."""
+"""Methods whose objective changes in the middle of training."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ LATER = 1e-3  # a learning rate
     ],
     ids=lambda algorithm: f"{type(algorithm).__name__}-{getattr(algorithm, 'later_lr', 0.0)}",
 )
-def test_adam_starts_afresh_when_the_objective_changes(algorithm):
-    """The first step of Adam moves a weight by the learning rate: the run's, or the method's own for later."""
+def test_adam_is_reset_when_the_objective_changes(algorithm):
+    """The first step of Adam changes a weight by the learning rate of the run or by ``later_lr``."""
     counts, moves = [], []
     state, problem = toy(algorithm, lr=0.05)
     for number in range(4):
@@ -35,7 +35,7 @@ def test_adam_starts_afresh_when_the_objective_changes(algorithm):
 
 
 @pytest.mark.parametrize(("cls", "early"), [(IRM, 1), (VREx, 1), (Fishr, 0)])
-def test_the_penalty_gets_its_weight_at_annealing(cls, early):
+def test_penalty_weight_changes_after_annealing(cls, early):
     algorithm = cls(penalty=1000.0, penalty_anneal_iters=5)
     state, problem = toy(algorithm)
     (batch,) = batches()
@@ -47,7 +47,7 @@ def test_the_penalty_gets_its_weight_at_annealing(cls, early):
 @pytest.mark.parametrize(
     "algorithm", [RDM(penalty_anneal_iters=2, later_lr=LATER), EQRM(burn_in_anneal_iters=2, later_lr=LATER)], ids=repr
 )
-def test_until_then_it_is_erm(algorithm):
+def test_before_annealing_it_equals_erm(algorithm):
     mine, problem = toy(algorithm)
     theirs, _ = toy(ERM())
     for made in batches(2):
@@ -61,7 +61,7 @@ def test_until_then_it_is_erm(algorithm):
 
 
 @pytest.mark.parametrize(("late", "lr", "found"), [(False, 0.3, 0.1), (True, 0.3, 0.3), (True, 0.0, 0.1)])
-def test_the_rate_changes_where_it_is_late_and_another_is_given(late, lr, found):
+def test_learning_rate_changes_in_the_second_phase_if_given(late, lr, found):
     _, problem = toy(ERM(), lr=0.1, weight_decay=0.01)
     changed = change_lr(problem, torch.tensor(late), lr)
     assert changed.optimizer.lr.item() == found, "to the last bit"
@@ -69,7 +69,7 @@ def test_the_rate_changes_where_it_is_late_and_another_is_given(late, lr, found)
     assert problem.optimizer.lr == 0.1
 
 
-def test_trials_of_a_batch_have_each_their_rate():
+def test_batched_trials_have_separate_learning_rates():
     _, problem = toy(ERM(), lr=0.1)
     late, rates = torch.tensor([True, True, False]), torch.tensor([0.3, 0.0, 0.3], dtype=torch.float64)
     found = vmap(lambda late, lr: change_lr(problem, late, lr).optimizer.lr)(late, rates)

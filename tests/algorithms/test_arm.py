@@ -21,7 +21,7 @@ SIZE = 6
 
 @dataclasses.dataclass(frozen=True)
 class OnImages(ARM):
-    """ARM on a network for small images, whatever the one that it is given."""
+    """ARM that always uses a network for small images."""
 
     def build(self, _features, width, num_classes, num_domains):
         def make(shape):
@@ -39,7 +39,7 @@ def images(domains=K, seed=0):
 
 
 def naive_maps(params, x, stats=None):
-    """The context network by hand, on all images at once; ``stats`` are the running statistics, if these are used."""
+    """Compute the context network without modules; ``stats`` are running statistics of batch norm, if used."""
     for place in (0, 3):
         name = f"features.context.maps.{place}"
         norm = f"features.context.maps.{place + 1}"
@@ -53,15 +53,15 @@ def naive_maps(params, x, stats=None):
 
 
 def naive_logits(params, x, context):
-    """The main network by hand, on images of one group."""
+    """Compute the main network without modules, on images of one group."""
     seen = torch.stack([torch.cat([image, context]) for image in x]).flatten(1)
     z = torch.tanh(seen @ params["features.1.weight"].T + params["features.1.bias"])
     return z @ params["head.weight"].T + params["head.bias"]
 
 
 @pytest.mark.parametrize("domains", [1, K])
-def test_the_loss_and_its_gradient_are_those_of_the_equation(domains):
-    """Batch norm sees all domains; a context is the mean over one."""
+def test_loss_and_gradient_match_the_equation(domains):
+    """Batch norm uses all domains; a context is the mean over one domain."""
     arm = OnImages()
     state, problem = toy(arm, domains=domains)
     batch = images(domains)
@@ -77,8 +77,8 @@ def test_the_loss_and_its_gradient_are_those_of_the_equation(domains):
 
 
 @pytest.mark.parametrize(("support", "groups"), [(2, [2, 2, 2]), (3, [3, 3]), (6, [6]), (4, [6]), (64, [6])])
-def test_a_prediction_has_the_context_of_its_group(support, groups):
-    """Groups of the support size if they come out even, else one; with the running statistics of batch norm."""
+def test_prediction_uses_the_context_of_its_group(support, groups):
+    """Groups have the support size if it divides the number of images; otherwise there is one group."""
     arm = OnImages(support_size=support)
     state, problem = toy(arm)
     state, _ = arm.step(state, [images()], problem)
@@ -90,7 +90,7 @@ def test_a_prediction_has_the_context_of_its_group(support, groups):
     torch.testing.assert_close(found, torch.cat([naive_logits(state.params, a, m.mean(0)) for a, m in parts]))
 
 
-def test_a_domain_is_not_the_context_of_another():
+def test_domains_do_not_share_contexts():
     arm = OnImages()
     state, problem = toy(arm)
     batch = images()
@@ -103,7 +103,7 @@ def test_a_domain_is_not_the_context_of_another():
     assert not torch.allclose(together, mixed)
 
 
-def test_the_statistics_of_the_context_network_follow_the_data():
+def test_batch_norm_of_the_context_network_is_updated():
     arm = OnImages()
     state, problem = toy(arm)
     batch = images()
@@ -115,8 +115,8 @@ def test_the_statistics_of_the_context_network_follow_the_data():
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_the_context_network_is_trained_unless_the_published_mistake_is_asked_for(trained):
-    """Without training, weight decay does not move it either; the others move as they would."""
+def test_context_network_is_trained_only_with_train_context(trained):
+    """Without training, weight decay does not change the context network either."""
     arm = OnImages(train_context=trained)
     state, problem = toy(arm, weight_decay=0.1)
     after, _ = arm.step(state, [images()], problem)
@@ -130,8 +130,8 @@ def test_the_context_network_is_trained_unless_the_published_mistake_is_asked_fo
 
 
 @pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
-def test_a_trial_has_a_first_stage_before_those_of_the_network(network):
-    """The stages keep their names, so that whoever looks for them finds them."""
+def test_trial_has_a_context_stage_before_the_network(network):
+    """The stages of the network keep their names."""
     plain, with_context = (
         dataclasses.replace(run, training=dataclasses.replace(run.training, network=network)).task(None).build_network()
         for run in (trial(ERM()), trial(ARM()))
@@ -143,19 +143,19 @@ def test_a_trial_has_a_first_stage_before_those_of_the_network(network):
     assert first.shape[1] == usual.shape[1] * 2, "one channel became two"
 
 
-def test_it_predicts_in_a_session():
+def test_session_predicts():
     session = Session([trial(ARM(support_size=8)).task(None)], Engine())
     session.step()
     assert all(0 <= share <= 1 for share in session.accuracies()[0])
 
 
-def test_a_module_of_ones_own_is_refused():
+def test_module_of_a_learner_raises():
     module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
     learner = Learner(module.double(), ARM(), head="2")
     with pytest.raises(UsageError, match="context network"):
         learner.step(batches()[0])
 
 
-def test_a_featurizer_without_stages_is_refused():
+def test_featurizer_without_stages_raises():
     with pytest.raises(UsageError, match="found Linear"):
         ARM().featurizer(lambda shape: (nn.Linear(shape[0], 2), 2), SHAPE)

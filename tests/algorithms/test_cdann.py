@@ -12,27 +12,27 @@ from pogm.core.batch import Batch
 from pogm.engine.session import Engine, Session
 
 
-def test_every_class_weighs_the_same():
-    """Two samples of class 0, one of 1, none of 2 and one of 3, as DomainBed counts: C' = 4."""
+def test_all_classes_have_the_same_weight():
+    """Classes 0, 1, 2, 3 have 2, 1, 0 and 1 samples; C' = 4 as in DomainBed."""
     losses = torch.tensor([[1.0, 10.0], [100.0, 1000.0]])
     found = CDANN().reduce_losses(losses, torch.tensor([[0, 1], [3, 0]]))
     torch.testing.assert_close(found, torch.tensor(1 / 8 + 10 / 4 + 100 / 4 + 1000 / 8))
 
 
-def test_classes_above_the_largest_present_do_not_count():
+def test_classes_above_the_largest_present_are_ignored():
     losses = torch.tensor([[1.0, 2.0]])
     torch.testing.assert_close(CDANN().reduce_losses(losses, torch.tensor([[0, 1]])), torch.tensor(1.5))
     torch.testing.assert_close(CDANN().reduce_losses(losses, torch.tensor([[1, 1]])), torch.tensor(0.75))
 
 
-def test_the_embedding_starts_as_normal_numbers():
+def test_embedding_is_initialised_with_standard_normal_numbers():
     torch.manual_seed(0)
     weight = CDANN().build(nn.Identity(), 300, 200, K).embedding.weight
     assert abs(weight.mean()) < 0.01
     assert abs(weight.std() - 1) < 0.01
 
 
-def test_the_discriminator_sees_features_moved_by_their_class():
+def test_discriminator_input_is_features_plus_class_embedding():
     state, problem = toy(CDANN())
     z, y = torch.randn(K, 2, WIDTH, dtype=torch.float64), torch.randint(C, (K, 2))
     u = CDANN().discriminator_input(problem.model(state.params, state), z, y)
@@ -41,7 +41,7 @@ def test_the_discriminator_sees_features_moved_by_their_class():
             torch.testing.assert_close(u[k, b], z[k, b] + state.params["embedding.weight"][:, y[k, b]])
 
 
-def test_the_embedding_is_the_discriminators():
+def test_embedding_is_trained_with_the_discriminator():
     """It is updated with the discriminator, and only for classes in the minibatch."""
     for rates, moves in (({"lr_g": 1.0, "lr_d": 1e-12}, False), ({"lr_g": 1e-12, "lr_d": 1.0}, True)):
         cdann = CDANN(**rates)
@@ -53,7 +53,7 @@ def test_the_embedding_is_the_discriminators():
         assert change[-1] == 0
 
 
-def test_mixed_labels_are_refused():
+def test_labels_that_are_probabilities_raise():
     mixed = trial(CDANN(), modifiers=(Mixup(),))
     with pytest.raises(UsageError, match="Mixup"):
         Session([mixed.task(None)], Engine()).step()

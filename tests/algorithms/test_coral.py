@@ -13,7 +13,7 @@ from pogm.core.batch import Batch
 
 
 def pairwise_distance(z):
-    """DomainBed's definition: a loop over pairs of domains."""
+    """Return the distance as DomainBed defines it: a loop over pairs of domains."""
     distances = []
     for a, b in combinations(z, 2):
         means = (a.mean(0) - b.mean(0)).square().mean()
@@ -23,19 +23,19 @@ def pairwise_distance(z):
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])
-def test_the_distance_is_the_mean_over_pairs_of_domains(domains):
+def test_distance_is_the_mean_over_pairs_of_domains(domains):
     torch.manual_seed(0)
     z = torch.randn(domains, 6, 4, dtype=torch.float64) * torch.arange(1.0, domains + 1)[:, None, None]
     torch.testing.assert_close(moment_distance(z), pairwise_distance(z))
 
 
-def test_a_known_value():
-    """Means 1 and 4, variances 2 and 8: 3² + 6²."""
+def test_known_value():
+    """Means 1 and 4, variances 2 and 8 give 3² + 6²."""
     z = torch.tensor([[[0.0], [2.0]], [[2.0], [6.0]]])
     assert moment_distance(z).item() == 45
 
 
-def test_the_loss_is_the_mean_risk_plus_the_weighted_distance_of_the_features():
+def test_loss_is_mean_risk_plus_weighted_distance():
     coral = CORAL(penalty=3.0)
     state, problem = toy(coral)
     (batch,) = batches()
@@ -46,14 +46,14 @@ def test_the_loss_is_the_mean_risk_plus_the_weighted_distance_of_the_features():
     torch.testing.assert_close(loss.value, model.risks(batch).mean() + 3 * pairwise_distance(z))
 
 
-def test_features_that_differ_by_a_rotation_that_keeps_both_moments_are_alike():
+def test_rotation_that_keeps_both_moments_gives_zero_distance():
     z = torch.tensor([[[1.0, 0], [-1, 0], [0, 1], [0, -1]]])
     turned = z @ torch.tensor([[0.6, 0.8], [-0.8, 0.6]])
     assert moment_distance(torch.cat([z, turned])) < 1e-12
     assert moment_distance(torch.cat([z, 2 * z])) > 0.1
 
 
-def test_the_gradient_reaches_the_features_and_brings_them_together():
+def test_gradient_decreases_the_distance_of_the_features():
     coral = CORAL(penalty=1e4)
     state, problem = toy(coral)
     (batch,) = batches()
@@ -64,7 +64,7 @@ def test_the_gradient_reaches_the_features_and_brings_them_together():
 
 
 @pytest.mark.parametrize("size", [1, B])
-def test_with_a_single_domain_it_is_erm(size):
+def test_one_domain_gives_erm(size):
     (batch,) = batches(domains=1, size=size)
     state, problem = toy(CORAL(), domains=1)
     found, _ = CORAL().step(state, [batch], problem)
@@ -72,14 +72,14 @@ def test_with_a_single_domain_it_is_erm(size):
     torch.testing.assert_close(found.params, expected.params)
 
 
-def test_one_sample_of_each_domain_is_refused():
+def test_one_sample_per_domain_raises():
     state, problem = toy(CORAL())
     (batch,) = batches(size=1)
     with pytest.raises(UsageError, match="at least 2 samples"):
         CORAL().step(state, [batch], problem)
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     state, problem = toy(CORAL())
     (batch,) = batches()
     soft = Batch(batch.x, torch.nn.functional.one_hot(batch.y, 4).double())

@@ -10,7 +10,7 @@ from pogm.core.batch import Batch
 from pogm.core.model import probabilities
 
 
-def test_a_discriminator_that_knows_nothing_loses_log_k():
+def test_constant_discriminator_has_loss_log_k():
     state, problem = toy(DANN())
     blind = {n: torch.zeros_like(leaf) if n.startswith("discriminator.") else leaf for n, leaf in state.params.items()}
     (batch,) = batches()
@@ -18,7 +18,7 @@ def test_a_discriminator_that_knows_nothing_loses_log_k():
     torch.testing.assert_close(value.item(), math.log(K))
 
 
-def test_labels_do_not_matter_to_the_discriminator():
+def test_discriminator_loss_does_not_depend_on_labels():
     state, problem = toy(DANN())
     (batch,) = batches()
     model = problem.model(state.params, state)
@@ -26,7 +26,7 @@ def test_labels_do_not_matter_to_the_discriminator():
     assert DANN().discriminator_loss(batch, model).value == DANN().discriminator_loss(other, model).value
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     state, problem = toy(DANN())
     made = batches(2)
     soft = [Batch(x, probabilities(y, C).double()) for x, y in made]
@@ -35,8 +35,8 @@ def test_labels_may_be_probabilities():
         torch.testing.assert_close(found[name], value)
 
 
-def test_domains_that_are_alike_cannot_be_told_apart():
-    """With the same samples in every domain the best that a discriminator can do is to know nothing."""
+def test_equal_domains_cannot_be_separated():
+    """With equal samples in all domains, the best discriminator is constant."""
     dann = DANN(lr_d=0.05, lr_g=1e-12)
     state, problem = toy(dann)
     for seed in range(30):

@@ -25,12 +25,12 @@ def bandwidth(risks):
 
 
 def below(q, risks):
-    """F(q), term by term."""
+    """Return F(q), computed term by term."""
     return sum(NormalDist(r, bandwidth(risks)).cdf(q) for r in risks) / len(risks)
 
 
 def halved(risks, alpha):
-    """DomainBed's search: 32 halvings between the quantiles of the first and the last kernel."""
+    """Return the quantile by the 32 bisections of DomainBed."""
     low, high = (NormalDist(r, bandwidth(risks)).inv_cdf(alpha) for r in (min(risks), max(risks)))
     for _ in range(32):
         middle = (low + high) / 2
@@ -45,7 +45,7 @@ def slopes(risks, alpha, through):
 
 @pytest.mark.parametrize("risks", RISKS)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_alpha_of_the_smoothed_risks_lie_below_the_quantile(risks, alpha):
+def test_quantile_has_smoothed_distribution_function_alpha(risks, alpha):
     found = smoothed_quantile(numbers(risks), alpha).item()
     assert below(found, risks) == pytest.approx(alpha, abs=1e-12)
     assert found == pytest.approx(halved(risks, alpha), abs=1e-8)
@@ -53,7 +53,7 @@ def test_alpha_of_the_smoothed_risks_lie_below_the_quantile(risks, alpha):
 
 @pytest.mark.parametrize("risks", RISKS)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_the_gradient_is_that_of_finite_differences(risks, alpha):
+def test_gradient_equals_finite_differences(risks, alpha):
     found = slopes(risks, alpha, "quantile")
     for k in range(len(risks)):
         near = [
@@ -64,8 +64,8 @@ def test_the_gradient_is_that_of_finite_differences(risks, alpha):
 
 
 @pytest.mark.parametrize("risks", RISKS)
-def test_the_gradient_is_the_implicit_one_of_the_text(risks):
-    """dQ = sum w_k dR_k + (sum w_k zeta_k) db with weights w_k from the density of each kernel at Q."""
+def test_gradient_equals_the_implicit_formula(risks):
+    """Compare with dQ = sum w_k dR_k + (sum w_k zeta_k) db with weights w_k from the density of each kernel at Q."""
     q, b = halved(risks, 0.75), bandwidth(risks)
     zeta = [(q - r) / b for r in risks]
     density = [NormalDist().pdf(z) for z in zeta]
@@ -83,8 +83,8 @@ def test_shifting_all_risks_shifts_the_quantile(through, risks):
     assert slopes(risks, 0.9, through).sum().item() == pytest.approx(1)
 
 
-def test_through_the_ends_only_the_best_the_worst_and_the_width_have_a_gradient():
-    """DomainBed's: Q = (1 - s) R_min + s R_max + b probit(alpha), with s held."""
+def test_gradient_through_ends_depends_on_best_worst_and_bandwidth():
+    """As in DomainBed: Q = (1 - s) R_min + s R_max + b probit(alpha), with s constant."""
     risks, alpha = [0.3, 1.1, 0.8, 0.7], 0.9
     probit, b, mean = NormalDist().inv_cdf(alpha), bandwidth(risks), sum(risks) / 4
     share = (halved(risks, alpha) - b * probit - 0.3) / (1.1 - 0.3)
@@ -96,11 +96,11 @@ def test_through_the_ends_only_the_best_the_worst_and_the_width_have_a_gradient(
     torch.testing.assert_close(middle[2:], numbers([0, 0]))
 
 
-def test_the_median_of_symmetric_risks_is_their_mean():
+def test_median_of_symmetric_risks_is_the_mean():
     assert smoothed_quantile(numbers([1.0, 2.0, 4.0, 5.0]), 0.5).item() == pytest.approx(3, abs=1e-12)
 
 
-def test_the_quantile_rises_with_alpha():
+def test_quantile_increases_with_alpha():
     found = [smoothed_quantile(numbers(RISKS[0]), alpha).item() for alpha in (0.1, 0.5, 0.75, 0.9, 0.99)]
     assert found == sorted(found)
     assert found[-1] > max(RISKS[0])
@@ -108,21 +108,21 @@ def test_the_quantile_rises_with_alpha():
 
 @pytest.mark.parametrize("through", ["quantile", "ends"])
 @pytest.mark.parametrize("risks", [[0.7], [0.1, 0.1, 0.1], [0.0, 0.0], [2.0, 2.0 + 4e-16, 2.0]])
-def test_one_risk_or_equal_risks_have_their_mean(risks, through):
+def test_quantile_of_one_or_equal_risks_is_the_mean(risks, through):
     leaf = numbers(risks).requires_grad_()
     found = smoothed_quantile(leaf, 0.9, through)
     assert found.item() == pytest.approx(risks[0], rel=1e-15)
     torch.testing.assert_close(torch.autograd.grad(found, leaf)[0], torch.full_like(leaf, 1 / len(risks)))
 
 
-def test_single_precision_risks_have_a_single_precision_quantile():
+def test_quantile_keeps_the_dtype_of_the_risks():
     found = smoothed_quantile(torch.tensor(RISKS[0]), 0.75)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(halved(RISKS[0], 0.75), rel=1e-6)
 
 
 @pytest.mark.parametrize("through", ["quantile", "ends"])
-def test_after_the_burn_in_the_gradient_is_that_of_the_quantile(through):
+def test_gradient_after_burn_in_is_that_of_the_quantile(through):
     eqrm = EQRM(quantile=0.9, burn_in_anneal_iters=0, through=through)
     state, problem = toy(eqrm)
     (batch,) = batches()
@@ -135,7 +135,7 @@ def test_after_the_burn_in_the_gradient_is_that_of_the_quantile(through):
     torch.testing.assert_close(loss.metrics["nll"], risks.mean().detach())
 
 
-def test_the_preset_goes_on_with_adam_as_it_was():
+def test_domainbed_preset_does_not_reset_adam():
     eqrm = EQRM.preset("domainbed", burn_in_anneal_iters=2, later_lr=1e-6)
     state, problem = toy(eqrm)
     moves = []
@@ -148,7 +148,7 @@ def test_the_preset_goes_on_with_adam_as_it_was():
     assert eqrm.through == "ends"
 
 
-def test_one_domain_is_erm():
+def test_one_domain_gives_erm():
     eqrm = EQRM(burn_in_anneal_iters=0)
     state, problem = toy(eqrm, domains=1)
     (batch,) = batches(domains=1)
@@ -158,7 +158,7 @@ def test_one_domain_is_erm():
     assert eqrm.min_domains == 1
 
 
-def test_domains_with_the_same_samples_train_as_erm():
+def test_equal_domains_train_like_erm():
     eqrm = EQRM(burn_in_anneal_iters=0)
     state, problem = toy(eqrm)
     (batch,) = batches()

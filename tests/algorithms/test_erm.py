@@ -8,7 +8,7 @@ from pogm import ERM, Batch
 from pogm.core.model import probabilities
 
 
-def test_a_step_is_one_adam_step_on_the_pooled_batch():
+def test_step_is_one_adam_step_on_the_pooled_batch():
     state, problem = toy(ERM(), lr=0.05, weight_decay=0.1)
     (batch,) = batches()
     after, metrics = ERM().step(state, [batch], problem)
@@ -23,7 +23,7 @@ def test_a_step_is_one_adam_step_on_the_pooled_batch():
     assert_close(after.params, {name: leaf.detach() for name, leaf in leaves.items()})
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     state, problem = toy(ERM())
     (batch,) = batches()
     soft = Batch(batch.x, probabilities(batch.y, C).double())

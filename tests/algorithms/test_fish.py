@@ -15,7 +15,7 @@ def one(batch, k):
     return Batch(batch.x[k : k + 1], batch.y[k : k + 1])
 
 
-def test_a_step_goes_part_of_the_way_of_a_walk_through_the_domains():
+def test_step_interpolates_towards_the_result_of_the_inner_steps():
     fish = Fish(meta_lr=0.3, permute=False)
     state, problem = toy(fish)
     (batch,) = batches()
@@ -30,12 +30,12 @@ def test_a_step_goes_part_of_the_way_of_a_walk_through_the_domains():
     torch.testing.assert_close(metrics["loss"], torch.stack(losses).mean())
 
 
-def test_the_inner_optimizer_remembers_from_round_to_round():
+def test_inner_optimizer_keeps_its_state_between_steps():
     assert steps(Fish(), 3).optimizer["count"] == 3 * K
 
 
-def test_the_order_of_the_walk_is_random_and_different_every_round():
-    """With the walk's order all else is fixed, so different ends mean different orders."""
+def test_order_of_domains_is_random_in_every_step():
+    """Everything except the order is fixed, so different results mean different orders."""
     fish, fixed = Fish(), Fish(permute=False)
     (batch,) = batches()
     state, problem = toy(fish)
@@ -47,7 +47,7 @@ def test_the_order_of_the_walk_is_random_and_different_every_round():
     assert fixed.step(state, [batch], problem)[0].params["head.bias"][0].item() in ends
 
 
-def test_every_pass_of_every_walk_has_dropout_of_its_own():
+def test_every_inner_step_has_its_own_dropout_mask():
     keys = []
 
     class WithDropout(Fish):
@@ -62,7 +62,7 @@ def test_every_pass_of_every_walk_has_dropout_of_its_own():
     assert len(keys) == len(set(keys)) == 3 * K
 
 
-def test_to_second_order_the_walk_follows_the_inner_products_of_the_gradients():
+def test_inner_steps_match_theorem_3_1_to_second_order():
     """Shi et al., Theorem 3.1, for two domains: the mean over both orders is η (g_0 + g_1 − η/2 ∇(g_0·g_1)) + O(η³)."""
 
     class SgdFish(Fish):
@@ -94,7 +94,7 @@ def test_to_second_order_the_walk_follows_the_inner_products_of_the_gradients():
     torch.testing.assert_close(trees.dot(correction, second), -rate / 2 * trees.dot(second, second), rtol=1e-2, atol=0)
 
 
-def test_buffers_are_interpolated_too():
+def test_buffers_are_interpolated():
     state, problem = toy(Fish(meta_lr=0.5, permute=False), batch_norm=True)
     (batch,) = batches()
     walker = state

@@ -20,7 +20,7 @@ class DeepHead(Fishr):
 
 
 def per_sample_variances(problem, state, batch):
-    """One backward pass per sample, then the variance: the definition."""
+    """Return the variance over one backward pass per sample."""
     rows = []
     for k in range(K):
         gradients = []
@@ -42,7 +42,7 @@ class NoBias(Fishr):
 
 @pytest.mark.parametrize("cls", [Fishr, DeepHead, NoBias])
 @pytest.mark.parametrize("soft", [False, True])
-def test_variances_are_those_of_per_sample_backward_passes(cls, soft):
+def test_variances_equal_those_of_per_sample_backward_passes(cls, soft):
     state, problem = toy(cls())
     (batch,) = batches()
     if soft:  # mixed labels
@@ -53,7 +53,7 @@ def test_variances_are_those_of_per_sample_backward_passes(cls, soft):
     torch.testing.assert_close(found, per_sample_variances(problem, state, batch))
 
 
-def test_the_loss_is_risk_plus_spread_of_the_averaged_variances():
+def test_loss_is_risk_plus_distance_of_averaged_variances():
     fishr = Fishr(penalty=7.0, penalty_anneal_iters=0, ema=0.9)
     state, problem = toy(fishr)
     (batch,) = batches()
@@ -70,7 +70,7 @@ def test_the_loss_is_risk_plus_spread_of_the_averaged_variances():
     torch.testing.assert_close(loss.memory["variances"], averages)
 
 
-def test_the_gradient_flows_to_the_features_and_does_not_depend_on_the_memory_rate():
+def test_gradient_reaches_features_and_does_not_depend_on_ema():
     (batch,) = batches()
     slopes = []
     for ema in (0.0, 0.9):
@@ -82,7 +82,7 @@ def test_the_gradient_flows_to_the_features_and_does_not_depend_on_the_memory_ra
     assert not torch.allclose(slopes[0]["features.0.weight"], plain["features.0.weight"])
 
 
-def test_before_annealing_it_is_erm_that_already_averages():
+def test_before_annealing_it_is_erm_but_updates_the_averages():
     fishr = Fishr(penalty_anneal_iters=10)
     state, problem = toy(fishr)
     erm, other = toy(ERM())
@@ -94,7 +94,7 @@ def test_before_annealing_it_is_erm_that_already_averages():
     assert (after.memory["variances"] > 0).any()
 
 
-def test_domains_with_the_same_samples_have_no_penalty():
+def test_equal_domains_have_no_penalty():
     fishr = Fishr(penalty_anneal_iters=0)
     state, problem = toy(fishr)
     (batch,) = batches()
@@ -103,20 +103,20 @@ def test_domains_with_the_same_samples_have_no_penalty():
     assert loss.metrics["penalty"] < 1e-25
 
 
-def test_one_domain_is_erm():
+def test_one_domain_gives_erm():
     fishr = Fishr(penalty_anneal_iters=0)
     state, problem = toy(fishr, domains=1)
     (batch,) = batches(domains=1)
     torch.testing.assert_close(fishr.gradient(state, batch, problem)[0], ERM().gradient(state, batch, problem)[0])
 
 
-def test_a_head_without_a_bias_trains():
+def test_head_without_bias_trains():
     state, problem = toy(NoBias(penalty_anneal_iters=0))
     after, _ = NoBias(penalty_anneal_iters=0).step(state, batches(), problem)
     assert after.memory["variances"].shape == (K, WIDTH * C)
 
 
-def test_a_network_without_a_head_is_refused():
+def test_network_without_head_raises():
     class Headless(Fishr):
         def build(self, _features, width, num_classes, num_domains):
             return Network(nn.Sequential(features(), nn.Linear(WIDTH, C)), nn.Identity())

@@ -15,7 +15,7 @@ def gradient_and_loss(dro, batch, domains=K, **memory):
     return gradient, loss, problem.model(state.params, state).risks(batch)
 
 
-def test_the_loss_has_the_weights_of_the_published_recursion():
+def test_weights_follow_the_published_recursion():
     """q_k <- q_k exp(eta L_k), then divided by the sum; from all ones."""
     dro = GroupDRO(eta=0.3)
     state, problem = toy(dro)
@@ -31,7 +31,7 @@ def test_the_loss_has_the_weights_of_the_published_recursion():
         torch.testing.assert_close(state.memory["log_weights"].exp(), q)
 
 
-def test_the_gradient_is_that_of_the_weighted_risks_with_the_weights_held():
+def test_gradient_treats_weights_as_constants():
     (batch,) = batches()
     found, loss, _ = gradient_and_loss(GroupDRO(eta=2.0), batch)
     state, problem = toy(ERM())
@@ -48,7 +48,7 @@ def test_weights_stay_on_the_simplex():
     assert (weights > 0).all()
 
 
-def test_the_worst_domain_gains_weight_and_the_best_loses():
+def test_worst_domain_gains_weight_and_best_domain_loses_weight():
     (batch,) = batches()
     _, loss, risks = gradient_and_loss(GroupDRO(eta=0.1), batch)
     weights = loss.metrics["weights"]
@@ -56,7 +56,7 @@ def test_the_worst_domain_gains_weight_and_the_best_loses():
     assert weights[risks.argmax()] > 1 / K > weights[risks.argmin()]
 
 
-def test_huge_risks_and_tiny_weights_stay_finite_and_no_domain_is_lost():
+def test_large_risks_and_small_weights_stay_finite():
     (batch,) = batches()
     far = Batch(batch.x * 1e4, batch.y)
     tiny = torch.tensor([0.0, -2000.0, -3000.0], dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_huge_risks_and_tiny_weights_stay_finite_and_no_domain_is_lost():
     torch.testing.assert_close(kept[1] - kept[2], 1000 + risks[1] - risks[2])
 
 
-def test_without_a_rate_it_is_erm_and_so_is_one_domain():
+def test_eta_zero_or_one_domain_gives_erm():
     state, problem = toy(ERM())
     (batch,) = batches()
     torch.testing.assert_close(gradient_and_loss(GroupDRO(eta=0.0), batch)[0], ERM().gradient(state, batch, problem)[0])

@@ -1,4 +1,4 @@
-"""IDGM: Algorithm 2 of Fish's paper."""
+"""IDGM, Algorithm 2 of the paper of Fish."""
 
 import itertools
 
@@ -23,7 +23,7 @@ class WithDropout(IDGM):
 
 
 def by_autograd(state, problem, batch, gamma):
-    """The loss written out, with a graph of every domain's gradient, and one backward pass through all of it."""
+    """Return the loss with a graph of all gradients, for one backward pass through all of it."""
     leaves = {n: leaf.clone().requires_grad_() for n, leaf in state.params.items()}
     keys = random.split(IDGM().random_key(state), K)  # one for each domain's dropout
     models = [problem.model(leaves, state._replace(key=key)) for key in keys]
@@ -37,7 +37,7 @@ def by_autograd(state, problem, batch, gamma):
 
 
 @pytest.mark.parametrize("cls", [IDGM, WithDropout])
-def test_the_gradient_is_that_of_autograd_through_the_inner_products(cls):
+def test_gradient_equals_autograd_through_inner_products(cls):
     method = cls(gamma=0.7, warmup_anneal_iters=0)
     state, problem = toy(method)
     (batch,) = batches()
@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_autograd_through_the_inner_products(cls):
     torch.testing.assert_close(loss.metrics["inner_product"], product)
 
 
-def test_gamma_grows_linearly_and_then_stays():
+def test_gamma_grows_linearly_and_then_stays_constant():
     method = IDGM(gamma=0.8, warmup_anneal_iters=4)
     state, problem = toy(method)
     (batch,) = batches()
@@ -58,14 +58,14 @@ def test_gamma_grows_linearly_and_then_stays():
         assert_close(found, expected)
 
 
-def test_without_gamma_or_with_one_domain_it_is_erm():
+def test_gamma_zero_or_one_domain_gives_erm():
     assert_close(steps(IDGM(gamma=0.0), 4).params, steps(ERM(), 4).params)
     alone = IDGM(gamma=0.5, warmup_anneal_iters=0)
     assert_close(steps(alone, 4, domains=1).params, steps(ERM(), 4, domains=1).params)
 
 
-def test_the_gradients_come_to_point_the_same_way():
-    """On one minibatch: a larger gamma ends with larger inner products."""
+def test_training_increases_the_inner_products_of_gradients():
+    """On one minibatch, a larger gamma gives larger inner products."""
     ends = []
     for gamma in (0.0, 1.0):
         method = IDGM(gamma=gamma, warmup_anneal_iters=0)

@@ -23,12 +23,12 @@ def logits_of(irm, batch):
 
 
 def slope(logits, y):
-    """The derivative of the mean cross-entropy by a factor of the logits, by autograd."""
+    """Return the derivative of the mean cross-entropy with respect to a scale of the logits, by autograd."""
     factor = torch.ones((), dtype=torch.float64, requires_grad=True)
     return torch.autograd.grad(nn.functional.cross_entropy(factor * logits, y), factor)[0]
 
 
-def test_the_loss_is_risk_plus_products_of_the_slopes_of_both_halves():
+def test_loss_is_risk_plus_products_of_derivatives_of_both_halves():
     irm = IRM(penalty=7.0, penalty_anneal_iters=0)
     (batch,) = batches(size=7)
     logits = logits_of(irm, batch)
@@ -42,7 +42,7 @@ def test_the_loss_is_risk_plus_products_of_the_slopes_of_both_halves():
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_slopes_are_finite_differences_in_the_scale(soft):
+def test_derivatives_equal_finite_differences_in_the_scale(soft):
     torch.manual_seed(0)
     logits = torch.randn(5, C, dtype=torch.float64)
     y = torch.rand(5, C, dtype=torch.float64).softmax(-1) if soft else torch.randint(C, (5,))
@@ -50,19 +50,19 @@ def test_slopes_are_finite_differences_in_the_scale(soft):
     torch.testing.assert_close(scale_derivatives(logits, y), (near[0] - near[1]) / 2e-5, rtol=1e-7, atol=1e-9)
 
 
-def test_the_slope_of_two_opposite_logits_is_known():
-    """softmax(log 3, 0) = (3/4, 1/4), so the slope of class 0 is (3/4 - 1) log 3."""
+def test_derivative_has_a_known_value():
+    """softmax(log 3, 0) = (3/4, 1/4), so the derivative for class 0 is (3/4 - 1) log 3."""
     logits = torch.tensor([[[3.0, 1.0]]], dtype=torch.float64).log()
     known = -0.25 * torch.tensor(3.0, dtype=torch.float64).log()
     torch.testing.assert_close(scale_derivatives(logits, torch.tensor([[0]])), known.reshape(1, 1))
 
 
-def test_the_penalty_may_be_negative():
+def test_penalty_can_be_negative():
     signs = {loss_at(IRM(), batches(seed=seed)[0]).metrics["penalty"].sign().item() for seed in range(20)}
     assert signs == {-1.0, 1.0}
 
 
-def test_the_gradient_is_that_of_the_loss_by_finite_differences():
+def test_gradient_equals_finite_differences():
     irm = IRM(penalty=50.0, penalty_anneal_iters=0)
     state, problem = toy(irm)
     (batch,) = batches()
@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_the_loss_by_finite_differences():
     torch.testing.assert_close(gradient["head.bias"][1], expected, rtol=1e-6, atol=1e-8)
 
 
-def test_without_a_penalty_it_is_erm_and_one_domain_is_enough():
+def test_zero_penalty_gives_erm_and_one_domain_works():
     irm = IRM(penalty=0.0, penalty_anneal_iters=0)
     state, problem = toy(irm, domains=1)
     (batch,) = batches(domains=1)
@@ -88,12 +88,12 @@ def test_without_a_penalty_it_is_erm_and_one_domain_is_enough():
     assert loss_at(IRM(), batch, domains=1).metrics["penalty"] != 0
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     (batch,) = batches()
     soft = Batch(batch.x, nn.functional.one_hot(batch.y, C).double())
     torch.testing.assert_close(loss_at(IRM(), soft).value, loss_at(IRM(), batch).value)
 
 
-def test_a_single_sample_has_no_halves():
+def test_minibatch_of_one_sample_raises():
     with pytest.raises(UsageError, match="batch_size"):
         loss_at(IRM(), batches(size=1)[0])

@@ -18,7 +18,7 @@ from pogm.core.model import probabilities
 
 
 class Reversal(torch.autograd.Function):
-    """The identity, with the gradient times −β."""
+    """The identity, with the gradient multiplied by −β."""
 
     @staticmethod
     def forward(ctx, z, beta):
@@ -37,7 +37,7 @@ def without_dropout(state):
 
 
 def plain(network, batch, margin, beta):
-    """Σ T_ij, pair by pair, behind a reversal layer."""
+    """Return Σ T_ij with a gradient-reversal layer, pair by pair."""
     count, size = batch.y.shape
     z = network.head.bottleneck(network.features(batch.x.flatten(0, 1)))
     guess = network.head.classifier(z).argmax(1).view(count, size)
@@ -55,7 +55,7 @@ def plain(network, batch, margin, beta):
 
 @pytest.mark.parametrize("domains", [K, 2])
 @pytest.mark.parametrize("as_released", [False, True])
-def test_two_steps_are_those_of_a_reversal_layer_in_plain_torch(domains, as_released):
+def test_two_steps_equal_a_plain_torch_implementation_with_reversal_layer(domains, as_released):
     madg = MADG(width=7, margin=3.0, reversal=0.2, as_released=as_released)
     state, problem = toy(madg, weight_decay=0.01, domains=domains, lr=0.01)
     state = without_dropout(state)._replace(step=torch.tensor(700))
@@ -92,8 +92,8 @@ def test_two_steps_are_those_of_a_reversal_layer_in_plain_torch(domains, as_rele
     assert_close(found, {name: dict(network.named_buffers())[name] for name in problem.live}, 1e-7)
 
 
-def test_a_rival_that_knows_nothing():
-    """γ log C − log(1 − 1/C) for each of three pairs."""
+def test_constant_rival_has_a_known_loss():
+    """Each of three pairs has the loss γ log C − log(1 − 1/C)."""
     madg = MADG(margin=2.0)
     state, problem = toy(madg)
     params = {n: torch.zeros_like(p) if n.startswith("rivals.") else p for n, p in state.params.items()}
@@ -103,8 +103,8 @@ def test_a_rival_that_knows_nothing():
 
 
 @pytest.mark.parametrize(("chosen", "each"), [(1, -math.log(1e-6)), (2, 2 * 1e4)])
-def test_a_rival_that_is_sure_of_itself_is_finite(chosen, each):
-    """That the classifier's guess, class 1, is right or wrong; in a domain where it should say so it loses nothing."""
+def test_certain_rival_has_a_finite_loss(chosen, each):
+    """The rival is certain of class 1, the output of the classifier, or of another class."""
     madg = MADG(margin=2.0)
     state, problem = toy(madg)
     params = dict(state.params)
@@ -116,7 +116,7 @@ def test_a_rival_that_is_sure_of_itself_is_finite(chosen, each):
 
 
 @pytest.mark.parametrize("t", [0, 1, 500, 2000, 50000])
-def test_the_reversal_grows_as_in_mdd(t):
+def test_reversal_weight_grows_as_in_mdd(t):
     state, _ = toy(MADG())
     found = MADG().reversal_weight(state._replace(step=torch.tensor(t)))
     torch.testing.assert_close(found.item(), 0.2 / (1 + math.exp(-t / 1000)) - 0.1)
@@ -124,7 +124,7 @@ def test_the_reversal_grows_as_in_mdd(t):
     assert abs(released.item() - 5e-5) < 1e-9
 
 
-def test_each_move_moves_its_own():
+def test_each_update_changes_only_its_parts():
     madg = MADG()
     state, problem = toy(madg)
     after, _ = madg.step(state, batches(), problem)
@@ -132,7 +132,7 @@ def test_each_move_moves_its_own():
     assert counts == {"features": 2, "bottleneck": 2, "classifier": 1, "rivals": 1}
 
 
-def test_the_networks_and_their_first_weights():
+def test_networks_have_the_published_initialisation():
     torch.manual_seed(0)
     network = MADG(width=500).build(nn.Identity(), 400, C, 5)
     assert len(network.rivals) == 10
@@ -146,8 +146,8 @@ def test_the_networks_and_their_first_weights():
         assert not classifier[3].bias.any()
 
 
-def test_the_two_moves_have_dropout_of_their_own():
-    """At rest, so that all else is the same."""
+def test_two_updates_have_separate_dropout_masks():
+    """With learning rate 0, only the dropout masks differ."""
     madg = MADG()
     state, problem = toy(madg, lr=1e-15)
     (batch,) = batches()
@@ -159,7 +159,7 @@ def test_the_two_moves_have_dropout_of_their_own():
     torch.testing.assert_close(madg.step(state, [batch], problem)[1]["disagreement"], second)
 
 
-def test_it_predicts_with_the_classifier():
+def test_prediction_uses_the_classifier():
     state, problem = toy(MADG())
     problem.network.eval()
     (batch,) = batches()
@@ -169,21 +169,21 @@ def test_it_predicts_with_the_classifier():
     assert torch.equal(first, second)
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     state, problem = toy(MADG())
     (batch,) = batches()
     soft = Batch(batch.x, probabilities(batch.y, C).double())
     assert_close(*(MADG().step(state, [one], problem) for one in (batch, soft)))
 
 
-def test_numbers_may_be_tensors():
+def test_hyperparameters_can_be_tensors():
     numbers = {"margin": torch.tensor(2.0), "reversal": torch.tensor(0.1, dtype=torch.float64)}
     state, problem = toy(MADG())
     state = state._replace(step=torch.tensor(900))
     assert_close(*(one.step(state, batches(), problem) for one in (MADG(), dataclasses.replace(MADG(), **numbers))))
 
 
-def test_a_module_of_ones_own_is_refused():
+def test_module_of_a_learner_raises():
     learner = Learner(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, C)), MADG(), head="1")
     x, y = torch.randn(2, 4, 6), torch.zeros(2, 4, dtype=torch.int64)
     with pytest.raises(UsageError, match=r"player|networks of its own"):

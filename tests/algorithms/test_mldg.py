@@ -12,7 +12,7 @@ from pogm.core.batch import Batch
 
 
 def pairs_by_hand(order, method):
-    """Which domain trains and which tests it, written out."""
+    """Return the pairs of meta-training and meta-test domains, computed in a loop."""
     if method.pairs == "cyclic":
         return [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))]
     tested = min(method.n_meta_test, len(order) - 1)
@@ -24,7 +24,7 @@ def pairs_by_hand(order, method):
     ("options", "domains"),
     [({}, 3), ({}, 5), ({"n_meta_test": 1}, 4), ({"n_meta_test": 1}, 2), ({"pairs": "cyclic"}, 4), ({}, 2)],
 )
-def test_the_gradient_is_the_sum_over_pairs(options, domains):
+def test_gradient_is_the_sum_over_pairs(options, domains):
     method = MLDG(beta=0.7, **options)
     state, problem = toy(method, domains=domains, weight_decay=0.1)
     state, _ = method.step(state, batches(domains=domains, seed=1), problem)  # the inner Adam is fresh, this one not
@@ -53,30 +53,30 @@ def test_the_gradient_is_the_sum_over_pairs(options, domains):
 
 
 @pytest.mark.parametrize("pairs", ["split", "cyclic"])
-def test_one_domain_takes_an_erm_step(pairs):
+def test_one_domain_gives_erm(pairs):
     assert_close(steps(MLDG(pairs=pairs), 4, domains=1).params, steps(ERM(), 4, domains=1).params)
 
 
-def test_two_domains_train_though_two_are_asked_to_test():
-    """In DomainBed nothing would be left to train."""
+def test_at_least_one_domain_is_for_meta_training():
+    """In DomainBed, two of two meta-test domains leave none to train."""
     before, _ = toy(MLDG(), domains=2)
     after = steps(MLDG(n_meta_test=2), 1, domains=2)
     assert any(not torch.equal(after.params[name], leaf) for name, leaf in before.params.items())
 
 
-def test_training_and_testing_domains_change_from_step_to_step():
+def test_pairs_change_from_step_to_step():
     state, _ = toy(MLDG())
     keys = [MLDG().random_key(state._replace(step=torch.tensor(t)), ORDER) for t in range(30)]
     seen = {MLDG()._draw_pairs(random.permutation(key, 3))[0].item() for key in keys}
     assert seen == {0, 1, 2}
 
 
-def test_cyclic_pairs_let_every_domain_train_once_and_test_once():
+def test_cyclic_pairs_use_every_domain_once_for_training_and_once_for_testing():
     train, test = MLDG.preset("cyclic")._draw_pairs(torch.tensor([2, 0, 3, 1]))
     assert list(zip(train.tolist(), test.tolist(), strict=True)) == [(2, 0), (0, 3), (3, 1), (1, 2)]
 
 
-def test_batch_norm_follows_the_passes_that_train_and_not_those_that_test():
+def test_batch_norm_is_updated_by_meta_training_passes_only():
     method = MLDG()
     state, problem = toy(method, batch_norm=True)
     (batch,) = batches()

@@ -12,7 +12,7 @@ from pogm.algorithms.mmd import GAMMAS, MMD, mean_discrepancy
 
 
 def pairwise_discrepancy(z):
-    """The definition: loops over pairs of domains, pairs of samples and kernels."""
+    """Return the discrepancy by loops over pairs of domains, pairs of samples and kernels."""
 
     def likeness(a, b):
         values = [sum(torch.exp(-gamma * (u - v).square().sum()) for gamma in GAMMAS) for u in a for v in b]
@@ -22,7 +22,7 @@ def pairwise_discrepancy(z):
     return torch.stack(pairs).mean()
 
 
-def test_the_loss_is_the_mean_risk_plus_the_weighted_discrepancy_of_the_features():
+def test_loss_is_mean_risk_plus_weighted_discrepancy():
     mmd = MMD(penalty=3.0)
     state, problem = toy(mmd)
     (batch,) = batches(size=4)
@@ -39,42 +39,42 @@ def test_the_loss_is_the_mean_risk_plus_the_weighted_discrepancy_of_the_features
     torch.testing.assert_close(mmd.gradient(state, batch, problem)[0], grad(naive)(state.params))
 
 
-def test_a_known_value():
-    """Two domains of one sample each, at distance 1: 2 Σ (1 − e^−γ)."""
+def test_known_value():
+    """Two domains with one sample each, at distance 1, have discrepancy 2 Σ (1 − e^−γ)."""
     assert GAMMAS == (0.001, 0.01, 0.1, 1, 10, 100, 1000)
     z = torch.tensor([[[0.0, 0.0]], [[0.6, 0.8]]], dtype=torch.float64)
     expected = 2 * sum(1 - math.exp(-gamma) for gamma in GAMMAS)
     torch.testing.assert_close(mean_discrepancy(z).item(), expected)
 
 
-def test_domains_with_the_same_samples_in_another_order_have_no_discrepancy():
+def test_order_of_samples_does_not_matter():
     torch.manual_seed(0)
     z = torch.randn(5, 3, dtype=torch.float64)
     assert mean_discrepancy(torch.stack([z, z.flip(0), z.roll(2, 0)])).abs() < 1e-14
 
 
-def test_it_sees_more_than_two_moments():
-    """One domain on two points, one on three, of equal mean and variance: CORAL would call them alike."""
+def test_discrepancy_depends_on_more_than_two_moments():
+    """Two and three points with equal mean and variance, which have distance zero for CORAL."""
     two = torch.tensor([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0])
     three = torch.tensor([-1.5, -1.5, 0.0, 0.0, 1.5, 1.5]) / 1.5**0.5
     torch.testing.assert_close(two.var(), three.var())
     assert mean_discrepancy(torch.stack([two, three])[..., None]) > 0.1
 
 
-def test_in_float32_it_has_the_digits_of_float64():
-    """Far from the origin, where an expanded square has none left."""
+def test_float32_is_precise_far_from_the_origin():
+    """An expanded square would lose all digits there."""
     torch.manual_seed(0)
     z = (100 + 0.01 * torch.randn(2, 8, 16)).float()
     torch.testing.assert_close(mean_discrepancy(z).double(), mean_discrepancy(z.double()), rtol=1e-4, atol=1e-6)
 
 
-def test_the_gradient_of_a_sample_that_meets_itself_is_finite_and_right():
+def test_gradient_at_equal_samples_is_finite_and_correct():
     torch.manual_seed(0)
     z = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(mean_discrepancy, z)
 
 
-def test_with_a_single_domain_it_is_erm():
+def test_one_domain_gives_erm():
     (batch,) = batches(domains=1)
     state, problem = toy(MMD(), domains=1)
     found, _ = MMD().step(state, [batch], problem)

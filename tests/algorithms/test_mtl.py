@@ -16,7 +16,7 @@ from pogm.learner import Learner
 
 
 def naive_loss(mtl, params, batch, embeddings):
-    """The equation in a loop over domains, with the toy's two layers by hand."""
+    """Compute the equation in a loop over domains, without modules."""
     loss, kept = 0.0, []
     for x, y, old in zip(batch.x, batch.y, embeddings, strict=True):
         z = torch.tanh(x @ params["features.0.weight"].T + params["features.0.bias"])
@@ -28,7 +28,7 @@ def naive_loss(mtl, params, batch, embeddings):
 
 
 @pytest.mark.parametrize("domains", [1, K])
-def test_the_loss_and_its_gradient_are_those_of_the_equation(domains):
+def test_loss_and_gradient_match_the_equation(domains):
     mtl = MTL(ema=0.7)
     state, problem = toy(mtl, domains=domains)
     (batch,) = batches(domains=domains)
@@ -56,8 +56,8 @@ def test_embeddings_start_at_zero_and_follow_the_domains():
         torch.testing.assert_close(state.memory["embeddings"], expected * means)
 
 
-def test_a_prediction_uses_the_mean_features_of_the_company():
-    """With an average that forgets at once, a training domain is predicted as it was trained."""
+def test_prediction_uses_the_mean_features_of_its_batch():
+    """With a = 1, a training domain is predicted with the features of the training step."""
     mtl = MTL(ema=1.0)
     state, problem = toy(mtl)
     (batch,) = batches()
@@ -70,15 +70,15 @@ def test_a_prediction_uses_the_mean_features_of_the_company():
     assert mtl.predicts_by == 64
 
 
-def test_the_order_of_the_company_does_not_matter():
+def test_prediction_does_not_depend_on_the_order_of_the_batch():
     state, problem = toy(MTL())
     x = batches()[0].x[0]
     model = problem.model(state.params, state)
     torch.testing.assert_close(MTL().predict(model, x.flip(0)), MTL().predict(model, x).flip(0))
 
 
-def test_published_noise_takes_the_place_of_the_embeddings():
-    """What the head's second half sees: standard normal numbers, others for every sample and step."""
+def test_compat_noise_replaces_the_embeddings():
+    """The second half of the inputs of the head is standard normal, independent for samples and steps."""
     mtl = MTL(compat_noise=True)
     state, problem = toy(mtl)
     (batch,) = batches()
@@ -105,7 +105,7 @@ def test_published_noise_takes_the_place_of_the_embeddings():
 
 
 @pytest.mark.parametrize("noise", [False, True])
-def test_it_trains_and_predicts_in_a_session_with_a_head_of_several_layers(noise):
+def test_session_trains_and_predicts_with_a_head_of_several_layers(noise):
     run = trial(MTL(compat_noise=noise))
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, nonlinear_classifier=True))
     session = Session([run.task(None)], Engine())
@@ -114,7 +114,7 @@ def test_it_trains_and_predicts_in_a_session_with_a_head_of_several_layers(noise
     assert all(0 <= share <= 1 for share in session.accuracies()[0])
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     state, problem = toy(MTL())
     (batch,) = batches()
     soft = Batch(batch.x, nn.functional.one_hot(batch.y, C).double())
@@ -122,7 +122,7 @@ def test_labels_may_be_probabilities():
     torch.testing.assert_close(hard.params, same.params)
 
 
-def test_a_module_of_ones_own_is_refused():
+def test_module_of_a_learner_raises():
     module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
     learner = Learner(module.double(), MTL(), head="2")
     with pytest.raises(UsageError, match=r"MTL\.build"):

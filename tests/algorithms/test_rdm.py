@@ -13,7 +13,7 @@ from pogm.benchmark.plan.search import configuration
 
 
 def kernel_mean(left, right):
-    """The mean kernel over all pairs, pair by pair."""
+    """Return the mean kernel over all pairs, computed in a loop."""
     pairs = [(u - v) ** 2 for u in left for v in right]
     return sum(math.exp(-(10.0**power) * pair) for pair in pairs for power in range(-4, 4)) / len(pairs)
 
@@ -33,7 +33,7 @@ def loss_at(rdm, batch, domains=K):
     return rdm.loss(model, batch, state), model.losses(batch)
 
 
-def test_the_distance_is_that_of_the_three_kernel_means():
+def test_distance_equals_the_three_kernel_means():
     torch.manual_seed(0)
     losses = torch.rand(K, B, dtype=torch.float64) * torch.tensor([[1.0], [0.1], [5.0]])
     for k in range(K):
@@ -41,19 +41,19 @@ def test_the_distance_is_that_of_the_three_kernel_means():
         assert kernel_distance(losses, chosen(k)).item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_equal_samples_are_at_distance_zero():
+def test_equal_samples_have_distance_zero():
     row = torch.rand(B, dtype=torch.float64)
     same = torch.stack([row, row.flip(0), row.roll(3)])
     assert kernel_distance(same, chosen(1)).abs() < 1e-14
 
 
-def test_far_samples_are_at_the_known_distance():
-    """Of eight kernels, each 1 within a domain and 0 between: 8 (1 - 1/K)."""
+def test_distant_samples_have_a_known_distance():
+    """Eight kernels that are 1 within a domain and 0 between domains give 8 (1 - 1/K)."""
     losses = torch.tensor([[0.0], [1e4], [3e4]], dtype=torch.float64).expand(K, B)
     assert kernel_distance(losses, chosen(0)).item() == pytest.approx(8 * (1 - 1 / K))
 
 
-def test_the_loss_is_risk_plus_distance_plus_both_variances():
+def test_loss_is_risk_plus_distance_plus_both_variances():
     (batch,) = batches()
     loss, losses = loss_at(RDM(penalty=7.0, variance_weight=0.3, penalty_anneal_iters=0), batch)
     risks = losses.mean(1)
@@ -65,7 +65,7 @@ def test_the_loss_is_risk_plus_distance_plus_both_variances():
     torch.testing.assert_close(loss.value, risks.mean() + 7 * distance + 0.3 * variance)
 
 
-def test_the_worst_domain_is_the_one_that_is_matched():
+def test_worst_domain_is_matched():
     (batch,) = batches()
     _, losses = loss_at(RDM(), batch)
     found = []
@@ -77,7 +77,7 @@ def test_the_worst_domain_is_the_one_that_is_matched():
     assert not torch.isclose(found[0], best)
 
 
-def test_one_domain_has_nothing_to_match_but_its_variance():
+def test_one_domain_has_only_the_variance_term():
     (batch,) = batches(domains=1)
     loss, losses = loss_at(RDM(variance_weight=0.1, penalty_anneal_iters=0), batch, domains=1)
     assert loss.metrics["matching"] == 0
@@ -85,22 +85,22 @@ def test_one_domain_has_nothing_to_match_but_its_variance():
     assert RDM.min_domains == 1
 
 
-def test_a_single_sample_has_no_variance():
+def test_minibatch_of_one_sample_raises():
     with pytest.raises(UsageError, match="batch_size"):
         loss_at(RDM(), batches(size=1)[0])
 
 
-def test_large_images_have_the_published_rate_and_small_ones_keep_theirs():
+def test_later_lr_is_published_for_large_and_unchanged_for_small_images():
     assert configuration(RDM(), 0, 0, large=True) == dataclasses.replace(RDM(), later_lr=1.5e-5)
     assert 8e-6 <= configuration(RDM(), 1, 0, large=True).later_lr <= 2e-5
     assert configuration(RDM(), 1, 0).later_lr == 0
 
 
-def test_domain_net_has_its_preset():
+def test_domain_net_preset():
     preset = RDM.preset("domain_net")
     assert (preset.penalty, preset.penalty_anneal_iters, preset.variance_weight) == (0.5, 2400, 0.0)
 
 
-def test_datasets_without_a_variance_term_have_presets():
+def test_presets_without_variance_term():
     for name in ("office_home", "terra_incognita"):
         assert RDM.preset(name) == RDM(variance_weight=0.0)

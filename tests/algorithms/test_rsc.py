@@ -14,14 +14,14 @@ from pogm.core.model import Network
 
 
 class DeepHead(RSC):
-    """RSC on a head of two layers, whose gradient differs from sample to sample."""
+    """RSC on a head of two layers, which has different gradients for different samples."""
 
     def build(self, features, width, num_classes, num_domains):
         return Network(features, nn.Sequential(nn.Linear(width, 3), nn.Tanh(), nn.Linear(3, num_classes)))
 
 
 def naive_loss(rsc, model, batch):
-    """The equation with autograd and NumPy's percentiles, on the pooled batch."""
+    """Compute the equation on the pooled batch, with autograd and the percentiles of NumPy."""
     x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
     chosen = y if y.is_floating_point() else nn.functional.one_hot(y, C).double()
     with torch.enable_grad():
@@ -43,7 +43,7 @@ def naive_loss(rsc, model, batch):
 @pytest.mark.parametrize("cls", [RSC, DeepHead])
 @pytest.mark.parametrize("drops", [(1 / 3, 1 / 3), (0.0, 0.0), (0.5, 0.1), (0.21, 0.47), (1.0, 1.0)])
 @pytest.mark.parametrize("domains", [1, K])
-def test_the_loss_is_that_of_the_definition(cls, drops, domains):
+def test_loss_matches_the_definition(cls, drops, domains):
     rsc = cls(feature_drop=drops[0], sample_drop=drops[1])
     state, problem = toy(rsc, domains=domains)
     (batch,) = batches(domains=domains)
@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_the_definition(cls, drops, domains):
     torch.testing.assert_close(loss.metrics["muted"], 1 - kept.double().mean())
 
 
-def test_the_gradient_takes_the_mutes_as_given():
+def test_gradient_treats_masks_as_constants():
     rsc = DeepHead()
     state, problem = toy(rsc)
     (batch,) = batches()
@@ -69,7 +69,7 @@ def test_the_gradient_takes_the_mutes_as_given():
     torch.testing.assert_close(list(gradient.values()), list(slopes))
 
 
-def test_labels_that_are_probabilities_weigh_the_classes():
+def test_labels_that_are_probabilities_weight_the_classes():
     state, problem = toy(RSC())
     (batch,) = batches()
     torch.manual_seed(0)
@@ -81,14 +81,14 @@ def test_labels_that_are_probabilities_weigh_the_classes():
 
 
 @pytest.mark.parametrize(("share", "muted"), [(0.0, 1), (0.25, 26), (1 / 3, 34), (0.5, 51), (1.0, 101)])
-def test_the_share_that_is_not_below_is_the_one_asked_for(share, muted):
-    """Of 101 values: those from place ⌈100 (1 − share)⌉ on; none of them by rounding."""
+def test_masked_fraction_is_the_given_one(share, muted):
+    """Of 101 values, those from rank ⌈100 (1 − share)⌉ on are masked, independent of rounding."""
     values = torch.randn(7, 101, generator=torch.Generator().manual_seed(0))
     for given in (share, torch.tensor(share)):
         assert (~is_below_percentile(values, 1 - given)).sum(-1).tolist() == [muted] * 7
 
 
-def test_only_the_largest_are_not_below():
+def test_only_the_largest_values_are_not_below():
     values = torch.tensor([3.0, -1.0, 7.0, 5.0])
     assert is_below_percentile(values, 0.5).tolist() == [True, True, False, False]
 
@@ -99,7 +99,7 @@ def test_ties_at_the_percentile_are_not_below_it():
     assert is_below_percentile(values, 0.8).tolist() == expected.tolist() == [[True, False, False, False], [False] * 4]
 
 
-def test_percentiles_of_random_shares_are_numpys():
+def test_percentiles_equal_those_of_numpy():
     source = np.random.RandomState(0)
     for _ in range(200):
         values = source.randn(source.randint(2, 40))
@@ -108,7 +108,7 @@ def test_percentiles_of_random_shares_are_numpys():
         assert is_below_percentile(torch.from_numpy(values), share).tolist() == expected.tolist()
 
 
-def test_shares_may_differ_from_trial_to_trial():
+def test_fractions_can_differ_between_trials():
     values = torch.randn(3, 2, 20, generator=torch.Generator().manual_seed(0))
     shares = torch.tensor([0.2, 0.5, 0.9])
     mapped = vmap(is_below_percentile)(values, shares)
@@ -117,7 +117,7 @@ def test_shares_may_differ_from_trial_to_trial():
     )
 
 
-def test_only_the_samples_that_the_mute_hurts_most_are_muted():
+def test_only_samples_with_the_largest_decrease_are_masked():
     rsc = DeepHead(feature_drop=0.5, sample_drop=0.0)
     state, problem = toy(rsc)
     (batch,) = batches()
@@ -135,7 +135,7 @@ def test_only_the_samples_that_the_mute_hurts_most_are_muted():
     assert torch.equal(kept[muted], everywhere[muted])
 
 
-def test_a_network_without_a_head_is_refused():
+def test_network_without_head_raises():
     class Headless(RSC):
         def build(self, _features, width, num_classes, num_domains):
             return Network(nn.Sequential(features(), nn.Linear(WIDTH, C)), nn.Identity())

@@ -8,7 +8,7 @@ from pogm import ERM
 from pogm.algorithms.sagm import SAGM
 
 
-def test_the_gradient_is_the_mean_of_two_the_second_at_a_worse_point():
+def test_gradient_is_the_mean_at_theta_and_at_the_perturbed_point():
     method = SAGM(rho=0.3, alpha=0.2)
     state, problem = toy(method)
     (batch,) = batches()
@@ -25,16 +25,16 @@ def test_the_gradient_is_the_mean_of_two_the_second_at_a_worse_point():
     torch.testing.assert_close(loss.value, risk(state.params))
 
 
-def test_without_perturbation_it_is_erm():
+def test_zero_perturbation_gives_erm():
     assert_close(steps(SAGM(rho=0.0, alpha=0.0), 5).params, steps(ERM(), 5).params)
 
 
-def test_the_second_pass_leaves_the_statistics_alone():
+def test_second_pass_does_not_update_batch_norm():
     erm, sagm = steps(ERM(), 1, batch_norm=True), steps(SAGM(), 1, batch_norm=True)
     assert_close(sagm.buffers, erm.buffers)
 
 
-def test_it_does_not_blow_up_where_there_is_no_gradient():
+def test_zero_gradient_gives_finite_weights():
     method = SAGM()
     state, problem = toy(method)
     (batch,) = batches()
@@ -44,5 +44,5 @@ def test_it_does_not_blow_up_where_there_is_no_gradient():
     assert all(leaf.abs().max() < 1e-12 for leaf in found.values())
 
 
-def test_one_domain_is_enough():
+def test_one_domain_works():
     assert steps(SAGM(), 2, domains=1).step == 2

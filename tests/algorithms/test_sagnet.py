@@ -23,7 +23,7 @@ KEY = random.key(5)
 
 
 def plain(z, key, what):
-    """Sample by sample."""
+    """Return S(z) or R(z), computed sample by sample."""
     share, partner = draw_partners(len(z), key)
     rows = []
     for j, p in enumerate(partner.tolist()):
@@ -38,18 +38,18 @@ def plain(z, key, what):
 
 
 @pytest.mark.parametrize(("what", "function"), [("style", mix_styles), ("content", replace_content)])
-def test_randomisation_is_that_of_one_sample_after_the_other(what, function):
+def test_randomisation_equals_a_loop_over_samples(what, function):
     torch.testing.assert_close(function(Z, KEY), plain(Z, KEY, what))
     torch.testing.assert_close(
         grad(lambda z: function(z, KEY).square().sum())(Z), grad(lambda z: plain(z, KEY, what).square().sum())(Z)
     )
 
 
-def test_another_style_keeps_the_content():
+def test_mixed_style_keeps_the_content():
     torch.testing.assert_close(split_style(mix_styles(Z, KEY))[0], split_style(Z)[0], rtol=1e-4, atol=1e-4)
 
 
-def test_another_style_lies_between_ones_own_and_the_partners():
+def test_mixed_style_lies_between_both_styles():
     _, mean, variance = split_style(Z)
     _, partner = draw_partners(len(Z), KEY)
     _, found_mean, found_variance = split_style(mix_styles(Z, KEY))
@@ -59,7 +59,7 @@ def test_another_style_lies_between_ones_own_and_the_partners():
     assert not torch.allclose(mean, found_mean)
 
 
-def test_another_content_keeps_the_style_and_takes_the_partners_content():
+def test_replaced_content_keeps_the_style():
     content, mean, variance = split_style(Z)
     _, partner = draw_partners(len(Z), KEY)
     found = split_style(replace_content(Z, KEY))
@@ -67,7 +67,7 @@ def test_another_content_keeps_the_style_and_takes_the_partners_content():
         torch.testing.assert_close(part, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_partner_is_anyone_of_the_pooled_batch():
+def test_partners_come_from_the_pooled_batch():
     share, partner = draw_partners(1000, KEY)
     assert sorted(partner.tolist()) == list(range(1000))
     assert share.shape == (1000, 1)
@@ -75,7 +75,7 @@ def test_a_partner_is_anyone_of_the_pooled_batch():
 
 
 @pytest.mark.parametrize("domains", [K, 1])
-def test_two_steps_are_three_moves_each_in_plain_torch(domains):
+def test_two_steps_equal_a_plain_torch_implementation(domains):
     sagnet = SagNet(adversary_weight=0.7)
     state, problem = toy(sagnet, weight_decay=0.01, domains=domains)
     network = copy.deepcopy(problem.network).requires_grad_()
@@ -106,7 +106,7 @@ def test_two_steps_are_three_moves_each_in_plain_torch(domains):
     assert_close(state.params, {n: leaf.detach() for n, leaf in network.named_parameters()}, 1e-8)
 
 
-def test_the_featurizer_moves_twice_a_step():
+def test_featurizer_is_updated_twice_per_step():
     state, problem = toy(SagNet())
     after, _ = SagNet().step(state, batches(), problem)
     assert {who: kept["count"].item() for who, kept in after.optimizer.items()} == {
@@ -116,8 +116,8 @@ def test_the_featurizer_moves_twice_a_step():
     }
 
 
-def test_the_adversary_makes_the_style_head_less_certain():
-    """Alone, it drives the classes that style tells towards log C."""
+def test_adversarial_update_makes_the_style_head_less_certain():
+    """Without the other updates, the cross-entropy of the style head approaches log C."""
     sagnet = SagNet(adversary_weight=100.0)
     state, problem = toy(sagnet, lr=0.02)
     state = state._replace(params={n: 5 * p if n.startswith("style.") else p for n, p in state.params.items()})
@@ -129,7 +129,7 @@ def test_the_adversary_makes_the_style_head_less_certain():
     assert values[-1] < math.log(C) + 0.5 * (values[0] - math.log(C))
 
 
-def test_it_predicts_by_content_alone():
+def test_prediction_uses_the_content_head():
     state, problem = toy(SagNet())
     (batch,) = batches()
     other = {n: p + 1 if n.startswith("style.") else p for n, p in state.params.items()}
@@ -137,14 +137,14 @@ def test_it_predicts_by_content_alone():
     assert torch.equal(first, second)
 
 
-def test_labels_may_be_probabilities():
+def test_labels_can_be_probabilities():
     state, problem = toy(SagNet())
     (batch,) = batches()
     soft = Batch(batch.x, probabilities(batch.y, C).double())
     assert_close(*(SagNet().step(state, [one], problem) for one in (batch, soft)))
 
 
-def test_what_a_modifier_adds_to_the_risks_joins_the_loss_of_the_content():
+def test_penalty_of_a_modifier_is_part_of_the_content_loss():
     state, problem = toy(SagNet())
     more = dataclasses.replace(problem, penalties=[lambda model, batch: 2.0])
     losses = [SagNet().step(state, batches(), given)[1] for given in (problem, more)]
@@ -152,13 +152,13 @@ def test_what_a_modifier_adds_to_the_risks_joins_the_loss_of_the_content():
     torch.testing.assert_close(losses[1]["style_loss"], losses[0]["style_loss"])
 
 
-def test_the_weight_may_be_a_tensor():
+def test_adversary_weight_can_be_a_tensor():
     state, problem = toy(SagNet())
     other = dataclasses.replace(SagNet(), adversary_weight=torch.tensor(0.1, dtype=torch.float64))
     assert_close(*(one.step(state, batches(), problem) for one in (SagNet(), other)))
 
 
-def test_a_module_of_ones_own_is_refused():
+def test_module_of_a_learner_raises():
     learner = Learner(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, C)), SagNet(), head="1")
     x, y = torch.randn(2, 4, 6), torch.zeros(2, 4, dtype=torch.int64)
     with pytest.raises(UsageError, match="networks of its own"):

@@ -12,8 +12,8 @@ from pogm.algorithms.sand_mask import SANDMask
 from pogm.core.batch import Batch
 
 
-def test_the_gradient_is_the_mean_under_a_soft_mask():
-    """Entry by entry, in plain numbers."""
+def test_gradient_is_the_masked_mean():
+    """Compare with a loop over entries."""
     method = SANDMask(tau=0.4, steepness=1e-3)
     state, problem = toy(method)
     (batch,) = batches()
@@ -38,19 +38,19 @@ def test_the_gradient_is_the_mean_under_a_soft_mask():
     torch.testing.assert_close(loss.value, problem.model(state.params, state).risks(batch).mean())
 
 
-def test_the_published_default_freezes_the_weights_and_ours_does_not():
+def test_published_default_does_not_train_and_ours_does():
     before, _ = toy(SANDMask())
     assert_close(steps(SANDMask.preset("published"), 3).params, before.params, 0.0)
     after = steps(SANDMask(), 3)
     assert all(not torch.equal(after.params[name], leaf) for name, leaf in before.params.items())
 
 
-def test_with_one_domain_it_is_erm():
+def test_one_domain_gives_erm():
     assert_close(steps(SANDMask(), 4, domains=1).params, steps(ERM(), 4, domains=1).params)
 
 
-def test_equal_gradients_count_fully_and_zeros_do_no_harm():
-    """The variance is zero: 1 / v is infinite, and at τ = 0 without any gradient not even that."""
+def test_zero_variance_gives_finite_masks():
+    """With v = 0, k / v is infinite; with τ = 0 and zero gradients the argument of tanh is NaN."""
     equal = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     torch.testing.assert_close(SANDMask(tau=0.5)._mask(equal), torch.tensor([4.0, 0.0]))
     assert SANDMask(tau=0.0)._mask(torch.zeros(3, 2)).tolist() == [0.0, 0.0]

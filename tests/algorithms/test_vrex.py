@@ -14,7 +14,7 @@ def loss_at(vrex, batch):
     return vrex.loss(model, batch, state), model.risks(batch)
 
 
-def test_the_loss_is_the_mean_risk_plus_the_population_variance():
+def test_loss_is_mean_risk_plus_population_variance():
     loss, risks = loss_at(VREx(penalty=7.0, penalty_anneal_iters=0), batches()[0])
     mean = sum(risks) / K
     variance = sum((risk - mean) ** 2 for risk in risks) / K
@@ -23,7 +23,7 @@ def test_the_loss_is_the_mean_risk_plus_the_population_variance():
     torch.testing.assert_close(loss.value, mean + 7 * variance)
 
 
-def test_the_gradient_weighs_domains_by_their_distance_from_the_mean():
+def test_gradient_weights_domains_by_distance_from_the_mean():
     """d/dL_k of mean + lambda var is (1 + 2 lambda (L_k - mean)) / K: negative weights below the mean."""
     vrex = VREx(penalty=3.0, penalty_anneal_iters=0)
     state, problem = toy(vrex)
@@ -38,7 +38,7 @@ def test_the_gradient_weighs_domains_by_their_distance_from_the_mean():
     torch.testing.assert_close(found, expected)
 
 
-def test_equal_risks_have_no_variance():
+def test_equal_risks_have_no_penalty():
     (batch,) = batches()
     same = Batch(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
     loss, risks = loss_at(VREx(penalty=1e4, penalty_anneal_iters=0), same)
@@ -46,7 +46,7 @@ def test_equal_risks_have_no_variance():
     torch.testing.assert_close(loss.value, risks[0])
 
 
-def test_one_domain_is_erm():
+def test_one_domain_gives_erm():
     vrex = VREx(penalty_anneal_iters=0)
     state, problem = toy(vrex, domains=1)
     (batch,) = batches(domains=1)

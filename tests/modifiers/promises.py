@@ -1,4 +1,4 @@
-"""What a modifier promises with any algorithm, as checks that the tests of each call."""
+"""Checks of properties of all modifiers, called by the tests of each modifier."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from pogm.modifiers.base import Modifier
 
 
 def modified(algorithm: Algorithm, *modifiers: Modifier, network: str = "mnist_cnn", **options: Any) -> Trial:
-    """A trial of small minibatches in float64."""
+    """Return a trial with small minibatches, in float64."""
     made = trial(algorithm, precision="fp64", modifiers=modifiers, **options)
     training = dataclasses.replace(made.training, network=network, batch_size=4, weight_decay=1e-2)
     return dataclasses.replace(made, training=training)
@@ -30,7 +30,7 @@ def session(made: Trial, **options: Any) -> Session:
 def assert_batched_equals_single(
     algorithm: Algorithm, *modifiers: Modifier, evaluated: bool = False, **options: Any
 ) -> None:
-    """Of two trials that differ in seed, data, split, held-out domain, learning rate and every float."""
+    """Check that batched trials equal single trials; they differ in seeds, test domain, rates and all floats."""
     first = modified(algorithm, *modifiers, **options)
     training = dataclasses.replace(first.training, lr=2e-3, weight_decay=1e-3)
     second = {"seed": 1, "data_seed": 1, "trial_seed": 1, "test_domains": (3,)}
@@ -62,7 +62,7 @@ def assert_domains_by_vmap_equal_a_loop(algorithm: Algorithm, *modifiers: Modifi
 
 
 def assert_resumes(folder: Any, algorithm: Algorithm, *modifiers: Modifier, **options: Any) -> None:
-    """Saved after two rounds of four and loaded: the same to the last bit."""
+    """Check that a run that is saved after two of four steps and loaded ends with the same bits."""
     made = modified(algorithm, *modifiers, **options)
     whole, first, second = (session(made) for _ in range(3))
     for _ in range(4):
@@ -77,7 +77,7 @@ def assert_resumes(folder: Any, algorithm: Algorithm, *modifiers: Modifier, **op
 
 
 def accuracy(algorithm: Algorithm, *modifiers: Modifier, steps: int = 61, **options: Any) -> float:
-    """On a domain that was held out, after some steps."""
+    """Return the accuracy on a test domain after some steps."""
     made = trial(algorithm, steps=steps, evaluate_every=steps - 1, test_domains=(2,), modifiers=modifiers)
     training = dataclasses.replace(made.training, **options)
     made = dataclasses.replace(made, training=training)
@@ -87,7 +87,7 @@ def accuracy(algorithm: Algorithm, *modifiers: Modifier, steps: int = 61, **opti
 
 
 def assert_captured_equals_the_host(algorithm: Algorithm, *modifiers: Modifier, **options: Any) -> None:
-    """Steps recorded as a CUDA graph, and plain ones, which do not wait for the GPU, equal those of the CPU."""
+    """Check that captured steps and steps without capture on a GPU equal those on the CPU, without synchronisation."""
     made = modified(algorithm, *modifiers, **options)
     host, captured, plain = session(made), session(made, device="cuda"), session(made, device="cuda", capture=False)
     for number in range(4):

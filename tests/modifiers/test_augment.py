@@ -1,4 +1,4 @@
-"""Augment: large images through RandAugment, small ones through affine maps."""
+"""Augment: RandAugment of large images, affine maps of small images."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def augmented(made, seed=0, **options):
     return Augment(**options).batch(made, random.key(seed), 4)
 
 
-def test_a_small_image_is_turned_and_shifted_as_torchvision_would():
+def test_small_images_are_transformed_as_by_torchvision():
     made = batch(1, 20, 20)
     numbers = 2 * random.uniform(random.key(0), (3, 2, 3)) - 1
     turned = augmented(made, shift=0.0)
@@ -37,8 +37,8 @@ def test_a_small_image_is_turned_and_shifted_as_torchvision_would():
             torch.testing.assert_close(turned.x[k, b], expected, atol=1e-5, rtol=0)
 
 
-def test_a_small_image_moves_by_a_tenth_at_most_and_anywhere_up_to_it():
-    """Read from the outcome: where the weight of a blob went."""
+def test_shifts_of_small_images_cover_the_allowed_range():
+    """The shift is measured by the centre of mass of a blob."""
     blob = torch.zeros(1, 40, 20, dtype=torch.float64)
     blob[0, 16:24, 8:12] = 1
     made = Batch(blob.expand(1, 500, 1, 40, 20), torch.zeros(1, 500, dtype=torch.int64))
@@ -50,13 +50,13 @@ def test_a_small_image_moves_by_a_tenth_at_most_and_anywhere_up_to_it():
         assert kstest(moved / size, "uniform", (-0.1, 0.2)).pvalue > 1e-3
 
 
-def test_no_degrees_and_no_shift_leave_a_small_image_as_it_is():
+def test_zero_degrees_and_zero_shift_are_the_identity():
     made = batch(2, 28, 28)
     torch.testing.assert_close(augmented(made, degrees=0.0, shift=0.0).x, made.x)
 
 
-def test_colours_of_small_images_stay():
-    """A red image has no green in it afterwards; both channels move alike."""
+def test_small_images_keep_their_colours():
+    """A red image stays without green, and both channels move together."""
     made = batch(2, 28, 28)
     red = made._replace(x=made.x * torch.tensor([1.0, 0.0]).view(2, 1, 1))
     after = augmented(red)
@@ -64,7 +64,7 @@ def test_colours_of_small_images_stay():
     torch.testing.assert_close(after.x[:, :, 0], augmented(made).x[:, :, 0])
 
 
-def test_a_large_image_goes_through_randaugment_as_pixels():
+def test_large_images_get_randaugment_on_pixels():
     mean, deviation = (torch.tensor(part, dtype=torch.float64).view(3, 1, 1) for part in (MEAN, DEVIATION))
     made = batch(3, 70, 70)
     after = augmented(made._replace(x=(made.x - mean) / deviation))
@@ -74,7 +74,7 @@ def test_a_large_image_goes_through_randaugment_as_pixels():
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 70, 70)])
-def test_labels_stay_and_every_image_has_its_own_numbers(shape):
+def test_labels_do_not_change_and_images_are_augmented_independently(shape):
     one = batch(*shape, leading=(1, 1))
     made = Batch(one.x.expand(2, 3, *shape), torch.arange(6).view(2, 3))
     after = augmented(made)
@@ -89,20 +89,20 @@ def test_batched_trials_equal_single_trials(algorithm):
     assert_batched_equals_single(algorithm, Augment(), Mixup(), network="mlp")
 
 
-def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
     assert_resumes(tmp_path, POGM(), Augment(), Mixup(), network="mlp")
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("algorithm", [ERM(), POGM()], ids=lambda a: type(a).__name__)
-def test_captured_steps_equal_those_of_the_host(algorithm):
+def test_captured_steps_equal_steps_on_the_cpu(algorithm):
     assert_captured_equals_the_host(algorithm, Augment(), network="mlp")
 
 
 @pytest.mark.gpu
 @needs_gpu
-def test_large_images_on_a_gpu_are_those_of_the_host_without_waiting_for_it():
+def test_large_images_on_a_gpu_equal_the_cpu_without_synchronisation():
     made = batch(3, 96, 96)
     there = Batch(made.x.cuda(), made.y.cuda())
     key = random.key(0, "cuda")
@@ -113,10 +113,10 @@ def test_large_images_on_a_gpu_are_those_of_the_host_without_waiting_for_it():
     assert off.double().mean() < 1e-3
 
 
-def test_it_learns():
+def test_accuracy_is_above_chance():
     assert accuracy(ERM(), Augment(), network="mlp", batch_size=32, lr=3e-3) > 0.5
 
 
-def test_other_data_are_refused():
+def test_data_that_are_not_images_raise():
     with pytest.raises(UsageError, match="images"):
         augmented(Batch(torch.zeros(2, 3, 4), torch.zeros(2, 3)))

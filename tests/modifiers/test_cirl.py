@@ -1,4 +1,4 @@
-"""CIRL: twins, masks, correlations, and a masker with a step of its own."""
+"""CIRL: twins, masks, correlations and the update of the masker."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ def images(domains=3, size=4, shape=(2, 7, 8), seed=0):
 
 @pytest.fixture
 def begun():
-    """A session after one round, and a minibatch with its twins."""
+    """Return a session after one step, and a minibatch with its twins."""
     made = session(modified(ERM(), dataclasses.replace(QUICK, warmup_steps=0), network="mlp"))
     made.step()
     batch = images(domains=made.config.problem.num_domains, shape=(1, 8, 8))
@@ -52,7 +52,7 @@ def begun():
 # Twins.
 
 
-def test_a_twin_has_its_images_phases_and_a_mixture_of_amplitudes():
+def test_twin_has_phases_of_its_image_and_mixed_amplitudes():
     pair, share = draw(2, 3, 7, 8), draw(3, 1, 1, 1, seed=2)
     found = mix_amplitudes(*pair.unsqueeze(2), share)
     for n in range(3):
@@ -63,12 +63,12 @@ def test_a_twin_has_its_images_phases_and_a_mixture_of_amplitudes():
         np.testing.assert_allclose(found[n, 0].numpy(), expected.real, atol=1e-12)
 
 
-def test_a_share_of_nought_leaves_an_image_as_it_is():
+def test_share_of_zero_is_the_identity():
     pair = draw(2, 3, 2, 9, 9)
     torch.testing.assert_close(mix_amplitudes(*pair, torch.zeros(3, 1, 1, 1).double()), pair[0])
 
 
-def test_every_domain_has_its_images_first_and_their_twins_second():
+def test_batch_has_images_first_and_twins_second():
     batch = images()
     after = QUICK.batch(batch, random.key(0), 4)
     assert after.x.shape == (3, 8, 2, 7, 8)
@@ -94,7 +94,7 @@ def test_twins_of_photographs_are_mixed_as_pixels():
     torch.testing.assert_close(twins, mixed)
 
 
-def test_probabilities_are_labels_too():
+def test_labels_can_be_probabilities():
     mixed = Mixup().batch(images(), random.key(0), 4)
     assert QUICK.batch(mixed, random.key(1), 4).y.shape == (3, 8, 4)
 
@@ -102,7 +102,7 @@ def test_probabilities_are_labels_too():
 # Masks.
 
 
-def test_a_mask_is_the_largest_of_a_chain_of_soft_choices_among_normalised_features():
+def test_mask_is_the_maximum_over_a_chain_of_gumbel_softmaxes():
     torch.manual_seed(0)
     masker = Masker(5, 7, 3).double()
     masker.key = random.key(1)
@@ -128,7 +128,7 @@ def test_a_mask_is_the_largest_of_a_chain_of_soft_choices_among_normalised_featu
     torch.testing.assert_close(masker(z), torch.stack(choices).amax(0))
 
 
-def test_one_choice_sums_to_one_and_many_to_no_more_than_their_number():
+def test_sum_of_a_mask_is_at_most_the_length_of_the_chain():
     z = draw(6, 20)
     torch.testing.assert_close(Masker(20, 20, 1).double()(z).sum(1), torch.ones(6).double())
     mask = Masker(20, 20, 12).double()(z)
@@ -138,7 +138,7 @@ def test_one_choice_sums_to_one_and_many_to_no_more_than_their_number():
 
 
 @pytest.mark.parametrize(("width", "choices"), [(128, 77), (512, 308), (2048, 1229)])
-def test_sixty_percent_of_the_features_are_chosen(width, choices):
+def test_length_of_the_chain_is_sixty_percent_of_the_features(width, choices):
     network = Network(nn.Identity(), nn.Linear(width, 3))
     with torch.device("meta"):  # a hundred million weights
         assert CIRL().network(network).masker.choices == choices
@@ -162,26 +162,26 @@ def naive_factorization(a, b):
     return total_like / width + 0.005 * total_unlike / (width * (width - 1))
 
 
-def test_the_correlations_are_those_of_the_equation():
+def test_factorization_loss_matches_the_equation():
     a, b = draw(9, 4), draw(9, 4, seed=1)
     assert float(factorization_loss(a, b)) == pytest.approx(naive_factorization(a, b), rel=1e-9)
 
 
-def test_twins_alike_with_independent_features_cost_nothing_and_opposite_ones_most():
+def test_factorization_loss_of_equal_and_opposite_twins():
     z = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]] * 250, dtype=torch.float64)
     assert float(factorization_loss(z, z)) < 1e-5
     assert float(factorization_loss(z, -z)) == pytest.approx(4.0, abs=0.01)
 
 
-def test_a_feature_that_never_changes_has_a_finite_gradient():
+def test_constant_feature_has_a_finite_gradient():
     z = draw(6, 3)
     z[:, 0] = 0
     (slope,) = torch.autograd.grad(factorization_loss(z.requires_grad_(), draw(6, 3, seed=1)), z)
     assert slope.isfinite().all()
 
 
-def test_a_second_derivative_is_finite_too_and_right():
-    """As IDGM takes it; a feature that a ReLU switched off has no deviation."""
+def test_second_derivative_is_finite_and_correct():
+    """IDGM uses second derivatives; a feature that is zero after a ReLU has standard deviation 0."""
     z, w = draw(6, 3), draw(6, 3, seed=1)
     z[:, 0] = 0
 
@@ -196,7 +196,7 @@ def test_a_second_derivative_is_finite_too_and_right():
 
 
 def parts(begun, masked=True):
-    """Of a minibatch with twins: the features, and the losses of both heads [K]."""
+    """Return the features of a minibatch with twins, and the losses of both heads [K]."""
     made, batch = begun
     state = made.train_state.state
     model = made.config.problem.model(state.params, state)
@@ -211,7 +211,7 @@ def parts(begun, masked=True):
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 100])
-def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
+def test_risk_is_that_of_both_heads_plus_factorization(begun, step):
     made, batch = begun
     state = made.train_state.state
     state = state._replace(buffers=state.buffers | {"masker.seen": torch.tensor(step)})
@@ -226,7 +226,7 @@ def test_the_risk_is_that_of_both_heads_and_the_correlations(begun, step):
     torch.testing.assert_close(cirl.risks(model, batch), head / 2 + adversary / 2 + weight * whole)
 
 
-def test_the_gradient_takes_the_masks_as_given(begun):
+def test_gradient_treats_masks_as_constants(begun):
     made, batch = begun
     state, problem = made.train_state.state, made.config.problem
     model = problem.model(state.params, state)
@@ -256,8 +256,8 @@ def test_prediction_uses_neither_mask_nor_adversary(begun):
 # The masker's step.
 
 
-def test_the_algorithm_trains_both_heads_and_leaves_the_masker_alone(begun):
-    """Whatever the weight decay."""
+def test_algorithm_trains_both_heads_but_not_the_masker(begun):
+    """This holds with weight decay too."""
     made, batch = begun
     state, problem = made.train_state.state, made.config.problem
     assert problem.optimizer.weight_decay > 0
@@ -269,7 +269,7 @@ def test_the_algorithm_trains_both_heads_and_leaves_the_masker_alone(begun):
     assert_close(after.buffers, state.buffers, 0.0)
 
 
-def test_its_step_is_adams_at_ten_times_the_rate_down_its_own_loss(begun):
+def test_masker_takes_an_adam_step_with_ten_times_the_learning_rate(begun):
     made, batch = begun
     state, problem = made.train_state.state, made.config.problem
     memory = QUICK.start(state, problem)
@@ -294,7 +294,7 @@ def test_its_step_is_adams_at_ten_times_the_rate_down_its_own_loss(begun):
     assert_close(after._replace(buffers={}), state._replace(buffers={}), 0.0)
 
 
-def test_it_steps_once_a_round_on_the_last_minibatch(begun):
+def test_masker_is_updated_once_per_step_on_the_last_minibatch(begun):
     made, batch = begun
     state, problem = made.train_state.state, made.config.problem
     other, memory = batch._replace(x=batch.x.flip(1)), QUICK.start(state, problem)
@@ -303,7 +303,7 @@ def test_it_steps_once_a_round_on_the_last_minibatch(begun):
     assert_close(both.buffers["masker.weight2"], alone.buffers["masker.weight2"], 0.0)
 
 
-def test_steps_of_the_masker_help_the_head_against_the_adversary(begun):
+def test_masker_decreases_head_loss_relative_to_adversary_loss(begun):
     made, batch = begun
     state, problem = made.train_state.state, made.config.problem
 
@@ -319,14 +319,14 @@ def test_steps_of_the_masker_help_the_head_against_the_adversary(begun):
     assert advantage(moved) < advantage(state)
 
 
-def test_time_is_counted_in_minibatches_however_many_a_round_takes():
+def test_schedule_counts_minibatches():
     made = session(modified(POGM(inner_steps=3), QUICK, network="mlp"))
     for round_ in range(3):
         assert made.train_state.state.buffers["masker.seen"] == 3 * round_
         made.step()
 
 
-def test_pogm_matches_features_and_head_and_moves_the_adversary_with_the_same_weights(begun):
+def test_pogm_moves_the_adversary_with_the_weights_of_features_and_head(begun):
     made, batch = begun
     pogm = POGM(centre="mean")
     state = made.train_state.state
@@ -343,7 +343,7 @@ def test_pogm_matches_features_and_head_and_moves_the_adversary_with_the_same_we
     assert not torch.allclose(weights, everything), "it would make a difference"
 
 
-def test_under_pogm_the_masker_is_shared_and_not_matched():
+def test_pogm_shares_one_masker():
     made = session(modified(POGM(), QUICK, network="mlp"))
     before = made.train_state.state
     made.step()
@@ -362,38 +362,38 @@ def test_batched_trials_equal_single_trials(algorithm):
     assert_batched_equals_single(algorithm, QUICK, Mixup(), network="mlp", evaluated=True)
 
 
-def test_trials_with_different_weights_can_share_a_batch():
+def test_trials_with_different_weights_can_be_batched():
     assert_batched_equals_single(ERM(), QUICK, network="mlp")
 
 
-def test_domains_by_vmap_equal_domains_in_a_loop():
+def test_vmap_over_domains_equals_loop():
     assert_domains_by_vmap_equal_a_loop(POGM(inner_steps=2), QUICK, network="mlp")
 
 
-def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
     assert_resumes(tmp_path, Fish(), QUICK, Mixup(), network="mlp")
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("algorithm", [ERM(), POGM()], ids=lambda a: type(a).__name__)
-def test_captured_steps_equal_those_of_the_host(algorithm):
+def test_captured_steps_equal_steps_on_the_cpu(algorithm):
     assert_captured_equals_the_host(algorithm, QUICK, network="mlp")
 
 
-def test_it_learns():
+def test_accuracy_is_above_chance():
     eager = dataclasses.replace(QUICK, warmup_steps=10, ramp_steps=20, mask_percent=30)
     assert accuracy(ERM(), eager, network="mlp", batch_size=16) > 0.5
 
 
-def test_the_adversary_starts_elsewhere_than_the_head():
+def test_adversary_and_head_have_different_initial_weights():
     state = session(modified(ERM(), QUICK, network="mlp")).train_state.state
     assert state.params["adversary.weight"].shape == state.params["head.weight"].shape
     assert not torch.equal(state.params["adversary.weight"], state.params["head.weight"])
     assert all(leaf.isfinite().all() for leaf in trees.leaves(state.buffers))
 
 
-def test_what_cannot_work_is_refused():
+def test_unsupported_settings_raise():
     with pytest.raises(UsageError, match="images"):
         QUICK.batch(Batch(torch.zeros(2, 3, 4), torch.zeros(2, 3)), random.key(0), 4)
     with pytest.raises(UsageError, match="larger batch_size"):

@@ -1,4 +1,4 @@
-"""Every algorithm with every modifier: it trains and the modifier tells, or it is refused before the first step."""
+"""Every pair of an algorithm and a modifier trains with an effect, or raises an error before the first step."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.itta import ITTA
 from pogm.modifiers.mixstyle import MixStyle
 
-MADE: dict[str, Modifier] = {  # so that two rounds see all of it; the others as they are
+MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
     "MixStyle": MixStyle(probability=1.0),
 }
@@ -49,12 +49,12 @@ TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
-    """The network for small images, with an eighth of its width."""
+    """Make the network for small images an eighth as wide."""
     monkeypatch.setitem(models._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:
-    """With every schedule at its beginning, so that two rounds see both of its phases."""
+    """Return the algorithm with every schedule starting early, so that two steps reach both phases."""
     return cls(**{field.name: 1 for field in fields(cls) if field.name.endswith("anneal_iters")})
 
 
@@ -63,12 +63,12 @@ def modifier(name: str) -> Modifier:
 
 
 def begun(algorithm: Algorithm, *modifiers: Modifier) -> Session:
-    """A session on three domains, with the cheapest network that will do."""
+    """Return a session on three domains, with the smallest network that works."""
     return _session(algorithm, modifiers, _network(modifiers))
 
 
 def rounds(algorithm: Algorithm, *modifiers: Modifier, network: str = "") -> tuple[Params, ...]:
-    """The weights before training, after one round and after two."""
+    """Return the weights before training, after one step and after two."""
     made = _session(algorithm, modifiers, network or _network(modifiers))
     weights = [made.train_state.state.params]
     for _ in range(2):
@@ -89,13 +89,13 @@ def _session(algorithm: Algorithm, modifiers: tuple[Modifier, ...], network: str
 
 
 class Idle(Modifier):
-    """Changes nothing."""
+    """A modifier without effect."""
 
     spreads = ("domains", "samples")
 
 
 def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
-    """Finite weights that moved, the same ones again, and others than without any one of the modifiers."""
+    """Check that weights change, are finite and repeatable, and differ if one of the modifiers is left out."""
     start, *_, end = found = rounds(algorithm, *modifiers)
     assert trees.all_finite(end)
     for part in ("features.", "head."):
@@ -106,7 +106,7 @@ def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
             *modifiers[:place],
             Idle(),
             *modifiers[place + 1 :],
-        )  # in its place, which others' numbers depend on
+        )  # at the same index, because the random numbers of the others depend on it
         without = plain(algorithm, *idle, network=_network(modifiers))[-1]
         same = all(torch.equal(end[name], leaf) for name, leaf in without.items())
         assert same == isinstance(one, SWAD), f"training with and without {type(one).__name__}"
@@ -115,7 +115,7 @@ def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
 
 
 def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
-    """SWAD leaves training alone; what stands for the run is the mean of its rounds."""
+    """Check that SWAD does not change training, and that the result is the mean of the weights."""
     made = begun(algorithm, *modifiers)
     for _ in range(2):
         made.step()
@@ -128,7 +128,7 @@ def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
 
 
 def assert_refused(make: Callable[[], Session], why: str) -> None:
-    """Before any weight has moved, in words: what was expected, what was found, what to do."""
+    """Check for an error before the first update that says what was expected, what was found and what to do."""
     sessions: list[Session] = []
 
     def train() -> None:
@@ -158,7 +158,7 @@ def test_pair_trains_with_an_effect_of_the_modifier_or_raises(algorithm, with_):
 
 @pytest.mark.parametrize("second", all_modifiers())
 @pytest.mark.parametrize("first", all_modifiers())
-def test_so_do_two_modifiers_in_either_order_but_not_one_that_changes_the_network_twice(first, second):
+def test_two_modifiers_combine_but_network_changes_are_not_repeated(first, second):
     both = modifier(first), modifier(second)
     if first == second and first in TWICE:
         assert_refused(lambda: begun(ERM(), *both), TWICE[first])
@@ -168,7 +168,7 @@ def test_so_do_two_modifiers_in_either_order_but_not_one_that_changes_the_networ
 
 @pytest.mark.parametrize("with_", ["Mixup", "Augment", "CIRL", "SWAD"])
 @pytest.mark.parametrize("pogm", [POGM(inner_steps=2), OfficialPOGM()], ids=["E=2", "official"])
-def test_the_pairs_of_table_2_compose_however_pogm_is_set(pogm, with_):
+def test_pairs_of_table_2_work_with_all_variants_of_pogm(pogm, with_):
     assert_composes(pogm, modifier(with_))
 
 
@@ -181,16 +181,16 @@ def test_the_pairs_of_table_2_compose_however_pogm_is_set(pogm, with_):
     ],
     ids=["POGM+Augment+CIRL+SWAD", "POGM+MixStyle+Mixup+SWAD", "ERM+MixStyle+Mixup+ITTA"],
 )
-def test_recipes_of_three_compose(algorithm, modifiers):
+def test_three_modifiers_combine(algorithm, modifiers):
     assert_composes(algorithm, *modifiers)
 
 
-def test_every_refusal_is_of_an_algorithm_and_a_modifier_that_are_there():
+def test_stored_errors_are_of_registered_methods():
     assert {name for name, _ in REFUSED} <= all_algorithms().keys()
     assert {name for _, name in REFUSED} | TWICE.keys() <= all_modifiers().keys()
 
 
-def test_a_head_that_takes_noise_beside_features_is_refused_by_cirl_too():
-    """MTL as published leaves its risks to the modifier, but its head takes twice the features."""
+def test_cirl_raises_for_a_head_with_noise_inputs():
+    """MTL with noise has risks that CIRL can replace, but its head takes twice the features."""
     mtl = all_algorithms()["MTL"](compat_noise=True)
     assert_refused(lambda: begun(mtl, MADE["CIRL"]), "takes the 128 features alone")

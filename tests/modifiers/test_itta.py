@@ -1,4 +1,4 @@
-"""Improved test-time adaptation."""
+"""ITTA: improved test-time adaptation."""
 
 import dataclasses
 from collections import OrderedDict
@@ -31,7 +31,7 @@ SIDE = 6
 
 
 def small(norm=False):
-    """Two blocks; the second has negative outputs."""
+    """A featurizer with two blocks; the second has negative outputs."""
     stages = OrderedDict(
         block1=nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), *[nn.BatchNorm2d(4)] * norm, nn.ReLU()),
         block2=nn.Sequential(nn.Conv2d(4, WIDTH, 3, padding=1), nn.Tanh()),
@@ -42,7 +42,7 @@ def small(norm=False):
 
 
 def toy(algorithm=None, modifier=None, *, norm=False, each_domain=in_a_loop, weight_decay=0.0):
-    """A state with a random A, and its problem, in float64."""
+    """Return a state with a random A, and its problem, in float64."""
     algorithm, modifier = algorithm or ERM(), modifier or ITTA()
     torch.manual_seed(0)
     network = modifier.network(algorithm.build(small(norm), WIDTH, C, K)).double().train().requires_grad_(False)
@@ -76,7 +76,7 @@ def naive_chain(weight, bias, h):
 
 
 def naive_features(params, x, key=None, alpha=0.1, maps=None):
-    """The blocks one by one; with the style mixed after one of them, if there is a key. And after which."""
+    """Compute the blocks in a loop, with styles mixed after one of them if a key is given; return its index too."""
     first = None if key is None else bool(random.uniform(random.fold(key, 0), ()) < 0.5)
     for place, activation in enumerate((torch.relu, torch.tanh)):
         weight, bias = (params[f"features.block{place + 1}.0.{name}"] for name in ("weight", "bias"))
@@ -90,7 +90,7 @@ def naive_features(params, x, key=None, alpha=0.1, maps=None):
 
 
 def naive_losses(params, buffers, batch, key):
-    """R and both classification losses, of the pooled batch."""
+    """Return R and both classification losses of the pooled batch."""
     x, y = batch.x.flatten(0, 1), batch.y.flatten()
     (z, _), (twin, _) = naive_features(params, x), naive_features(params, x, key)
     consistency = naive_chain(buffers[f"{TWIN}.weight"], buffers[f"{TWIN}.bias"], twin - z).square()
@@ -99,11 +99,11 @@ def naive_losses(params, buffers, batch, key):
 
 
 def twin_key(state, problem, number=0):
-    """What the second branch draws from at a step."""
+    """Return the random key of the second branch at a step."""
     return random.fold(problem.model(state.params, state).buffers[f"{TWIN}.key"], number)
 
 
-def test_the_penalty_is_the_consistency_and_the_loss_of_the_other_branch():
+def test_penalty_is_consistency_plus_loss_of_the_second_branch():
     state, problem = toy()
     firsts = set()
     for step in range(6):
@@ -118,7 +118,7 @@ def test_the_penalty_is_the_consistency_and_the_loss_of_the_other_branch():
     assert firsts == {True, False}, "styles are mixed after the first block and after the second"
 
 
-def test_before_training_the_consistency_is_the_squared_rise_of_the_features():
+def test_initial_consistency_is_the_squared_increase_of_features():
     state, problem = toy()
     own = {n: leaf for n, leaf in problem.network.named_buffers() if n.startswith(TWIN)}
     state, batch = state._replace(buffers=own), images()
@@ -129,7 +129,7 @@ def test_before_training_the_consistency_is_the_squared_rise_of_the_features():
     torch.testing.assert_close(ITTA().penalty(problem.model(state.params, state), batch).mean(), expected)
 
 
-def test_a_style_is_mixed_by_the_given_beta_distribution():
+def test_styles_are_mixed_with_the_beta_distribution():
     modifier = ITTA(alpha=3.0)
     state, problem = toy(modifier=modifier)
     x = images().x.flatten(0, 1)
@@ -138,7 +138,7 @@ def test_a_style_is_mixed_by_the_given_beta_distribution():
     assert_close(twin, expected)
 
 
-def test_the_gradient_of_the_mismatch_is_that_of_differentiating_twice():
+def test_mismatch_gradient_equals_double_differentiation():
     state, problem = toy()
     batch = images()
     fresh = state._replace(key=state.random_key(Purpose.MODIFIER, state.step))
@@ -159,7 +159,7 @@ def test_the_gradient_of_the_mismatch_is_that_of_differentiating_twice():
     assert max(leaf.abs().max() for leaf in found.values()) > 1e-4
 
 
-def test_after_a_round_only_the_consistency_moves_and_by_a_tenth_of_the_learning_rate():
+def test_after_a_step_only_the_consistency_is_updated():
     state, problem = toy()
     memory, after = ITTA().after(ITTA().start(state, problem), state, [images()], problem)
     assert_close(after.params, state.params, 0.0)
@@ -171,15 +171,15 @@ def test_after_a_round_only_the_consistency_moves_and_by_a_tenth_of_the_learning
     assert memory["count"] == 1
 
 
-def test_it_moves_once_a_round_on_the_last_minibatch():
+def test_consistency_is_updated_once_per_step_on_the_last_minibatch():
     state, problem = toy()
     memory = ITTA().start(state, problem)
     alone, both = (ITTA().after(memory, state, turns, problem) for turns in ([images()], [images(1), images()]))
     assert_close(both, alone, 0.0)
 
 
-def test_where_the_consistency_has_no_gradient_it_stays():
-    """There is nothing to standardise if no ReLU lets anything through."""
+def test_consistency_without_gradient_does_not_change():
+    """If all outputs of ReLU are zero, u is zero and cannot be standardised."""
     state, problem = toy()
     state.buffers[f"{TWIN}.weight"].zero_()
     _, after = ITTA().after(ITTA().start(state, problem), state, [images()], problem)
@@ -188,14 +188,14 @@ def test_where_the_consistency_has_no_gradient_it_stays():
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM(), Fish()], ids=lambda a: type(a).__name__)
-def test_no_algorithm_moves_the_consistency(algorithm):
+def test_algorithms_do_not_change_the_consistency(algorithm):
     state, problem = toy(algorithm, weight_decay=0.1)
     after, _ = algorithm.step(state, [images()], problem)
     for name in ("weight", "bias", "rate", "alpha"):
         assert_close(after.buffers[f"{TWIN}.{name}"], state.buffers[f"{TWIN}.{name}"], 0.0)
 
 
-def test_the_network_keeps_the_names_of_its_weights_and_what_it_computes():
+def test_network_keeps_names_and_outputs():
     torch.manual_seed(0)
     plain = ERM().build(small(), WIDTH, C, K)
     names, x = [name for name, _ in plain.named_parameters()], torch.randn(16, 1, SIDE, SIDE)
@@ -217,7 +217,7 @@ def rated(state, rate):
     return state._replace(buffers=state.buffers | {f"{TWIN}.rate": torch.tensor(rate, dtype=torch.float64)})
 
 
-def test_the_maps_begin_as_the_identity_also_for_negative_features():
+def test_maps_start_as_the_identity_also_for_negative_features():
     state, problem = toy()
     x = images().x[0]
     predict, model = adapting(rated(state, 0.0), problem)
@@ -225,7 +225,7 @@ def test_the_maps_begin_as_the_identity_also_for_negative_features():
 
 
 def without_fixed_points(state, problem, count):
-    """The state at a step at which every image of the first batches gets another one's style.
+    """Return the state at a step where every image of the first batches gets the style of another image.
 
     Where none does, R has a gradient of rounding errors, which Adam and the maps' ReLUs make larger.
     """
@@ -238,7 +238,7 @@ def without_fixed_points(state, problem, count):
 
 
 def naive_adaptation(state, problem, batches, weight, alpha):
-    """The logits of batches, one after the other, with torch's own Adam."""
+    """Return the logits of batches in order, with the Adam of torch."""
     shapes = {0: (5, 4, SIDE, SIDE), 1: (5, WIDTH, SIDE, SIDE)}
     maps = {f"{p}.weight": torch.ones(s, dtype=torch.float64).requires_grad_() for p, s in shapes.items()}
     maps |= {f"{p}.bias": torch.zeros(s, dtype=torch.float64).requires_grad_() for p, s in shapes.items()}
@@ -257,7 +257,7 @@ def naive_adaptation(state, problem, batches, weight, alpha):
 
 
 @pytest.mark.parametrize("weight", [0.1, 1e-6])
-def test_batch_after_batch_the_maps_take_one_adam_step_and_then_predict(weight):
+def test_maps_take_one_adam_step_before_each_prediction(weight):
     state, problem = toy(modifier=ITTA(alpha=3.0))
     state = without_fixed_points(rated(state, 0.05), problem, 3)
     batches = [images(seed).x[seed] for seed in range(3)]
@@ -270,7 +270,7 @@ def test_batch_after_batch_the_maps_take_one_adam_step_and_then_predict(weight):
     assert ITTA.predicts_by == 64, "so many images at a time"
 
 
-def test_the_next_domain_begins_with_the_identity_again():
+def test_maps_are_reset_for_each_domain():
     state, problem = toy()
     state, x = rated(state, 0.05), images().x
     predict, _ = adapting(state, problem, adaptation=0.1)
@@ -279,20 +279,20 @@ def test_the_next_domain_begins_with_the_identity_again():
     assert_close(adapting(state, problem, adaptation=0.1)[0](x[0]), first, 0.0)
 
 
-def test_a_single_image_teaches_nothing():
+def test_single_image_does_not_change_the_maps():
     state, problem = toy()
     x = images().x[0, :1]
     predict, model = adapting(rated(state, 0.05), problem)
     torch.testing.assert_close(predict(x), model(x), rtol=1e-12, atol=1e-12)
 
 
-def test_without_adaptation_the_prediction_is_the_plain_one():
+def test_without_adaptation_prediction_is_unchanged():
     state, problem = toy()
     predict, model = adapting(rated(state, 0.05), problem, adapts=False)
     assert_close(predict(images().x[0]), model(images().x[0]), 0.0)
 
 
-def test_live_batch_norm_is_followed_in_training_and_untouched_by_the_move_of_the_consistency():
+def test_batch_norm_is_updated_in_training_but_not_by_the_consistency_update():
     state, problem = toy(norm=True)
     assert problem.live
     after, _ = ERM().step(state, [images()], problem)
@@ -302,14 +302,14 @@ def test_live_batch_norm_is_followed_in_training_and_untouched_by_the_move_of_th
     assert_close(moved.buffers[name], after.buffers[name], 0.0)
 
 
-def test_a_network_without_feature_maps_is_refused():
+def test_network_without_feature_maps_raises():
     session = trial(ERM(), modifiers=(ITTA(),))
     task = dataclasses.replace(session, training=dataclasses.replace(session.training, network="mlp")).task(None)
     with pytest.raises(UsageError, match="Choose mnist_cnn or a ResNet"):
         task.build_network()
 
 
-def test_a_module_of_the_users_is_refused():
+def test_module_of_a_learner_raises():
     with pytest.raises(UsageError, match="names two or more blocks"):
         Learner(nn.Linear(3, 2), ERM(), modifiers=[ITTA()])
     module = Stages(OrderedDict(**dict(small().named_children()), fc=nn.Linear(WIDTH, C)), ("block1", "block2"))
@@ -318,13 +318,13 @@ def test_a_module_of_the_users_is_refused():
         learner.step([(torch.randn(2, 1, SIDE, SIDE), torch.zeros(2, dtype=torch.int64))] * 2)
 
 
-def test_an_optimizer_without_a_learning_rate_is_refused():
+def test_optimizer_with_several_learning_rates_raises():
     state, problem = toy()
     with pytest.raises(UsageError, match="one learning rate"):
         ITTA().start(state, dataclasses.replace(problem, optimizer=object()))
 
 
-def test_a_head_that_takes_more_than_the_features_is_refused():
+def test_head_with_other_inputs_raises():
     network = ITTA().network(ERM().build(small(), 2 * WIDTH, C, K)).double()
     state, problem = toy()
     own = {name: leaf for name, leaf in network.named_buffers() if name.startswith(TWIN)}
@@ -335,12 +335,12 @@ def test_a_head_that_takes_more_than_the_features_is_refused():
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """The network for small images, with an eighth of its width."""
+    """Make the network for small images an eighth as wide."""
     monkeypatch.setitem(models._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
 
 
 def trials(algorithm, modifiers=(), **options):
-    """Two that differ in all that trials in one batch may differ in."""
+    """Return two trials that differ in everything that can differ within a batch."""
     base = trial(algorithm, precision="fp64", modifiers=(*modifiers, ITTA(adaptation=0.1)), **options)
     first = dataclasses.replace(base.training, network="mnist_cnn", batch_size=4, lr=1e-2)
     other = (*modifiers, ITTA(alpha=0.3, adaptation=0.01))
@@ -372,14 +372,14 @@ def test_batched_trials_equal_single_trials(algorithm, modifiers, narrow):
         assert together.accuracies() == [session.accuracies()[0] for session in apart]
 
 
-def test_domains_by_vmap_equal_domains_in_a_loop():
+def test_vmap_over_domains_equals_loop():
     problems = [toy(POGM(), each_domain=each_domain) for each_domain in (in_a_loop, by_vmap)]
     loop, mapped = (POGM().step(state, [images()], problem)[0] for state, problem in problems)
     assert_close(loop, mapped)
 
 
 @several
-def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(algorithm, modifiers, narrow, tmp_path):
+def test_saved_and_loaded_run_continues_with_the_same_bits(algorithm, modifiers, narrow, tmp_path):
     task = trials(algorithm, modifiers)[0].task(None)
     whole, first, second = (Session([task], Engine()) for _ in range(3))
     for session, steps in ((whole, 4), (first, 2)):
@@ -392,8 +392,8 @@ def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(algorithm, mo
     assert_close(second.train_state, whole.train_state, 0.0)
 
 
-def test_it_learns(narrow):
-    """Clearly above the one in ten of chance on a domain it has never seen."""
+def test_accuracy_is_above_chance(narrow):
+    """Chance is 10% on the unseen domain."""
     learner = trials(ERM(), steps=41, evaluate_every=40, test_domains=(2,))[0]
     training = dataclasses.replace(learner.training, batch_size=16)
     learner = dataclasses.replace(learner, precision="fp32", modifiers=(ITTA(),), training=training)
@@ -405,7 +405,7 @@ def test_it_learns(narrow):
 @several
 @pytest.mark.gpu
 @needs_gpu
-def test_captured_steps_equal_steps_on_the_host(algorithm, modifiers, narrow):
+def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers, narrow):
     both = trials(algorithm, modifiers)
     captured = Session([t.task(None) for t in both], Engine("cuda"))
     plain = [Session([t.task(None)], Engine("cpu")) for t in both]
@@ -422,7 +422,7 @@ def test_captured_steps_equal_steps_on_the_host(algorithm, modifiers, narrow):
 @several
 @pytest.mark.gpu
 @needs_gpu
-def test_a_step_does_not_synchronise(algorithm, modifiers, narrow):
+def test_step_does_not_synchronise(algorithm, modifiers, narrow):
     session = Session([trials(algorithm, modifiers)[0].task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step()

@@ -1,4 +1,4 @@
-"""MixStyle changes the style of early feature maps, and nothing else."""
+"""MixStyle: mixing of the styles of early feature maps."""
 
 import copy
 
@@ -47,13 +47,13 @@ def style(h):
 
 
 def drawn(seed, count, alpha=0.5):
-    """The partners and shares that the layer of that seed draws."""
+    """Return the partners and shares that the layer draws with a seed."""
     key = random.key(seed)
     partner = random.permutation(random.fold(key, 0), count)
     return partner, random.beta(random.fold(key, 1), torch.tensor(alpha).double(), (count,))
 
 
-def test_it_is_the_equation_image_by_image_and_channel_by_channel():
+def test_mixing_matches_the_equation():
     h = maps(5, 3, 4, 6)
     partner, share = drawn(7, 5)
     expected = torch.empty_like(h)
@@ -67,7 +67,7 @@ def test_it_is_the_equation_image_by_image_and_channel_by_channel():
     torch.testing.assert_close(layer(7)(h), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_new_style_is_the_mixture_of_two_and_the_content_stays():
+def test_new_style_is_a_mixture_and_content_is_unchanged():
     h = maps(6, 2, 5, 5)
     partner, share = drawn(1, 6)
     after = layer(1)(h)
@@ -78,12 +78,12 @@ def test_the_new_style_is_the_mixture_of_two_and_the_content_stays():
     torch.testing.assert_close(*content, rtol=1e-5, atol=1e-5)
 
 
-def test_a_pass_of_one_image_stays_as_it_is():
+def test_pass_with_one_image_is_unchanged():
     h = maps(1, 2, 5, 5)
     torch.testing.assert_close(layer()(h), h)
 
 
-def test_one_coin_falls_for_the_whole_pass_as_often_as_it_should():
+def test_pass_is_mixed_with_the_given_probability():
     h = maps(4, 2, 3, 3)
     mixed = []
     for seed in range(300):
@@ -95,8 +95,8 @@ def test_one_coin_falls_for_the_whole_pass_as_often_as_it_should():
     assert abs(sum(mixed) / len(mixed) - 0.25) < 0.1
 
 
-def test_shares_are_beta_numbers():
-    """Read from the outcome: how far an image's mean went to its partner's."""
+def test_shares_have_a_beta_distribution():
+    """The share is measured by the mean of an image, between that of its image and of its partner."""
     h = torch.arange(2000, dtype=torch.float64)[:, None, None, None] + torch.tensor([[[0.0, 1.0]]])
     partner = drawn(0, 2000)[0]
     before = h.mean((1, 2, 3))
@@ -115,12 +115,12 @@ def test_no_gradient_flows_through_the_style():
     torch.testing.assert_close(slope, weight * factor[:, :, None, None])
 
 
-def test_in_evaluation_it_does_nothing():
+def test_evaluation_is_unchanged():
     h = maps(4, 2, 3, 3)
     assert layer().eval()(h) is h
 
 
-def test_maps_of_half_precision_are_mixed_in_single():
+def test_half_precision_maps_are_mixed_in_float32():
     h = maps(4, 2, 8, 8)
     after = layer()(h.bfloat16())
     assert after.dtype == torch.bfloat16
@@ -133,7 +133,7 @@ def network(name="mnist_cnn", shape=(1, 8, 8)):
 
 
 @pytest.mark.parametrize("name", ["mnist_cnn", "resnet18", "mobilenet_v2"])
-def test_the_weights_keep_their_names_and_prediction_its_numbers(name):
+def test_names_of_weights_and_predictions_do_not_change(name):
     plain = network(name, (3, 64, 64)).eval()
     before, x = plain.state_dict(), torch.rand(2, 3, 64, 64)
     expected = plain(x)
@@ -145,7 +145,7 @@ def test_the_weights_keep_their_names_and_prediction_its_numbers(name):
     assert {f"mixstyle{place}.key" for place in range(3)} <= set(key_buffers(after))
 
 
-def test_each_block_has_random_numbers_of_its_own_and_so_has_each_step():
+def test_blocks_and_steps_have_independent_random_numbers():
     made = session(modified(ERM(), ALWAYS))
     keys = []
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_each_block_has_random_numbers_of_its_own_and_so_has_each_step():
     assert len(set(keys)) == 4
 
 
-def test_erm_with_it_is_erm_on_mixed_maps():
+def test_erm_with_mixstyle_equals_erm_on_mixed_maps():
     made = session(modified(ERM(), ALWAYS))
     state, problem = made.train_state.state, made.config.problem
     x = torch.rand(12, 1, 8, 8, dtype=torch.float64)
@@ -177,26 +177,26 @@ def test_batched_trials_equal_single_trials(algorithm):
     assert_batched_equals_single(algorithm, MixStyle(probability=0.9), Mixup())
 
 
-def test_domains_by_vmap_equal_domains_in_a_loop():
+def test_vmap_over_domains_equals_loop():
     assert_domains_by_vmap_equal_a_loop(POGM(), ALWAYS)
 
 
-def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
     assert_resumes(tmp_path, Fish(), ALWAYS, Mixup())
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("algorithm", [ERM(), POGM()], ids=lambda a: type(a).__name__)
-def test_captured_steps_equal_those_of_the_host(algorithm):
+def test_captured_steps_equal_steps_on_the_cpu(algorithm):
     assert_captured_equals_the_host(algorithm, ALWAYS, network="mnist_cnn")
 
 
-def test_it_learns():
+def test_accuracy_is_above_chance():
     assert accuracy(ERM(), MixStyle(), network="mnist_cnn", batch_size=8, lr=3e-3) > 0.5
 
 
-def test_networks_without_blocks_are_refused():
+def test_networks_without_blocks_raise():
     with pytest.raises(UsageError, match="names its blocks"):
         session(modified(ERM(), MixStyle(), network="mlp"))
     with pytest.raises(UsageError, match="names its blocks"):
@@ -205,12 +205,12 @@ def test_networks_without_blocks_are_refused():
         MixStyle(blocks=5).network(network())
 
 
-def test_maps_without_positions_are_refused():
+def test_maps_without_positions_raise():
     with pytest.raises(UsageError, match="two positions"):
         layer()(torch.zeros(3, 4, 1, 1))
 
 
-def test_a_learner_whose_module_names_its_blocks_can_have_it():
+def test_learner_with_named_blocks_works():
     features, width = build_features("mnist_cnn", (1, 8, 8))
     features.head = nn.Linear(width, 3)
     features.blocks = ("block1", "block2")
@@ -223,5 +223,5 @@ def test_a_learner_whose_module_names_its_blocks_can_have_it():
     assert losses[0] != losses[1]
 
 
-def test_the_folder_registers_it():
+def test_modifier_is_registered():
     assert all_modifiers()["MixStyle"] is MixStyle

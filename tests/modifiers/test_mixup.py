@@ -1,4 +1,4 @@
-"""Inter-domain mixup."""
+"""Mixup between domains."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def mixed(batch, seed=0, **options):
     return Mixup(**options).batch(batch, random.key(seed), C)
 
 
-def test_every_domain_is_mixed_with_another_by_one_number():
+def test_every_domain_is_mixed_with_another_by_one_share():
     (batch,) = batches()
     after = mixed(batch, alpha=1.0)
     partners = []
@@ -34,7 +34,7 @@ def test_labels_become_the_same_mixture():
     torch.testing.assert_close(after.y.sum(-1), torch.ones_like(after.y[..., 0]))
 
 
-def test_the_cross_entropy_of_mixed_labels_is_the_mixture_of_cross_entropies():
+def test_cross_entropy_of_mixed_labels_is_the_mixture_of_cross_entropies():
     state, problem = toy(ERM())
     (batch,) = batches(domains=2)
     after = mixed(batch, alpha=1.0)
@@ -47,19 +47,19 @@ def test_the_cross_entropy_of_mixed_labels_is_the_mixture_of_cross_entropies():
     torch.testing.assert_close(model.risks(soft), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_single_domain_stays_as_it_is():
+def test_one_domain_is_unchanged():
     (batch,) = batches(domains=1)
     assert_close(mixed(batch).x, batch.x, 1e-12)
 
 
-def test_other_steps_draw_other_mixtures():
+def test_steps_have_different_mixtures():
     (batch,) = batches()
     assert not torch.equal(mixed(batch, seed=0).x, mixed(batch, seed=1).x)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 3.0])
-def test_shares_are_beta_numbers_one_for_each_pair(alpha):
-    """Read from the outcome: how far each of many domains went to its partner."""
+def test_shares_have_a_beta_distribution_one_per_pair(alpha):
+    """The share is measured from the result of many domains."""
     count = 2000
     x = torch.arange(count, dtype=torch.float64).reshape(count, 1, 1).expand(count, 2, 1)
     after = mixed(Batch(x, torch.zeros(count, 2, dtype=torch.int64)), alpha=alpha).x

@@ -1,4 +1,4 @@
-"""SWAD: which weights are averaged, on loss sequences made by hand and drawn at random; and in whole runs."""
+"""SWAD: averaged weights for given and random sequences of losses, and in whole runs."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ from pogm.modifiers.swad import SWAD
 
 
 def stretch(losses, swad):
-    """The numbers of the first and the last segment, whether training went on after it, and the limit."""
+    """Return the indices of the first and last segment, whether training continued after it, and the limit."""
     first = limit = None
     for i in range(len(losses)):
         if first is None:
@@ -50,7 +50,7 @@ def expected(segments, losses, swad):
 
 
 def expected_of_release(segments, losses, swad):
-    """As the specification tells it, with a queue and one addition after the other."""
+    """Average as the specification describes the released code, with a queue and a running sum."""
     means = [sum(segment) / len(segment) for segment in segments]
     first, limit, mean, count, newest, queue = None, None, 0.0, 0, 0, []
 
@@ -90,7 +90,7 @@ def expected_of_release(segments, losses, swad):
 
 
 def observed(swad, segments, losses):
-    """What SWAD makes of weights and losses; the step of segment i is 10 i."""
+    """Return the result of SWAD for weights and losses; segment i ends at step 10 i."""
     state, problem = toy(ERM())
     state = state._replace(params={"w": torch.zeros(2, dtype=torch.float64)})
     memory = swad.start(state, problem)
@@ -111,7 +111,7 @@ def averaged(swad, segments, losses):
 
 
 def numbered(losses, lengths=(1, 3, 2)):
-    """Segments of several lengths, with weights so odd that a mean tells which were in it."""
+    """Return segments of several lengths; their weights are chosen so that a mean identifies its segments."""
     return [[math.sin(7 * i + j) + i for j in range(lengths[i % len(lengths)])] for i in range(len(losses))]
 
 
@@ -119,7 +119,7 @@ FALLING = [5.0, 4.0, 3.0, 2.0, 1.0]
 FLAT = [3.0, 1.0, 1.1, 1.2, 1.1, 1.0]
 
 
-def test_the_stretch_begins_where_the_loss_stops_falling_and_ends_before_it_has_risen():
+def test_averaging_starts_and_ends_at_the_defined_segments():
     swad = SWAD(converge=3, tolerate=2)
     losses = [3.0, 1.0, 1.1, 1.2, 1.1, 9.0, 9.0, 1.0]  # limit 1.3 · 1.1; 9, 9 ends it; what follows does not count
     assert stretch(losses, swad)[:3] == (1, 4, True)
@@ -129,29 +129,29 @@ def test_the_stretch_begins_where_the_loss_stops_falling_and_ends_before_it_has_
     assert mean == pytest.approx(sum(sum(s) for s in segments[1:5]) / sum(len(s) for s in segments[1:5]), rel=1e-14)
 
 
-def test_a_single_high_loss_does_not_end_it():
+def test_single_high_loss_does_not_end_averaging():
     swad = SWAD(converge=3, tolerate=2)
     assert averaged(swad, numbered([*FLAT, 9.0, 1.0]), [*FLAT, 9.0, 1.0])[1] == 7
 
 
-def test_the_limit_is_the_mean_of_the_first_losses_and_the_tolerance():
+def test_limit_is_the_mean_of_the_first_losses_times_one_plus_tolerance():
     memory = observed(SWAD(tolerance=0.5), numbered(FLAT), FLAT)
     assert memory["first"] == 1
     assert memory["limit"].item() == pytest.approx(1.5 * (1.0 + 1.1 + 1.2) / 3)
 
 
-def test_a_loss_that_never_stops_falling_leaves_the_last_segment_alone():
+def test_decreasing_loss_averages_the_last_segment_only():
     segments = numbered(FALLING)
     assert averaged(SWAD(), segments, FALLING) == (pytest.approx(sum(segments[-1]) / len(segments[-1])), 4)
 
 
-def test_a_run_that_was_never_evaluated_ends_with_its_last_weights():
+def test_run_without_evaluation_returns_its_last_weights():
     state, problem = toy(ERM())
     params, _ = SWAD().final(SWAD().start(state, problem), state.params)
     assert_close(params, state.params, 0.0)
 
 
-def test_an_evaluation_without_a_round_before_it_makes_no_segment():
+def test_evaluation_without_a_step_makes_no_segment():
     segments = numbered(FLAT)
     doubled = [part for segment in segments for part in ([], segment)]
     found, plain = (
@@ -162,7 +162,7 @@ def test_an_evaluation_without_a_round_before_it_makes_no_segment():
     assert_close(found["recent"]["weights"], plain["recent"]["weights"], 0.0)
 
 
-def test_weights_count_by_the_length_of_their_segment_and_in_compat_they_do_not():
+def test_segments_are_weighted_by_length_except_in_compat():
     segments, losses = [[1.0] * 9, [2.0]], [1.0, 1.0]
     assert averaged(SWAD(converge=1, tolerate=3), segments, losses)[0] == pytest.approx(11 / 10)
     # As released: the start segment, then both again when training ends, less the oldest of the queue.
@@ -179,7 +179,7 @@ OPTIONS = st.builds(
 @given(LOSSES, OPTIONS)
 @example([3.0, 1.0, 1.1, 1.2, 1.1, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0], SWAD())
 @example([1.0] * 12, SWAD(converge=7, tolerate=7, tolerance=0.0))
-def test_it_averages_what_the_procedure_in_plain_python_does(losses, swad):
+def test_average_equals_a_plain_python_implementation(losses, swad):
     segments = numbered(losses)
     mean, last = expected(segments, losses, swad)
     assert averaged(swad, segments, losses) == (pytest.approx(mean, rel=1e-12), last)
@@ -189,13 +189,13 @@ def test_it_averages_what_the_procedure_in_plain_python_does(losses, swad):
 @given(LOSSES, OPTIONS)
 @example([3.0, 2.0, 1.2, 1.1, 1.2, 1.3, 1.1, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0], SWAD())
 @example([1.0, 1.1, 1.2], SWAD(converge=3, tolerate=3, tolerance=0.0))
-def test_in_compat_it_averages_what_the_released_procedure_does(losses, swad):
+def test_compat_average_equals_the_released_procedure(losses, swad):
     segments = numbered(losses)
     mean, last = expected_of_release(segments, losses, swad)
     assert averaged(dataclasses.replace(swad, compat=True), segments, losses) == (pytest.approx(mean, rel=1e-12), last)
 
 
-def test_with_defaults_compat_counts_the_start_twice_and_a_flat_segment_before_it():
+def test_compat_counts_the_start_twice_and_a_segment_before_it():
     losses = [5.0, 1.25, 1.2] + [1.1] * 7 + [9.0] * 6  # s = 3, e = 9
     weights = [math.sin(i) for i in range(len(losses))]
     segments = [[weight] for weight in weights]
@@ -205,7 +205,7 @@ def test_with_defaults_compat_counts_the_start_twice_and_a_flat_segment_before_i
 
 
 @pytest.mark.parametrize("compat", [False, True])
-def test_mapped_over_trials_each_is_what_it_would_be_alone(compat):
+def test_vmap_over_trials_equals_single_trials(compat):
     sequences = [FLAT + [9.0] * 6, FALLING + [2.0] * 7, [1.0] * 12]
     tolerances = torch.tensor([0.3, 0.1, 0.0], dtype=torch.float64)
     alone = [
@@ -245,14 +245,14 @@ QUICK = SWAD(converge=2, tolerate=1, tolerance=0.02)
 
 
 def short(algorithm, *modifiers, **options):
-    """A run whose loss rises and falls, at evaluations close to one another."""
+    """Return a run with frequent evaluations, with a loss that increases and decreases."""
     defaults = {"precision": "fp64", "steps": 31, "evaluate_every": 2, "modifiers": (QUICK, *modifiers)}
     one = trial(algorithm, **defaults | options)
     return dataclasses.replace(one, training=dataclasses.replace(one.training, lr=0.05))
 
 
 def plain_loss(session, one):
-    """The mean over training domains of the cross-entropy on their out part, domain by domain."""
+    """Return the mean over training domains of the validation cross-entropy, computed in a loop."""
     state, config = session.train_state.state, session.config
     model = config.problem.model(state.params, state)
     parts = session.rows.evaluate.split(session.segments)[1::2]
@@ -266,8 +266,8 @@ def plain_loss(session, one):
 @pytest.mark.parametrize(
     ("algorithm", "others"), [(ERM(), ()), (POGM(), ()), (POGM(inner_steps=3), (Mixup(),)), (Fish(), (Mixup(),))]
 )
-def test_a_run_ends_with_the_mean_of_the_weights_it_had(algorithm, others):
-    """Recomputed from all weights of the run, with any algorithm and beside another modifier."""
+def test_run_ends_with_the_mean_of_its_weights(algorithm, others):
+    """The mean is computed again from all weights of the run, for several algorithms and modifiers."""
     one = short(algorithm, *others, test_domains=(2,))
     session = Session([one.task(None)], Engine())
     segments, points, losses, here = [], [], [], []
@@ -298,7 +298,7 @@ def test_a_run_ends_with_the_mean_of_the_weights_it_had(algorithm, others):
     assert end.accuracies == session.accuracies()
 
 
-def test_it_does_not_change_training():
+def test_training_is_unchanged():
     with_, without = short(ERM()), short(ERM(), modifiers=())
     sessions = [Session([one.task(None)], Engine()) for one in (with_, without)]
     for session in sessions:
@@ -321,7 +321,7 @@ def test_batched_trials_equal_single_trials():
         assert (ends[row].step, ends[row].accuracies[0]) == (end.step, pytest.approx(end.accuracies[0]))
 
 
-def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
     one = short(ERM())
     whole, first, second = (Session([one.task(None)], Engine()) for _ in range(3))
     list(train(whole, one.schedule))
@@ -336,7 +336,7 @@ def test_a_run_saved_and_loaded_goes_on_as_if_nothing_had_happened(tmp_path):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("count", [1, 2])
-def test_captured_steps_equal_single_steps_on_the_host(count):
+def test_captured_steps_equal_steps_on_the_cpu(count):
     trials = [short(POGM()), short(POGM(), seed=1, test_domains=(3,))][:count]
     captured = Session([one.task(None) for one in trials], Engine("cuda"))
     list(train(captured, trials[0].schedule))
@@ -351,7 +351,7 @@ def test_captured_steps_equal_single_steps_on_the_host(count):
 
 @pytest.mark.gpu
 @needs_gpu
-def test_a_step_does_not_synchronise():
+def test_step_does_not_synchronise():
     session = Session([short(ERM()).task(None)], Engine("cuda", capture=False))
     session.step()
     with no_synchronisation():
@@ -361,7 +361,7 @@ def test_a_step_does_not_synchronise():
             QUICK.final(QUICK.observe(session.train_state.modifiers["0"], loss, 3), session.train_state.state.params)
 
 
-def test_live_batch_norm_is_refused_and_so_is_a_loop_without_validation():
+def test_live_batch_norm_and_missing_validation_raise():
     state, problem = toy(ERM(), batch_norm=True)
     with pytest.raises(UsageError, match="freeze_bn"):
         SWAD().start(state, problem)
@@ -369,7 +369,7 @@ def test_live_batch_norm_is_refused_and_so_is_a_loop_without_validation():
         Learner(torch.nn.Linear(2, 2), ERM(), modifiers=[SWAD()])
 
 
-def test_two_modifiers_cannot_both_have_the_last_word():
+def test_two_modifiers_with_final_weights_raise():
     with pytest.raises(UsageError, match="chooses the final weights; found SWAD and SWAD"):
         Modifier.ending((SWAD(), Mixup(), SWAD()))
     with pytest.raises(UsageError, match="chooses the final weights"):
@@ -378,7 +378,7 @@ def test_two_modifiers_cannot_both_have_the_last_word():
     assert Modifier.ending((Mixup(),)) is None
 
 
-def test_its_docstring_says_what_it_is_and_from_whom():
+def test_docstring_has_paper_and_equation():
     assert all_modifiers()["SWAD"] is SWAD
     assert "(Cha et al., 2021)" in SWAD.__doc__.strip().splitlines()[0]
     assert ".. math::" in SWAD.__doc__
@@ -387,7 +387,7 @@ def test_its_docstring_says_what_it_is_and_from_whom():
 # In folders.
 
 
-def test_a_run_writes_one_more_record_and_every_selection_takes_that_one(tmp_path):
+def test_run_writes_a_final_record_that_every_selection_uses(tmp_path):
     one = short(ERM())
     run(one, tmp_path / "run")
     (found,) = read_runs(tmp_path)
@@ -404,7 +404,7 @@ def test_a_run_writes_one_more_record_and_every_selection_takes_that_one(tmp_pat
     assert len(records(tmp_path / "run")) == len(one.schedule.points()) + 1
 
 
-def test_together_each_writes_its_own_last_record(tmp_path):
+def test_batched_runs_write_their_final_records(tmp_path):
     trials = [short(ERM(), seed=seed, test_domains=(seed,)) for seed in (0, 1)]
     assert run_together(trials, tmp_path / "batch", Settings()) == [None, None]
     for one in trials:
@@ -414,7 +414,7 @@ def test_together_each_writes_its_own_last_record(tmp_path):
         assert batch.final["accuracy"]["in"] == pytest.approx(alone.final["accuracy"]["in"])
 
 
-def test_a_run_killed_anywhere_ends_with_one_last_record_and_the_same_bits(tmp_path):
+def test_killed_and_resumed_run_ends_with_one_final_record_and_the_same_bits(tmp_path):
     words = ("--algorithm", "ERM", "--with", "SWAD", "--set", "converge=2", "--set", "tolerate=2", "--steps", 21)
     options = ("--test-domain", "75", "--evaluate-every", 4, "--checkpoint-seconds", 0, "--device", "cpu")
 

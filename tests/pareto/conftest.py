@@ -1,13 +1,13 @@
-"""Every test of the solver runs twice: with the quick way for single problems, and without it."""
+"""Every test of the solver runs twice: with and without the active-set solver for single problems."""
 
 import pytest
 
 from pogm.pareto import active_set
 
 
-@pytest.fixture(params=["quick", "general"], scope="module", autouse=True)
+@pytest.fixture(params=["active_set", "general"], scope="module", autouse=True)
 def solver(request):
-    """The way a single problem on the CPU is solved."""
+    """Solve single problems on the CPU with the active-set solver, or with the general solvers."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "general":
             patch.setattr(active_set, "is_applicable", lambda *arguments: False)

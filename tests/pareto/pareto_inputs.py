@@ -1,4 +1,4 @@
-"""Updates to test with: the kinds of geometry that trouble solvers."""
+"""Updates for tests, of kinds that are difficult for solvers."""
 
 import torch
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ def gram(H: Tensor) -> Tensor:
 
 
 def draw(kind: str, K: int, dimension: int, seed: int, count: int | None = None) -> Tensor:
-    """K updates of a kind, [K, dimension], or [count, K, dimension]."""
+    """Return K updates of a kind, [K, dimension], or [count, K, dimension]."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -86,7 +86,7 @@ KINDS = ("plain", "agreeing", "flat", "near duplicates", "duplicates", "near opp
 
 @st.composite
 def updates(draw_from: st.DrawFn, largest: int = 6) -> Tensor:
-    """K updates of any kind, at any scale."""
+    """Draw K updates of any kind, at any scale."""
     K = draw_from(st.integers(2, largest))
     kind = draw_from(st.sampled_from(KINDS))
     dimension = draw_from(st.integers(2, 2 * K))
@@ -99,7 +99,7 @@ def relative(value: Tensor, G: Tensor) -> Tensor:
 
 
 def rounding(G: Tensor, mixture: Tensor) -> Tensor:
-    """What the rounding of G can do to the relative gap: ν² is only known to 1e-16."""
+    """Return the effect of the rounding of G on the relative gap; ‖h_π‖² has a relative precision of 1e-16 only."""
     G = G / G.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     square = torch.einsum("...i,...ij,...j->...", mixture, G, mixture)
     return 2e-16 / square.clamp(min=1e-12)

@@ -1,4 +1,4 @@
-"""The quick way for one problem on a CPU."""
+"""The active-set solver for one problem on a CPU."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ from pogm.pareto import active_set, gap, gramian, solve
 
 
 def general(G, radius):
-    """The same problem as a batch of one, which the quick way does not take."""
+    """Solve the same problem as a batch of one, which the active-set solver does not support."""
     return solve(G[None], radius)
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(st.integers(1, 12), st.integers(1, 30), st.floats(0.01, 1.5), st.floats(-1.0, 1.0), st.integers(0, 10**6))
-def test_where_it_answers_it_answers_as_the_general_solver(K, dimensions, radius, common, seed):
+def test_solution_equals_that_of_the_general_solver(K, dimensions, radius, common, seed):
     generator = torch.Generator().manual_seed(seed)
     H = torch.randn(K, dimensions, generator=generator, dtype=torch.float64)
     H = H + common * torch.randn(1, dimensions, generator=generator, dtype=torch.float64)
@@ -43,11 +43,11 @@ def test_where_it_answers_it_answers_as_the_general_solver(K, dimensions, radius
         [[1.0, 0.0], [torch.inf, 0.0]],
     ],
 )
-def test_it_leaves_what_is_not_clear_to_the_general_solver(H):
+def test_unclear_problems_return_none(H):
     assert active_set.solve_small(gramian(torch.tensor(H)), 0.5, 0.5) is None
 
 
-def test_it_answers_most_problems_that_training_poses():
+def test_most_problems_of_training_are_solved():
     generator = torch.Generator().manual_seed(0)
     for K in (2, 3, 5, 8, 16):
         H = torch.randn(50, K, 100, generator=generator, dtype=torch.float64)

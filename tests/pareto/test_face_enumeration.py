@@ -21,7 +21,7 @@ def test_every_face_is_listed_once(K):
     assert faces.any(1).all()
 
 
-def test_a_face_is_inverted_alone():
+def test_faces_are_inverted_separately():
     G = gram(draw("plain", 3, 5, seed=0))
     inverse = invert_faces(G, torch.tensor([[1.0, 0.0, 1.0]]).double())[0]
     corner = torch.tensor([0, 2])
@@ -29,14 +29,14 @@ def test_a_face_is_inverted_alone():
     assert_close(inverse[1], torch.tensor([0.0, 1.0, 0.0]).double())
 
 
-def test_both_ways_to_invert_agree():
+def test_both_inversions_agree():
     G = gram(draw("plain", 5, 9, seed=1, count=7))
     assert_close(invert_gauss_jordan(G), invert_cholesky(G))
     assert_close(invert_gauss_jordan(G) @ G, torch.eye(5).double().expand(7, 5, 5), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["plain", "flat", "duplicates"])
-def test_both_ways_to_project_agree(kind):
+def test_both_projections_agree(kind):
     H = draw(kind, 5, 6, seed=2, count=20)
     G, b = gram(H), H @ torch.tensor([1.0, 0, 0, 0, 0, 0]).double()
     listed, iterated = project_on_faces(G, b, list_faces(G)), project(G, b)

@@ -1,4 +1,4 @@
-"""What a step is worth to each update."""
+"""Lengths, alignments and cosines of a step."""
 
 import doctest
 
@@ -13,7 +13,7 @@ C = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 G = pareto.gramian(H)
 
 
-def test_they_are_those_of_the_vectors_themselves():
+def test_measures_equal_those_of_the_vectors():
     step = C @ H
     assert_close(pareto.length(G, C), step.norm())
     assert_close(pareto.alignment(G, C), H @ step)
@@ -22,15 +22,15 @@ def test_they_are_those_of_the_vectors_themselves():
     assert_close(pareto.agreement(G), torch.stack(pairs).mean())
 
 
-def test_a_zero_update_has_no_angle_and_no_part_in_the_agreement():
+def test_zero_update_has_no_cosine_and_is_not_in_the_agreement():
     with_zero = pareto.gramian(torch.cat([H, torch.zeros(1, 3, dtype=torch.float64)]))
     weights = torch.cat([C, torch.ones(1, dtype=torch.float64)])
     assert pareto.angles(with_zero, weights).isnan().tolist() == [False, False, False, True]
     assert_close(pareto.agreement(with_zero), pareto.agreement(G))
-    assert pareto.agreement(G[:1, :1]).isnan(), "one update alone agrees with nobody"
+    assert pareto.agreement(G[:1, :1]).isnan(), "one update has no pair"
 
 
-def test_they_take_batches_and_can_be_mapped():
+def test_measures_work_with_batches_and_vmap():
     batch, weights = torch.stack([G, 2 * G]), torch.stack([C, C])
     for measure in (pareto.length, pareto.alignment, pareto.angles):
         assert_close(measure(batch, weights)[1], measure(2 * G, C))
@@ -38,6 +38,6 @@ def test_they_take_batches_and_can_be_mapped():
     assert_close(vmap(pareto.agreement)(batch), pareto.agreement(batch))
 
 
-def test_the_example_in_the_docstring_is_true():
+def test_docstring_example_runs():
     assert doctest.testmod(pareto).failed == 0
     assert doctest.testmod(pareto).attempted > 0

@@ -18,7 +18,7 @@ def objective(G, π, radius):
 
 
 def slow_reference(G, radius):
-    """q* by a general-purpose optimiser, from several starting points."""
+    """Return min q by a general optimiser from several starting points."""
     G = (G / G.diagonal().mean()).numpy()
     K = len(G)
     b = G.mean(1)
@@ -52,7 +52,7 @@ def test_worked_examples(name):
     assert not solution.stationary
 
 
-def test_duplicates_share_what_one_of_them_would_carry():
+def test_duplicates_share_the_weight_of_one_update():
     π = mixture(gram(double(EXAMPLES["duplicates"][0])), 0.5)
     assert_close(π[:2].sum().item(), 0.091752, atol=1e-6, rtol=0)
     assert_close(π[2].item(), 0.908248, atol=1e-6, rtol=0)
@@ -60,7 +60,7 @@ def test_duplicates_share_what_one_of_them_would_carry():
 
 @calmly
 @given(updates(largest=8), st.sampled_from((*RADII, 1.5)))
-def test_the_mixture_is_on_the_simplex_and_certified_optimal(H, radius):
+def test_mixture_is_on_the_simplex_and_optimal(H, radius):
     G = gram(H)
     solution = solve(G, radius)
     assert (solution.mixture >= 0).all()
@@ -92,7 +92,7 @@ def test_an_independent_solver_finds_no_better_value(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("K", [2, 3, 5, 8])
-def test_the_relative_gap_is_below_1e_10_up_to_eight_domains(kind, K):
+def test_relative_gap_is_below_1e_10_up_to_eight_domains(kind, K):
     for dimension in (max(2, K // 2), 3 * K):
         G = gram(draw(kind, K, dimension, seed=K, count=40))
         for radius in RADII:
@@ -102,7 +102,7 @@ def test_the_relative_gap_is_below_1e_10_up_to_eight_domains(kind, K):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("K", [9, 16, 32, 64])
-def test_the_relative_gap_is_below_1e_8_beyond(kind, K):
+def test_relative_gap_is_below_1e_8_beyond_eight_domains(kind, K):
     for dimension in (K // 2, 2 * K):
         G = gram(draw(kind, K, dimension, seed=K, count=6))
         for radius in (0.05, 0.5, 0.9):
@@ -111,7 +111,7 @@ def test_the_relative_gap_is_below_1e_8_beyond(kind, K):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_the_faces_can_be_listed_the_iterative_solver_agrees(kind):
+def test_interior_solver_agrees_with_face_enumeration(kind):
     from pogm.pareto import interior
     from pogm.pareto.face_enumeration import list_faces, solve_on_faces
     from pogm.pareto.problem import normalise
@@ -124,14 +124,14 @@ def test_where_the_faces_can_be_listed_the_iterative_solver_agrees(kind):
 
 
 @pytest.mark.parametrize("K", [3, 12])
-def test_the_scale_of_the_updates_does_not_matter(K):
+def test_mixture_does_not_depend_on_the_scale(K):
     G = gram(draw("plain", K, 10, seed=0))
     for scale in (1e-24, 1e-12, 1e12, 1e24):
         assert_close(mixture(scale * G, 0.5), mixture(G, 0.5), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("K", [3, 12])
-def test_a_batch_is_solved_as_one_by_one(K):
+def test_batch_equals_single_problems(K):
     G = gram(draw("plain", K, 10, seed=1, count=6)).reshape(2, 3, K, K)
     radius = torch.tensor([[0.05, 0.1, 0.5], [0.5, 0.7, 0.9]], dtype=torch.float64)
     together = solve(G, radius)
@@ -144,7 +144,7 @@ def test_a_batch_is_solved_as_one_by_one(K):
 
 @pytest.mark.parametrize("K", [3, 12])
 @pytest.mark.parametrize("stationary", ["keep", "project"])
-def test_vmap_is_a_loop(K, stationary):
+def test_vmap_equals_a_loop(K, stationary):
     G = gram(draw("plain", K, 10, seed=2, count=4))
     G[-1, :, :] = gram(torch.cat([draw("plain", K - 2, 10, seed=3), torch.eye(10)[:1], -torch.eye(10)[:1]]).double())
     radius = torch.tensor([0.1, 0.5, 0.9, 1.5], dtype=torch.float64)
@@ -159,14 +159,14 @@ def test_vmap_is_a_loop(K, stationary):
     assert mapped.stationary.tolist() == [False, False, False, True]
 
 
-def test_the_gap_of_a_mixture_that_is_not_optimal_bounds_what_it_loses():
+def test_gap_bounds_the_loss_of_a_mixture_that_is_not_optimal():
     G = gram(draw("plain", 4, 6, seed=5))
     uniform = torch.full((4,), 0.25, dtype=torch.float64)
     loss = objective(G, uniform, 0.5) - objective(G, mixture(G, 0.5), 0.5)
     assert gap(G, uniform, 0.5) >= loss > 0
 
 
-def test_the_gap_at_zero_tells_an_optimal_mixture_from_another():
+def test_gap_of_a_zero_mixture_shows_if_it_is_optimal():
     H = double([[1, 0], [-1, 0], [0, 1]])
     half = torch.tensor([0.5, 0.5, 0], dtype=torch.float64)  # h_π = 0
     assert gap(gram(H), half, 0.5) < 1e-15  # optimal: no step helps both of the first two
@@ -175,7 +175,7 @@ def test_the_gap_at_zero_tells_an_optimal_mixture_from_another():
     assert gap(gram(H), π, 0.5) > 1e-3
 
 
-def test_the_gap_of_short_updates_does_not_count_zero_updates():
+def test_gap_ignores_zero_updates():
     H = double([[1, 0], [0, 1], [0, 0]])
     π = mixture(gram(H), 0.5)
     assert π[2] == 0
@@ -183,16 +183,16 @@ def test_the_gap_of_short_updates_does_not_count_zero_updates():
 
 
 @pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf")])
-def test_a_radius_that_is_no_radius_is_refused(radius):
+def test_invalid_radius_raises(radius):
     with pytest.raises(ValueError, match=r"expected a relative radius r >= 0, found"):
         mixture(torch.eye(3), radius)
 
 
-def test_what_is_no_gramian_is_refused():
+def test_matrix_that_is_not_square_raises():
     with pytest.raises(ValueError, match=r"expected a Gramian.*found shape \(3, 2\)"):
         mixture(torch.ones(3, 2), 0.5)
 
 
-def test_a_centre_of_another_size_is_refused():
+def test_centre_of_another_size_raises():
     with pytest.raises(ValueError, match=r"expected a centre.*3 updates.*\(2,\)"):
         mixture(torch.eye(3), 0.5, centre=(torch.ones(2), torch.tensor(1.0)))

@@ -24,7 +24,7 @@ def test_known_values_of_the_authors_code(H, mixture, direction):
 
 
 def with_autograd(G, kappa):
-    """The same, by torch.optim.SGD on the logits."""
+    """Compute mixture and weights by torch.optim.SGD on the logits."""
     K = len(G)
     G = G / (G.diagonal() + 1e-4).sqrt().mean() ** 2
     logits = torch.zeros(K, dtype=torch.float64, requires_grad=True)
@@ -45,15 +45,15 @@ def with_autograd(G, kappa):
 
 
 @pytest.mark.parametrize("K", [2, 3, 50])
-def test_it_is_gradient_descent_with_momentum(K):
+def test_solver_is_gradient_descent_with_momentum(K):
     G = 0.1 * gram(draw("agreeing", K, 100, seed=0)) / 100
     for ours, theirs in zip(official_weights(G, 0.5), with_autograd(G, 0.5), strict=True):
         assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("K", [2, 3])
-def test_around_the_mean_as_a_centre_of_its_own_it_finds_the_same_mixture(K):
-    """Then c is added to the centre, which is not rescaled."""
+def test_mean_as_explicit_centre_gives_the_same_mixture(K):
+    """The weights are added to the centre, which is not rescaled."""
     H = 0.1 * draw("agreeing", K, 100, seed=0) / 10
     G, h_0 = gram(H), H.mean(-2)
     p, c = official_weights(G, 0.5)
@@ -62,13 +62,13 @@ def test_around_the_mean_as_a_centre_of_its_own_it_finds_the_same_mixture(K):
     assert_close(added, c - 1 / (K * 1.25))
 
 
-def test_short_updates_are_mixed_almost_evenly():
+def test_short_updates_have_an_almost_uniform_mixture():
     H = 1e-4 * double([[1, 0], [-0.5, 0.5]])
     p, _ = official_weights(gram(H), 0.5)
     assert_close(p, torch.tensor([0.5, 0.5]).double(), atol=0.05, rtol=0)
 
 
-def test_vmap_is_a_loop_and_kappa_may_differ():
+def test_vmap_equals_a_loop_with_different_kappa():
     G = gram(draw("agreeing", 3, 6, seed=2, count=4))
     kappa = torch.tensor([0.05, 0.1, 0.5, 0.5], dtype=torch.float64)
     mapped = torch.func.vmap(official_weights)(G, kappa)
@@ -78,6 +78,6 @@ def test_vmap_is_a_loop_and_kappa_may_differ():
                 assert_close(batched[i], single, atol=1e-9, rtol=0)
 
 
-def test_a_negative_kappa_is_refused():
+def test_negative_kappa_raises():
     with pytest.raises(ValueError, match="expected a relative radius"):
         official_weights(torch.eye(2), -1.0)

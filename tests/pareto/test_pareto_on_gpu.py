@@ -1,4 +1,4 @@
-"""On a CUDA device nothing waits, everything can be captured, and the numbers are those of the CPU."""
+"""On a GPU the solver does not synchronise, can be captured, and gives the numbers of the CPU."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def everything(H, radius):
 
 
 @sizes
-def test_nothing_waits_for_the_device(K):
+def test_solver_does_not_synchronise(K):
     H = torch.ones(K, 20, device="cuda").cumsum(0).sin()
     radii = torch.full((2,), 0.5, device="cuda")
     with no_synchronisation():
@@ -30,14 +30,14 @@ def test_nothing_waits_for_the_device(K):
 
 
 @sizes
-def test_the_numbers_are_those_of_the_cpu(K):
+def test_gpu_equals_cpu(K):
     H = draw("agreeing", K, 20, seed=0)
     for ours, theirs in zip(everything(H.cuda(), 0.5), everything(H, 0.5), strict=True):
         assert_close(ours.cpu(), theirs, atol=1e-9, rtol=1e-9)
 
 
-def test_fused_the_numbers_are_those_of_the_cpu_and_can_be_captured():
-    """The steps of the interior-point methods, for more domains than faces can be listed."""
+def test_compiled_solver_equals_cpu_and_can_be_captured():
+    """Sixteen domains use the interior-point methods, which are compiled."""
     H = draw("agreeing", 16, 20, seed=0)
     there, theirs = H.cuda(), everything(H, 0.5)
     with compiling(True):
@@ -55,7 +55,7 @@ def test_fused_the_numbers_are_those_of_the_cpu_and_can_be_captured():
 
 
 @sizes
-def test_a_batch_can_be_captured_and_replayed_on_new_updates(K):
+def test_batch_can_be_captured_and_replayed_on_new_updates(K):
     H = draw("agreeing", K, 20, seed=0, count=4).cuda()
     radius = torch.tensor([0.05, 0.1, 0.5, 0.9], device="cuda", dtype=torch.float64)
     mapped = torch.func.vmap(everything)
@@ -77,6 +77,6 @@ def test_a_batch_can_be_captured_and_replayed_on_new_updates(K):
             assert_close(ours[i].cpu(), theirs, atol=1e-9, rtol=1e-9)
 
 
-def test_a_gramian_built_from_gram_is_the_same():
+def test_gramian_on_gpu_equals_cpu():
     H = draw("plain", 3, 20, seed=0)
     assert_close(gramian(H.cuda()).cpu(), gram(H))

@@ -1,4 +1,4 @@
-"""The degenerate cases of the specification (§1.6), one by one."""
+"""Degenerate problems (section 1.6 of the specification)."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from pogm.pareto import gap, solve
 
 everywhere = pytest.mark.parametrize("scale", SCALES)
-few_and_many = pytest.mark.parametrize("copies", [1, 5])  # of the updates: below and above eight domains
+few_and_many = pytest.mark.parametrize("copies", [1, 5])  # of the updates; below and above eight domains
 
 
 @pytest.mark.parametrize("K", [1, 2, 3, 12])
@@ -22,7 +22,7 @@ def test_zero_updates_give_a_zero_step_and_the_uniform_mixture(K):
 
 @everywhere
 @few_and_many
-def test_a_zero_update_is_left_out_of_the_minimum_but_not_of_the_mean(scale, copies):
+def test_zero_update_is_excluded_from_the_minimum_but_not_from_the_mean(scale, copies):
     H = scale * double([[1, 0.2], [0, 0], [0.3, 1]]).repeat(copies, 1)
     solution = solve(gram(H), 0.5)
     assert (solution.mixture[1::3] == 0).all()
@@ -35,7 +35,7 @@ def test_a_zero_update_is_left_out_of_the_minimum_but_not_of_the_mean(scale, cop
 
 
 @everywhere
-def test_a_very_short_update_is_not_a_zero_update(scale):
+def test_very_short_update_is_not_a_zero_update(scale):
     H = scale * double([[1, 0], [1e-9, 1e-9]])
     solution = solve(gram(H), 0.5)
     assert_close(solution.mixture, torch.tensor([0.0, 1.0]).double(), atol=1e-8, rtol=0)
@@ -44,7 +44,7 @@ def test_a_very_short_update_is_not_a_zero_update(scale):
 
 @everywhere
 @few_and_many
-def test_updates_that_cancel_give_a_zero_step(scale, copies):
+def test_updates_with_mean_zero_give_a_zero_step(scale, copies):
     H = scale * double([[1, 0.3], [-0.4, 0.1], [-0.6, -0.4]]).repeat(copies, 1)
     solution = solve(gram(H), 0.5)
     assert_close(solution.weights @ H, torch.zeros(2).double(), atol=1e-15 * scale, rtol=0)
@@ -55,7 +55,7 @@ def test_updates_that_cancel_give_a_zero_step(scale, copies):
 
 @everywhere
 @few_and_many
-def test_where_no_step_helps_every_domain_the_mean_is_kept(scale, copies):
+def test_stationary_problem_keeps_the_mean(scale, copies):
     H = scale * double([[1, 0], [-1, 0], [0, 1]]).repeat(copies, 1)
     solution = solve(gram(H), 0.5)
     assert solution.stationary
@@ -66,24 +66,24 @@ def test_where_no_step_helps_every_domain_the_mean_is_kept(scale, copies):
 
 
 @few_and_many
-def test_where_no_step_helps_every_domain_the_mean_can_be_projected(copies):
+def test_stationary_problem_can_project_the_mean(copies):
     H = double([[1, 0, 0.5], [-1, 0, -0.5], [0, 1, 0], [0.6, 0.1, 0]]).repeat(copies, 1)
     solution = solve(gram(H), 0.9, stationary="project")
     mean, d = H.mean(0), solution.weights @ H
     assert solution.stationary
     assert (H @ mean).min() < -1e-2
-    assert (H @ d).min() >= -1e-9  # hurts nobody
+    assert (H @ d).min() >= -1e-9  # no negative alignment
     assert (d - mean).norm() <= 0.9 * mean.norm()  # in the ball
     axis = H[0] / H[0].norm()
     assert_close(d, mean - (mean @ axis) * axis, atol=1e-8, rtol=0)  # the nearest such step
 
 
-def test_projecting_changes_nothing_where_some_step_helps():
+def test_projection_has_no_effect_if_not_stationary():
     G = gram(draw("plain", 4, 6, seed=0))
     assert_close(solve(G, 0.5, stationary="project").weights, solve(G, 0.5).weights)
 
 
-def test_zero_in_the_hull_is_not_stationary_when_it_is_inside_and_the_ball_small():
+def test_zero_inside_the_hull_is_not_stationary_for_a_small_ball():
     H = double([[1, 0], [-0.4, 0.8], [-0.4, -0.7]])
     assert not solve(gram(H), 0.9).stationary
     assert solve(gram(H), 1.1).stationary  # r > 1: always
@@ -98,7 +98,7 @@ def test_duplicates_change_the_mixture_but_not_the_step(copies, scale):
     assert_close(d, solve(gram(H), 0.5).weights @ H, rtol=1e-8, atol=1e-8 * scale)
 
 
-def test_it_does_not_matter_which_duplicate_is_which():
+def test_step_does_not_depend_on_the_order_of_duplicates():
     H = double([[1, 0, 0], [1, 0, 0], [0, 1, 0]])
     for order in ([0, 1, 2], [2, 0, 1], [0, 2, 1]):
         d = solve(gram(H[order]), 0.5).weights @ H[order]
@@ -106,7 +106,7 @@ def test_it_does_not_matter_which_duplicate_is_which():
 
 
 @everywhere
-def test_one_domain_is_followed_further(scale):
+def test_one_domain_gives_a_longer_step(scale):
     solution = solve(torch.tensor([[scale**2]], dtype=torch.float64), 0.5)
     assert_close(solution.mixture, torch.ones(1).double())
     assert_close(solution.weights, torch.tensor([1.5]).double())
@@ -115,7 +115,7 @@ def test_one_domain_is_followed_further(scale):
 
 @everywhere
 @pytest.mark.parametrize("K", [2, 5, 12])
-def test_equal_updates_are_mixed_evenly(scale, K):
+def test_equal_updates_have_a_uniform_mixture(scale, K):
     H = scale * draw("plain", 1, 6, seed=3).repeat(K, 1)
     solution = solve(gram(H), 0.5)
     assert_close(solution.mixture, torch.full((K,), 1 / K).double())
@@ -123,7 +123,7 @@ def test_equal_updates_are_mixed_evenly(scale, K):
 
 
 @pytest.mark.parametrize("K", [3, 12])
-def test_a_ball_of_radius_zero_is_the_mean(K):
+def test_radius_zero_gives_the_mean(K):
     solution = solve(gram(draw("plain", K, 6, seed=4)), 0.0)
     assert (solution.mixture == 1 / K).all()
     assert (solution.weights == 1 / K).all()
@@ -132,7 +132,7 @@ def test_a_ball_of_radius_zero_is_the_mean(K):
     assert_close(solution.worst, gram(draw("plain", K, 6, seed=4)).mean(1).min())
 
 
-def test_a_conflict_beyond_repair_is_no_special_case():
+def test_conflict_that_cannot_be_resolved_is_solved():
     H = double([[1, 0.2, 0], [-0.8, 0.1, 0], [0.3, 0.1, 0.5]])
     solution = solve(gram(H), 0.5)
     assert solution.worst < 0
@@ -142,13 +142,13 @@ def test_a_conflict_beyond_repair_is_no_special_case():
 
 @pytest.mark.parametrize("K", [3, 12])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_updates_that_are_not_finite_show_in_the_weights(K, value):
+def test_updates_that_are_not_finite_give_nan_weights(K, value):
     H = draw("plain", K, 6, seed=5)
     H[1, 2] = value
     assert solve(gram(H), 0.5).weights.isnan().any()
 
 
-def test_the_parts_of_a_solution_agree():
+def test_parts_of_a_solution_are_consistent():
     G = gram(draw("plain", 4, 6, seed=6, count=5))
     solution = solve(G, 0.5)
     assert_close(gap(G, solution.mixture, 0.5), solution.gap)
@@ -156,6 +156,6 @@ def test_the_parts_of_a_solution_agree():
     assert solution.worst.shape == solution.gap.shape == solution.stationary.shape == (5,)
 
 
-def test_an_unknown_treatment_of_stationary_points_is_refused():
+def test_unknown_stationary_option_raises():
     with pytest.raises(ValueError, match=r'expected stationary="keep" or "project", found .stop.'):
         solve(torch.eye(2), 0.5, stationary="stop")

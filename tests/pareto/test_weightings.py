@@ -1,4 +1,4 @@
-"""The weights of POGM's neighbours: their definitions, and TorchJD's numbers."""
+"""Weights of MGDA, CAGrad, PCGrad and UPGrad, compared with their definitions and with TorchJD."""
 
 import numpy as np
 import pytest
@@ -32,8 +32,8 @@ def unit(G):
 
 @kinds
 @sizes
-def test_no_update_opposes_the_shortest_mixture(kind, K):
-    """h_i·h_π ≥ |h_π|² for every i: the condition of the point of the hull nearest to 0."""
+def test_every_update_agrees_with_the_shortest_mixture(kind, K):
+    """The point of the hull nearest to 0 has h_i·h_π ≥ ‖h_π‖² for every i."""
     for seed in range(5):
         G = unit(gram(draw(kind, K, 2 * K, seed)))
         weights = mgda_weights(G)
@@ -42,19 +42,19 @@ def test_no_update_opposes_the_shortest_mixture(kind, K):
         assert alignment(G, weights).min() >= length(G, weights) ** 2 - 1e-9
 
 
-def test_the_shortest_mixture_of_two_is_the_known_one():
-    """Of 1 and 3 along one axis the nearer; of a right angle the foot of the perpendicular; of opposites, zero."""
+def test_shortest_mixture_of_two_updates_is_known():
+    """The shorter of two parallel updates, the foot of the perpendicular, and zero for opposite updates."""
     assert_close(mgda_weights(gram(double([[1, 0], [3, 0]]))), torch.tensor([1.0, 0.0], dtype=torch.float64))
     assert_close(mgda_weights(gram(double([[2, 0], [0, 1]]))), torch.tensor([0.2, 0.8], dtype=torch.float64))
     assert_close(mgda_weights(gram(double([[1, 0], [-3, 0]]))), torch.tensor([0.75, 0.25], dtype=torch.float64))
 
 
-def test_a_zero_update_is_the_shortest_mixture():
+def test_zero_update_is_the_shortest_mixture():
     weights = mgda_weights(gram(double([[1, 0], [0, 0], [1, 1]])))
     assert weights.tolist() == [0, 1, 0]
 
 
-def test_in_a_large_ball_the_worst_mixture_is_the_shortest():
+def test_worst_mixture_in_a_large_ball_is_the_shortest():
     for seed in range(5):
         G = gram(draw("agreeing", 4, 8, seed))
         assert_close(mixture(G, 1e7), mgda_weights(G), atol=1e-6, rtol=0)
@@ -75,7 +75,7 @@ def test_cagrad_is_theorem_1_divided_by_one_plus_the_radius_squared():
         assert_close(cagrad_weights(G, 0.5) * 1.25, invariant_weights(G, 0.5))
 
 
-def test_torchjd_has_the_same_cagrad_without_the_divisor():
+def test_cagrad_equals_torchjd_without_the_divisor():
     for seed in range(5):
         G = gram(draw("plain", 4, 8, seed))
         theirs = CAGradWeighting(c=0.5, norm_eps=1e-10)(G)
@@ -83,7 +83,7 @@ def test_torchjd_has_the_same_cagrad_without_the_divisor():
 
 
 def surgery(H, met):
-    """PCGrad on the vectors themselves, one projection after the other."""
+    """Compute PCGrad on vectors, in a loop over projections."""
     rows = []
     for i, order in enumerate(met.tolist()):
         p = H[i].clone()
@@ -96,13 +96,13 @@ def surgery(H, met):
 
 @kinds
 @sizes
-def test_surgery_on_inner_products_is_surgery_on_vectors(kind, K):
+def test_pcgrad_on_inner_products_equals_pcgrad_on_vectors(kind, K):
     H = draw(kind, K, 2 * K, seed=K)
     met = orders(K)
     assert_close(pcgrad_weights(gram(H), met) @ H, surgery(H, met), atol=1e-8, rtol=1e-8)
 
 
-def test_torchjd_has_k_times_our_pcgrad(monkeypatch):
+def test_pcgrad_of_torchjd_is_k_times_ours(monkeypatch):
     H = draw("plain", 5, 3, seed=1)
     met = orders(5)
     rows = iter(met)
@@ -111,22 +111,22 @@ def test_torchjd_has_k_times_our_pcgrad(monkeypatch):
     assert_close(5 * pcgrad_weights(gram(H), met), theirs)
 
 
-def test_the_order_of_the_surgery_matters_for_three_but_not_for_two():
+def test_order_matters_in_pcgrad_for_three_updates_but_not_for_two():
     three, two = gram(draw("plain", 3, 2, seed=4)), gram(draw("plain", 2, 2, seed=4))
     found = {tuple(pcgrad_weights(three, orders(3, seed)).tolist()) for seed in range(20)}
     assert len(found) > 1
     assert len({tuple(pcgrad_weights(two, orders(2, seed)).tolist()) for seed in range(20)}) == 1
 
 
-def test_surgery_leaves_a_zero_update_alone():
+def test_pcgrad_does_not_change_a_zero_update():
     weights = pcgrad_weights(gram(double([[1, 0], [0, 0], [-1, 1]])), orders(3))
     assert weights.isfinite().all()
 
 
 @kinds
 @sizes
-def test_each_update_is_projected_on_what_hurts_none(kind, K):
-    """Against a projection by non-negative least squares: h_i + Σ y_j h_j of least norm over y ≥ 0."""
+def test_upgrad_projects_each_update_on_the_dual_cone(kind, K):
+    """Compare with non-negative least squares: min ‖h_i + Σ y_j h_j‖ over y ≥ 0."""
     H = draw(kind, K, 2 * K, seed=K)
     H = H / H.norm(dim=1, keepdim=True)
     projected = [h.numpy() + H.numpy().T @ nnls(H.numpy().T, -h.numpy())[0] for h in H]
@@ -136,28 +136,28 @@ def test_each_update_is_projected_on_what_hurts_none(kind, K):
 
 
 class LeastSquares(DualConeProjector):
-    """For TorchJD, whose own solver is an optional package: min vᵀGv over v ≥ u, as non-negative least squares."""
+    """Solve min vᵀGv over v ≥ u by non-negative least squares, for TorchJD, which needs an optional package."""
 
     def __call__(self, U, G):
         root = torch.linalg.cholesky(G).mT.numpy()
         return torch.stack([u + torch.from_numpy(nnls(root, -root @ u.numpy())[0]) for u in U])
 
 
-def test_torchjd_has_the_same_upgrad():
+def test_upgrad_equals_torchjd():
     for seed in range(5):
         G = gram(draw("plain", 5, 8, seed))
         assert_close(upgrad_weights(G), UPGradWeighting(projector=LeastSquares())(G), atol=1e-9, rtol=1e-9)
 
 
-def test_a_right_projection_of_two_opponents():
-    """(1, 0) and (-1, 1): the first loses its part along the second, and the other way round."""
+def test_upgrad_of_two_conflicting_updates_is_known():
+    """(1, 0) and (-1, 1): each update loses its component along the other."""
     H = double([[1, 0], [-1, 1]])
     expected = double([[0.5, 0.5], [0, 1]]).mean(0)
     assert_close(upgrad_weights(gram(H)) @ H, expected)
     assert_close(pcgrad_weights(gram(H), orders(2)) @ H, expected)
 
 
-def test_without_a_conflict_surgery_and_projection_are_the_mean():
+def test_without_conflict_pcgrad_and_upgrad_give_the_mean():
     G = gram(draw("plain", 4, 8, seed=0).abs())
     for weights in (pcgrad_weights(G, orders(4)), upgrad_weights(G)):
         assert_close(weights, torch.full_like(weights, 0.25))
@@ -172,8 +172,8 @@ def test_weights_do_not_depend_on_the_scale(scale):
         assert_close(one, other, atol=1e-9, rtol=1e-9)
 
 
-def test_lengths_far_apart_do_not_blur_the_projections():
-    """An update a hundred million times shorter than another is still not hurt."""
+def test_upgrad_is_precise_for_very_different_lengths():
+    """An update that is 1e8 times shorter than another still has no negative alignment."""
     H = double([[1, 0.2, 0], [-0.8, 0.1, 0.3], [-0.3, 0.1, 0.5]])
     short = torch.tensor([1e8, 1.0, 1e-4], dtype=torch.float64).unsqueeze(1) * H
     moved = upgrad_weights(gram(short)) @ short
@@ -181,7 +181,7 @@ def test_lengths_far_apart_do_not_blur_the_projections():
 
 
 @sizes
-def test_a_batch_and_a_map_give_what_each_problem_gives_alone(K):
+def test_batch_and_vmap_equal_single_problems(K):
     H = draw("plain", K, K + 1, seed=0, count=4)
     G, met = gram(H), orders(K, count=4)
     radii = torch.tensor([0.1, 0.2, 0.5, 0.9], dtype=torch.float64)
@@ -195,7 +195,7 @@ def test_a_batch_and_a_map_give_what_each_problem_gives_alone(K):
 @pytest.mark.gpu
 @needs_gpu
 @sizes
-def test_nothing_waits_for_the_device_and_the_numbers_are_those_of_the_cpu(K):
+def test_gpu_equals_cpu_without_synchronisation(K):
     H = draw("plain", K, K + 1, seed=0, count=4)
     G, met = gram(H), orders(K, count=4)
     on_device, met_there = G.cuda(), met.cuda()

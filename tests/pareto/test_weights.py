@@ -22,7 +22,7 @@ def test_worked_examples(name):
     assert_close((double(H) @ d).min().item(), worst, atol=1e-6, rtol=0)
 
 
-def test_the_theorem_as_printed_is_below_the_optimum_of_its_ball():
+def test_printed_theorem_is_below_the_optimum_of_its_ball():
     H = double(EXAMPLES["conflict"][0])
     d = step(H, 0.5**0.5, step_radius=0.5)  # paper_mixed, κ = 0.5
     assert_close(d, torch.tensor([0.187235, 0.415259], dtype=torch.float64), atol=1e-6, rtol=0)
@@ -31,7 +31,7 @@ def test_the_theorem_as_printed_is_below_the_optimum_of_its_ball():
 
 @calmly
 @given(updates(largest=8), st.sampled_from(RADII))
-def test_guarantees_of_the_step(H, radius):
+def test_step_has_the_guaranteed_properties(H, radius):
     solution = solve(gram(H), radius)
     d, mean = solution.weights @ H, H.mean(0)
     s, unit = mean.norm(), H.square().sum(1).mean()
@@ -49,7 +49,7 @@ def test_guarantees_of_the_step(H, radius):
 
 @calmly
 @given(updates(), st.sampled_from(RADII), st.integers(0, 100))
-def test_the_order_of_the_domains_does_not_matter(H, radius, seed):
+def test_step_does_not_depend_on_the_order_of_domains(H, radius, seed):
     order = torch.randperm(len(H), generator=torch.Generator().manual_seed(seed))
     π = solve(gram(H), radius).mixture
     ν = ((π @ H).norm() / H.norm(dim=1).mean()).clamp(min=1e-6).item()
@@ -59,17 +59,17 @@ def test_the_order_of_the_domains_does_not_matter(H, radius, seed):
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
 @pytest.mark.parametrize("K", [3, 12])
-def test_the_weights_do_not_depend_on_the_scale_of_the_updates(scale, K):
+def test_weights_do_not_depend_on_the_scale(scale, K):
     H = draw("plain", K, 8, seed=4)
     assert_close(invariant_weights(gram(scale * H), 0.5), invariant_weights(gram(H), 0.5), atol=1e-10, rtol=0)
 
 
-def test_a_vanishing_radius_gives_the_mean():
+def test_small_radius_gives_nearly_the_mean():
     H = draw("plain", 4, 6, seed=1)
     assert_close(step(H, 1e-9), H.mean(0), atol=1e-8, rtol=0)
 
 
-def test_no_step_in_the_ball_is_better_for_the_worst_off():
+def test_no_step_in_the_ball_has_a_better_worst_alignment():
     H = draw("plain", 4, 3, seed=2)
     mean = H.mean(0)
     worst = (H @ step(H, 0.5)).min()
@@ -78,7 +78,7 @@ def test_no_step_in_the_ball_is_better_for_the_worst_off():
     assert (ball @ H.mT).amin(1).max() <= worst + 1e-12
 
 
-def test_a_pooled_centre_is_added_by_the_caller():
+def test_other_centre_is_added_by_the_caller():
     H, other = draw("plain", 3, 6, seed=6), draw("plain", 1, 6, seed=7)[0]
     solution = solve(gram(H), 0.5, centre=(H @ other, other @ other))
     d = other + solution.weights @ H
@@ -87,7 +87,7 @@ def test_a_pooled_centre_is_added_by_the_caller():
     assert solution.gap <= 1e-14
 
 
-def test_the_mean_as_a_centre_is_the_mean():
+def test_mean_as_explicit_centre_gives_the_same_weights():
     H = draw("plain", 3, 6, seed=8)
     mean = H.mean(0)
     pooled = invariant_weights(gram(H), 0.5, centre=(H @ mean, mean @ mean))
@@ -95,13 +95,13 @@ def test_the_mean_as_a_centre_is_the_mean():
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
-def test_a_centre_may_be_of_another_size_than_the_updates(scale):
+def test_centre_can_be_much_longer_or_shorter_than_the_updates(scale):
     H, other = draw("plain", 3, 6, seed=6), scale * draw("plain", 1, 6, seed=7)[0]
     d = other + invariant_weights(gram(H), 0.5, centre=(H @ other, other @ other)) @ H
     assert_close((d - other).norm(), 0.5 * other.norm())
 
 
-def test_a_centre_of_zero_is_left_alone():
+def test_zero_centre_gives_zero_weights():
     H = draw("plain", 3, 6, seed=6)
     zero = torch.zeros(6, dtype=torch.float64)
     assert_close(invariant_weights(gram(H), 0.5, centre=(H @ zero, zero @ zero)), torch.zeros(3).double())
@@ -113,10 +113,10 @@ def test_alignment_is_the_inner_product_with_the_step():
     assert_close(alignment(gram(H), c), H @ (c @ H))
 
 
-def test_weights_are_constants_to_autograd():
+def test_weights_have_no_gradient():
     H = draw("plain", 3, 6, seed=1).requires_grad_()
     assert not invariant_weights(gram(H), 0.5).requires_grad
 
 
-def test_a_float32_gramian_gives_float64_weights():
+def test_float32_gramian_gives_float64_weights():
     assert invariant_weights(gram(draw("plain", 3, 6, seed=1)).float(), 0.5).dtype == torch.float64
