@@ -25,7 +25,7 @@ EPS = 1e-6  # added to standard deviations
 TEMPERATURE = 0.5  # of the Gumbel softmax
 DROPPED = 0.5  # dropout probability of the masker, for its inputs and its first hidden layer
 FASTER = 10  # learning rate of the masker, relative to that of the features
-APART = -1  # random stream of the update of the masker, separate from those of `Purpose`
+MASKER_STREAM = -1  # random stream of the update of the masker, separate from those of `Purpose`
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,13 @@ class CIRL(Modifier):
     def after(self, memory: Tree, state: State, batches: list[Batch], problem: Problem) -> tuple[Tree, State]:
         """Take one step of the masker: decrease the loss of the head and increase that of the adversary."""
         batch = batches[-1]
-        apart = state._replace(key=random.fold(state.key, APART))  # random numbers that no step of the algorithm uses
-        z = over_samples(problem.model(state.params, apart).features, batch.x).detach()
+        masker_state = state._replace(
+            key=random.fold(state.key, MASKER_STREAM)
+        )  # random numbers that no step of the algorithm uses
+        z = over_samples(problem.model(state.params, masker_state).features, batch.x).detach()
 
         def objective(weights: Params) -> Loss:
-            model = problem.model(state.params, apart._replace(buffers=state.buffers | weights))
+            model = problem.model(state.params, masker_state._replace(buffers=state.buffers | weights))
             mask = over_samples(model.part("masker"), z)
             head, adversary = _both_losses(model, z, mask, 1 - mask, batch.y)
             return Loss((head / 2 - adversary / 2).mean())
