@@ -50,7 +50,7 @@ def task(workload: str, variant: str, size: Size, precision: str) -> Task:
 
 def measured(workload: str, engine: Engine, size: Size, precision: str) -> dict[str, Any]:
     """Milliseconds per minibatch, gigabytes, and ratios of every variant."""
-    device, sessions, memory = engine.place(), {}, {}
+    device, sessions, memory = engine.torch_device(), {}, {}
     for variant in VARIANTS:
         with clock.Memory(device) as used:
             sessions[variant] = session = Session([task(workload, variant, size, precision)], engine)
@@ -96,11 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     size = SMALL if options.small else replace(Size(), repeats=9, lasting=0.3)
     engine = Engine(device=options.device, compile="on" if on_gpu and not options.small else "off")
     precision = "bf16" if on_gpu else "fp32"
-    found: dict[str, Any] = {**facts("centre", engine.place(), arguments), "precision": precision, "workloads": {}}
+    found: dict[str, Any] = {
+        **facts("centre", engine.torch_device(), arguments),
+        "precision": precision,
+        "workloads": {},
+    }
     for workload in options.only:
         found["workloads"][workload] = measured(workload, engine, size, precision)
         print("\n".join([f"\n{workload}, {found['device']}, {precision}\n", *table(found["workloads"][workload])]))
-        clock.tidy(engine.place())
+        clock.tidy(engine.torch_device())
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
 

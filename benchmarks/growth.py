@@ -102,7 +102,7 @@ def round_of(K: int, E: int, T: int, size: Size, engine: Engine) -> dict[str, fl
         )
         for seed in range(T)
     ]
-    return measured(lambda: Session(tasks, engine), engine.place(), size)[0]
+    return measured(lambda: Session(tasks, engine), engine.torch_device(), size)[0]
 
 
 def over_domains(K: int, size: Size, engine: Engine) -> dict[str, float]:
@@ -125,14 +125,14 @@ def over_weights(P: int, size: Size, engine: Engine) -> dict[str, float]:
     shape = (1, 1, max(P // HIDDEN - HIDDEN, 1))
     method = POGM(inner_optimizer="sgd", centre="mean")
     task = noise.task(method, K=3, shape=shape, network="mlp", batch_size=1, images=4 * 10, lr=1e-5)
-    found, session = measured(lambda: meta_update(task, engine), engine.place(), size)
+    found, session = measured(lambda: meta_update(task, engine), engine.torch_device(), size)
     return found | {"x": weights_of(session)}
 
 
 def over_images(N: int, size: Size, engine: Engine) -> dict[str, float]:
     """An evaluation of all of them; and a step, which should not know how many there are."""
     task = noise.task(POGM(centre="mean"), network=size.network, batch_size=size.batch, images=N)
-    found, session = measured(lambda: Session([task], engine), engine.place(), size, Session.accuracies)
+    found, session = measured(lambda: Session([task], engine), engine.torch_device(), size, Session.accuracies)
     step = clock.seconds(session.step, session.device, size.repeats, size.lasting)
     return found | {"step": step.value}
 
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
 
     engine = Engine(device=options.device, **engine_options(options.engine))
-    device = engine.place()
+    device = engine.torch_device()
     if device.type == "cpu":
         torch.set_num_threads(1)
     size = SMALL if options.small else CPU if device.type == "cpu" else Size()

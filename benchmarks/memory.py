@@ -69,7 +69,7 @@ def case(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"place": options.place, "optimizer": options.optimizer}
     try:
         session = Session([trial.task(None)], engine)
-        found |= {"chosen": session.trajectories, "weights": session.train_state.state.params.flat.numel()}
+        found |= {"chosen": session.trajectory_storage, "weights": session.train_state.state.params.flat.numel()}
         session.step()  # the first allocates
         _wait(on_gpu)
         start = time.perf_counter()

@@ -27,7 +27,14 @@ from pogm.data.datasets.pacs import PACS
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
 from pogm.engine.image_store import Resident
 from pogm.engine.prefetch import Streamed
-from pogm.engine.sampling import ImageTable, SampleIndices, draw, facts, joined, rows_of
+from pogm.engine.sampling import (
+    ImageTable,
+    SampleIndices,
+    build_sample_indices,
+    collect_labels_and_sizes,
+    concatenate_images,
+    draw_batch,
+)
 
 BATCH = 32
 HELD_OUT = (3,)
@@ -61,7 +68,7 @@ def ours(table: ImageTable, rows: SampleIndices, device: torch.device, stream: S
     state = State({}, {}, {}, {}, step, key)
 
     def minibatch() -> Tensor:
-        x = draw(table, rows.train, random.fold(random.fold(key, 0), step), BATCH, transform, torch.float32).x
+        x = draw_batch(table, rows.train, random.fold(random.fold(key, 0), step), BATCH, transform, torch.float32).x
         step.add_(1)
         return x
 
@@ -114,9 +121,9 @@ def main() -> None:
         opened = time.perf_counter() - began
         counts = ", ".join(f"{name} {len(d.labels)}" for name, d in zip(PACS.folders, domains, strict=True))
 
-        rows, segments = rows_of(domains, HELD_OUT, trial_seed=0, device=device)
-        labels, sizes = (part.to(device) for part in facts(domains))
-        images = joined(domains)
+        rows, segments = build_sample_indices(domains, HELD_OUT, trial_seed=0, device=device)
+        labels, sizes = (part.to(device) for part in collect_labels_and_sizes(domains))
+        images = concatenate_images(domains)
         epoch = math.ceil(sum(segments[0:6:2]) / (3 * BATCH))
         stream = Streamed(images, rows, BATCH, 1, device)
         loader = reference(options.data, options.workers)

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, that tests may kill: forked from one that has imported all, in 0.1 s."""
+"""Commands and teams of ranks in processes that tests may kill. A fork server starts them in 0.1 s."""
 
 import json
 import multiprocessing
@@ -24,7 +24,7 @@ from pogm._system.errors import PogmError
 from pogm.benchmark.results.records import Record, read_records
 from pogm.cli import main
 from pogm.core.batch import Batch
-from pogm.distributed.world import Launch, joined
+from pogm.distributed.world import Launch, connect
 from pogm.modifiers.base import Modifier
 
 _context = multiprocessing.get_context("forkserver")
@@ -35,7 +35,7 @@ SHORT = ("--test-domain", "75", "--evaluate-every", "10", "--checkpoint-seconds"
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended: its exit code (negative: the signal that killed it) and what it said."""
+    """Exit code of a command (negative for a signal) and its output."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ class Finished:
 
 @dataclass
 class Started:
-    """A command that is running."""
+    """Running command."""
 
     process: BaseProcess
     said: Path
@@ -60,7 +60,7 @@ class Started:
 
 
 def start(*words: object, fault: str = "", **variables: str) -> Started:
-    """Start ``pogm <words>``, with these variables in its environment."""
+    """Start ``pogm <words>`` with these environment variables."""
     said = Path(tempfile.mkdtemp(prefix="pogm-test-"))
     variables["POGM_FAULT"] = fault
     process = _context.Process(target=_command, args=([str(word) for word in words], variables, said))
@@ -69,20 +69,20 @@ def start(*words: object, fault: str = "", **variables: str) -> Started:
 
 
 def pogm(*words: object, fault: str = "") -> Finished:
-    """Run ``pogm <words>`` to its end, whatever that is."""
+    """Run ``pogm <words>`` until it ends."""
     return start(*words, fault=fault).wait()
 
 
-def start_together(world: int, *words: object, faults: Mapping[int, str] | None = None) -> list[Started]:
-    """Start ``torchrun --nproc-per-node <world> -m pogm <words>``, without torchrun; some may have faults."""
+def start_together(size: int, *words: object, faults: Mapping[int, str] | None = None) -> list[Started]:
+    """Start ``torchrun --nproc-per-node <size> -m pogm <words>``, without torchrun, with faults by rank."""
     port = free_port()
     faults = faults or {}
-    return [start(*words, fault=faults.get(r, ""), **surroundings(r, world, port)) for r in range(world)]
+    return [start(*words, fault=faults.get(r, ""), **torchrun_variables(r, size, port)) for r in range(size)]
 
 
-def together(world: int, *words: object, faults: Mapping[int, str] | None = None) -> list[Finished]:
-    """Run that to the end of each."""
-    return [started.wait() for started in start_together(world, *words, faults=faults)]
+def together(size: int, *words: object, faults: Mapping[int, str] | None = None) -> list[Finished]:
+    """Do the same, and wait until all processes end."""
+    return [started.wait() for started in start_together(size, *words, faults=faults)]
 
 
 def _command(words: list[str], variables: dict[str, str], said: Path) -> None:
@@ -93,27 +93,27 @@ def _command(words: list[str], variables: dict[str, str], said: Path) -> None:
 
 
 class Team:
-    """Processes that have joined, and do together what they are told: the same function with other arguments."""
+    """Connected processes that run functions together."""
 
-    def __init__(self, world: int, timeout: float = 60.0):
+    def __init__(self, size: int, timeout: float = 60.0):
         self.port = free_port()
         self.pipes, self.processes = [], []
-        for rank in range(world):
-            here, there = _context.Pipe()
-            process = _context.Process(target=_member, args=(there, rank, world, self.port, timeout), daemon=True)
+        for rank in range(size):
+            parent_end, child_end = _context.Pipe()
+            process = _context.Process(target=_member, args=(child_end, rank, size, self.port, timeout), daemon=True)
             process.start()
-            there.close()
-            self.pipes.append(here)
+            child_end.close()
+            self.pipes.append(parent_end)
             self.processes.append(process)
 
     def do(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What ``function(ranks, *args)`` gives each of them."""
+        """Call ``function(world, *args)`` in every process and return the results."""
         for pipe in self.pipes:
             pipe.send((function, args))
         return self.results()
 
     def results(self) -> list[Any]:
-        """What each of them answers; None for one that was killed."""
+        """Return the result or error of each process; None for a process that was killed."""
         found = []
         for pipe in self.pipes:
             assert pipe.poll(60), "no answer for a minute"
@@ -127,7 +127,7 @@ class Team:
         return found
 
     def end(self) -> None:
-        """Send them home."""
+        """End all processes."""
         for pipe in self.pipes:
             with suppress(OSError):
                 pipe.send(None)
@@ -137,47 +137,47 @@ class Team:
                 process.kill()
 
 
-def _member(pipe: Any, rank: int, world: int, port: int, timeout: float) -> None:
+def _member(pipe: Any, rank: int, size: int, port: int, timeout: float) -> None:
     torch.set_num_threads(1)
-    os.environ.update(surroundings(rank, world, port))
-    launch = Launch.found(timeout)
+    os.environ.update(torchrun_variables(rank, size, port))
+    launch = Launch.from_environment(timeout)
     assert launch is not None
-    with joined(launch, torch.device("cpu")) as ranks:
-        while (told := pipe.recv()) is not None:
-            function, args = told
+    with connect(launch, torch.device("cpu")) as world:
+        while (request := pipe.recv()) is not None:
+            function, args = request
             try:
-                pipe.send(function(ranks, *args))
+                pipe.send(function(world, *args))
             except PogmError as error:
                 pipe.send(error)
             except Exception:
                 pipe.send(AssertionError(traceback.format_exc()))
 
 
-def surroundings(rank: int, world: int, port: int) -> dict[str, str]:
-    """What torchrun would tell a process."""
-    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+def torchrun_variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the environment variables that torchrun sets for a process."""
+    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
     return {name: str(value) for name, value in words.items()}
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as place:
-        place.bind(("localhost", 0))
-        port: int = place.getsockname()[1]
+    """Return a port that is not in use."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something to become true."""
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
     end = time.monotonic() + 60
-    while not true():
+    while not condition():
         assert time.monotonic() < end, "waited for a minute"
         time.sleep(0.01)
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[Started]:
-    """A run that would take forever, once it has a checkpoint; killed at the end."""
+    """Start a very long run, wait for its first checkpoint, and kill it at the end of the block."""
     words = ("run", "--dataset", "RotatedDigits", "--algorithm", "ERM", *SHORT, "--steps", 10**8)
     command = start(*words, "--evaluate-every", 1000, "--out", folder)
     try:
@@ -189,7 +189,7 @@ def running(folder: Path) -> Iterator[Started]:
 
 
 def records(folder: Path) -> list[Record]:
-    """What was recorded, without what depends on the clock; every line is strict JSON and every step comes once."""
+    """Return the records without times. Check that every line is strict JSON and that every step occurs once."""
 
     def refuse(literal: str) -> None:
         raise AssertionError(f"{literal} is not JSON")
@@ -203,12 +203,12 @@ def records(folder: Path) -> list[Record]:
 
 
 def weights(folder: Path) -> bytes:
-    """The tensors of the last checkpoint, as they lie on disk."""
+    """Return the file of tensors of the last checkpoint."""
     return max(folder.glob("checkpoints/*.safetensors")).read_bytes()
 
 
 class Deadly(Modifier):
-    """Kills the process that trains with it, before anything is written."""
+    """Modifier that kills the process before anything is written."""
 
     def network(self, network: nn.Module) -> nn.Module:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -216,7 +216,7 @@ class Deadly(Modifier):
 
 
 class Poison(Modifier):
-    """Makes the pixels of the second training domain NaN."""
+    """Modifier that sets the pixels of the second training domain to NaN."""
 
     def batch(self, batch: Batch, key: Any, num_classes: int) -> Batch:
         x = batch.x.clone()

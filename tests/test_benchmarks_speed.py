@@ -65,7 +65,7 @@ def test_the_loop_by_hand_computes_what_ours_does(network, method):
     made, theirs = by_hand(session, network, method)
     start = copy.deepcopy(made.state_dict())
     for _ in range(2):
-        batches = session.config.batches(session.train_state.state, session.rows.train)
+        batches = session.config.batches(session.train_state.state, session.sample_indices.train)
         theirs.step([(batch.x, batch.y) for batch in batches])
         session.step()
     ours = session.train_state.state.params.values()

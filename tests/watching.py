@@ -12,27 +12,27 @@ from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.state import State
 from pogm.diagnostics import Probe
+from pogm.diagnostics.measurements import Round
 from pogm.diagnostics.probe import Rounds
-from pogm.diagnostics.round import Round
 
 OTHER = 1000  # the seed of a held-out domain's first minibatches
 
 
 def watched(
-    algorithm: Algorithm, probe: Probe, rounds: int = 1, room: int | None = None, **options: object
+    algorithm: Algorithm, probe: Probe, rounds: int = 1, capacity: int | None = None, **options: object
 ) -> tuple[Rounds, list[State]]:
     """What the probe measured, and the state before the first round and after each."""
     state, problem = toy(algorithm, **options)
-    memory = probe.start(algorithm, state, problem, 1, rounds if room is None else room)
+    memory = probe.start(algorithm, state, problem, 1, rounds if capacity is None else capacity)
     states, domains = [state], options.get("domains", K)
     for number in range(rounds):
         made = batches(algorithm.minibatches, domains=domains, seed=number)
         others = batches(algorithm.minibatches, domains=1, seed=OTHER + number) if probe.target else []
         with torch.no_grad():
             after, _ = algorithm.step(state, made, problem)
-            memory = probe.followed(memory, state)
+            memory = probe.update_snapshot(memory, state)
             if probe.measures(number + 1):
-                memory = probe.measured(memory, Round(algorithm, problem, state, after, made, others))
+                memory = probe.measure(memory, Round(algorithm, problem, state, after, made, others))
         state = after
         states.append(state)
     return probe.read(memory["rounds"]), states

@@ -71,7 +71,7 @@ def meta_update(task: Task, engine: Engine) -> Session:
     method = task.algorithm
     assert isinstance(method, POGM)
     with torch.no_grad():
-        trained = method.copies(state, config.batches(state, session.rows.train), config.problem)
+        trained = method.copies(state, config.batches(state, session.sample_indices.train), config.problem)
 
     class Ended(POGM):
         """POGM at the end of a round."""

@@ -73,7 +73,7 @@ def trial_seconds(tasks: list[Task], engine: Engine, schedule: Schedule, protoco
     ``first_calls`` is what the first step took, and the first evaluation beyond later ones.
     """
     made: list[Session] = []
-    device = engine.place()
+    device = engine.torch_device()
     setup = clock.seconds_of(lambda: made.append(Session(tasks, engine)), device)
     (session,) = made
     first = clock.seconds_of(session.step, device)  # compiles and captures

@@ -97,7 +97,7 @@ def pacs_measured(
     method: str, engine: Engine, size: Size, precision: str, first_alone: bool = False
 ) -> dict[str, float]:
     """The first call, a minibatch, and the most memory of a session."""
-    device = engine.place()
+    device = engine.torch_device()
     if device.type == "cpu":
         torch.set_num_threads(1)
     with clock.Memory(device) as memory:

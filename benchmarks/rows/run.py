@@ -82,7 +82,7 @@ class Run:
         limit: float = float("inf"),
     ):
         self.engine = Engine(device=device, **engine)
-        self.device = self.engine.place()
+        self.device = self.engine.torch_device()
         if self.device.type == "cpu":
             torch.set_num_threads(1)  # more would wait for whatever else runs here
         self.size, self.precisions, self.data = size, precisions, data

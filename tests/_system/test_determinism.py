@@ -1,4 +1,4 @@
-"""Deterministic mode: switched on, switched off again, and the operations that it refuses."""
+"""Deterministic mode: enabled, restored, and the operations that it refuses."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def modes() -> tuple[object, ...]:
-    """Every setting that the mode changes."""
+    """Return all settings that the mode changes."""
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -39,25 +39,25 @@ def modes() -> tuple[object, ...]:
 
 
 def refused(x):
-    """An operation that has no deterministic kernel, on any device."""
+    """Run an operation that has no deterministic kernel on any device."""
     return x.clone().put_(torch.tensor([0, 1]), x[:2])
 
 
-def test_the_mode_ends_with_its_block():
+def test_mode_ends_with_its_block():
     before = modes()
     with deterministic_algorithms():
         assert modes() == (True, False, False, True, False, True, False)
     assert modes() == before
 
 
-def test_the_mode_ends_after_an_error_too():
+def test_mode_ends_after_an_error():
     before = modes()
     with pytest.raises(ZeroDivisionError), deterministic_algorithms():
         raise ZeroDivisionError
     assert modes() == before
 
 
-def test_a_mode_that_the_user_has_set_is_restored():
+def test_mode_of_the_user_is_restored():
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         before = modes()
@@ -68,7 +68,7 @@ def test_a_mode_that_the_user_has_set_is_restored():
         torch.use_deterministic_algorithms(False)
 
 
-def test_the_workspace_is_set_before_cuda_is_in_use(monkeypatch):
+def test_workspace_is_set_before_the_first_use_of_cuda(monkeypatch):
     monkeypatch.setenv(WORKSPACE, ":0:0")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     fix_cublas_workspace()
@@ -76,14 +76,14 @@ def test_the_workspace_is_set_before_cuda_is_in_use(monkeypatch):
 
 
 @pytest.mark.parametrize("found", [":4096:8", ":16:8"])
-def test_a_workspace_of_fixed_size_is_kept(monkeypatch, found):
+def test_workspace_of_fixed_size_is_kept(monkeypatch, found):
     monkeypatch.setenv(WORKSPACE, found)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     fix_cublas_workspace()
     assert os.environ[WORKSPACE] == found
 
 
-def test_once_cuda_is_in_use_another_workspace_is_an_error(monkeypatch):
+def test_other_workspace_after_the_first_use_of_cuda_is_an_error(monkeypatch):
     monkeypatch.delenv(WORKSPACE, raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(UsageError, match="found no value and CUDA in use"):
@@ -91,7 +91,7 @@ def test_once_cuda_is_in_use_another_workspace_is_an_error(monkeypatch):
     assert WORKSPACE not in os.environ
 
 
-def test_a_refused_operation_is_named():
+def test_refused_operation_is_named():
     with deterministic_algorithms(), pytest.raises(RuntimeError) as caught:
         refused(X)
     assert nondeterministic_operation(caught.value) == "put_"
@@ -101,9 +101,9 @@ def test_a_refused_operation_is_named():
 
 
 @needs_compiler
-def test_compiled_code_refuses_the_operation_too():
+def test_compiled_code_refuses_the_operation():
     opaque = torch.library.custom_op("pogm_tests::refused", refused, mutates_args=(), schema="(Tensor x) -> Tensor")
-    opaque.register_fake(torch.empty_like)  # the compiler cannot replace it by a deterministic one
+    opaque.register_fake(torch.empty_like)  # the compiler cannot replace it by a deterministic kernel
 
     @compiled
     def function(x):
@@ -114,24 +114,24 @@ def test_compiled_code_refuses_the_operation_too():
     assert nondeterministic_operation(caught.value) == "put_"
 
 
-def test_a_refusal_while_compiling_is_not_taken_for_a_failure_of_the_compiler(monkeypatch):
+def test_refused_operation_is_not_reported_as_a_failure_of_the_compiler(monkeypatch):
     def compile_now(function):
         def call(x):
             raise TorchDynamoException("RuntimeError: put_ does not have a deterministic implementation")
 
         return call
 
-    monkeypatch.setattr(compilation, "_compiled", compile_now)
+    monkeypatch.setattr(compilation, "_compile", compile_now)
     function = compiled(lambda x: x)
     with compiling(True):
         with deterministic_algorithms(), pytest.raises(TorchDynamoException):
             function(X)
-        with pytest.warns(CompileWarning):  # without the mode, the compiler has failed
+        with pytest.warns(CompileWarning):  # without the mode, this is a failure of the compiler
             function(X)
 
 
 @needs_compiler
-def test_too_many_shapes_are_an_error_since_another_process_would_compile(monkeypatch):
+def test_too_many_recompilations_are_an_error_in_deterministic_mode(monkeypatch):
     monkeypatch.setattr(compilation, "RECOMPILATIONS", 1)
 
     @compiled
@@ -145,7 +145,7 @@ def test_too_many_shapes_are_an_error_since_another_process_would_compile(monkey
 
 
 @needs_compiler
-def test_a_failure_without_the_mode_does_not_carry_over_to_it():
+def test_compiler_failure_without_the_mode_does_not_affect_the_mode():
     runs = []
 
     @compiled
@@ -153,7 +153,7 @@ def test_a_failure_without_the_mode_does_not_carry_over_to_it():
         runs.append(torch.compiler.is_compiling())
         if torch.are_deterministic_algorithms_enabled():
             return x * x.sum()
-        return x if x.sum() > 0 else -x  # the value decides: no graph can say it
+        return x if x.sum() > 0 else -x  # control flow that depends on a value
 
     with compiling(True):
         with pytest.warns(CompileWarning):

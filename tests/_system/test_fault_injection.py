@@ -1,4 +1,4 @@
-"""Faults on request."""
+"""Fault injection."""
 
 import errno
 import signal
@@ -11,16 +11,16 @@ from pogm._system.fault_injection import fault_point
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch):
+def _reset_counters(monkeypatch):
     monkeypatch.setattr(fault_injection, "_passed", Counter())
 
 
-def test_nothing_happens_unless_the_environment_asks_for_it(monkeypatch):
+def test_no_fault_without_the_environment_variable(monkeypatch):
     monkeypatch.delenv("POGM_FAULT", raising=False)
     fault_point("write")
 
 
-def test_the_disk_is_full_at_that_point_the_asked_for_time_and_at_no_other(monkeypatch):
+def test_disk_is_full_only_at_the_requested_pass_of_the_point(monkeypatch):
     monkeypatch.setenv("POGM_FAULT", "full@write:2")
     fault_point("write")
     fault_point("append")
@@ -31,15 +31,15 @@ def test_the_disk_is_full_at_that_point_the_asked_for_time_and_at_no_other(monke
     fault_point("write")
 
 
-def test_several_faults_each_have_their_own_point(monkeypatch):
+def test_several_faults_at_different_points(monkeypatch):
     monkeypatch.setenv("POGM_FAULT", "usr1@step:2,full@write:1")
-    came = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+    received = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
     try:
         fault_point("step")
-        assert came == []
+        assert received == []
         fault_point("step")
-        assert came == [signal.SIGUSR1]
+        assert received == [signal.SIGUSR1]
         with pytest.raises(OSError, match="No space left"):
             fault_point("write")
     finally:

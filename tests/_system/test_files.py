@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic files, locks and strict JSON."""
 
 import json
 import multiprocessing
@@ -25,12 +25,12 @@ json_values = st.recursive(
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """The next write finds the disk full."""
+    """Make the next write fail as if the disk were full."""
     monkeypatch.setattr(fault_injection, "_passed", Counter())
     monkeypatch.setenv("POGM_FAULT", "full@write:1")
 
 
-def test_a_file_is_replaced_by_the_new_content_and_nothing_else_is_left(tmp_path):
+def test_write_replaces_the_file_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "deep" / "file"
     write_whole(path, b"old")
     write_whole(path, b"new")
@@ -39,7 +39,7 @@ def test_a_file_is_replaced_by_the_new_content_and_nothing_else_is_left(tmp_path
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_leaves_the_old_file_and_names_the_path_and_the_bytes(tmp_path):
+def test_full_disk_keeps_the_old_file_and_reports_path_and_size(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(DataError, match=rf"4321 bytes to {path}; found: No space left"):
@@ -48,20 +48,20 @@ def test_a_full_disk_leaves_the_old_file_and_names_the_path_and_the_bytes(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_writing_below_a_file_says_that_it_is_no_folder(tmp_path):
+def test_write_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"found: (Not a directory|File exists)"):
         write_whole(tmp_path / "file" / "below", b"")
 
 
-def test_only_what_a_killed_writer_left_is_cleared(tmp_path):
+def test_remove_temporary_deletes_only_temporary_files(tmp_path):
     for name in ("trial.json", "trial.json.part", "lock"):
         (tmp_path / name).touch()
     remove_temporary(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lock", "trial.json"]
 
 
-def test_a_folder_with_a_lock_and_half_a_file_is_empty_and_one_with_a_file_is_not(tmp_path):
+def test_folder_with_a_lock_and_a_temporary_file_counts_as_empty(tmp_path):
     (tmp_path / "lock").touch()
     (tmp_path / "trial.json.part").touch()
     assert is_empty(tmp_path)
@@ -71,19 +71,19 @@ def test_a_folder_with_a_lock_and_half_a_file_is_empty_and_one_with_a_file_is_no
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), json_values))
-def test_equal_values_have_one_text_whatever_the_order_of_their_keys(value):
+def test_canonical_json_does_not_depend_on_the_order_of_keys(value):
     text = canonical_json(value)
     assert json.loads(text) == value
     assert canonical_json(dict(reversed(value.items()))) == text
 
 
-def test_the_digest_is_sha_256():
+def test_digest_is_sha_256():
     assert digest(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 @settings(deadline=None)
 @given(json_values)
-def test_what_was_written_as_json_reads_back(tmp_path_factory, value):
+def test_json_round_trip(tmp_path_factory, value):
     path = tmp_path_factory.getbasetemp() / "value.json"
     path.write_text(canonical_json(value))
     assert read_json(path) == value
@@ -106,7 +106,7 @@ def test_what_was_written_as_json_reads_back(tmp_path_factory, value):
     ],
     ids=lambda value: None if isinstance(value, bytes) else value,
 )
-def test_json_that_is_not_ours_is_refused_with_the_file_and_the_place(tmp_path, content, found):
+def test_invalid_json_is_refused_with_path_and_position(tmp_path, content, found):
     path = tmp_path / "trial.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=found) as refused:
@@ -114,7 +114,7 @@ def test_json_that_is_not_ours_is_refused_with_the_file_and_the_place(tmp_path, 
     assert str(path) in str(refused.value)
 
 
-def test_a_locked_folder_is_refused_with_the_pid_and_the_host_of_its_owner(tmp_path):
+def test_locked_folder_is_refused_with_process_and_host_of_its_owner(tmp_path):
     owner = rf"in use by process {os.getpid()} on {socket.gethostname()}\. "
     with locked(tmp_path), pytest.raises(UsageError, match=owner), locked(tmp_path):
         pass
@@ -127,7 +127,7 @@ def _lock_and_die(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_lock_of_a_dead_process_is_free(tmp_path):
+def test_lock_of_a_dead_process_is_released(tmp_path):
     process = multiprocessing.get_context("forkserver").Process(target=_lock_and_die, args=(tmp_path,))
     process.start()
     process.join()

@@ -11,7 +11,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.arm import ARM
 from pogm.algorithms.erm import ERM
 from pogm.core.batch import Batch
-from pogm.core.modes import evaluating
+from pogm.core.model import evaluation_mode
 from pogm.engine.session import Engine, Session
 from pogm.learner import Learner
 
@@ -83,7 +83,7 @@ def test_prediction_uses_the_context_of_its_group(support, groups):
     state, problem = toy(arm)
     state, _ = arm.step(state, [images()], problem)
     x = images(seed=1).x[0]
-    with evaluating(problem.network):
+    with evaluation_mode(problem.network):
         found = arm.predict(problem.model(state.params, state), x)
     maps = naive_maps(state.params, x, state.buffers)
     parts = zip(x.split(groups), maps.split(groups), strict=True)
@@ -94,7 +94,7 @@ def test_domains_do_not_share_contexts():
     arm = OnImages()
     state, problem = toy(arm)
     batch = images()
-    with evaluating(problem.network):  # in training, batch norm sees them all
+    with evaluation_mode(problem.network):  # in training, batch norm sees them all
         model = problem.model(state.params, state)
         together = model(batch.x)
         apart = torch.cat([model(x) for x in batch.x])

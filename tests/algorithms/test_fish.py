@@ -6,9 +6,9 @@ from torch import nn
 
 from pogm import ERM, Batch, Fish
 from pogm.core import trees
-from pogm.core.dropout import Dropout
 from pogm.core.model import Network
 from pogm.core.optimizers import SGD
+from pogm.core.random_layers import Dropout
 
 
 def one(batch, k):

@@ -11,8 +11,8 @@ from pogm import ERM
 from pogm.algorithms.idgm import IDGM
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.dropout import Dropout
 from pogm.core.model import Network
+from pogm.core.random_layers import Dropout
 
 
 class WithDropout(IDGM):

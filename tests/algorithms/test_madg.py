@@ -186,5 +186,5 @@ def test_hyperparameters_can_be_tensors():
 def test_module_of_a_learner_raises():
     learner = Learner(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, C)), MADG(), head="1")
     x, y = torch.randn(2, 4, 6), torch.zeros(2, 4, dtype=torch.int64)
-    with pytest.raises(UsageError, match=r"player|networks of its own"):
+    with pytest.raises(UsageError, match=r"optimizer group|networks of its own"):
         learner.step(list(zip(x, y, strict=True)))

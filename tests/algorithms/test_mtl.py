@@ -10,7 +10,7 @@ from torch import nn
 from pogm._system.errors import UsageError
 from pogm.algorithms.mtl import MTL
 from pogm.core.batch import Batch
-from pogm.core.modes import evaluating
+from pogm.core.model import evaluation_mode
 from pogm.engine.session import Engine, Session
 from pogm.learner import Learner
 
@@ -94,7 +94,7 @@ def test_compat_noise_replaces_the_embeddings():
     assert (noise.std() - 1).abs() < 0.03
     assert noise.unique().numel() == noise.numel()
     assert not torch.equal(noise, seen(1, x))
-    with evaluating(problem.network):
+    with evaluation_mode(problem.network):
         assert torch.equal(noise, seen(0, x)), "in prediction too"
 
     model = problem.model(state.params, state)

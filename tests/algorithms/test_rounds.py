@@ -14,9 +14,9 @@ from pogm.algorithms.rounds import WeightedRounds
 from pogm.algorithms.upgrad import UPGrad
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.dropout import Dropout
 from pogm.core.flat_params import flat_vector
 from pogm.core.model import Network
+from pogm.core.random_layers import Dropout
 
 neighbours = pytest.mark.parametrize("cls", [c for c in all_algorithms().values() if issubclass(c, WeightedRounds)])
 

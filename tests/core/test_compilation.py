@@ -1,4 +1,4 @@
-"""Marked functions: plain by default, compiled where that is wanted, and never worse than slower."""
+"""Compile regions: eager by default, compiled on request, and eager again if the compiler fails."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +12,8 @@ from pogm.core import compilation
 from pogm.core.compilation import CompileWarning, compiled, compiling
 
 
-def counted():
-    """A marked function, and how often Python has run its body."""
+def make_counted():
+    """Return a marked function, and a list with one entry for every time that Python ran its body."""
     runs = []
 
     @compiled
@@ -30,7 +30,7 @@ EXPECTED = (X * 2).sin().sum()
 
 @pytest.fixture(scope="module")
 def real():
-    """A function that the compiler has compiled, and its first result: once for all tests."""
+    """A compiled function and its first result, compiled once for all tests."""
     if not any(map(shutil.which, ("g++", "c++", "clang++"))):
         pytest.skip("torch needs a C++ compiler to compile for a CPU")
 
@@ -42,29 +42,29 @@ def real():
         return function, function(X, 2.0)
 
 
-def test_by_default_a_marked_function_runs_as_it_is():
-    function, runs = counted()
+def test_marked_function_runs_eagerly_by_default():
+    function, runs = make_counted()
     assert torch.equal(function(X, 2.0), EXPECTED)
     with compiling(False):
         function(X, 2.0)
     assert runs == [False, False]
 
 
-def test_where_it_is_wanted_it_is_compiled_and_agrees_to_rounding(real):
+def test_compiled_function_agrees_with_eager_function_up_to_rounding(real):
     function, (result, compiled) = real
     assert compiled
     torch.testing.assert_close(result, EXPECTED)
-    assert not function(X, 2.0)[1], "afterwards it is plain again"
+    assert not function(X, 2.0)[1], "outside of the block it runs eagerly"
 
 
-def test_other_numbers_and_shapes_are_compiled_anew_not_taken_for_the_first(real):
+def test_other_numbers_and_shapes_are_compiled_again(real):
     function, _ = real
     with compiling(True):
         torch.testing.assert_close(function(X, 3.0)[0], (X * 3).sin().sum())
         torch.testing.assert_close(function(X[:7], 2.0)[0], (X[:7] * 2).sin().sum())
 
 
-def test_one_marked_function_is_compiled_with_those_it_calls(real):
+def test_marked_function_may_call_marked_functions(real):
     function, _ = real
 
     @compiled
@@ -75,16 +75,16 @@ def test_one_marked_function_is_compiled_with_those_it_calls(real):
         torch.testing.assert_close(twice(X), EXPECTED + (X * 3).sin().sum())
 
 
-def test_inside_a_transform_it_stays_plain():
-    function, runs = counted()
+def test_marked_function_runs_eagerly_inside_a_transform():
+    function, runs = make_counted()
     with compiling(True):
         mapped = vmap(lambda x: function(x, 2.0))(torch.stack([X, 2 * X]))
     assert runs == [False]
     torch.testing.assert_close(mapped[0], EXPECTED)
 
 
-def test_wanting_it_ends_where_it_was_asked_for_even_after_an_error():
-    def asked():
+def test_compiling_ends_with_its_block_even_after_an_error():
+    def raise_inside_block():
         with compiling(True):
             with compiling(False):
                 assert not compilation._active.get()
@@ -92,24 +92,24 @@ def test_wanting_it_ends_where_it_was_asked_for_even_after_an_error():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        asked()
+        raise_inside_block()
     assert not compilation._active.get()
 
 
-def test_what_cannot_be_compiled_says_so_once_and_runs_as_it_is():
+def test_function_that_cannot_be_compiled_warns_once_and_runs_eagerly():
     @compiled
     def reads(x):
-        return x * float(x.sum().item() > 0) if x.sum() > 0 else -x  # the value decides: no graph can say it
+        return x * float(x.sum().item() > 0) if x.sum() > 0 else -x  # control flow that depends on a value
 
     with compiling(True):
-        with pytest.warns(CompileWarning, match="reads could not be compiled, and runs as it is"):
+        with pytest.warns(CompileWarning, match="reads could not be compiled and runs eagerly"):
             first = reads(X)
-        second = reads(-X)  # a warning is an error here
+        second = reads(-X)  # would raise an error if it warned
     assert torch.equal(first, X)
     assert torch.equal(second, X)
 
 
-def test_an_error_of_the_function_itself_is_not_hidden():
+def test_error_of_the_function_itself_is_raised():
     @compiled
     def wrong(x):
         raise ValueError("expected something else")
@@ -118,20 +118,20 @@ def test_an_error_of_the_function_itself_is_not_hidden():
         wrong(X)
 
 
-def test_a_thread_beside_the_step_computes_plainly():
-    """What gathers the next images on the host must not wait for a compiler."""
-    function, runs = counted()
-    with compiling(True), ThreadPoolExecutor(1) as helper:
-        helper.submit(function, X, 2.0).result()
+def test_other_threads_run_marked_functions_eagerly():
+    """The thread that gathers the next images must not wait for the compiler."""
+    function, runs = make_counted()
+    with compiling(True), ThreadPoolExecutor(1) as executor:
+        executor.submit(function, X, 2.0).result()
     assert runs == [False]
 
 
-def test_too_many_kinds_of_arguments_end_the_compiling_and_not_the_run(monkeypatch):
-    """A worker of a sweep meets hundreds of batch sizes."""
+def test_too_many_recompilations_disable_compilation_without_ending_the_run(monkeypatch):
+    """A worker of a sweep trains with hundreds of batch sizes."""
     if not any(map(shutil.which, ("g++", "c++", "clang++"))):
         pytest.skip("torch needs a C++ compiler to compile for a CPU")
     monkeypatch.setattr(compilation, "RECOMPILATIONS", 1)
-    function, _ = counted()
+    function, _ = make_counted()
     with torch._dynamo.config.patch(recompile_limit=1), compiling(True):
         function(X[:3], 2.0)
         with pytest.warns(CompileWarning):

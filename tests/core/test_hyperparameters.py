@@ -1,4 +1,4 @@
-"""Hyperparameters: defaults, limits and search spaces on the field."""
+"""Hyperparameters: defaults, limits and search spaces."""
 
 from dataclasses import dataclass
 
@@ -39,19 +39,19 @@ class Settings:
         ({"kind": 3}, "a text"),
     ],
 )
-def test_a_value_out_of_range_is_refused_in_words(values, words):
+def test_invalid_value_is_refused_with_an_explanation(values, words):
     with pytest.raises(UsageError, match="Expected") as caught:
         Settings(**values)
     assert words in str(caught.value)
     assert "found" in str(caught.value)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one():
+def test_unknown_name_is_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Did you mean 'kappa'"):
         changed(POGM(), {"kapa": 0.1})
 
 
-def test_texts_are_read_by_the_type_of_the_field():
+def test_texts_are_converted_to_the_type_of_the_field():
     settings = changed(Settings(), {"rate": "0.25", "count": "7", "flag": "true", "kind": "fancy"})
     assert settings == Settings(0.25, 7, True, "fancy")
 
@@ -60,17 +60,17 @@ def test_texts_are_read_by_the_type_of_the_field():
     "values",
     [{"kappa": -0.1}, {"kappa": float("nan")}, {"inner_steps": 0}, {"meta_lr": 0.0}, {"meta_lr": -1}],
 )
-def test_pogm_refuses_what_the_paper_does_not_define(values):
+def test_pogm_refuses_values_outside_the_definition_of_the_paper(values):
     with pytest.raises(UsageError):
         POGM(**values)
 
 
-def test_tensors_pass_for_they_were_checked_one_by_one():
+def test_tensors_are_not_validated():
     assert POGM(kappa=torch.tensor([0.1, 0.5])).kappa.shape == (2,)
 
 
 @given(st.integers(0, 2**31 - 1))
-def test_what_a_space_draws_is_valid(seed):
+def test_drawn_values_are_valid(seed):
     source = np.random.RandomState(seed)
     Settings(rate=Settings.__dataclass_fields__["rate"].metadata["space"].draw(source))
     drawn = Uniform(1, 9, integer=True).draw(source)
@@ -78,11 +78,11 @@ def test_what_a_space_draws_is_valid(seed):
     assert 1 <= drawn < 9
 
 
-def test_a_choice_is_a_plain_value_that_json_can_write():
+def test_choice_draws_python_values_that_json_can_write():
     assert type(Choice(1, 5, 10).draw(np.random.RandomState(0))) is int
     assert type(Choice(0.1, 0.5).draw(np.random.RandomState(0))) is float
 
 
-def test_spaces_read_like_the_tables_of_the_field():
+def test_spaces_are_printed_as_in_papers():
     texts = [str(f.metadata["space"]) for f in Fishr.__dataclass_fields__.values() if f.metadata.get("space")]
     assert texts == ["10^U(1, 4)", "int U(0, 5000)", "U(0.9, 0.99)"]

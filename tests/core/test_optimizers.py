@@ -9,7 +9,7 @@ from pogm.core import optimizers
 from pogm.core.flat_params import flatten
 from pogm.core.optimizers import SGD, Adam, apply_reset, mark_for_reset
 
-SECOND = Adam(0.1, eps=1.0)  # which does not divide its gradient away
+SMOOTH = Adam(0.1, eps=1.0)  # with a large eps, the update depends on the length of the gradient
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ SECOND = Adam(0.1, eps=1.0)  # which does not divide its gradient away
     ],
 )
 @pytest.mark.parametrize("large", [False, True])
-def test_an_update_is_that_of_torch(ours, theirs, large, monkeypatch):
-    if large:  # on a CPU, part by part
+def test_update_equals_that_of_torch(ours, theirs, large, monkeypatch):
+    if large:  # the fused kernel, in chunks
         monkeypatch.setattr(optimizers, "LARGE", 1)
-        monkeypatch.setattr(optimizers, "PART", 3)
+        monkeypatch.setattr(optimizers, "CHUNK", 3)
     torch.manual_seed(0)
     params = {"a": torch.randn(3, 2, dtype=torch.float64), "b": torch.randn(4, dtype=torch.float64)}
     leaves = [leaf.clone().requires_grad_() for leaf in params.values()]
@@ -32,43 +32,43 @@ def test_an_update_is_that_of_torch(ours, theirs, large, monkeypatch):
     for _ in range(25):
         gradient = {name: torch.randn_like(leaf) for name, leaf in params.items()}
         params, state = ours.update(params, gradient, state)
-        for leaf, slope in zip(leaves, gradient.values(), strict=True):
-            leaf.grad = slope.clone()
+        for leaf, value in zip(leaves, gradient.values(), strict=True):
+            leaf.grad = value.clone()
         optimizer.step()
     for leaf, mine in zip(leaves, params.values(), strict=True):
         torch.testing.assert_close(mine, leaf.detach(), rtol=1e-12, atol=1e-12)
 
 
-def test_many_weights_are_updated_as_few_are_and_nothing_is_changed_in_place(monkeypatch):
+def test_chunked_update_equals_plain_update_and_changes_nothing_in_place(monkeypatch):
     torch.manual_seed(0)
-    params, slope = (flatten({"a": torch.randn(5), "b": torch.randn(70)}) for _ in range(2))
+    params, gradient = (flatten({"a": torch.randn(5), "b": torch.randn(70)}) for _ in range(2))
     rates = (torch.tensor(0.01, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
-    few = Adam(*rates).update(params, slope, Adam(0.0).init(params))
-    before = params.flat.clone(), slope.flat.clone()
+    plain = Adam(*rates).update(params, gradient, Adam(0.0).init(params))
+    before = params.flat.clone(), gradient.flat.clone()
     monkeypatch.setattr(optimizers, "LARGE", 1)
-    monkeypatch.setattr(optimizers, "PART", 16)
+    monkeypatch.setattr(optimizers, "CHUNK", 16)
     state = Adam(0.0).init(params)
-    assert_close(Adam(*rates).update(params, slope, state), few, 1e-6)
-    strided = torch.stack([slope.flat, slope.flat], -1)[:, 0]
-    for other in (strided, slope.flat.double()):
-        assert_close(Adam(*rates).update(params, params.like(other), state), few, 1e-6)
+    assert_close(Adam(*rates).update(params, gradient, state), plain, 1e-6)
+    strided = torch.stack([gradient.flat, gradient.flat], -1)[:, 0]
+    for other in (strided, gradient.flat.double()):
+        assert_close(Adam(*rates).update(params, params.like(other), state), plain, 1e-6)
     assert torch.equal(params.flat, before[0])
-    assert torch.equal(slope.flat, before[1])
+    assert torch.equal(gradient.flat, before[1])
     assert all((leaf == 0).all() for leaf in state.values())
 
 
-def test_an_update_of_many_weights_can_be_differentiated(monkeypatch):
+def test_update_of_many_weights_is_differentiable_by_the_gradient(monkeypatch):
     monkeypatch.setattr(optimizers, "LARGE", 1)
-    slope = torch.linspace(1, 2, 4, dtype=torch.float64, requires_grad=True)
+    gradient = torch.linspace(1, 2, 4, dtype=torch.float64, requires_grad=True)
 
-    def moved(slope):
+    def update(gradient):
         params = {"a": torch.ones(4, dtype=torch.float64)}
-        return SECOND.update(params, {"a": slope}, SECOND.init(params))[0]["a"]
+        return SMOOTH.update(params, {"a": gradient}, SMOOTH.init(params))[0]["a"]
 
-    assert torch.autograd.gradcheck(moved, slope)
+    assert torch.autograd.gradcheck(update, gradient)
 
 
-def test_a_rate_of_many_weights_can_be_differentiated(monkeypatch):
+def test_update_of_many_weights_is_differentiable_by_the_rate(monkeypatch):
     monkeypatch.setattr(optimizers, "LARGE", 1)
     rate, params = torch.tensor(0.1, requires_grad=True), {"a": torch.ones(4)}
     moved, _ = Adam(rate).update(params, params, Adam(rate).init(params))
@@ -76,7 +76,7 @@ def test_a_rate_of_many_weights_can_be_differentiated(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Adam, SGD])
-def test_learning_rates_can_be_a_batch(kind):
+def test_trials_with_different_learning_rates_can_be_batched(kind):
     params = {"a": torch.ones(2, 3)}
     gradient = {"a": torch.tensor([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]])}
     rates = torch.tensor([0.1, 0.2])
@@ -84,13 +84,13 @@ def test_learning_rates_can_be_a_batch(kind):
     def update(params, gradient, lr):
         return kind(lr, 0.01 * lr).update(params, gradient, kind(lr).init(params))[0]
 
-    together = vmap(update)(params, gradient, rates)["a"]
+    batched = vmap(update)(params, gradient, rates)["a"]
     for row, lr in enumerate([0.1, 0.2]):
         one = update({"a": params["a"][row]}, {"a": gradient["a"][row]}, lr)["a"]
-        torch.testing.assert_close(together[row], one)
+        torch.testing.assert_close(batched[row], one)
 
 
-def test_a_state_that_was_forgotten_is_a_fresh_one_when_it_is_used():
+def test_state_marked_for_reset_is_zero_when_it_is_used():
     kept = torch.tensor([True, False])
     state = {"mean": torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]), "count": torch.tensor([3.0, 4.0])}
     used = apply_reset(mark_for_reset(state, kept))
@@ -98,17 +98,17 @@ def test_a_state_that_was_forgotten_is_a_fresh_one_when_it_is_used():
     assert used["count"].tolist() == [3.0, 0.0]
 
 
-def test_a_fresh_state_is_all_zeros():
-    """POGM begins a state anew by filling it with zeros."""
+def test_initial_state_is_zero():
+    """POGM resets a state by setting it to zero."""
     params = {"a": torch.ones(3)}
     for optimizer in (Adam(0.1), SGD(0.1)):
         assert all((leaf == 0).all() for leaf in optimizer.init(params).values())
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1), Adam(0.1), Adam(0.1, 0.01)])
-def test_a_gradient_is_matched_by_name_and_not_by_place(optimizer):
+def test_gradient_is_matched_by_name_and_not_by_position(optimizer):
     params = {"a": torch.zeros(2), "b": torch.zeros(2)}
-    slope = {"b": torch.ones(2), "a": torch.zeros(2)}
-    moved, _ = optimizer.update(params, slope, optimizer.init(params))
+    gradient = {"b": torch.ones(2), "a": torch.zeros(2)}
+    moved, _ = optimizer.update(params, gradient, optimizer.init(params))
     assert moved["a"].tolist() == [0.0, 0.0]
     assert (moved["b"] < 0).all()

@@ -7,14 +7,14 @@ from torch.func import vmap
 from pogm.core import random
 
 
-def test_the_stream_is_splitmix64():
-    """The first outputs of the published generator from state 0."""
+def test_stream_is_splitmix64():
+    """The first outputs of the published generator with state 0."""
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     ours = random.split(torch.tensor(0), 3)
     assert [value % 2**64 for value in ours.tolist()] == published
 
 
-def test_a_key_folded_in_plain_integers_is_the_same_as_in_tensors():
+def test_fold_of_a_scalar_equals_fold_of_a_tensor():
     keys = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 123456789123456789])
     for data in (0, 7, 2**40, -(2**62), torch.tensor(5)):
         together = random.fold(keys, data)
@@ -32,13 +32,13 @@ def test_uniform_numbers_are_uniform_and_uncorrelated():
     assert abs(torch.corrcoef(torch.stack([numbers[1:], numbers[:-1]]))[0, 1]) < 0.01
 
 
-def test_keys_of_neighbouring_steps_give_unrelated_numbers():
+def test_keys_of_consecutive_steps_give_uncorrelated_numbers():
     first = random.uniform(random.fold(random.key(0), 0), (50_000,))
     second = random.uniform(random.fold(random.key(0), 1), (50_000,))
     assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.02
 
 
-def test_numbers_are_the_same_alone_and_under_vmap():
+def test_numbers_are_the_same_under_vmap():
     keys = random.split(random.key(3), 4)
     together = vmap(lambda key: random.uniform(key, (5, 2)))(keys)
     assert torch.equal(together, torch.stack([random.uniform(key, (5, 2)) for key in keys]))
@@ -50,7 +50,7 @@ def test_normal_numbers_have_mean_zero_and_variance_one():
     assert abs(numbers.var() - 1) < 0.02
 
 
-def test_a_permutation_has_every_number_once_and_every_place_equally_often():
+def test_permutations_are_uniform():
     drawn = torch.stack([random.permutation(random.key(seed), 4) for seed in range(2000)])
     assert torch.equal(drawn.sort(1).values, torch.arange(4).expand(2000, 4))
     assert (drawn[:, 0].bincount() / 2000 - 0.25).abs().max() < 0.05

@@ -16,33 +16,33 @@ class Pair(NamedTuple):
 TREE = Pair(torch.tensor([1.0, 2.0]), {"a": torch.tensor([3.0, torch.nan])})
 
 
-def test_a_map_keeps_the_shape_of_the_tree():
+def test_map_keeps_the_structure_of_the_tree():
     doubled = trees.map_leaves(lambda leaf: 2 * leaf, TREE)
     assert isinstance(doubled, Pair)
     assert doubled.left.tolist() == [2.0, 4.0]
     assert trees.map_leaves(torch.neg, [TREE.left, (TREE.left,)])[1][0].tolist() == [-1.0, -2.0]
 
 
-def test_names_are_paths():
+def test_named_yields_paths():
     assert [name for name, _ in trees.named(TREE)] == ["left", "right/a"]
 
 
-def test_a_mask_hides_even_what_is_not_a_number():
+def test_masked_replaces_nan_by_zero():
     hidden = trees.masked(torch.tensor([True, False]), TREE)
     assert hidden.right["a"].tolist() == [3.0, 0.0]
 
 
-def test_a_combination_is_the_weighted_sum_over_the_leading_axis():
+def test_combine_is_the_weighted_sum_over_the_leading_axis():
     stacked = {"w": torch.arange(6.0).reshape(3, 2)}
     weights = torch.tensor([1.0, 0.5, -1.0], dtype=torch.float64)
     assert trees.combine(weights, stacked)["w"].tolist() == [-3.0, -2.5]
 
 
-def test_a_float64_rate_does_not_widen_float32_weights():
+def test_float64_rate_keeps_float32_weights():
     moved = trees.move({"w": torch.ones(2)}, {"w": torch.ones(2)}, torch.tensor(0.5, dtype=torch.float64))
     assert moved["w"].dtype == torch.float32
 
 
-def test_the_mean_of_integers_is_their_first():
+def test_mean_of_integers_is_the_first_one():
     stacked = {"count": torch.tensor([3, 3]), "mean": torch.tensor([1.0, 3.0])}
     assert {name: leaf.item() for name, leaf in trees.mean(stacked).items()} == {"count": 3, "mean": 2.0}

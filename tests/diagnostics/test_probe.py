@@ -13,8 +13,8 @@ from watching import OTHER, alone, flat, watched
 from pogm import DANN, ERM, POGM, Fish, pareto
 from pogm._system.errors import UsageError
 from pogm.diagnostics import Probe
-from pogm.diagnostics.probe import PROBED, mean_angles, round_means
-from pogm.diagnostics.round import Round
+from pogm.diagnostics.measurements import Round
+from pogm.diagnostics.probe import PROBED, mean_cosines, round_means
 from pogm.pareto import gramian
 
 every_round = Probe(every=1)
@@ -97,7 +97,7 @@ def test_where_copies_begin_afresh_so_does_that_of_a_held_out_domain():
     memory, seen = probe.start(pogm, state, problem, 1, 2), None
     for _ in range(2):
         seen = Round(pogm, problem, state, pogm.step(state, batches(), problem)[0], batches(), batches(domains=1))
-        memory = probe.measured(memory, seen)
+        memory = probe.measure(memory, seen)
     first, second = probe.read(memory["rounds"])["gramian"]
     assert first == second
 
@@ -107,7 +107,7 @@ def test_where_nothing_moves_the_angles_are_undefined_and_the_rest_is_not():
     memory = every_round.start(ERM(), state, problem, 1, 1)
     still = state._replace(step=state.step + 1)
     measured = every_round.read(
-        every_round.measured(memory, Round(ERM(), problem, state, still, batches(), []))["rounds"]
+        every_round.measure(memory, Round(ERM(), problem, state, still, batches(), []))["rounds"]
     )
     assert all(map(math.isnan, measured["angle"][0]))
     assert math.isnan(measured["invariant"][0])
@@ -116,10 +116,10 @@ def test_where_nothing_moves_the_angles_are_undefined_and_the_rest_is_not():
 
 
 def test_the_mean_of_angles_leaves_out_what_is_undefined():
-    means = mean_angles({"angle": [[1.0, math.nan, 0.5], [0.0, math.nan, math.nan]]})
+    means = mean_cosines({"angle": [[1.0, math.nan, 0.5], [0.0, math.nan, math.nan]]})
     assert means[0] == means[2] == 0.5
     assert math.isnan(means[1])
-    assert mean_angles({"angle": []}) == []
+    assert mean_cosines({"angle": []}) == []
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM()])
@@ -155,7 +155,7 @@ def test_metrics_of_a_record_without_a_measured_round_are_undefined():
 
 
 def test_rounds_without_room_are_dropped_and_the_others_kept():
-    measured, _ = watched(ERM(), every_round, rounds=4, room=3)
+    measured, _ = watched(ERM(), every_round, rounds=4, capacity=3)
     whole, _ = watched(ERM(), every_round, rounds=3)
     assert str(measured) == str(whole)
 
@@ -169,9 +169,9 @@ def test_a_probe_that_never_measures_keeps_nothing():
 def test_it_measures_the_rounds_that_are_multiples_and_has_room_for_those_between_two_evaluations():
     probe = Probe(every=5)
     assert [number for number in range(1, 21) if probe.measures(number)] == [5, 10, 15, 20]
-    assert probe.room([1, 11, 20]) == 2
-    assert probe.room([0, 4]) == 0
-    assert Probe().room([1, 300]) == 0
+    assert probe.capacity([1, 11, 20]) == 2
+    assert probe.capacity([0, 4]) == 0
+    assert Probe().capacity([1, 300]) == 0
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_it_measures_the_rounds_that_are_multiples_and_has_room_for_those_betwee
         ({"every": -1}, "Probe.every to be a whole number of at least 0.*found -1"),
         ({"every": 1.5}, "Probe.every to be a whole number"),
         ({"lag": 0}, "Probe.lag to be a whole number of at least 1.*found 0"),
-        ({"every": 3}, "a lag of whole 3 rounds.*found 10. Choose a multiple of 3, for example 12, or the cyclic lag"),
+        ({"every": 3}, "a multiple of 3 rounds.*found 10. Choose a multiple of 3, for example 12, or the cyclic lag"),
         ({"cyclic": "sometimes"}, "Probe.cyclic to be true or false"),
     ],
 )

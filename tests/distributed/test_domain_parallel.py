@@ -1,4 +1,4 @@
-"""Domains and samples over processes: the same numbers as in one."""
+"""Domain and sample parallelism give the same results as one process."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import Team, free_port, surroundings
+from processes import Team, free_port, torchrun_variables
 from support import INPUTS, WIDTH, C, assert_close, batches, needs_gpu, toy, trial
 from torch import Tensor
 
@@ -21,33 +21,40 @@ from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.distributed.domain_parallel import DomainParallel, SampleParallel
 from pogm.distributed.mesh import Mesh
-from pogm.distributed.world import Launch, World, joined
+from pogm.distributed.world import Launch, World, connect
 from pogm.engine import evaluator
-from pogm.engine.capture import Captured
+from pogm.engine.capture import GraphedStep
 from pogm.engine.session import Engine, Session
-from pogm.engine.vectorise import single
+from pogm.engine.vectorise import make_single_step
 from pogm.modifiers.swad import SWAD
 
 ROUNDS, SIZE = 4, 12
-P = INPUTS * WIDTH + WIDTH + WIDTH * C + C  # 59: no multiple of any number of processes
+P = INPUTS * WIDTH + WIDTH + WIDTH * C + C  # 59, a prime: slices have different sizes
 
 
 @pytest.fixture(scope="module")
 def teams() -> Iterator[dict[int, Team]]:
-    made = {world: Team(world) for world in (2, 3, 4)}
+    made = {size: Team(size) for size in (2, 3, 4)}
     yield made
     for team in made.values():
         team.end()
 
 
 def rounds(algorithm: Algorithm, domains: int, poisoned: int | None = None, batch_norm: bool = False) -> Any:
-    """Some rounds in one process: what changes in each, and the optimizers; one may have a domain of NaN."""
+    """Train in one process. Return weights, buffers and metrics of every round, and the final optimizer states.
+
+    Args:
+        algorithm: Algorithm to train.
+        domains: Number of domains.
+        poisoned: Domain whose samples are NaN in the second round.
+        batch_norm: Use a network with batch norm.
+    """
     first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
     state = algorithm.start(flatten(first.params), first.buffers, first.key, problem)
-    return followed(algorithm, state, problem, Batch._make, poisoned)
+    return train(algorithm, state, problem, Batch._make, poisoned)
 
 
-def followed(algorithm: Algorithm, state: State, problem: Problem, part: Any, poisoned: int | None) -> Any:
+def train(algorithm: Algorithm, state: State, problem: Problem, part: Any, poisoned: int | None) -> Any:
     seen = []
     for number in range(ROUNDS):
         made = batches(algorithm.minibatches, domains=problem.num_domains, size=SIZE, seed=number)
@@ -65,74 +72,79 @@ def poison(batch: Batch, domain: int) -> Batch:
     return batch._replace(x=x)
 
 
-def rounds_of(
-    ranks: World,
+def distributed_rounds(
+    world: World,
     mesh: Mesh,
     algorithm: Algorithm,
     domains: int,
     poisoned: int | None = None,
     batch_norm: bool = False,
 ) -> Any:
-    """The same in one of many processes; and the domains of its optimizers."""
+    """Do the same in one of several processes. Also return the domains that this process trains."""
     first, problem = toy(algorithm, domains=domains, batch_norm=batch_norm)
-    mine, samples = slice(None), slice(None)
+    domains_here, samples = slice(None), slice(None)
     if mesh.domains > 1:
-        reduce = DomainParallel(ranks, mesh, domains)
-        problem, mine = replace(problem, reduce=reduce), reduce.mine
+        reduce = DomainParallel(world, mesh, domains)
+        problem, domains_here = replace(problem, reduce=reduce), reduce.local_domains
     if mesh.samples > 1:
-        shared = SampleParallel(ranks, mesh)
-        problem, samples = replace(problem, gradient=shared.average_gradient(problem.gradient)), shared.samples(SIZE)
+        shared = SampleParallel(world, mesh)
+        problem, samples = (
+            replace(problem, gradient=shared.average_gradient(problem.gradient)),
+            shared.local_samples(SIZE),
+        )
 
     def part(batch: Batch) -> Batch:
-        return Batch(batch.x[mine, samples], batch.y[mine, samples])
+        return Batch(batch.x[domains_here, samples], batch.y[domains_here, samples])
 
     state = algorithm.start(flatten(first.params), first.buffers, first.key, problem)
-    seen, optimizer = followed(algorithm, state, problem, part, poisoned)
+    seen, optimizer = train(algorithm, state, problem, part, poisoned)
     return seen, optimizer, problem.reduce.local_rows(torch.arange(domains))
 
 
-GRIDS = {2: [Mesh(2, 1), Mesh(1, 2)], 3: [Mesh(3, 1), Mesh(1, 3)], 4: [Mesh(4, 1), Mesh(2, 2), Mesh(1, 4)]}
+MESHES = {2: [Mesh(2, 1), Mesh(1, 2)], 3: [Mesh(3, 1), Mesh(1, 3)], 4: [Mesh(4, 1), Mesh(2, 2), Mesh(1, 4)]}
 METHODS: dict[str, Algorithm] = {
     "POGM": POGM(),
     "POGM, E = 2": POGM(inner_steps=2),
-    "POGM, E = 2, Adam afresh in every round": POGM(inner_steps=2, inner_state="reset"),
-    "POGM around the mean": POGM(centre="mean"),
-    "POGM by layer, with SGD": POGM(partition="layer", inner_optimizer="sgd"),
+    "POGM, E = 2, Adam reset in every round": POGM(inner_steps=2, inner_state="reset"),
+    "POGM, mean as centre": POGM(centre="mean"),
+    "POGM per layer, with SGD": POGM(partition="layer", inner_optimizer="sgd"),
     "POGM of the classifier": POGM(partition="classifier", meta_lr=1.0),
     "MGDA": MGDA(inner_steps=2),
 }
 
 
-def assert_alike(teams: dict[int, Team], algorithm: Algorithm, domains: int, *others: Any, most: int = 4) -> None:
-    """On every grid that has work for all, every process sees what one alone does, and its own optimizers."""
+def assert_meshes_agree(
+    teams: dict[int, Team], algorithm: Algorithm, domains: int, *others: Any, most: int = 4
+) -> None:
+    """Compare every process of every mesh with training in a single process."""
     seen, optimizer = rounds(algorithm, domains, *others)
-    for world, grids in GRIDS.items():
-        for mesh in (mesh for mesh in grids if mesh.domains <= domains and mesh.samples <= most):
-            answers = teams[world].do(rounds_of, mesh, algorithm, domains, *others)
-            for theirs, state, mine in answers:
+    for size, meshes in MESHES.items():
+        for mesh in (mesh for mesh in meshes if mesh.domains <= domains and mesh.samples <= most):
+            answers = teams[size].do(distributed_rounds, mesh, algorithm, domains, *others)
+            for theirs, state, rows in answers:
                 assert_same(theirs, seen, 1e-12)
-                assert_same(theirs, answers[0][0], 0)  # or their weights would drift apart
+                assert_same(theirs, answers[0][0], 0)  # bit-identical: otherwise the weights would drift apart
                 assert_same(*({n: s[n] for n in s if n == "erm"} for s in (state, optimizer)), 1e-12)
                 assert_same(
-                    state["domains"], trees.map_leaves(lambda leaf, m=mine: leaf[m], optimizer["domains"]), 1e-12
+                    state["domains"], trees.map_leaves(lambda leaf, rows=rows: leaf[rows], optimizer["domains"]), 1e-12
                 )
 
 
 def assert_same(left: Any, right: Any, tolerance: float) -> None:
-    """Two trees with the same leaves, NaN where the other has it."""
-    filled = [trees.map_leaves(lambda leaf: leaf.double().nan_to_num(-12345.0), tree) for tree in (left, right)]
-    assert_close(*filled, tolerance)
+    """Compare two trees, with NaN at the same positions."""
+    without_nan = [trees.map_leaves(lambda leaf: leaf.double().nan_to_num(-12345.0), tree) for tree in (left, right)]
+    assert_close(*without_nan, tolerance)
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])
 @pytest.mark.parametrize("name", METHODS)
-def test_many_processes_compute_what_one_does(teams, name, domains):
-    assert_alike(teams, METHODS[name], domains)
+def test_several_processes_give_the_results_of_one(teams, name, domains):
+    assert_meshes_agree(teams, METHODS[name], domains)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("inner_steps", [1, 5])
-def test_without_a_ball_many_processes_end_every_round_where_erm_does(teams, inner_steps, optimizer):
+def test_pogm_with_kappa_zero_is_erm_in_several_processes(teams, inner_steps, optimizer):
     """Corollary 1."""
     pogm = POGM(kappa=0.0, inner_steps=inner_steps, inner_optimizer=optimizer)
     state, problem = toy(pogm, domains=3)
@@ -142,111 +154,113 @@ def test_without_a_ball_many_processes_end_every_round_where_erm_does(teams, inn
             erm, _ = ERM().step(erm, [batch], problem)
         seen.append(dict(erm.params))
     for mesh in (Mesh(2, 1), Mesh(3, 1), Mesh(2, 2), Mesh(1, 2)):
-        for theirs, _, _ in teams[mesh.world].do(rounds_of, mesh, pogm, 3):
+        for theirs, _, _ in teams[mesh.size].do(distributed_rounds, mesh, pogm, 3):
             assert_close([one["params"] for one in theirs], seen, 1e-12)
 
 
 @pytest.mark.parametrize("centre", ["erm", "mean"])
-def test_a_trajectory_that_is_not_finite_is_left_out_by_everyone(teams, centre):
+def test_trajectory_that_is_not_finite_is_left_out_by_all_processes(teams, centre):
     algorithm = POGM(centre=centre)
     seen, _ = rounds(algorithm, 3, 2)
     assert seen[1]["metrics"]["nonfinite"].tolist() == [0, 0, 1]
-    assert_alike(teams, algorithm, 3, 2)
+    assert_meshes_agree(teams, algorithm, 3, 2)
 
 
-def test_live_batch_norm_keeps_the_mean_of_all_domains(teams):
-    # Adam would make steps of what is rounding error: a bias before the norm
+def test_batch_norm_statistics_are_the_mean_of_all_domains(teams):
+    # Not Adam: a bias before batch norm has a gradient of rounding errors, which Adam would scale up.
     plain = POGM(inner_optimizer="sgd", centre="mean")
-    assert_alike(teams, plain, 5, None, True, most=1)
+    assert_meshes_agree(teams, plain, 5, None, True, most=1)
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM(), POGM(inner_steps=2)], ids=["ERM", "POGM", "POGM, E = 2"])
-def test_what_sees_every_domain_takes_the_mean_over_all_samples(teams, algorithm):
+def test_sample_parallelism_averages_over_all_samples(teams, algorithm):
     seen, optimizer = rounds(algorithm, 3)
-    for world in (2, 3, 4):
-        for theirs, state, _ in teams[world].do(rounds_of, Mesh(1, world), algorithm, 3):
+    for size in (2, 3, 4):
+        for theirs, state, _ in teams[size].do(distributed_rounds, Mesh(1, size), algorithm, 3):
             assert_close((theirs, state), (seen, optimizer), 1e-12)
 
 
-def test_processes_that_share_samples_have_each_of_them_once(teams):
+def test_samples_are_partitioned_among_processes(teams):
     (batch,) = batches(domains=3, size=12)
     for mesh in (Mesh(1, 4), Mesh(2, 2)):
         parts = teams[4].do(part_of, mesh, batch)
         for group in range(mesh.domains):
-            mine = parts[group * mesh.samples : (group + 1) * mesh.samples]
-            assert_close(Batch(*(torch.cat(leaves, 1) for leaves in zip(*mine, strict=True))), batch, 0)
+            members = parts[group * mesh.samples : (group + 1) * mesh.samples]
+            assert_close(Batch(*(torch.cat(leaves, 1) for leaves in zip(*members, strict=True))), batch, 0)
 
 
-def part_of(ranks: World, mesh: Mesh, batch: Batch) -> Batch:
-    samples = SampleParallel(ranks, mesh).samples(SIZE)
+def part_of(world: World, mesh: Mesh, batch: Batch) -> Batch:
+    samples = SampleParallel(world, mesh).local_samples(SIZE)
     return Batch(batch.x[:, samples], batch.y[:, samples])
 
 
-def test_a_process_sends_about_two_numbers_for_each_weight(teams):
-    for world in (2, 3, 4):
-        size = -(-P // world)
-        for rank, sent in enumerate(teams[world].do(bytes_of, Mesh(world, 1), world)):
-            mine = min(P, size * (rank + 1)) - size * rank  # the slice that stays
-            slices, direction, gramian = P - mine, size * (world - 1), world**2 * (world - 1)
+def test_process_sends_about_two_numbers_per_weight(teams):
+    for count in (2, 3, 4):
+        size = -(-P // count)
+        for rank, sent in enumerate(teams[count].do(bytes_of_reduction, Mesh(count, 1), count)):
+            local = min(P, size * (rank + 1)) - size * rank  # the slice that is not sent
+            slices, direction, gramian = P - local, size * (count - 1), count**2 * (count - 1)
             assert sent == 8 * (slices + direction + gramian)
-            assert sent <= 8 * (2 * P + world + world**3)
+            assert sent <= 8 * (2 * P + count + count**3)
 
 
-def test_processes_that_share_samples_share_the_sending_too(teams):
+def test_processes_that_share_samples_share_the_communication(teams):
     size = -(-P // 4)
-    for rank, sent in enumerate(teams[4].do(bytes_of, Mesh(2, 2), 5)):
+    for rank, sent in enumerate(teams[4].do(bytes_of_reduction, Mesh(2, 2), 5)):
         kept = [min(P, size * (r + 1)) - size * r for r in range(4)]
-        slices = [3, 3, 2, 2][rank] * kept[[2, 3, 0, 1][rank]]  # to the one of its number in the other group
+        slices = [3, 3, 2, 2][rank] * kept[[2, 3, 0, 1][rank]]  # to the process with the same index in the other group
         assert sent == 8 * (slices + 3 * size + 3 * 25)
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
-def test_a_centre_costs_an_all_reduce_of_the_gradient_for_every_inner_step(teams, inner_steps):
-    for world in (2, 3):
+def test_erm_centre_costs_one_all_reduce_per_inner_step(teams, inner_steps):
+    for size in (2, 3):
         both = [
-            teams[world].do(bytes_of_a_round, Mesh(world, 1), POGM(inner_steps=inner_steps, centre=centre))
+            teams[size].do(bytes_of_round, Mesh(size, 1), POGM(inner_steps=inner_steps, centre=centre))
             for centre in ("erm", "mean")
         ]
         for erm, mean in zip(*both, strict=True):
-            products = 8 * (world - 1) * ((world + 1) ** 2 - world**2)  # a row and a column more in the Gramian
-            assert erm - mean == inner_steps * (2 * 8 * P * (world - 1) // world) + products
+            products = 8 * (size - 1) * ((size + 1) ** 2 - size**2)  # one more row and column of the Gramian
+            assert erm - mean == inner_steps * (2 * 8 * P * (size - 1) // size) + products
 
 
-def bytes_of_a_round(ranks: World, mesh: Mesh, algorithm: Algorithm) -> int:
-    """Bytes that a process sends in one round."""
-    before = ranks.sent
-    first, problem = toy(algorithm, domains=mesh.world)
-    reduce = DomainParallel(ranks, mesh, mesh.world)
+def bytes_of_round(world: World, mesh: Mesh, algorithm: Algorithm) -> int:
+    """Return the bytes that a process sends in one round."""
+    before = world.bytes_sent
+    first, problem = toy(algorithm, domains=mesh.size)
+    reduce = DomainParallel(world, mesh, mesh.size)
     problem = replace(problem, reduce=reduce)
     state = algorithm.start(flatten(first.params), first.buffers, first.key, problem)
-    made = batches(algorithm.minibatches, domains=mesh.world, size=SIZE)
-    algorithm.step(state, [Batch(batch.x[reduce.mine], batch.y[reduce.mine]) for batch in made], problem)
-    return ranks.sent - before
+    made = batches(algorithm.minibatches, domains=mesh.size, size=SIZE)
+    algorithm.step(
+        state, [Batch(batch.x[reduce.local_domains], batch.y[reduce.local_domains]) for batch in made], problem
+    )
+    return world.bytes_sent - before
 
 
-def bytes_of(ranks: World, mesh: Mesh, domains: int) -> int:
-    """That a process sends for one meeting."""
-    reduce = DomainParallel(ranks, mesh, domains)
+def bytes_of_reduction(world: World, mesh: Mesh, domains: int) -> int:
+    """Return the bytes that a process sends for one reduction of trajectories."""
+    reduce = DomainParallel(world, mesh, domains)
     h = reduce.local_rows(torch.ones(domains, P, dtype=torch.float64))
-    before = ranks.sent
+    before = world.bytes_sent
     gathered = reduce.gather({"head.weight": h})
     blocks = (("head.weight",),)
     reduce.weighted_sum(
         gathered, blocks, reduce.gramians(gathered, blocks)[:, 0], torch.ones(domains, dtype=torch.bool)
     )
-    return ranks.sent - before
+    return world.bytes_sent - before
 
 
-def test_no_process_has_all_of_all_trajectories(teams):
-    for world in (2, 3, 4):
-        for rows, optimizers in teams[world].do(held, world):
-            assert rows.numel() <= 5 * -(-P // world)
-            assert optimizers <= 2 * -(-5 // world) * P  # two moments of each
+def test_process_holds_only_its_part_of_trajectories_and_optimizers(teams):
+    for size in (2, 3, 4):
+        for rows, optimizers in teams[size].do(held_numbers, size):
+            assert rows.numel() <= 5 * -(-P // size)
+            assert optimizers <= 2 * -(-5 // size) * P  # two moments of each domain
 
 
-def held(ranks: World, world: int) -> tuple[Tensor, int]:
-    """Its part of all trajectories, and the numbers in memory for its optimizers."""
-    reduce = DomainParallel(ranks, Mesh(world, 1), 5)
+def held_numbers(world: World, size: int) -> tuple[Tensor, int]:
+    """Return the slice of all trajectories in this process, and the count of numbers in its optimizer states."""
+    reduce = DomainParallel(world, Mesh(size, 1), 5)
     state, problem = toy(POGM(), domains=5)
     problem = replace(problem, reduce=reduce)
     optimizer = POGM().start(flatten(state.params), {}, state.key, problem).optimizer["domains"]
@@ -256,47 +270,47 @@ def held(ranks: World, world: int) -> tuple[Tensor, int]:
     return gathered.rows, (sum(storage.nbytes() for storage in storages.values()) - counters) // 8
 
 
-def test_a_slice_may_be_empty(teams):
+def test_slice_may_be_empty(teams):
     """Three weights among four processes."""
     h = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64)
-    for gramian, direction in teams[4].do(tiny, h):
+    for gramian, direction in teams[4].do(reduce_tiny, h):
         assert torch.equal(gramian, (h @ h.mT)[None])
         assert torch.equal(direction, 0.5 * h[0] + 2 * h[1])
 
 
-def tiny(ranks: World, h: Tensor) -> tuple[Tensor, Tensor]:
-    reduce, blocks = DomainParallel(ranks, Mesh(2, 2), 2), (("w",),)
+def reduce_tiny(world: World, h: Tensor) -> tuple[Tensor, Tensor]:
+    reduce, blocks = DomainParallel(world, Mesh(2, 2), 2), (("w",),)
     gathered = reduce.gather({"w": reduce.local_rows(h)})
     weights, sound = torch.tensor([[0.5, 2.0]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
     return reduce.gramians(gathered, blocks), reduce.weighted_sum(gathered, blocks, weights, sound)["w"]
 
 
-def test_rows_of_all_domains_come_in_order_and_in_their_type(teams):
+def test_all_gather_keeps_order_and_dtype(teams):
     tree = {"count": torch.arange(5), "mean": torch.rand(5, 2, 3), "flag": torch.arange(5) % 2 == 0}
     for mesh in (Mesh(2, 2), Mesh(4, 1)):
-        for found in teams[4].do(there_and_back, mesh, tree):
+        for found in teams[4].do(select_and_gather, mesh, tree):
             assert_close(found, tree, 0)
 
 
-def there_and_back(ranks: World, mesh: Mesh, tree: Any) -> Any:
-    reduce = DomainParallel(ranks, mesh, 5)
+def select_and_gather(world: World, mesh: Mesh, tree: Any) -> Any:
+    reduce = DomainParallel(world, mesh, 5)
     return reduce.all_gather(reduce.local_rows(tree))
 
 
 @pytest.mark.parametrize("images", [100, 500, 1000, 5000])
-def test_processes_that_share_an_evaluation_see_what_one_does(teams, images):
-    """In many passes, in fewer than processes, and in one."""
-    seen = evaluated(None, images)
-    for world in (2, 3):
-        assert teams[world].do(evaluated, images) == [seen] * world
+def test_shared_evaluation_gives_the_results_of_one_process(teams, images):
+    """With many passes, with fewer passes than processes, and with one pass."""
+    seen = evaluate(None, images)
+    for size in (2, 3):
+        assert teams[size].do(evaluate, images) == [seen] * size
 
 
-def evaluated(ranks: World | None, images: int) -> Any:
-    """The accuracies and the validation loss of first weights, so many images of 8 × 8 at a time."""
+def evaluate(world: World | None, images: int) -> Any:
+    """Return accuracies and validation loss of the initial weights, with passes of ``images`` images of 8 × 8."""
     before = evaluator.PIXELS["cpu"]
     evaluator.PIXELS["cpu"] = 64 * images
     try:
-        session = Session([trial(POGM(), modifiers=(SWAD(),)).task(None)], Engine(), ranks)
+        session = Session([trial(POGM(), modifiers=(SWAD(),)).task(None)], Engine(), world)
         return session.accuracies(), session.observe(0)
     finally:
         evaluator.PIXELS["cpu"] = before
@@ -304,23 +318,23 @@ def evaluated(ranks: World | None, images: int) -> Any:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_a_recorded_round_over_nccl_is_the_round_alone(monkeypatch):
-    """With one process, which is all that one GPU can have."""
-    for name, value in surroundings(0, 1, free_port()).items():
+def test_captured_round_with_nccl_equals_the_round_of_a_single_process(monkeypatch):
+    """With one process, because NCCL needs one GPU for each."""
+    for name, value in torchrun_variables(0, 1, free_port()).items():
         monkeypatch.setenv(name, value)
-    launch = Launch.found()
+    launch = Launch.from_environment()
     assert launch is not None
     task = trial(POGM(inner_steps=2), precision="fp64").task(None)
-    with joined(launch, torch.device("cuda:0")) as ranks:
+    with connect(launch, torch.device("cuda:0")) as world:
         alone, other = (Session([task], Engine("cuda:0", domains="loop")) for _ in range(2))
-        reduce, shared = DomainParallel(ranks, Mesh(1, 1), task.num_domains), SampleParallel(ranks, Mesh(1, 1))
+        reduce, shared = DomainParallel(world, Mesh(1, 1), task.num_domains), SampleParallel(world, Mesh(1, 1))
         average_gradient = shared.average_gradient(other.config.problem.gradient)
         problem = replace(other.config.problem, reduce=reduce, gradient=average_gradient)
-        other.advance = Captured(single(replace(other.config, problem=problem), other.rows))
+        other.advance = GraphedStep(make_single_step(replace(other.config, problem=problem), other.sample_indices))
         for _ in range(5):
             alone.step()
             other.step()
-        assert ranks.sent == 0
+        assert world.bytes_sent == 0
         assert_close(alone.train_state.state, other.train_state.state, 1e-9)
-        assert ranks.most(3) == [3]  # the host's, over gloo, beside
+        assert world.all_reduce_max(3) == [3]  # numbers on the host use gloo
         other.close()

@@ -1,4 +1,4 @@
-"""Processes, their places in a grid, and what they agree upon."""
+"""Meshes, launch variables, results of rank 0, stop signals and collective operations."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from processes import Team, surroundings
+from processes import Team, torchrun_variables
 from support import trial
 
 from pogm._system.errors import DataError, UsageError
@@ -26,7 +26,7 @@ from pogm.modifiers.mixup import Mixup
 
 
 def task(algorithm: Algorithm, domains: int = 5, **options: object) -> Task:
-    """RotatedDigits with some of its six domains trained on, in batches of 24."""
+    """Return a task on RotatedDigits with this number of training domains and batches of 24."""
     made = trial(algorithm, test_domains=tuple(range(6 - domains)), **options).task(None)
     return replace(made, training=replace(made.training, batch_size=24))
 
@@ -39,23 +39,23 @@ def team() -> Iterator[Team]:
 
 
 @pytest.mark.parametrize("domains", range(1, 10))
-def test_every_domain_is_dealt_once_and_no_group_is_idle(domains):
+def test_domains_are_partitioned_evenly(domains):
     for groups in range(1, domains + 1):
-        dealt = Mesh(groups, 2).dealt(domains)
-        assert [domain for group in dealt for domain in group] == list(range(domains))
-        assert {len(group) for group in dealt} <= {domains // groups, math.ceil(domains / groups)}
+        partition = Mesh(groups, 2).partition_domains(domains)
+        assert [domain for group in partition for domain in group] == list(range(domains))
+        assert {len(group) for group in partition} <= {domains // groups, math.ceil(domains / groups)}
 
 
 @pytest.mark.parametrize(
-    ("world", "domains", "mesh"),
+    ("size", "domains", "mesh"),
     [(1, 3, (1, 1)), (2, 3, (2, 1)), (4, 3, (2, 2)), (5, 3, (1, 5)), (6, 3, (3, 2)), (4, 5, (4, 1)), (8, 5, (4, 2))],
 )
-def test_domains_go_as_far_as_they_can_and_samples_take_the_rest(world, domains, mesh):
+def test_mesh_divides_domains_first_and_samples_second(size, domains, mesh):
     made = replace(task(POGM(), domains), training=replace(task(POGM()).training, batch_size=120))
-    assert mesh_for(made, world) == Mesh(*mesh)
+    assert mesh_for(made, size) == Mesh(*mesh)
 
 
-def test_a_way_to_spread_can_be_chosen():
+def test_spread_option_selects_the_mesh():
     assert mesh_for(task(POGM()), 4, "domains") == Mesh(4, 1)
     assert mesh_for(task(POGM()), 4, "samples") == Mesh(1, 4)
     assert mesh_for(task(POGM()), 4, "both") == Mesh(2, 2)
@@ -64,12 +64,12 @@ def test_a_way_to_spread_can_be_chosen():
         mesh_for(task(POGM()), 4, "domain")
 
 
-def test_a_single_process_may_do_anything():
+def test_single_process_accepts_every_task():
     for spread in ("auto", "domains", "samples", "both"):
         assert mesh_for(task(CORAL(), probe=Probe.each(1), modifiers=(CIRL(),)), 1, spread) == Mesh(1, 1)
 
 
-def test_what_needs_whole_minibatches_may_have_its_domains_divided():
+def test_modifiers_that_mix_samples_allow_domains_to_be_divided():
     around_mean = POGM(centre="mean")
     assert mesh_for(task(around_mean, modifiers=(MixStyle(), Mixup())), 2) == Mesh(2, 1)
     with pytest.raises(UsageError, match=r"samples can be divided among 2 processes.*found MixStyle"):
@@ -77,15 +77,15 @@ def test_what_needs_whole_minibatches_may_have_its_domains_divided():
 
 
 @pytest.mark.parametrize("inner_steps", [1, 2])
-def test_a_pooled_pass_that_mixes_samples_needs_all_domains(inner_steps):
+def test_pooled_pass_that_mixes_samples_needs_all_domains(inner_steps):
     pogm = POGM(inner_steps=inner_steps)
     assert mesh_for(task(pogm, modifiers=(Mixup(),)), 2) == Mesh(2, 1)
     with pytest.raises(UsageError, match=r"domains can be divided among 2 processes.*found MixStyle"):
         mesh_for(task(pogm, modifiers=(MixStyle(),)), 2)
 
 
-def test_a_pooled_pass_draws_one_dropout_mask_for_all_domains():
-    """With one inner step there is none; around the mean there never is."""
+def test_pooled_pass_with_dropout_needs_all_domains():
+    """With one inner step, or with the mean as centre, there is no pooled pass."""
     half = replace(RotatedDigits.training, dropout=0.5)
     for method in (POGM(), POGM(inner_steps=5, centre="mean")):
         assert mesh_for(task(method, training=half), 2) == Mesh(2, 1)
@@ -93,60 +93,60 @@ def test_a_pooled_pass_draws_one_dropout_mask_for_all_domains():
         mesh_for(task(POGM(inner_steps=5), training=half), 2)
 
 
-def test_torchrun_says_who_we_are(monkeypatch):
-    for name in surroundings(0, 1, 1):
+def test_launch_reads_the_variables_of_torchrun(monkeypatch):
+    for name in torchrun_variables(0, 1, 1):
         monkeypatch.delenv(name, raising=False)
-    assert Launch.found() is None
-    for name, value in surroundings(2, 3, 29500).items():
+    assert Launch.from_environment() is None
+    for name, value in torchrun_variables(2, 3, 29500).items():
         monkeypatch.setenv(name, value)
-    assert Launch.found(5.0, "both") == Launch(2, 3, 2, 5.0, "both")
+    assert Launch.from_environment(5.0, "both") == Launch(2, 3, 2, 5.0, "both")
     with pytest.raises(UsageError, match="timeout-seconds above 0"):
-        Launch.found(0.0)
+        Launch.from_environment(0.0)
 
 
-def test_what_the_first_finds_out_is_known_to_all(team):
-    assert team.do(found_out, False) == ["rank 0"] * 3
+def test_result_of_rank_0_is_known_to_all_ranks(team):
+    assert team.do(rank_0_result, False) == ["rank 0"] * 3
 
 
-def test_what_fails_for_the_first_fails_for_all(team):
-    failures = team.do(found_out, True)
+def test_error_of_rank_0_is_raised_on_all_ranks(team):
+    failures = team.do(rank_0_result, True)
     assert [(type(failure), str(failure)) for failure in failures] == [(DataError, "rank 0")] * 3
 
 
-def found_out(ranks: World, failing: bool) -> str:
+def rank_0_result(world: World, failing: bool) -> str:
     def function() -> str:
         if failing:
-            raise DataError(f"rank {ranks.rank}")
-        return f"rank {ranks.rank}"
+            raise DataError(f"rank {world.rank}")
+        return f"rank {world.rank}"
 
-    return ranks.first(function)
+    return world.run_on_first(function)
 
 
-def test_all_stop_after_the_same_round(team):
-    """Whoever was asked, and whenever."""
+def test_all_ranks_stop_after_the_same_round(team):
+    """Whichever rank received the signal, and at any time."""
     stopped = team.do(rounds_until_stopped, 7)
     assert {signal for _, signal in stopped} == {15}
     (last,) = {number for number, _ in stopped}
     assert 7 <= last <= 7 + 50
 
 
-def rounds_until_stopped(ranks: World, asked_at: int) -> tuple[int, int]:
+def rounds_until_stopped(world: World, signal_round: int) -> tuple[int, int]:
     rounds = 0
-    agreed = ranks.agreement(lambda: 15 if ranks.rank == 1 and rounds >= asked_at else 0)
+    get_signal = world.share_stop_signal(lambda: 15 if world.rank == 1 and rounds >= signal_round else 0)
     while True:
         rounds += 1
-        if signal := agreed():
+        if signal := get_signal():
             return rounds, signal
 
 
-def test_a_mean_over_processes_has_the_same_bits_everywhere(team):
+def test_mean_has_the_same_bits_on_all_ranks(team):
     answers = team.do(mean_of)
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     torch.testing.assert_close(answers[0], torch.stack([numbers(rank) for rank in range(3)]).mean(0))
 
 
-def mean_of(ranks: World) -> torch.Tensor:
-    return ranks.everyone.mean(numbers(ranks.rank))
+def mean_of(world: World) -> torch.Tensor:
+    return world.all_ranks.mean(numbers(world.rank))
 
 
 def numbers(rank: int) -> torch.Tensor:

@@ -117,7 +117,7 @@ DAMAGES = {
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_and_named(two, ages, damage):
     name = newest(two, ".safetensors").name
     damage(newest(two, ".safetensors"), newest(two, ".json"))
-    with pytest.warns(CheckpointWarning, match=rf"{name}.* going on from step 1"):
+    with pytest.warns(CheckpointWarning, match=rf"{name}.* resuming from step 1"):
         found, manifest = load(two, ages[0], "mine")
     assert same(found, ages[0])
     assert manifest["after"] == 0

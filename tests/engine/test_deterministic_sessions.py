@@ -208,9 +208,9 @@ def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, me
         whole.step()
     for _ in range(STEPS // 2):
         half.step()
-    checkpoint.save(tmp_path, half.whole(), trial="t", after=-1)
+    checkpoint.save(tmp_path, half.gather_state(), trial="t", after=-1)
     later = Session([one], engine)
-    found = checkpoint.load(tmp_path, later.like_whole(), "t")
+    found = checkpoint.load(tmp_path, later.state_template(), "t")
     assert found is not None
     later.restore(found[0])
     for _ in range(STEPS - STEPS // 2):

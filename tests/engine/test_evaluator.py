@@ -34,7 +34,7 @@ def accuracies(run, data, **changes):
 
 def expected(session, shown):
     """The accuracies on what ``shown`` makes of the images of each segment."""
-    config, state, rows = session.config, session.train_state.state, session.rows
+    config, state, rows = session.config, session.train_state.state, session.sample_indices
     images, sizes = config.table.images.images[rows.evaluate], config.table.sizes[rows.evaluate]
     logits = config.problem.model(state.params, state)(shown(config, state, images, sizes))
     right = (logits.argmax(1) == config.table.labels[rows.evaluate]).double()
@@ -65,7 +65,7 @@ def test_or_on_plain_ones(run):
 
 def loss_by_hand(session, trained):
     """The cross-entropy on the plain images of each training domain's out part, averaged over domains."""
-    config, state, rows = session.config, session.train_state.state, session.rows
+    config, state, rows = session.config, session.train_state.state, session.sample_indices
     model, losses = config.problem.model(state.params, state), []
     for number, part in enumerate(rows.evaluate.split(session.segments)[1::2]):
         if number in trained:
@@ -79,7 +79,7 @@ def test_the_validation_loss_is_of_training_domains_and_plain_images(run, monkey
     wanted = pytest.approx(loss_by_hand(session, (0, 2)), rel=1e-5)
     for pixels in (2**21, 5 * 16 * 16):
         monkeypatch.setattr(evaluator, "PIXELS", {"cpu": pixels})
-        arguments = session.config, session.train_state.state, session.rows, session.segments
+        arguments = session.config, session.train_state.state, session.sample_indices, session.segments
         assert evaluator.validation_loss(*arguments).item() == wanted
 
 
@@ -111,4 +111,4 @@ def test_a_small_gpu_evaluates_fewer_images_at_a_time(monkeypatch):
     for gigabytes, pixels in ((140, 2**25), (8, 2**22)):
         there = SimpleNamespace(total_memory=gigabytes * 2**30)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, there=there: there)
-        assert evaluator._pixels(torch.device("cuda", 0)) == pixels
+        assert evaluator._max_pixels(torch.device("cuda", 0)) == pixels

@@ -9,7 +9,7 @@ from pogm._system.errors import UsageError
 from pogm.core import random, trees
 from pogm.core.state import Purpose
 from pogm.diagnostics import Probe
-from pogm.engine.image_store import Resident, fits
+from pogm.engine.image_store import Resident, fits_on_device
 from pogm.engine.prefetch import Streamed
 from pogm.engine.session import Engine, Session
 
@@ -39,14 +39,14 @@ def test_a_streamed_run_is_the_resident_run(algorithm, probe):
 def test_the_window_holds_the_rows_that_the_device_draws():
     """Labels and sizes are looked up by the row on the device, so images must be of the same rows."""
     resident, streamed = sessions(POGM(inner_steps=2))
-    store, rows = streamed.config.table.images, resident.rows
+    store, rows = streamed.config.table.images, resident.sample_indices
     for number in range(3):
         state = streamed.train_state.state
         store.prepare(state)
         for turn in range(2):
             key = state.random_key(Purpose.DATA, 2 * number + turn)
-            share = random.uniform(key, (rows.train.rows.shape[0], store.batch_size))
-            expected = rows.train.rows.gather(1, (share * rows.train.sizes).long())
+            share = random.uniform(key, (rows.train.indices.shape[0], store.batch_size))
+            expected = rows.train.indices.gather(1, (share * rows.train.sizes).long())
             assert torch.equal(store.take(expected, turn), resident.config.table.images.images[expected])
         streamed.step()
 
@@ -75,7 +75,7 @@ def test_an_unknown_place_is_refused():
 
 
 def test_on_a_cpu_everything_fits():
-    assert fits(torch.zeros(5, 1, 1, 1, dtype=torch.uint8), torch.device("cpu"))
+    assert fits_on_device(torch.zeros(5, 1, 1, 1, dtype=torch.uint8), torch.device("cpu"))
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from support import assert_close, needs_gpu, trial
 from pogm import ERM, POGM, Fishr, Mixup
 from pogm._system.errors import UsageError
 from pogm.core import trees
-from pogm.core.modes import evaluating
+from pogm.core.model import evaluation_mode
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Schedule, train
@@ -56,8 +56,10 @@ def test_accuracies_are_the_share_of_right_answers_in_every_domain_and_split():
     run = trial(ERM())
     session = Session([run.task(None)], Engine())
     state, config = session.train_state.state, session.config
-    logits = config.problem.model(state.params, state)(config.table.images.images[session.rows.evaluate].float() / 255)
-    right = logits.argmax(1) == config.table.labels[session.rows.evaluate]
+    logits = config.problem.model(state.params, state)(
+        config.table.images.images[session.sample_indices.evaluate].float() / 255
+    )
+    right = logits.argmax(1) == config.table.labels[session.sample_indices.evaluate]
     expected = [part.double().mean().item() for part in right.split(session.segments)]
     assert session.accuracies()[0] == pytest.approx(expected, abs=1e-12)
     assert len(expected) == 2 * 6
@@ -129,7 +131,7 @@ def test_bf16_learns_on_a_cpu_too_and_tf32_is_refused_there():
 
 def test_evaluation_leaves_every_layer_in_the_mode_it_was_in():
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(2).eval(), torch.nn.Dropout())
-    with evaluating(network):
+    with evaluation_mode(network):
         assert not network[1].training
     assert [layer.training for layer in network] == [False, True]
 
@@ -168,13 +170,13 @@ def test_a_way_to_go_over_domains_that_does_not_exist_is_refused():
 @pytest.mark.parametrize("device", ["gpu", "meta-physical"])
 def test_a_device_that_does_not_exist_is_refused(device):
     with pytest.raises(UsageError, match="Expected a device"):
-        Engine(device).place()
+        Engine(device).torch_device()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_gpu_is_said():
     with pytest.raises(UsageError, match="--device cpu"):
-        Engine("cuda").place()
+        Engine("cuda").torch_device()
 
 
 @pytest.mark.gpu

@@ -20,7 +20,7 @@ from pogm.core.optimizers import apply_reset
 from pogm.diagnostics import Probe
 from pogm.engine import checkpoint
 from pogm.engine.engine import Engine
-from pogm.engine.per_domain import in_a_loop, rows_like
+from pogm.engine.per_domain import allocate_like, in_a_loop
 from pogm.engine.session import Session
 from pogm.engine.trajectory_storage import Offloaded, bytes_needed
 from pogm.models import mlp
@@ -190,16 +190,16 @@ def test_auto_keeps_them_on_the_device_up_to_the_budget_and_on_the_host_beyond_i
     model = Session([task], Engine())
     size = bytes_needed(POGM(), model.config.problem, model.train_state.state.params)
     for budget, place in ((size, "device"), (size - 1, "host"), (0, "host")):
-        assert Session([task], Engine(memory_gb=budget / 2**30)).trajectories == place
-    assert model.trajectories == "device", "without a budget a CPU has no other memory to spare"
+        assert Session([task], Engine(memory_gb=budget / 2**30)).trajectory_storage == place
+    assert model.trajectory_storage == "device", "without a budget a CPU has no other memory to spare"
 
 
 @pytest.mark.parametrize("options", [{"probe": Probe(every=1)}, {"algorithm": ERM()}])
 def test_auto_stays_on_the_device_where_there_is_no_other_way(options):
     task = dataclasses.replace(trial(POGM()), **options).task(None)
-    assert Session([task], Engine(memory_gb=0)).trajectories == "device"
+    assert Session([task], Engine(memory_gb=0)).trajectory_storage == "device"
     trials = [dataclasses.replace(trial(POGM()), seed=seed).task(None) for seed in (0, 1)]
-    assert Session(trials, Engine(memory_gb=0)).trajectories == "device"
+    assert Session(trials, Engine(memory_gb=0)).trajectory_storage == "device"
 
 
 @pytest.mark.parametrize("place", ["host", "bf16"])
@@ -257,7 +257,7 @@ def test_no_result_is_alive_while_the_next_is_made():
 
 
 def test_room_is_made_where_the_first_result_is():
-    rows = rows_like({"a": torch.zeros(2, dtype=torch.int64)}, 3)
+    rows = allocate_like({"a": torch.zeros(2, dtype=torch.int64)}, 3)
     assert (rows["a"].shape, rows["a"].dtype) == ((3, 2), torch.int64)
 
 

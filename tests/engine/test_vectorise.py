@@ -58,19 +58,19 @@ def test_trials_apart_agree_with_those_that_are_mapped():
 
 def test_on_a_cpu_a_large_network_is_not_mapped():
     small, large = nn.Linear(100, 100), nn.Linear(1000, 1000)
-    assert [Engine().way_over_domains(network, 64) for network in (small, large)] == ["vmap", "loop"]
-    assert [Engine().maps_trials(network) for network in (small, large)] == [True, False]
+    assert [Engine().choose_domain_strategy(network, 64) for network in (small, large)] == ["vmap", "loop"]
+    assert [Engine().uses_vmap_for_trials(network) for network in (small, large)] == [True, False]
 
 
 def test_only_networks_of_linear_layers_are_mapped_of_themselves():
     linear, _ = build_features("mlp", (1, 8, 8), weights="random", freeze_bn=True, dropout=0.0)
     other, _ = build_features("small_cnn", (1, 8, 8), weights="random", freeze_bn=True, dropout=0.0)
     engine = Engine()
-    assert engine.maps_trials(linear)
-    assert not engine.maps_trials(other)
-    assert engine.way_over_domains(linear, 64) == "vmap"
-    assert engine.way_over_domains(other, 64) == "loop"
-    assert Engine(domains="streams").way_over_domains(other, 10**6) == "streams"
+    assert engine.uses_vmap_for_trials(linear)
+    assert not engine.uses_vmap_for_trials(other)
+    assert engine.choose_domain_strategy(linear, 64) == "vmap"
+    assert engine.choose_domain_strategy(other, 64) == "loop"
+    assert Engine(domains="streams").choose_domain_strategy(other, 10**6) == "streams"
 
 
 def test_a_short_run_is_not_compiled_unless_asked_to():

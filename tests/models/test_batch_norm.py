@@ -9,8 +9,7 @@ from support import assert_close, trial
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core import trees
-from pogm.core.model import Network
-from pogm.core.modes import evaluating
+from pogm.core.model import Network, evaluation_mode
 from pogm.core.problem import live_buffers
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine, Session
@@ -41,7 +40,7 @@ def test_frozen_layers_stay_in_evaluation_whatever_is_called(name):
     network.train()
     assert network.head.training
     assert live_buffers(network) == frozenset()
-    with evaluating(network):
+    with evaluation_mode(network):
         pass
     assert network.head.training
     assert not any(norm.training for norm in norms(network))

@@ -33,10 +33,10 @@ MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases;
     "MixStyle": MixStyle(probability=1.0),
 }
 
-RISKS, PLAYERS, RATES = "takes risks as they come", "one player", "one learning rate"
+RISKS, GROUPS, RATES = "takes risks as they come", "one optimizer group", "one learning rate"
 REFUSED = {
     **dict.fromkeys([(name, "CIRL") for name in ("ARM", "CORAL", "Fishr", "IRM", "MMD", "MTL", "RDM", "RSC")], RISKS),
-    **dict.fromkeys([(name, "CIRL") for name in ("CDANN", "DANN", "MADG", "SagNet")], PLAYERS),
+    **dict.fromkeys([(name, "CIRL") for name in ("CDANN", "DANN", "MADG", "SagNet")], GROUPS),
     **dict.fromkeys([(name, "ITTA") for name in ("CDANN", "DANN", "MADG", "SagNet")], RATES),
     ("ARM", "ITTA"): "sees every image by itself",
     ("ARM", "SWAD"): "batch norm keeps its statistics",

@@ -255,7 +255,7 @@ def plain_loss(session, one):
     """Return the mean over training domains of the validation cross-entropy, computed in a loop."""
     state, config = session.train_state.state, session.config
     model = config.problem.model(state.params, state)
-    parts = session.rows.evaluate.split(session.segments)[1::2]
+    parts = session.sample_indices.evaluate.split(session.segments)[1::2]
     losses = []
     for number in one.train_domains:
         images, labels = config.table.images.images[parts[number]], config.table.labels[parts[number]]

@@ -1,7 +1,7 @@
 """Deterministic mode of torch: bit-identical results of repeated runs on one GPU.
 
-The mode is a context manager, so that it ends where it was asked for: sessions with and without it can take turns in
-one process. Only the environment variable of cuBLAS stays, since cuBLAS reads it once.
+The mode is a context manager, so sessions with and without it can alternate in one process. Only the environment
+variable of cuBLAS stays set, because cuBLAS reads it once.
 """
 
 import os
@@ -15,15 +15,15 @@ import torch.utils.deterministic
 from pogm._system.errors import UsageError
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-FIXED_WORKSPACES = (":4096:8", ":16:8")  # the two settings with which cuBLAS gives the same bits every time
-REFUSED = re.compile(r"([^:\n]+) does not have a deterministic implementation")  # torch's text
+FIXED_WORKSPACES = (":4096:8", ":16:8")  # the two values with which cuBLAS is deterministic
+REFUSED = re.compile(r"([^:\n]+) does not have a deterministic implementation")  # text of torch's error
 
 
 def fix_cublas_workspace() -> None:
-    """Set the cuBLAS workspace to a fixed size, in this process and in those it starts.
+    """Set the cuBLAS workspace to a fixed size, in this process and its child processes.
 
     Raises:
-        UsageError: CUDA is in use already with another setting. cuBLAS would not read the new one.
+        UsageError: CUDA is already in use with another value. cuBLAS would not read the new one.
     """
     found = os.environ.get(WORKSPACE)
     if found in FIXED_WORKSPACES:
@@ -44,9 +44,9 @@ def deterministic_algorithms() -> Iterator[None]:
     - cuDNN does not choose convolutions by timing them.
     - Inductor does not choose anything by timing it. Torch's own deterministic mode still times pointwise kernels,
       since the order of operations on one element is fixed. But the block size decides how many elements one thread
-      computes, and with that which products and sums the GPU compiler contracts. So this is switched off, too.
-    - Uninitialised memory is not filled, which costs time. That is safe because every buffer that we allocate empty
-      (rows of domains, staging memory, windows) is written as a whole before it is read.
+      computes, and so which products and sums the GPU compiler contracts. So this is switched off, too.
+    - Torch does not fill uninitialised memory, which would cost time. This is safe because every buffer that we
+      allocate empty (results of domains, staging memory, prefetch windows) is fully written before it is read.
     """
     import torch._inductor.config as inductor
 
@@ -77,6 +77,6 @@ def deterministic_algorithms() -> Iterator[None]:
 
 
 def nondeterministic_operation(error: BaseException) -> str | None:
-    """Name of the operation that torch refused in deterministic mode; None for any other error."""
+    """Return the name of the operation that torch refused in deterministic mode, or None for any other error."""
     found = REFUSED.search(str(error))
     return found[1].strip() if found else None

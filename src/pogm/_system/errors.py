@@ -1,51 +1,51 @@
-"""What can go wrong, by exit code. Every message says what was expected, what was found, what to do."""
+"""Errors and their exit codes. Every message says what was expected, what was found and what to do."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class PogmError(Exception):
-    """An error for the user to read, not a bug: the command line prints it without a traceback."""
+    """Base class of errors that are not bugs. The command line prints the message without a traceback."""
 
     exit_code = 1
 
 
 class UsageError(PogmError, ValueError):
-    """A name, value or combination that cannot be meant."""
+    """Invalid name, value or combination of options."""
 
     exit_code = 2
 
 
 class InUseError(UsageError):
-    """A folder that another process owns."""
+    """Folder that another process has locked."""
 
 
 class DataError(PogmError):
-    """Data that is missing or not what its format says."""
+    """Missing data, or data with a wrong format."""
 
     exit_code = 3
 
 
 class DivergedError(PogmError):
-    """Training left the finite numbers."""
+    """Training that produced weights that are not finite."""
 
     exit_code = 4
 
 
 class MemoryLimitError(PogmError):
-    """A run that does not fit into memory."""
+    """Run that does not fit into memory."""
 
     exit_code = 5
 
 
 class IntegrityError(PogmError):
-    """A file that is not what its manifest says."""
+    """File that differs from its manifest."""
 
     exit_code = 6
 
 
 class StoppedError(PogmError):
-    """Stopped on request after a checkpoint; resume goes on from there."""
+    """Run that was stopped on request, after it wrote a checkpoint. It can be resumed."""
 
     def __init__(self, message: str, exit_code: int = 75):
         super().__init__(message)
@@ -53,7 +53,7 @@ class StoppedError(PogmError):
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
-    """The error for a name nobody knows, with the nearest one that somebody does."""
+    """Return the error for an unknown name. Its message lists the known names and suggests the most similar one."""
     known = sorted(known)
     by_folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)

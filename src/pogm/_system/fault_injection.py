@@ -1,7 +1,8 @@
-"""Faults on request, so that tests can pull the plug at any point of a real run.
+"""Fault injection for tests: signals and full disks at a chosen point of a real run.
 
-``POGM_FAULT=kill@step:120`` sends the process SIGKILL the 120th time it passes the point ``step`` (``term`` and
-``int`` send theirs); ``full@write:3`` makes the third write find the disk full. Commas separate several.
+``POGM_FAULT=kill@step:120`` sends SIGKILL to the process when it passes the point ``step`` for the 120th time. ``term``
+and ``int`` send SIGTERM and SIGINT. ``full@write:3`` makes the third write fail as if the disk were full. Separate
+several faults by commas.
 """
 
 import errno
@@ -9,18 +10,18 @@ import os
 import signal
 from collections import Counter
 
-_passed: Counter[str] = Counter()
+_passed: Counter[str] = Counter()  # how often each point was passed
 
 
 def fault_point(point: str) -> None:
-    """Do here what the environment asks for."""
-    wanted = os.environ.get("POGM_FAULT")
-    if not wanted:
+    """Inject the fault that the environment variable POGM_FAULT asks for at this point, if any."""
+    requested = os.environ.get("POGM_FAULT")
+    if not requested:
         return
     _passed[point] += 1
-    for fault in wanted.split(","):
-        action, _, place = fault.partition("@")
-        if place != f"{point}:{_passed[point]}":
+    for fault in requested.split(","):
+        action, _, position = fault.partition("@")
+        if position != f"{point}:{_passed[point]}":
             continue
         if action == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic files, locks on folders, and strict JSON."""
 
 import fcntl
 import hashlib
@@ -17,12 +17,16 @@ from pogm._system.fault_injection import fault_point
 
 TEMPORARY = ".part"
 LOCK = "lock"
-TRIES = 10  # to lock a folder: whoever looks whether it is locked (`is_locked`) holds it for an instant
-LOOK_SECONDS = 0.01
+ATTEMPTS = 10  # to lock a folder: `is_locked` of another process holds the lock for an instant
+RETRY_SECONDS = 0.01
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one, or none, and never half of the new one."""
+    """Write a file atomically: after a crash, either the old file or the new one exists, never a part of it.
+
+    Raises:
+        DataError: The file could not be written, for example because the disk is full.
+    """
     part = path.with_name(path.name + TEMPORARY)
     try:
         path.parent.mkdir(exist_ok=True)
@@ -39,12 +43,12 @@ def write_whole(path: Path, content: bytes) -> None:
             part.unlink()
         raise DataError(
             f"Expected to write {len(content)} bytes to {path}; found: {error.strerror or error}. "
-            "What was there before is intact; free some space or permit writing, then resume."
+            "An older file is unchanged. Free some space or permit writing, then resume."
         ) from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's list of names durable too."""
+    """Flush the entries of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -53,41 +57,45 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Clear what a killed process left half-written."""
+    """Delete the temporary files that a killed process left."""
     for part in folder.glob(f"*{TEMPORARY}"):
         part.unlink(missing_ok=True)
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether nobody has written to the folder; a lock, and what a killed process left half-written, do not count."""
+    """Return True if the folder holds no files other than a lock and temporary files."""
     return all(path.name == LOCK or path.suffix == TEMPORARY for path in folder.iterdir())
 
 
 def digest(content: bytes) -> str:
-    """SHA-256, in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value, whatever order its keys came in."""
+    """Return JSON without spaces and with sorted keys: equal values have equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def readable_json(value: Any) -> bytes:
-    """The same for a file that people open."""
+    """Return indented JSON with sorted keys, for files that people read."""
     return json.dumps(value, sort_keys=True, indent=2, allow_nan=False).encode() + b"\n"
 
 
 def read_json(path: Path, limit: int = 1 << 20) -> Any:
-    """A small JSON file of ours; refuses repeated fields, NaN, other encodings and absurd sizes."""
+    """Read a small JSON file that this package wrote.
+
+    Raises:
+        UsageError: The file exceeds ``limit`` bytes or is not UTF-8, a field is repeated, or a number is not finite.
+    """
     size = path.stat().st_size
     if size > limit:
-        raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. It is not a file of ours.")
+        raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. This package did not write it.")
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"Expected UTF-8 text in {path}; found {error.reason} at byte {error.start}. It is not a file of ours."
+            f"Expected UTF-8 text in {path}; found {error.reason} at byte {error.start}. This package did not write it."
         ) from error
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -112,7 +120,7 @@ def read_json(path: Path, limit: int = 1 << 20) -> Any:
             f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}. Undo what changed it."
         ) from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
-        raise UsageError(f"Expected JSON in {path}; found: {error}. It is not a file of ours.") from error
+        raise UsageError(f"Expected JSON in {path}; found: {error}. This package did not write it.") from error
 
 
 def _key(name: str) -> str:
@@ -121,30 +129,33 @@ def _key(name: str) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Own a folder while the block runs. The lock of a process that died is free by itself."""
+    """Lock a folder while the block runs. The system releases the lock when the process dies.
+
+    Raises:
+        InUseError: Another process has locked the folder.
+    """
     with open(folder / LOCK, "ab+", buffering=0) as file:
-        for tries_left in reversed(range(TRIES)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
-                if tries_left:
-                    time.sleep(LOOK_SECONDS)
+                if attempts_left:
+                    time.sleep(RETRY_SECONDS)
                     continue
                 file.seek(0)
                 owner = file.read(1000).decode(errors="replace").strip() or "another process"
                 raise InUseError(
-                    f"Expected to be alone in {folder}; found it in use by {owner}. "
-                    "Wait for it, or choose another folder."
+                    f"Expected to lock {folder}; found it in use by {owner}. Wait for it, or choose another folder."
                 ) from error
-        with suppress(OSError):  # on a full disk the lock holds without the name of its owner
+        with suppress(OSError):  # on a full disk the lock holds, without the name of its owner
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether some living process owns the folder."""
+    """Return True if a process has locked the folder."""
     if not (folder / LOCK).exists():
         return False
     with open(folder / LOCK, "rb") as file:

@@ -11,12 +11,12 @@ from torch.func import grad
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.dropout import Dropout
 from pogm.core.hyperparameters import Choice, Large, Power, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_step
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
+from pogm.core.random_layers import Dropout
 from pogm.core.state import Loss, Metrics, State
 
 RATE = Power(10, -4.5, -2.5)

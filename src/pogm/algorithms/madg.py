@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.dropout import Dropout
 from pogm.core.hyperparameters import Choice, Large, hyper
 from pogm.core.model import Model, Network, cross_entropy, over_samples, probabilities
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_gradient
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
+from pogm.core.random_layers import Dropout
 from pogm.core.state import Loss, Metrics, State
 
 EPSILON = 1e-6  # inside the logarithm

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. Errors meant for the user come as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
     options = parser().parse_args(arguments)
-    launch = Launch.found()
+    launch = Launch.from_environment()
     follows = launch is not None and launch.rank > 0
     if follows:
         warnings.simplefilter("ignore")  # the first process shows them

@@ -80,11 +80,11 @@ def run_one(options: argparse.Namespace) -> int:
         print(canonical_json(trial.to_json()))
         return 0
     launch = settings.launch
-    if launch is None or launch.local == 0:  # one on every machine; the others wait for it
+    if launch is None or launch.local_rank == 0:  # one on every machine; the others wait for it
         prepare([trial], settings)
     if launch is None or launch.rank == 0:
         where = f"{trial.dataset.title}, trial {trial.id}, into {options.out}"
-        count = f", with {launch.world} processes" if launch and launch.world > 1 else ""
+        count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
         print(f"{trial.label} on {where}{count}", file=sys.stderr)
     run(trial, options.out, settings, EvaluationLines(trial))
     return 0
@@ -109,7 +109,7 @@ def start_sweep(options: argparse.Namespace) -> int:
     trials = sweep.plan()
     check_counts(options, "workers")
     if options.dry_run:
-        at_once = options.workers if settings.engine.place().type == "cpu" else 1
+        at_once = options.workers if settings.engine.torch_device().type == "cpu" else 1
         show_estimates(estimates(trials, settings), len(trials), at_once)
         return 0
     prepare(trials, settings)  # before anything is written

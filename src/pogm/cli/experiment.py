@@ -192,7 +192,7 @@ def _forecast(
     shared = sum(map(len, planned.values())) - len(trials)
     print(f"All {len(trials)} runs ({shared} of the above are shared), {len(done)} of them done.", flush=True)
     if left:
-        at_once = options.workers if settings.engine.place().type == "cpu" else 1
+        at_once = options.workers if settings.engine.torch_device().type == "cpu" else 1
         show_estimates(estimates(left, settings), len(left), at_once)
 
 

@@ -77,7 +77,7 @@ def _show_costs(trials: Sequence[Trial], settings: Settings, options: argparse.N
     for trial in trials:
         print(f"{trial.id}  {trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
     plain = estimates([replace(trial, probe=Probe()) for trial in trials], settings)
-    at_once = options.workers if settings.engine.place().type == "cpu" else 1
+    at_once = options.workers if settings.engine.torch_device().type == "cpu" else 1
     total = 0.0
     for with_it, without in zip(estimates(trials, settings), plain, strict=True):
         more = with_it.seconds / without.seconds

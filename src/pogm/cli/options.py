@@ -46,7 +46,7 @@ def settings_of(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Se
 
 def among_others(options: argparse.Namespace, settings: Settings) -> Settings:
     """The settings of one of torchrun's processes; where there is no torchrun, as they are."""
-    launch = Launch.found(options.timeout_seconds, options.spread or "auto")
+    launch = Launch.from_environment(options.timeout_seconds, options.spread or "auto")
     if launch is None:
         if options.spread:
             raise UsageError(
@@ -55,10 +55,10 @@ def among_others(options: argparse.Namespace, settings: Settings) -> Settings:
             )
         return settings
     engine = settings.engine
-    if engine.place().type == "cuda":
-        if ":" in engine.device and launch.world > 1:
+    if engine.torch_device().type == "cuda":
+        if ":" in engine.device and launch.world_size > 1:
             raise UsageError(f"Expected a GPU for each process; found --device {engine.device} for all. Pass cuda.")
-        engine = replace(engine, device=f"cuda:{launch.local}")
+        engine = replace(engine, device=f"cuda:{launch.local_rank}")
     return replace(settings, engine=engine, launch=launch)
 
 
@@ -74,11 +74,11 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
 
 def check_alone(what: str) -> None:
     """Refuse to do in each of torchrun's processes what one of them should."""
-    launch = Launch.found()
-    if launch is not None and launch.world > 1:
+    launch = Launch.from_environment()
+    if launch is not None and launch.world_size > 1:
         raise UsageError(
             f"Expected pogm run or the resume of one run under torchrun, which train one model; found {what} and "
-            f"{launch.world} processes. Start it without torchrun."
+            f"{launch.world_size} processes. Start it without torchrun."
         )
 
 

@@ -1,6 +1,6 @@
-"""One minibatch from each domain.
+"""A minibatch of every domain.
 
-Axes, everywhere in this package: T trials, K domains, B samples, C classes, N images, P parameters.
+Names of axes in this package: T trials, K domains, B samples, C classes, N images, P parameters.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """B samples of each of K domains."""
+    """Minibatch with B samples of each of K domains."""
 
     x: Tensor  # [K, B, ...]
     y: Tensor  # [K, B] class indices, or [K, B, C] class probabilities

@@ -1,7 +1,8 @@
-"""Functions that torch's compiler may fuse into a few kernels, where the engine asks for it.
+"""Compile regions: functions that torch.compile may fuse into a few kernels, if the engine asks for it.
 
-What is marked is what pays: the network's passes, the optimizer, keys and minibatches, the solver, the move of the
-shared model. The rest of a step stays as it is written. Numbers change by rounding alone.
+The decorator ``compiled`` marks the functions for which compilation pays off: passes of the network, the optimizer,
+random keys and minibatches, the solver, and the update of the shared weights. The rest of a step runs eagerly.
+Compilation changes results only by rounding.
 """
 
 import functools
@@ -21,18 +22,18 @@ from pogm._system.errors import UsageError
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-RECOMPILATIONS = 1024  # of one function in one process: a worker meets many networks, shapes and modes
-_active = ContextVar("fusing", default=False)  # a thread that prepares data on the host has a context of its own
+RECOMPILATIONS = 1024  # limit for one function in one process: a worker trains many networks, shapes and modes
+_active = ContextVar("compiling", default=False)  # False in threads that prepare data: a thread has its own context
 
 
 class CompileWarning(UserWarning):
-    """The compiler failed on a function, which runs as it is."""
+    """Warning that a function could not be compiled and runs eagerly."""
 
 
 @contextmanager
-def compiling(wanted: bool) -> Iterator[None]:
-    """Let marked functions be compiled, or not, for a while."""
-    before = _active.set(wanted)
+def compiling(enabled: bool) -> Iterator[None]:
+    """Enable or disable the compilation of marked functions while the block runs."""
+    before = _active.set(enabled)
     try:
         yield
     finally:
@@ -40,41 +41,43 @@ def compiling(wanted: bool) -> Iterator[None]:
 
 
 def inside_transform() -> bool:
-    """Whether a tensor may stand for many (under ``vmap``) or for none yet (while compiling)."""
+    """Return True under a functorch transform such as ``vmap``, or while torch.compile traces: values are not known."""
     return torch.compiler.is_compiling() or peek_interpreter_stack() is not None
 
 
 def known_true(flags: Tensor) -> bool:
-    """Whether all flags are set, where that can be known without waiting: on a CPU, outside of transforms."""
+    """Return True if all flags are set and this is known without a synchronisation: on a CPU, outside transforms."""
     return flags.device.type == "cpu" and not inside_transform() and bool(flags.all())
 
 
 def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Mark a pure function of tensors: compiled on its first call where that is wanted, and as it is elsewhere.
+    """Mark a pure function of tensors as a compile region.
 
-    Numbers among its arguments become part of the code: pass those that differ between trials as tensors.
+    The function is compiled with its first call inside ``compiling(True)``. It runs eagerly outside of such a block,
+    inside transforms, and after a failure of the compiler, which is reported by a CompileWarning. Python numbers among
+    the arguments become constants of the compiled code: pass numbers that differ between trials as tensors.
     """
-    compiled: list[Callable[Arguments, Result]] = []  # empty before the first call, and after a failure
-    failed: set[bool] = set()  # whether in deterministic mode; not the error: its frames hold on to tensors
+    cache: list[Callable[Arguments, Result]] = []  # the compiled function; empty before the first call
+    failed: set[bool] = set()  # modes (deterministic or not) in which compilation failed; no errors: they hold tensors
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        if inside_transform() or not _active.get():  # in this order: torch 2.11 cannot trace the last
+        if inside_transform() or not _active.get():  # in this order: torch 2.11 cannot trace the second
             return function(*args, **options)
         deterministic = torch.are_deterministic_algorithms_enabled()
         if deterministic in failed:
             return function(*args, **options)
-        if not compiled:
-            compiled.append(_compiled(function))
+        if not cache:
+            cache.append(_compile(function))
         try:
-            with warnings.catch_warnings(action="ignore"):  # the compiler's, of its own code
-                return compiled[0](*args, **options)
+            with warnings.catch_warnings(action="ignore"):  # the compiler warns about its own code
+                return cache[0](*args, **options)
         except _compiler_errors() as error:
             if deterministic:
                 _check_repeatable(function.__qualname__, error)
             failed.add(deterministic)
             reason = str(error).strip().splitlines()[0]
-            text = f"{function.__qualname__} could not be compiled, and runs as it is: {reason}"
+            text = f"{function.__qualname__} could not be compiled and runs eagerly: {reason}"
             warnings.warn(text, CompileWarning, stacklevel=2)
             return function(*args, **options)
 
@@ -82,22 +85,23 @@ def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
 
 
 def _check_repeatable(name: str, error: Exception) -> None:
-    """Raise an error of the compiler that a deterministic run must not continue after.
+    """Raise an error if a deterministic run must not continue after this error of the compiler.
 
-    A failure that every process meets is harmless: the function runs as it is everywhere. The other two are not.
+    A failure that occurs in every process is harmless: the function then runs eagerly everywhere. A refused operation
+    and the limit of recompilations, which depends on the history of the process, are not.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     if nondeterministic_operation(error) is not None:
         raise error
-    if isinstance(error, FailOnRecompileLimitHit):  # depends on what this process did before
+    if isinstance(error, FailOnRecompileLimitHit):
         raise UsageError(
             f"Expected to compile {name} for every new shape, for a deterministic run; found that this process has "
             f"reached the limit of {RECOMPILATIONS}. Resume the run in a new process, or pass --compile off."
         ) from error
 
 
-def _compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def _compile(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     import torch._dynamo
 
     for limit in ("recompile_limit", "accumulated_recompile_limit"):

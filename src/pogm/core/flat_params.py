@@ -1,4 +1,4 @@
-"""Weights that lie one after the other in one tensor."""
+"""Flat parameters: all weights of a network as views of one tensor."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,21 +11,21 @@ Params = dict[str, Tensor]
 
 
 class Layout(NamedTuple):
-    """The names and shapes of the weights in a packed tensor, in order."""
+    """Names and shapes of the weights in a flat tensor, in order."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
 
     @property
     def sizes(self) -> list[int]:
-        """How many numbers each has."""
+        """Number of elements of each weight."""
         return [shape.numel() for shape in self.shapes]
 
 
 class FlatParams(dict[str, Tensor]):
-    """A dictionary of weights that are views of one tensor: what is done to all of them is one operation on it.
+    """Dictionary of weights that are views of one tensor, so an operation on all weights is one kernel.
 
-    ``flat`` is [..., P]; leading axes (domains, trials) are the weights' own.
+    ``flat`` is [..., P]. Its leading axes (domains, trials) are the leading axes of every weight.
     """
 
     def __init__(self, flat: Tensor, layout: Layout):
@@ -35,12 +35,17 @@ class FlatParams(dict[str, Tensor]):
         super().__init__((name, piece.view(leading + shape)) for name, shape, piece in named)
 
     def like(self, flat: Tensor) -> "FlatParams":
-        """Other numbers under the same names."""
+        """Return other values with the same layout."""
         return FlatParams(flat, self.layout)
 
 
 def flatten(params: Params, leading: int = 0) -> FlatParams:
-    """The weights in one tensor: a copy, unless they are packed already. So many axes lead every leaf."""
+    """Return the weights as views of one tensor. This copies, unless they are flat already.
+
+    Args:
+        params: Weights by name.
+        leading: Number of leading axes (domains, trials) that every weight has.
+    """
     if isinstance(params, FlatParams):
         return params
     layout = Layout(tuple(params), tuple(leaf.shape[leading:] for leaf in params.values()))
@@ -48,23 +53,23 @@ def flatten(params: Params, leading: int = 0) -> FlatParams:
 
 
 def flat_vector(params: Params) -> Tensor:
-    """All weights as one vector: a copy, unless they are packed."""
+    """Return all weights as one vector. This copies, unless they are flat already."""
     if isinstance(params, FlatParams):
         return params.flat
     return torch.cat([leaf.flatten() for leaf in params.values()])
 
 
-def unflatten(numbers: Tensor, params: Params) -> Params:
-    """A vector under the names of weights; packed, if they are."""
+def unflatten(vector: Tensor, params: Params) -> Params:
+    """Return a vector as weights with the names and shapes of ``params``; flat, if ``params`` is flat."""
     if isinstance(params, FlatParams):
-        return params.like(numbers)
-    pieces = torch.split(numbers, [leaf.numel() for leaf in params.values()])
+        return params.like(vector)
+    pieces = torch.split(vector, [leaf.numel() for leaf in params.values()])
     named = zip(params.items(), pieces, strict=True)
     return {name: piece.view(leaf.shape).to(leaf.dtype, copy=True) for (name, leaf), piece in named}
 
 
 def _unflatten_leaves(leaves: Iterable[Any], layout: Layout) -> dict[str, Any]:
-    """Transforms such as ``grad`` and ``vmap`` see single leaves: by those they differentiate, and which they map."""
+    """Return a plain dictionary: ``grad`` and ``vmap`` differentiate and map single weights, not the flat tensor."""
     return dict(zip(layout.names, leaves, strict=True))
 
 

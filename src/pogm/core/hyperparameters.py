@@ -1,4 +1,4 @@
-"""Hyperparameters: the default, the allowed values and the search space, on the field itself."""
+"""Hyperparameters: dataclass fields with a default, allowed values and a search space."""
 
 import dataclasses
 import math
@@ -11,25 +11,25 @@ from pogm._system.errors import UsageError, unknown
 
 
 class Source(Protocol):
-    """What a space draws from: ``numpy.random.RandomState``, or anything that draws like it."""
+    """Source of random numbers for a search space, such as ``numpy.random.RandomState``."""
 
     def uniform(self, low: float, high: float) -> float:
-        """A number between two."""
+        """Draw a number from U(low, high)."""
 
     def choice(self, values: Any) -> Any:
-        """One of several."""
+        """Draw one of the values, all equally likely."""
 
 
 class Space(Protocol):
-    """A distribution of values to search."""
+    """Distribution of the values of a hyperparameter in a random search."""
 
     def draw(self, source: Source) -> Any:
-        """One value."""
+        """Draw one value."""
 
 
 @dataclass(frozen=True, init=False)
 class Choice:
-    """One of the values, all equally likely."""
+    """Uniform distribution over a few values."""
 
     values: tuple[Any, ...]
 
@@ -37,7 +37,7 @@ class Choice:
         object.__setattr__(self, "values", values)
 
     def draw(self, source: Source) -> Any:
-        """One value, as a plain Python number or string."""
+        """Draw one value, as a plain Python number or string."""
         drawn = source.choice(list(self.values))
         return drawn.item() if hasattr(drawn, "item") else drawn
 
@@ -47,14 +47,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform between two numbers; truncated when ``integer``."""
+    """U(low, high), truncated to an integer if ``integer`` is set."""
 
     low: float
     high: float
     integer: bool = False
 
     def draw(self, source: Source) -> float | int:
-        """One value."""
+        """Draw one value."""
         value = float(source.uniform(self.low, self.high))
         return int(value) if self.integer else value
 
@@ -65,7 +65,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Power:
-    """base^U(low, high); truncated when ``integer``."""
+    """base^U(low, high), truncated to an integer if ``integer`` is set."""
 
     base: float
     low: float
@@ -73,7 +73,7 @@ class Power:
     integer: bool = False
 
     def draw(self, source: Source) -> float | int:
-        """One value."""
+        """Draw one value."""
         value = float(self.base ** source.uniform(self.low, self.high))
         return int(value) if self.integer else value
 
@@ -84,7 +84,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Large:
-    """Another default and space, for datasets of large images."""
+    """Default and search space for datasets of large images."""
 
     default: Any
     space: Space | None = None
@@ -102,11 +102,19 @@ def hyper(
     draw_as: str | None = None,
     added_later: bool = False,
 ) -> Any:
-    """A field with a default, a search space and the values it may take.
+    """Return a dataclass field for a hyperparameter.
 
-    ``large`` is for methods that were tuned on small and large images apart. ``draw_as`` is the name the random draw
-    is seeded with, where published searches used another one. ``added_later`` leaves the field out of saved trials at
-    its default, so that trials of earlier versions, which do not have the field, keep their ids.
+    Args:
+        default: Default value. Its type is the type of the field.
+        space: Search space.
+        large: Other default and space for large images, for methods that were tuned separately on them.
+        least: Smallest allowed value.
+        above: Exclusive lower bound.
+        most: Largest allowed value.
+        options: Allowed texts.
+        draw_as: Name that seeds the random draw, if published searches used another name than the field has.
+        added_later: Leave the field out of saved trials at its default, so that trials of earlier versions, which do
+            not have the field, keep their ids.
     """
     limits = {"least": least, "above": above, "most": most, "options": options}
     metadata = {"space": space, "large": large, "draw_as": draw_as, "added_later": added_later, **limits}
@@ -131,28 +139,34 @@ def from_json(settings: Any, values: dict[str, Any]) -> Any:
 
 
 def suited(settings: Any, large: bool) -> Any:
-    """A copy with the defaults for large images, if they are; what was changed before stays as it is."""
+    """Return a copy with the defaults for large images if ``large`` is set. Fields that were changed stay."""
     found = {field.name: field for field in fields(settings) if large and field.metadata.get("large")}
     kept = {name: field for name, field in found.items() if getattr(settings, name) == field.default}
     return changed(settings, {name: field.metadata["large"].default for name, field in kept.items()})
 
 
 def fields(settings: Any) -> list[dataclasses.Field[Any]]:
-    """The hyperparameters of a class or an instance."""
+    """Return the hyperparameters of a class or an instance."""
     return [field for field in dataclasses.fields(settings) if field.init]
 
 
 def validate(settings: Any) -> None:
-    """Check every field against its type and limits. Tensors (a batch of trials) were checked one by one before."""
+    """Check every field against its type and limits, and convert it to its type.
+
+    Tensors are skipped: they hold the values of several trials, each of which was checked before.
+
+    Raises:
+        UsageError: A value has the wrong type or is outside its limits.
+    """
     for field in fields(settings):
         value = getattr(settings, field.name)
         if not isinstance(value, Tensor):
-            coerced = _checked(type(settings).__name__, field, value)
+            coerced = _check(type(settings).__name__, field, value)
             object.__setattr__(settings, field.name, coerced)
 
 
 def changed(settings: Any, values: dict[str, Any]) -> Any:
-    """A copy with some fields set; texts, as a command line has them, are read by the field's type."""
+    """Return a copy with some fields replaced. Texts from a command line are converted to the type of the field."""
     names = [field.name for field in fields(settings)]
     for name in values:
         if name not in names and name in getattr(settings, "replaced", {}):
@@ -164,9 +178,9 @@ def changed(settings: Any, values: dict[str, Any]) -> Any:
     return dataclasses.replace(settings, **values)
 
 
-def _checked(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
-    wanted = _expected(field)
-    found = _converted(field, value)
+def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
+    expected = _describe_expected(field)
+    found = _convert(field, value)
     limits = field.metadata
     wrong = found is None
     if isinstance(found, float | int) and not isinstance(found, bool):
@@ -180,14 +194,14 @@ def _checked(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
         raise unknown(f"{owner}.{field.name}", found, limits["options"])
     if wrong:
         raise UsageError(
-            f"Expected {owner}.{field.name} to be {wanted}; found {value!r}. "
+            f"Expected {owner}.{field.name} to be {expected}; found {value!r}. "
             f"Leave it out for its default, {field.default!r}."
         )
     return found
 
 
-def _converted(field: dataclasses.Field[Any], value: Any) -> Any:
-    """The value in the field's type, or None where it does not fit."""
+def _convert(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Return the value in the type of the field, or None if it cannot be converted."""
     kind: Any = type(field.default)
     if kind is bool:
         named = {"true": True, "false": False, "1": True, "0": False}
@@ -200,13 +214,13 @@ def _converted(field: dataclasses.Field[Any], value: Any) -> Any:
         if kind is float:
             return number
         return int(number) if math.isfinite(number) and number == int(number) else None
-    if kind is tuple:  # of texts; JSON has lists
+    if kind is tuple:  # of texts; JSON stores tuples as lists
         fits = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
         return tuple(value) if fits else None
     return value if isinstance(value, kind) else None
 
 
-def _expected(field: dataclasses.Field[Any]) -> str:
+def _describe_expected(field: dataclasses.Field[Any]) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
     text = words.get(type(field.default), type(field.default).__name__)
     limits = field.metadata

@@ -1,6 +1,7 @@
-"""A network, and a model: the network with its weights filled in."""
+"""Networks, and models: a network together with its weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,12 @@ from pogm.core.batch import Batch
 from pogm.core.compilation import compiled, inside_transform
 from pogm.core.trees import Params
 
-Penalty = Callable[["Model", Batch], Tensor | float]  # joins every domain's risk: [K], or 0
-Risks = Callable[["Model", Batch], Tensor]  # every domain's risk: [K]
+Penalty = Callable[["Model", Batch], Tensor | float]  # added to the risk of every domain: [K], or 0
+Risks = Callable[["Model", Batch], Tensor]  # risk of every domain: [K]
 
 
 class Network(nn.Module):
-    """A featurizer and a head, with further parts (a discriminator, say) by name."""
+    """Featurizer and head, and optionally further named parts such as a discriminator."""
 
     def __init__(self, features: nn.Module, head: nn.Module, **parts: nn.Module):
         super().__init__()
@@ -29,7 +30,7 @@ class Network(nn.Module):
             self.add_module(name, part)
 
     def forward(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        """The logits; or what one part makes of its inputs."""
+        """Return the logits, or the output of one part."""
         if part is not None:
             result: Tensor = self.get_submodule(part)(*inputs)
             return result
@@ -37,8 +38,30 @@ class Network(nn.Module):
         return logits
 
 
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Put the network into evaluation mode, without gradients, while the block runs. Then restore all modes."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 class Model:
-    """A network with a dictionary of weights filled in; ``buffers`` holds what its passes leave behind."""
+    """A network with given weights and buffers.
+
+    Args:
+        network: Module that computes.
+        params: Weights by name.
+        buffers: Buffers by name. A pass in training mode writes to them, for example statistics of batch norm.
+        autocast: Lower precision in which passes compute, if any.
+        penalties: Functions of modifiers that are added to the risks.
+        replacement: Function of a modifier that replaces the risks.
+    """
 
     def __init__(
         self,
@@ -58,42 +81,46 @@ class Model:
         self.replacement = replacement
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         return self._run(x)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees."""
+        """Return the features, which are the inputs of the head."""
         return self._run(x, part="features")
 
     def head(self, z: Tensor) -> Tensor:
-        """The logits of features."""
+        """Return the logits of features."""
         return self._run(z, part="head")
 
     def part(self, name: str) -> Callable[..., Tensor]:
-        """One further part of the network, as a function."""
+        """Return a further part of the network as a function."""
         return partial(self._run, part=name)
 
     def losses(self, batch: Batch) -> Tensor:
-        """The cross-entropy of every sample: [K, B]."""
+        """Return the cross-entropy of every sample: [K, B]."""
         return cross_entropy(over_samples(self, batch.x), batch.y)
 
     def risks(self, batch: Batch) -> Tensor:
-        """The risk of every domain, L_k: [K]. One pass over the pooled batch, as every method's text means it."""
+        """Return the risk L_k of every domain: [K]. All domains share one pass through the network."""
         if self.replacement is not None:
             return self._with_penalties(self.replacement(self, batch), batch)
         weights = (self.network, dict(self.params), self.buffers)
         return self.penalised(_mean_losses(*weights, batch, self.autocast), batch)
 
     def risks_of(self, z: Tensor, batch: Batch) -> Tensor:
-        """The same, for a method that has the features [K, B, n] of the batch already."""
+        """Return the risk of every domain, given the features [K, B, n] of the batch."""
         return self.penalised(cross_entropy(over_samples(self.head, z), batch.y).mean(1), batch)
 
     def penalised(self, risks: Tensor, batch: Batch) -> Tensor:
-        """The cross-entropy risks, which a method has from its own logits, with what the modifiers add to them."""
+        """Add the penalties of the modifiers to risks that an algorithm has computed itself: [K].
+
+        Raises:
+            UsageError: A modifier replaces the risks, so the algorithm must not compute its own.
+        """
         if self.replacement is not None:
             raise UsageError(
                 "Expected an algorithm that takes risks as they come, for a modifier that replaces them; found one "
-                "that computes them from its own logits or single samples. Leave the modifier out."
+                "that computes risks from its own logits or from single samples. Leave the modifier out."
             )
         return self._with_penalties(risks, batch)
 
@@ -103,23 +130,23 @@ class Model:
         return risks
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        return _passed(self.network, dict(self.params), self.buffers, inputs, self.autocast, part)
+        return _forward(self.network, dict(self.params), self.buffers, inputs, self.autocast, part)
 
 
 @compiled
 def _mean_losses(
     network: nn.Module, params: Params, buffers: Params, batch: Batch, autocast: torch.dtype | None
 ) -> Tensor:
-    """The mean cross-entropy of every domain: [K]."""
+    """Return the mean cross-entropy of every domain: [K]."""
 
     def logits(x: Tensor) -> Tensor:
-        return _passed(network, params, buffers, (x,), autocast)
+        return _forward(network, params, buffers, (x,), autocast)
 
     return cross_entropy(over_samples(logits, batch.x), batch.y).mean(1)
 
 
 @compiled
-def _passed(
+def _forward(
     network: nn.Module,
     params: Params,
     buffers: Params,
@@ -127,7 +154,7 @@ def _passed(
     autocast: torch.dtype | None,
     part: str | None = None,
 ) -> Tensor:
-    """What the network, or one part of it, makes of its inputs with these weights."""
+    """Run the network, or one part of it, with these weights and buffers."""
     options: dict[str, Any] = {} if part is None else {"part": part}
     inputs = tuple(_channels_last(x) for x in inputs)
     if autocast is None:
@@ -139,26 +166,26 @@ def _passed(
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Images as a GPU's matrix units want them; a convolution hands the order on to the next."""
-    images = isinstance(x, Tensor) and x.ndim == 4 and x.is_cuda  # a part may take numbers too
-    mapped = inside_transform() and not torch.compiler.is_compiling()  # vmap knows no such order
-    return x.contiguous(memory_format=torch.channels_last) if images and not mapped else x
+    """Convert images on a GPU to the channels-last format, which is faster. Convolutions keep the format."""
+    are_images = isinstance(x, Tensor) and x.ndim == 4 and x.is_cuda  # a part may take Python numbers too
+    in_vmap = inside_transform() and not torch.compiler.is_compiling()  # vmap does not support memory formats
+    return x.contiguous(memory_format=torch.channels_last) if are_images and not in_vmap else x
 
 
 def over_samples(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function of [N, ...] to [K, B, ...] at once."""
+    """Apply a function of [N, ...] to a tensor [K, B, ...] in one call."""
     result = function(x.flatten(0, 1))
     return result.view(*x.shape[:2], *result.shape[1:])
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of logits [K, B, C] and labels, indices or probabilities: [K, B]."""
+    """Return the cross-entropy [K, B] of logits [K, B, C] and labels (class indices or probabilities)."""
     pooled = F.cross_entropy(logits.flatten(0, 1), y.flatten(0, 1), reduction="none")
     return pooled.view(logits.shape[:2])
 
 
 def probabilities(y: Tensor, num_classes: int) -> Tensor:
-    """Labels as probabilities over the classes, whatever they were: [..., C]."""
+    """Return labels as class probabilities [..., C]. Class indices become one-hot vectors."""
     if y.is_floating_point():
         return y
     return (y.unsqueeze(-1) == torch.arange(num_classes, device=y.device)).float()

@@ -1,4 +1,4 @@
-"""Several optimizers, each for its own leaves: for methods in which parts of the network play against one another."""
+"""Optimizer groups: several optimizers, each for its own part of the weights, for adversarial methods."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,76 +15,88 @@ from pogm.core.trees import Params, Tree
 
 @dataclass(frozen=True)
 class OptimizerGroup:
-    """Who moves the leaves whose names begin with one of the prefixes."""
+    """Weights that are selected by the prefixes of their names, and the optimizer that updates them."""
 
     prefixes: tuple[str, ...]  # such as "head." or "features."
     optimizer: Optimizer
 
-    def owns(self, name: str) -> bool:
-        """Whether a leaf is this player's."""
+    def contains(self, name: str) -> bool:
+        """Return True if the weights with this name belong to the group."""
         return name.startswith(self.prefixes)
 
 
 class OptimizerGroups:
-    """One optimizer made of several. A gradient of some players' leaves moves these players and no others."""
+    """An optimizer that consists of named groups. A gradient of some groups updates only these groups."""
 
-    def __init__(self, **players: OptimizerGroup):
-        self.players = players
+    def __init__(self, **groups: OptimizerGroup):
+        self.groups = groups
 
     def init(self, params: Params) -> Tree:
-        """Every player's state; each leaf must have one player, and each player leaves."""
+        """Return the state of every group.
+
+        Raises:
+            UsageError: Some weights are not in exactly one group, or a group has no weights.
+        """
         for name in params:
-            owners = [who for who, player in self.players.items() if player.owns(name)]
+            owners = [key for key, group in self.groups.items() if group.contains(name)]
             if len(owners) != 1:
                 raise UsageError(
-                    f"Expected one player for the weights {name}; found {', '.join(owners) or 'none'}. "
-                    f"The players are {', '.join(self.players)}: leave out what brought these weights, such as CIRL, "
-                    "or choose another algorithm."
+                    f"Expected one optimizer group for the weights {name}; found {', '.join(owners) or 'none'}. "
+                    f"The groups are {', '.join(self.groups)}: leave out the modifier that added these weights, such "
+                    "as CIRL, or choose another algorithm."
                 )
-        for who, player in self.players.items():
-            if not self.leaves(params, who):
+        for key, group in self.groups.items():
+            if not self.leaves(params, key):
                 raise UsageError(
-                    f"Expected a network with weights {' or '.join(f'{p}*' for p in player.prefixes)} for the {who} "
-                    "of this method; found none. It needs networks of its own, which its build() makes and a module "
-                    "of yours has not: train it as a trial, for example with pogm run."
+                    f"Expected a network with weights {' or '.join(f'{p}*' for p in group.prefixes)} for the {key} "
+                    "of this method; found none. It needs networks of its own, which build() adds and your module does "
+                    "not have. Train it as a trial, for example with pogm run."
                 )
-        return {who: player.optimizer.init(self.leaves(params, who)) for who, player in self.players.items()}
+        return {key: group.optimizer.init(self.leaves(params, key)) for key, group in self.groups.items()}
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
-        """Move those whose leaves the gradient has."""
+        """Update the groups whose weights are in the gradient."""
         params, state = dict(params), dict(state)
-        for who, player in self.players.items():
-            own = self.leaves(params, who)
-            if own.keys() & gradient.keys():
-                group_gradient = {name: gradient[name] for name in own}
-                moved, state[who] = player.optimizer.update(own, group_gradient, state[who])
-                params |= moved
+        for key, group in self.groups.items():
+            weights = self.leaves(params, key)
+            if weights.keys() & gradient.keys():
+                group_gradient = {name: gradient[name] for name in weights}
+                updated, state[key] = group.optimizer.update(weights, group_gradient, state[key])
+                params |= updated
         return params, state
 
-    def leaves(self, params: Params, *who: str) -> Params:
-        """The weights of some players."""
-        return {name: leaf for name, leaf in params.items() if any(self.players[one].owns(name) for one in who)}
+    def leaves(self, params: Params, *keys: str) -> Params:
+        """Return the weights of some groups."""
+        return {name: leaf for name, leaf in params.items() if any(self.groups[key].contains(name) for key in keys)}
 
 
 Objective = Callable[[Model], Loss]
 
 
 def group_gradient(
-    who: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor
+    keys: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor
 ) -> tuple[Params, Loss]:
-    """The gradient of an objective by some players' weights; ``key`` is the one of this pass's random layers."""
+    """Return the gradient of an objective with respect to the weights of some groups, and the loss.
+
+    Args:
+        keys: Names of the groups.
+        objective: Function of the model.
+        state: State before the step.
+        problem: Problem whose optimizer has these groups.
+        key: Random key of the random layers in this pass.
+    """
     assert isinstance(problem.optimizer, OptimizerGroups)
 
-    def of_own(own: Params) -> Loss:
-        model = problem.model(state.params | own, state._replace(key=key))
+    def objective_of_groups(weights: Params) -> Loss:
+        model = problem.model(state.params | weights, state._replace(key=key))
         return objective(model)._replace(buffers=problem.live_buffers(model))
 
-    return problem.gradient(of_own)(problem.optimizer.leaves(state.params, *who))
+    return problem.gradient(objective_of_groups)(problem.optimizer.leaves(state.params, *keys))
 
 
 def group_step(
-    who: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor
+    keys: tuple[str, ...], objective: Objective, state: State, problem: Problem, key: Tensor
 ) -> tuple[State, Loss]:
-    """The state after some players moved to lower an objective and the others stood still; no step is counted."""
-    gradient, loss = group_gradient(who, objective, state, problem, key)
+    """Return the state after an update of some groups, and the loss. The step counter does not change."""
+    gradient, loss = group_gradient(keys, objective, state, problem, key)
     return state.descend(gradient, problem.optimizer, loss)._replace(step=state.step), loss

@@ -1,6 +1,6 @@
-"""Optimizers as pure functions: state in, state out, so that they can be mapped, captured and saved.
+"""Optimizers as pure functions of weights, gradient and state: they work under ``vmap`` and in CUDA graphs.
 
-Their numbers may be tensors: trials that differ in the learning rate then share one batch.
+Hyperparameters may be tensors. Trials that differ in the learning rate can then be batched by ``vmap``.
 """
 
 from dataclasses import dataclass
@@ -16,106 +16,108 @@ from pogm.core.trees import Tree
 
 Scalar = float | Tensor
 
-LARGE = 2**16  # weights from which on a CPU uses torch's own kernel
-PART = 2**18  # weights that it updates at a time
+LARGE = 2**16  # number of weights above which a CPU uses torch's fused kernel
+CHUNK = 2**18  # weights per call of that kernel
 
 
 class Optimizer(Protocol):
-    """Anything that turns weights and their gradient into new weights."""
+    """Interface of optimizers."""
 
     def init(self, params: Params) -> Tree:
-        """The state before the first update: zeros, and a "count" of updates."""
+        """Return the state before the first update: zeros, including a "count" of updates."""
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
-        """The weights and the state after one update."""
+        """Return the weights and the state after one update."""
 
 
 def mark_for_reset(state: Tree, kept: Tensor) -> Tree:
-    """The state, to be begun anew where it is not kept: what was counted is forgotten now, the rest when it is used."""
+    """Mark optimizer states for reset where ``kept`` is False: set the count to 0 now, zero the moments lazily."""
     return state | {"count": torch.where(kept, state["count"], 0)}
 
 
 def apply_reset(state: Tree) -> Tree:
-    """The state as an update takes it: a fresh one is all zeros."""
+    """Zero the moments of the states that are marked for reset."""
     return trees.masked(state["count"] > 0, state)
 
 
 @dataclass(frozen=True)
 class SGD:
-    """Gradient descent: θ ← θ − η (g + λθ)."""
+    """Stochastic gradient descent: θ ← θ − η (g + λθ)."""
 
-    lr: Scalar
-    weight_decay: Scalar = 0.0
+    lr: Scalar  # η
+    weight_decay: Scalar = 0.0  # λ
 
     def init(self, params: Params) -> Tree:
-        """Nothing is remembered; one number, so that a state is never empty."""
+        """Return a state that only counts the updates."""
         return {"count": _counter(params)}
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
-        """One step against the gradient."""
-        moved = _descended(flat_vector(params), _like(gradient, params), self.lr, self.weight_decay)
-        return unflatten(moved, params), {"count": state["count"] + 1}
+        """Return the weights and the state after one update."""
+        updated = _sgd_update(flat_vector(params), _gradient_vector(gradient, params), self.lr, self.weight_decay)
+        return unflatten(updated, params), {"count": state["count"] + 1}
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba, 2015) with L2 weight decay in the gradient, as ``torch.optim.Adam`` has it.
+    """Adam (Kingma and Ba, 2015) with L2 weight decay in the gradient, as in ``torch.optim.Adam``.
 
-    The moments of all weights are one vector: ten operations for the whole network instead of ten for each leaf.
+    The moments of all weights are one vector: an update takes ten operations, not ten for each weight tensor.
     """
 
-    lr: Scalar
-    weight_decay: Scalar = 0.0
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.999
-    eps: float = 1e-8
+    lr: Scalar  # η
+    weight_decay: Scalar = 0.0  # λ
+    beta1: Scalar = 0.9  # decay rate of the mean
+    beta2: Scalar = 0.999  # decay rate of the mean square
+    eps: float = 1e-8  # ε
 
     def init(self, params: Params) -> Tree:
-        """Zero moments."""
+        """Return zero moments."""
         zeros = torch.zeros_like(flat_vector(params))
         return {"mean": zeros, "square": zeros.clone(), "count": _counter(params)}
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
-        """One step along the mean gradient over the root of the mean squared gradient."""
-        weights, slope = flat_vector(params), _like(gradient, params)
+        """Return the weights and the state after one update."""
+        weights, vector = flat_vector(params), _gradient_vector(gradient, params)
         numbers = (self.lr, self.weight_decay, self.beta1, self.beta2)
-        known = not (torch.is_grad_enabled() and any(map(_differentiated, (weights, slope, *numbers))))
+        needs_graph = torch.is_grad_enabled() and any(map(_requires_grad, (weights, vector, *numbers)))
         large = weights.device.type == "cpu" and weights.numel() > LARGE and not inside_transform()
-        moved, after = (self._adapted_in_parts if known and large else self._adapted)(weights, slope, state)
-        return unflatten(moved, params), after
+        update = self._update_in_chunks if large and not needs_graph else self._update
+        updated, after = update(weights, vector, state)
+        return unflatten(updated, params), after
 
-    def _adapted(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+    def _update(self, weights: Tensor, gradient: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
-        return _adapted(weights, slope, state, *rates)
+        return _adam_update(weights, gradient, state, *rates)
 
-    def _adapted_in_parts(self, weights: Tensor, slope: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """The same by the kernel of ``torch.optim.Adam(fused=True)``, on copies that are still in the CPU's cache."""
-        moved, mean, square = after = [torch.empty_like(weights) for _ in range(3)]
+    def _update_in_chunks(self, weights: Tensor, gradient: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Update by the kernel of ``torch.optim.Adam(fused=True)``, in chunks that fit into the cache of a CPU."""
+        updated, mean, square = after = [torch.empty_like(weights) for _ in range(3)]
         count = state["count"] + 1
         steps = [count.float()]
         numbers: dict[str, Any] = {"eps": self.eps, "amsgrad": False, "maximize": False}
         for name in ("lr", "weight_decay", "beta1", "beta2"):
             numbers[name] = float(getattr(self, name))
-        slope = slope.to(weights.dtype).contiguous()  # which the kernel takes for granted
-        parts = (torch.split(whole, PART) for whole in (weights, state["mean"], state["square"], slope, *after))
-        for *before, there, theta, m, v in zip(*parts, strict=True):
+        gradient = gradient.to(weights.dtype).contiguous()  # the kernel does not check this
+        vectors = (weights, state["mean"], state["square"], gradient, *after)
+        chunks = (torch.split(vector, CHUNK) for vector in vectors)
+        for *before, g, theta, m, v in zip(*chunks, strict=True):
             for new, old in zip((theta, m, v), before, strict=True):
                 new.copy_(old)
-            torch._fused_adam_([theta], [there], [m], [v], [], steps, **numbers)
-        return moved, {"mean": mean, "square": square, "count": count}
+            torch._fused_adam_([theta], [g], [m], [v], [], steps, **numbers)
+        return updated, {"mean": mean, "square": square, "count": count}
 
 
 @compiled
-def _descended(weights: Tensor, slope: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
-    """θ − η (g + λθ)."""
-    moved: Tensor = weights - _cast(lr, weights) * _decayed(slope, weights, weight_decay)
-    return moved
+def _sgd_update(weights: Tensor, gradient: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
+    """Return θ − η (g + λθ)."""
+    updated: Tensor = weights - _cast(lr, weights) * _add_decay(gradient, weights, weight_decay)
+    return updated
 
 
 @compiled
-def _adapted(
+def _adam_update(
     weights: Tensor,
-    slope: Tensor,
+    gradient: Tensor,
     state: dict[str, Tensor],
     lr: Scalar,
     weight_decay: Scalar,
@@ -123,40 +125,40 @@ def _adapted(
     beta2: Scalar,
     eps: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """θ − η m̂ / (√v̂ + ε), and the state after it."""
+    """Return θ − η m̂ / (√v̂ + ε), and the new state."""
     count = state["count"] + 1
-    rate, correction = lr / (1 - beta1**count), (1 - beta2**count) ** -0.5  # η / (1 − β₁ᵗ), and √v to √v̂
-    slope = _decayed(slope, weights, weight_decay)
-    mean = torch.lerp(state["mean"], slope, _cast(1 - beta1, slope))  # m
-    square = torch.lerp(state["square"], slope * slope, _cast(1 - beta2, slope))  # v
-    offset = torch.full((), eps, dtype=slope.dtype, device=slope.device)
-    root = torch.addcmul(offset, square.sqrt(), correction.to(slope.dtype))
-    moved = torch.addcdiv(weights, mean * -rate.to(slope.dtype), root)
-    return moved, {"mean": mean, "square": square, "count": count}
+    rate, correction = lr / (1 - beta1**count), (1 - beta2**count) ** -0.5  # η / (1 − β₁ᵗ), and √v̂ / √v
+    gradient = _add_decay(gradient, weights, weight_decay)
+    mean = torch.lerp(state["mean"], gradient, _cast(1 - beta1, gradient))  # m
+    square = torch.lerp(state["square"], gradient * gradient, _cast(1 - beta2, gradient))  # v
+    offset = torch.full((), eps, dtype=gradient.dtype, device=gradient.device)
+    root = torch.addcmul(offset, square.sqrt(), correction.to(gradient.dtype))
+    updated = torch.addcdiv(weights, mean * -rate.to(gradient.dtype), root)
+    return updated, {"mean": mean, "square": square, "count": count}
 
 
-def _like(gradient: Params, params: Params) -> Tensor:
-    """The gradient as a vector, in the order of the weights."""
+def _gradient_vector(gradient: Params, params: Params) -> Tensor:
+    """Return the gradient as a vector, in the order of the weights."""
     return flat_vector(gradient if isinstance(gradient, FlatParams) else {name: gradient[name] for name in params})
 
 
-def _differentiated(number: Scalar) -> bool:
+def _requires_grad(number: Scalar) -> bool:
     return isinstance(number, Tensor) and number.requires_grad
 
 
 def _counter(params: Params) -> Tensor:
-    """Float64: 1 − β^t of a float32 t loses digits that the first steps need."""
+    """Return a zero count in float64: with float32, 1 − β^t loses digits that matter in the first steps."""
     return next(iter(params.values())).new_zeros((), dtype=torch.float64)
 
 
-def _decayed(slope: Tensor, weights: Tensor, weight_decay: Scalar) -> Tensor:
-    """g + λθ."""
+def _add_decay(gradient: Tensor, weights: Tensor, weight_decay: Scalar) -> Tensor:
+    """Return g + λθ."""
     if isinstance(weight_decay, float | int) and weight_decay == 0:
-        return slope
-    decayed: Tensor = slope + _cast(weight_decay, weights) * weights
+        return gradient
+    decayed: Tensor = gradient + _cast(weight_decay, weights) * weights
     return decayed
 
 
 def _cast(value: Scalar, leaf: Tensor) -> Any:
-    """A tensor in the leaf's own dtype; a number stays one."""
+    """Cast a tensor to the dtype of the leaf. Python numbers stay as they are."""
     return value.to(leaf.dtype) if isinstance(value, Tensor) else value

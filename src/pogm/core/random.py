@@ -1,8 +1,8 @@
-"""Random numbers as a function of a key: no generator, no hidden state.
+"""Random numbers as a function of a key, without a generator or hidden state.
 
-A key is an int64 tensor; number i of its stream is the SplitMix64 hash (Steele et al., 2014) of the key and i.
+A key is an int64 tensor. Number i of its stream is the SplitMix64 hash (Steele et al., 2014) of the key and i.
 The same key gives the same numbers on every device, in a loop, under ``vmap``, in a CUDA graph and after a
-resume, which no torch generator does.
+resume. Torch generators do not guarantee this.
 """
 
 import math
@@ -12,62 +12,62 @@ from torch import Tensor
 
 from pogm.core.compilation import compiled, inside_transform
 
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # as int64
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # constants of SplitMix64, as int64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64
 SECOND = 0x94D049BB133111EB - 2**64
-ATTEMPTS = 12  # of a rejection sampler that accepts more than 95% of them
+ATTEMPTS = 12  # of a rejection sampler that accepts more than 95 % of its candidates
 
 
 def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
-    """The key of a seed."""
+    """Return the key of a seed."""
     return fold(torch.tensor(seed, dtype=torch.int64, device=device), 0)
 
 
 @compiled
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
-    """A new key for item ``data`` (a step, a domain, a purpose) of ``key``."""
-    if _known(key) and (isinstance(data, int) or _known(data)):  # the same in plain integers, in a fifth of the time
+    """Derive a new key from ``key`` for item ``data``: a step, a domain or a purpose."""
+    if _known(key) and (isinstance(data, int) or _known(data)):  # Python integers: same result, five times faster
         return torch.tensor(_mix_integer(int(key) + (int(data) + 1) * GOLDEN), device=key.device)
     if isinstance(data, int):
         return _mix(key + _as_int64((data + 1) * GOLDEN))
     if torch.compiler.is_compiling():
-        data = data ^ 0  # else the compiler sees the product of an index, and takes it for an int32
+        data = data ^ 0  # otherwise the compiler treats the product of an index as int32
     return _mix(key + (data + 1) * GOLDEN)
 
 
 @compiled
 def split(key: Tensor, count: int) -> Tensor:
-    """``count`` new keys."""
+    """Derive ``count`` new keys from a key."""
     return fold(key, torch.arange(count, device=key.device))
 
 
 @compiled
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Float64 numbers in [0, 1)."""
+    """Draw float64 numbers from U[0, 1)."""
     bits = split(key, math.prod(shape)).reshape(shape)
     return _shift(bits, 11).to(torch.float64) * 2.0**-53
 
 
 def normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers (Box and Muller, 1958)."""
+    """Draw standard normal numbers (Box and Muller, 1958)."""
     radius = (-2 * torch.log1p(-uniform(fold(key, 0), shape))).sqrt()
     return radius * torch.cos(2 * math.pi * uniform(fold(key, 1), shape))
 
 
 def permutation(key: Tensor, count: int) -> Tensor:
-    """The numbers 0 … count−1 in a uniformly random order."""
+    """Draw a uniformly random permutation of 0 … count−1."""
     return uniform(key, (count,)).argsort()
 
 
 def beta(key: Tensor, alpha: Tensor | float, shape: tuple[int, ...]) -> Tensor:
-    """Beta(alpha, alpha) numbers: X / (X + Y) for two gamma numbers X, Y."""
-    first = _log_gamma_number(fold(key, 0), alpha, shape)
-    second = _log_gamma_number(fold(key, 1), alpha, shape)
+    """Draw Beta(alpha, alpha) numbers: X / (X + Y) with X, Y from Gamma(alpha, 1)."""
+    first = _log_gamma(fold(key, 0), alpha, shape)
+    second = _log_gamma(fold(key, 1), alpha, shape)
     return torch.sigmoid(first - second)
 
 
-def _log_gamma_number(key: Tensor, alpha: Tensor | float, shape: tuple[int, ...]) -> Tensor:
-    """The logarithm of a Gamma(alpha, 1) number (Marsaglia and Tsang, 2000), finite for small alpha too."""
+def _log_gamma(key: Tensor, alpha: Tensor | float, shape: tuple[int, ...]) -> Tensor:
+    """Draw logarithms of Gamma(alpha, 1) numbers (Marsaglia and Tsang, 2000), which are finite for small alpha, too."""
     d = alpha + 1 - 1 / 3
     tries = (ATTEMPTS, *shape)
     z = normal(fold(key, 0), tries)
@@ -92,15 +92,15 @@ def _mix_integer(z: int) -> int:
 
 
 def _known(number: Tensor) -> bool:
-    """Whether a single number can be read without waiting."""
+    """Return True if a scalar can be read without a synchronisation."""
     return not number.ndim and number.device.type == "cpu" and not inside_transform()
 
 
 def _as_int64(value: int) -> int:
-    """A Python integer, wrapped as int64 arithmetic wraps it."""
+    """Wrap a Python integer to the range of int64."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros; torch's own shift copies the sign bit."""
+    """Logical shift to the right. Torch's operator copies the sign bit."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,15 +1,17 @@
-"""Layers that draw random numbers."""
+"""Layers that draw random numbers from a key: the base class, and dropout."""
 
 import torch
 from torch import Tensor, nn
 
+from pogm.core import random
+
 
 class RandomLayer(nn.Module):
-    """A layer whose training pass draws random numbers, all of them from its buffer ``key``.
+    """Layer that draws random numbers in training, all of them from its buffer ``key``.
 
-    ``Problem.model`` fills the key in from the state, with another one for every step and layer. So the numbers are
-    a function of the state, alone, under ``vmap``, in a CUDA graph and after a resume. Passes of one step draw the
-    same ones; without an engine, so do all passes.
+    ``Problem.model`` sets the key from the state, a different one for every step and layer. The random numbers are
+    therefore a function of the state: they are the same in a loop, under ``vmap``, in a CUDA graph and after a resume.
+    All passes of one step draw the same numbers. Without an engine, all passes do.
     """
 
     key: Tensor  # int64
@@ -20,6 +22,33 @@ class RandomLayer(nn.Module):
 
 
 def key_buffers(network: nn.Module) -> tuple[str, ...]:
-    """The names of the buffers that hold the keys of random layers."""
+    """Return the names of the buffers that hold the keys of random layers."""
     layers = [name for name, layer in network.named_modules() if isinstance(layer, RandomLayer)]
     return tuple(f"{name}.key" if name else "key" for name in layers)
+
+
+class Dropout(RandomLayer):
+    r"""Dropout (Srivastava et al., 2014): :math:`z_j / (1 - p)` with probability :math:`1 - p`, else 0.
+
+    The mask is a function of the key. The rate p is a buffer, so trials with different rates can be batched.
+    """
+
+    rate: Tensor  # p
+
+    def __init__(self, rate: float = 0.0):
+        super().__init__()
+        self.register_buffer("rate", torch.tensor(rate, dtype=torch.float64), persistent=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Apply dropout in training mode; return the inputs unchanged in evaluation mode."""
+        if not self.training:
+            return z
+        kept = random.uniform(self.key, tuple(z.shape)) >= self.rate
+        return z * (kept / (1 - self.rate)).to(z.dtype)
+
+
+def set_dropout(network: nn.Module, rate: float) -> None:
+    """Set the rate of every dropout layer of the network."""
+    for layer in network.modules():
+        if isinstance(layer, Dropout):
+            layer.rate.fill_(rate)

@@ -1,4 +1,4 @@
-"""The folder is the registry: whoever puts a file there has registered it."""
+"""Registry by folder: every class in a file of a package is registered."""
 
 import importlib
 import pkgutil
@@ -8,13 +8,13 @@ Base = TypeVar("Base")
 
 
 def classes_in(package: str, base: type[Base]) -> dict[str, type[Base]]:
-    """Every subclass of ``base`` that a file of the package defines, by name; but not those marked ``abstract``."""
+    """Return the subclasses of ``base`` in the files of a package, by name, except those marked ``abstract``."""
     folder = importlib.import_module(package)
     found: dict[str, type[Base]] = {}
     for info in pkgutil.iter_modules(folder.__path__):
         module = importlib.import_module(f"{package}.{info.name}")
         for name, value in vars(module).items():
-            ours = isinstance(value, type) and value.__module__ == module.__name__
-            if ours and issubclass(value, base) and value is not base and "abstract" not in vars(value):
+            is_defined_there = isinstance(value, type) and value.__module__ == module.__name__
+            if is_defined_there and issubclass(value, base) and value is not base and "abstract" not in vars(value):
                 found[name] = value
     return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""All that a step may change, and what a loss says."""
+"""The state of a run, and the value of a loss."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -14,7 +14,7 @@ Metrics = dict[str, Tensor]
 
 
 class Purpose(IntEnum):
-    """What a run's random numbers are for; each has a stream of its own."""
+    """Purpose of random numbers. Each purpose has its own stream."""
 
     DATA = 0
     MODIFIER = 1
@@ -24,30 +24,33 @@ class Purpose(IntEnum):
 
 
 class Loss(NamedTuple):
-    """What is minimised, with what it wants reported and remembered."""
+    """Value of the objective, with metrics to report and tensors to keep in the state."""
 
     value: Tensor
-    metrics: Metrics = {}  # noqa: RUF012  (a tuple's default is never written to)
-    memory: dict[str, Tensor] = {}  # noqa: RUF012
-    buffers: Params = {}  # noqa: RUF012
+    metrics: Metrics = {}  # noqa: RUF012  (the defaults of a tuple are never written to): to report
+    memory: dict[str, Tensor] = {}  # noqa: RUF012  updates of State.memory
+    buffers: Params = {}  # noqa: RUF012  updates of State.buffers
 
 
 class State(NamedTuple):
-    """Weights, optimizer and memory of a run: a tree of tensors, to be mapped, copied and saved."""
+    """Weights, optimizer state and memory of a run: everything that a step may change, as a tree of tensors.
+
+    The field names are part of the checkpoint format.
+    """
 
     params: Params
-    buffers: Params  # running statistics of batch-norm layers that are not frozen
+    buffers: Params  # buffers of the network, such as running statistics of batch norm
     optimizer: Tree
-    memory: dict[str, Tensor]  # what a method keeps: moving averages, domain weights, counters
-    step: Tensor  # int64: steps taken
-    key: Tensor  # int64: the key of the run's random numbers
+    memory: dict[str, Tensor]  # of the algorithm: moving averages, domain weights, counters
+    step: Tensor  # int64: number of steps taken
+    key: Tensor  # int64: random key of the run
 
     def random_key(self, purpose: Purpose, number: Tensor | int) -> Tensor:
-        """The key of the random numbers for a purpose at a step, or for a minibatch."""
+        """Return the key for a purpose and the number of a step or minibatch."""
         return _random_key(self.key, int(purpose), number)
 
     def descend(self, gradient: Params, optimizer: Optimizer, loss: Loss) -> "State":
-        """The state after one optimizer update along a gradient."""
+        """Return the state after one update of the optimizer."""
         params, state = optimizer.update(self.params, gradient, self.optimizer)
         return self._replace(
             params=params,

@@ -1,4 +1,4 @@
-"""Arithmetic on trees of tensors: dictionaries, (named) tuples and lists with tensors at the leaves."""
+"""Arithmetic on trees of tensors: nested dictionaries, (named) tuples and lists of tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,35 +14,38 @@ Tree = Any  # a tensor, or a dictionary, (named) tuple or list of trees
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply a function leaf by leaf, to trees of one shape. (Torch's own ``tree_map`` takes five times as long.)"""
+    """Apply a function to every leaf, or to the corresponding leaves of several trees of one structure.
+
+    Torch's ``tree_map`` does the same and takes five times as long.
+    """
     if isinstance(tree, Tensor):
         return function(tree, *others)
-    return _children(map_leaves, function, tree, *others)
+    return _map_children(map_leaves, function, tree, *others)
 
 
 def map_numbers(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The same for a function that treats all numbers alike, whatever leaf they are in: packed leaves go as one."""
+    """Apply an elementwise function to all numbers of a tree. Flat parameters are passed as one tensor."""
     if isinstance(tree, Tensor):
         return function(tree, *others)
     if isinstance(tree, FlatParams) and all(isinstance(o, FlatParams) and o.layout == tree.layout for o in others):
         return tree.like(function(tree.flat, *(other.flat for other in others)))
-    return _children(map_numbers, function, tree, *others)
+    return _map_children(map_numbers, function, tree, *others)
 
 
-def _children(mapped: Callable[..., Tree], function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def _map_children(recurse: Callable[..., Tree], function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     if isinstance(tree, dict):
-        return {name: mapped(function, child, *(o[name] for o in others)) for name, child in tree.items()}
-    children = (mapped(function, *together) for together in zip(tree, *others, strict=True))
+        return {name: recurse(function, child, *(o[name] for o in others)) for name, child in tree.items()}
+    children = (recurse(function, *group) for group in zip(tree, *others, strict=True))
     return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """Every tensor of the tree."""
+    """Return all tensors of a tree."""
     return [leaf for _, leaf in named(tree)]
 
 
 def storages(tree: Tree) -> list[Tensor]:
-    """The fewest tensors that hold all numbers of the tree: every leaf, or what packed ones are views of."""
+    """Return the tensors that hold all numbers of a tree: its leaves, or the flat tensor of flat parameters."""
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, FlatParams):
@@ -51,74 +54,77 @@ def storages(tree: Tree) -> list[Tensor]:
 
 
 def add(left: Tree, right: Tree) -> Tree:
-    """left + right."""
+    """Return left + right."""
     return map_numbers(torch.add, left, right)
 
 
 def subtract(left: Tree, right: Tree) -> Tree:
-    """left − right."""
+    """Return left − right."""
     return map_numbers(torch.sub, left, right)
 
 
 def move(start: Tree, direction: Tree, rate: Tensor | float) -> Tree:
-    """start + rate · direction."""
-    return map_numbers(lambda a, d: a + _like(rate, a) * d, start, direction)
+    """Return start + rate · direction."""
+    return map_numbers(lambda a, d: a + _cast(rate, a) * d, start, direction)
 
 
 def combine(weights: Tensor, stacked: Tree) -> Tree:
-    """Σ_i weights_i · stacked_i over the leading axis of every leaf."""
+    """Return Σ_i weights_i · stacked_i over the leading axis of every leaf."""
     return map_numbers(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, dims=1), stacked)
 
 
 def mean(stacked: Tree) -> Tree:
-    """The mean over the leading axis; of integers, the first."""
+    """Return the mean over the leading axis of every leaf; the first element for integer leaves."""
     return map_numbers(lambda leaf: leaf.mean(0) if leaf.is_floating_point() else leaf[0], stacked)
 
 
 def where(condition: Tensor, yes: Tree, no: Tree) -> Tree:
-    """yes where the condition (a scalar, or one per leading index) holds, else no."""
-    return map_numbers(lambda a, b: torch.where(_spread(condition, a), a, b), yes, no)
+    """Select ``yes`` if the condition (a scalar, or one value per index of the leading axis) holds, else ``no``."""
+    return map_numbers(lambda a, b: torch.where(_expand(condition, a), a, b), yes, no)
 
 
 def masked(condition: Tensor, tree: Tree) -> Tree:
-    """The tree where the condition (a scalar, or one per leading index) holds, else zeros, even for NaN."""
-    return tree if known_true(condition) else map_numbers(lambda leaf: _masked(condition, leaf), tree)
+    """Return the tree with zeros (also instead of NaN) where the condition does not hold.
+
+    The condition is a scalar, or one value per index of the leading axis.
+    """
+    return tree if known_true(condition) else map_numbers(lambda leaf: _mask(condition, leaf), tree)
 
 
 def dot(left: Tree, right: Tree) -> Tensor:
-    """The inner product over all leaves, in float64."""
+    """Return the inner product of two trees in float64."""
     products = map_leaves(lambda a, b: (a.double() * b.double()).sum(), left, right)
     return torch.stack(leaves(products)).sum()
 
 
 def all_finite(tree: Tree) -> Tensor:
-    """Whether every number of the tree is finite."""
+    """Return a scalar tensor that is True if every number of the tree is finite."""
     return torch.stack([leaf.isfinite().all() for leaf in storages(tree)]).all()
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """One tree whose leaves have the list as leading axis."""
+    """Stack trees along a new leading axis of every leaf."""
     return map_numbers(lambda *leaves: torch.stack(leaves), *trees)
 
 
 def index(stacked: Tree, position: int) -> Tree:
-    """The tree at a position of the leading axis."""
+    """Select one index of the leading axis of every leaf."""
     return map_numbers(lambda leaf: leaf[position], stacked)
 
 
 def repeat(tree: Tree, count: int) -> Tree:
-    """``count`` copies along a new leading axis."""
+    """Repeat a tree ``count`` times along a new leading axis."""
     return map_numbers(lambda leaf: leaf.expand(count, *leaf.shape).clone(), tree)
 
 
 def leading(tree: Tree) -> int:
-    """The length of the leading axis, which all leaves share."""
+    """Return the length of the leading axis, which is the same for all leaves."""
     length: int = storages(tree)[0].shape[0]
     return length
 
 
 def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every leaf with its path, ``state/params/head.weight``."""
+    """Yield every leaf with its path, such as ``state/params/head.weight``. Checkpoints use these paths as keys."""
     if isinstance(tree, Tensor):
         yield prefix, tree
         return
@@ -132,14 +138,14 @@ def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from named(child, f"{prefix}/{name}" if prefix else str(name))
 
 
-def _masked(condition: Tensor, leaf: Tensor) -> Tensor:
-    return torch.where(_spread(condition, leaf), leaf, 0)
+def _mask(condition: Tensor, leaf: Tensor) -> Tensor:
+    return torch.where(_expand(condition, leaf), leaf, 0)
 
 
-def _spread(condition: Tensor, leaf: Tensor) -> Tensor:
+def _expand(condition: Tensor, leaf: Tensor) -> Tensor:
     return condition.reshape(condition.shape + (1,) * (leaf.ndim - condition.ndim))
 
 
-def _like(factor: Tensor | float, leaf: Tensor) -> Tensor | float:
-    """A scalar tensor must not widen the dtype of what it multiplies."""
+def _cast(factor: Tensor | float, leaf: Tensor) -> Tensor | float:
+    """Cast a scalar tensor to the dtype of the leaf, so that the product keeps that dtype."""
     return factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor

@@ -1,3 +1,3 @@
-"""What the paper measures on a run, without touching it."""
+"""Measurements of the paper on a run, without influence on the run."""
 
 from pogm.diagnostics.probe import Probe as Probe

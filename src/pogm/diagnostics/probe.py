@@ -1,4 +1,4 @@
-"""The measurements of the paper, and of what its theory speaks of."""
+"""The probe: measures during training what the paper and its theory describe."""
 
 import math
 from collections.abc import Sequence
@@ -17,17 +17,30 @@ from pogm.core.hyperparameters import hyper, validate
 from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.core.trees import Tree
-from pogm.diagnostics import buffer, copies, invariant_angle
-from pogm.diagnostics.divergence import divergences
-from pogm.diagnostics.round import Round
-from pogm.diagnostics.trajectories import differences, predicting, products
+from pogm.diagnostics.copies import start_optimizers, train_copies
+from pogm.diagnostics.measurements import (
+    Buffer,
+    Round,
+    append_to_buffer,
+    append_to_history,
+    clear_buffer,
+    distances,
+    divergences,
+    inner_products,
+    lagged_products,
+    predicting_weights,
+    read_buffer,
+    replace_history,
+    start_buffer,
+    start_history,
+)
 from pogm.pareto import alignment_from_cosine, alignment_variance, inner_product_sum, relative_alignment_variance
 from pogm.pareto.hull import hull_positions, worst_alignments
 
 MOST = 10**8
-LAG = 10
-RADIUS = 0.5  # of the ball in which p* is sought, relative to the mean trajectory: the paper's kappa
-PROBED = (  # metrics of `round_means`; the last three if they were asked for
+LAG = 10  # default of tau, in rounds
+RADIUS = 0.5  # radius of the ball for p*, relative to the length of the mean trajectory: the paper's kappa
+PROBED = (  # metrics of `round_means`; the last three are optional
     "angle",
     "gip",
     "alignment_variance",
@@ -38,120 +51,134 @@ PROBED = (  # metrics of `round_means`; the last three if they were asked for
     "divergence",
 )
 
-Rounds = dict[str, list[Any]]  # of each measurement, one value, list or matrix for every round that was measured
+Rounds = dict[str, list[Any]]  # each measurement: one number, list or matrix per measured round
 
 
 @dataclass(frozen=True)
 class Probe:
-    r"""Measures every so many rounds what a round did, beside what each domain alone would have done.
+    r"""Compares the step of a round with the steps that each domain would take by itself.
 
-    Round r takes the weights :math:`\theta^-` to :math:`\theta^+`; domain i alone, with the same minibatches, would
-    take them to :math:`\theta_i`. With :math:`h = \theta^+ - \theta^-` and :math:`h_i = \theta_i - \theta^-`,
+    Round r takes the weights from :math:`\theta^-` to :math:`\theta^+`. A copy that sees only the minibatches of domain
+    i ends at :math:`\theta_i`. With :math:`h = \theta^+ - \theta^-` and :math:`h_i = \theta_i - \theta^-`, the probe
+    measures
 
     .. math:: \|\theta_i - \theta^+\|^2, \quad \cos(h_i, h), \quad \|h\|^2, \quad h_i^\top h_j, \quad
         \cos(h, \theta^{(r)} - \theta^{(r - \tau)}).
 
-    ``target`` adds the trajectories of the held-out domains, by labels that the run itself never trains on;
-    ``divergence`` adds how far the domains' copies differ in what they predict. Nothing that is measured comes back
-    to the run.
+    The measurements do not influence the run.
 
-    Copies that the method does not train itself learn in measured rounds alone: with ``every`` above 1 their Adam has
-    seen less than the run's, and angles look smaller than they are.
+    Copies that the algorithm does not train itself are trained only in measured rounds. With ``every`` above 1, their
+    Adam has seen fewer minibatches than the Adam of the run, so the measured cosines are too small.
     """
 
-    every: int = hyper(0, least=0, most=MOST)  # rounds; 0 for never
+    every: int = hyper(0, least=0, most=MOST)  # rounds between two measurements; 0 never measures
     lag: int = hyper(LAG, least=1, most=MOST)  # tau, in rounds
-    cyclic: bool = hyper(False)  # the authors' lag: since a snapshot that is renewed every ``lag`` rounds
-    target: bool = hyper(False)
-    divergence: bool = hyper(False)
+    cyclic: bool = hyper(False)  # as the authors: measure from a snapshot that is replaced every ``lag`` rounds
+    target: bool = hyper(False)  # measure trajectories of held-out domains, too; the run never trains on their labels
+    divergence: bool = hyper(False)  # measure how much the predictions of the copies differ
 
     def __post_init__(self) -> None:
         validate(self)
         if self.every and not self.cyclic and self.lag % self.every:
             raise UsageError(
-                f"Expected a lag of whole {self.every} rounds, for weights are kept when they are measured; found "
-                f"{self.lag}. Choose a multiple of {self.every}, for example {_lag(self.every)}, or the cyclic lag."
+                f"Expected a lag that is a multiple of {self.every} rounds, because only measured rounds are kept; "
+                f"found {self.lag}. Choose a multiple of {self.every}, for example {_lag(self.every)}, or the cyclic "
+                "lag."
             )
 
     @classmethod
     def each(cls, every: int) -> Self:
-        """Every so many rounds, with the usual lag, or the next that is a multiple of it."""
+        """Return a probe for every ``every`` rounds, with the default lag, rounded up to a multiple of ``every``."""
         return cls(every, _lag(every))
 
-    # When, which the host decides.
-
     def measures(self, number: int) -> bool:
-        """Whether it measures the round of this number, counted from 1."""
+        """Return True if the probe measures the round with this number, counted from 1."""
         return self.every > 0 and number % self.every == 0
 
-    def room(self, ends: Sequence[int]) -> int:
-        """The rounds that are measured between two evaluations, at most, if these come after so many rounds."""
+    def capacity(self, ends: Sequence[int]) -> int:
+        """Return the largest number of measured rounds between two evaluations.
+
+        Args:
+            ends: Number of rounds before each evaluation.
+        """
         counts = [end // self.every if self.every else 0 for end in ends]
-        return max(later - sooner for sooner, later in pairwise([0, *counts]))
+        return max(later - earlier for earlier, later in pairwise([0, *counts]))
 
-    # What, which stays on the device.
+    # The following methods run on the device. The keys of their trees are part of the checkpoint format.
 
-    def start(self, algorithm: Algorithm, state: State, problem: Problem, held_out: int, room: int) -> Tree:
-        """What it keeps before the first round; of so many held-out domains, and with room for so many rounds."""
+    def start(self, algorithm: Algorithm, state: State, problem: Problem, held_out: int, capacity: int) -> Tree:
+        """Return the memory of the probe before the first round.
+
+        Args:
+            algorithm: Algorithm of the run.
+            state: State before the first round.
+            problem: Problem of the run.
+            held_out: Number of held-out domains.
+            capacity: Number of measured rounds that the buffer can hold.
+        """
         if not self.every:
             return {}
         held_out = held_out if self.target else 0
         K = problem.num_domains
-        everyone = 1 + K + held_out
-        shapes = {"products": (everyone, everyone), "difference": (K,), "layer_difference": (K,), "lagged": (2,)}
+        rows = 1 + K + held_out  # h, then all trajectories
+        shapes = {"products": (rows, rows), "difference": (K,), "layer_difference": (K,), "lagged": (2,)}
         if self.divergence:
             shapes["divergence"] = (K, K)
         values = {name: state.step.new_zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
         return {
-            "copies": copies.start(algorithm, state, problem, held_out),
-            "past": invariant_angle.start(predicting(state.params), 1 if self.cyclic else self.lag // self.every),
-            "rounds": buffer.start({"round": state.step, **values}, room),
+            "copies": start_optimizers(algorithm, state, problem, held_out),
+            "past": start_history(predicting_weights(state.params), 1 if self.cyclic else self.lag // self.every),
+            "rounds": start_buffer({"round": state.step, **values}, capacity),
         }
 
-    def followed(self, memory: Tree, before: State) -> Tree:
-        """What it keeps of a round, measured or not."""
+    def update_snapshot(self, memory: Tree, before: State) -> Tree:
+        """Replace the snapshot of the cyclic lag if it is due. Call this in every round, measured or not."""
         if not (self.every and self.cyclic):
             return memory
-        now = before.step % self.lag == 0
-        return memory | {"past": invariant_angle.renewed(memory["past"], predicting(before.params), now)}
+        is_due = before.step % self.lag == 0
+        return memory | {"past": replace_history(memory["past"], predicting_weights(before.params), is_due)}
 
-    def measured(self, memory: Tree, seen: Round) -> Tree:
-        """What it keeps, with the measurements of this round: sums and products, from which `read` makes the rest."""
-        optimizers, (sources, *others) = copies.trained(memory["copies"], seen)
-        weights = predicting(seen.after.params)
-        step = trees.subtract(weights, predicting(seen.before.params))  # h
-        trajectories = [predicting(found.trajectories) for found in (sources, *others)]  # h_i
-        squares, layers = differences(step, trajectories[0])
+    def measure(self, memory: Tree, measured: Round) -> Tree:
+        """Append the measurements of a round to the memory. They are inner products, which `read` converts."""
+        optimizers, (sources, *others) = train_copies(memory["copies"], measured)
+        weights = predicting_weights(measured.after.params)
+        step = trees.subtract(weights, predicting_weights(measured.before.params))  # h
+        trajectories = [predicting_weights(copies.trajectories) for copies in (sources, *others)]  # h_i
+        squares, layers = distances(step, trajectories[0])
         values = {
-            "round": seen.after.step,
-            "products": products(step, trajectories),
+            "round": measured.after.step,
+            "products": inner_products(step, trajectories),
             "difference": squares,
             "layer_difference": layers,
-            "lagged": invariant_angle.lagged(memory["past"], weights, step),
+            "lagged": lagged_products(memory["past"], weights, step),
         }
         if self.divergence:
-            values["divergence"] = divergences(sources, seen)
-        past = memory["past"] if self.cyclic else invariant_angle.remembered(memory["past"], weights)
-        return {"copies": optimizers, "past": past, "rounds": buffer.written(memory["rounds"], values)}
+            values["divergence"] = divergences(sources, measured)
+        past = memory["past"] if self.cyclic else append_to_history(memory["past"], weights)
+        return {"copies": optimizers, "past": past, "rounds": append_to_buffer(memory["rounds"], values)}
 
-    # And back on the host.
+    def clear(self, memory: Tree) -> Tree:
+        """Remove the measured rounds from the memory."""
+        return memory | {"rounds": clear_buffer(memory["rounds"])}
 
-    def read(self, kept: buffer.Buffer) -> Rounds:
-        """The rounds in a buffer of one trial; what is undefined is NaN."""
-        rows = buffer.rows_of(kept)
+    # The following methods run on the host.
+
+    def read(self, buffer: Buffer) -> Rounds:
+        """Convert the measured rounds of one trial to metrics. Undefined values are NaN."""
+        rows = read_buffer(buffer)
         K = rows["difference"].shape[1]
         G = rows["products"]  # [R, 1 + K + T, 1 + K + T]
         squares = G.diagonal(dim1=1, dim2=2)
         magnitude = squares[:, 0]
         along, path = rows["lagged"].unbind(1)
-        known = rows["round"] >= (1 if self.cyclic else self.lag)
+        is_defined = rows["round"] >= (1 if self.cyclic else self.lag)
         measured = {
             "round": rows["round"],
             "angle": _cosine(G[:, 0, 1 : K + 1], magnitude[:, None], squares[:, 1 : K + 1]),
             "difference": rows["difference"],
             "layer_difference": rows["layer_difference"],
             "magnitude": magnitude,
-            "invariant": torch.where(known, _cosine(along, magnitude, path), torch.nan),
+            "invariant": torch.where(is_defined, _cosine(along, magnitude, path), torch.nan),
             "gramian": G[:, 1:, 1:],
         }
         if self.divergence:
@@ -159,14 +186,14 @@ class Probe:
         return {name: value.tolist() for name, value in measured.items()}
 
 
-def mean_angles(rounds: Rounds) -> list[float]:
-    """The mean over rounds of cos(h_i, h), domain by domain, where it is defined."""
+def mean_cosines(rounds: Rounds) -> list[float]:
+    """Return the mean of cos(h_i, h) over the rounds in which it is defined, for each domain."""
     columns = [[value for value in column if not math.isnan(value)] for column in zip(*rounds["angle"], strict=True)]
     return [fmean(column) if column else math.nan for column in columns]
 
 
 def round_means(rounds: Rounds) -> dict[str, float | list[float]]:
-    """Compute the metrics that a record holds about its measured rounds: means over these rounds.
+    """Return the metrics of a record about its measured rounds: means over these rounds.
 
     Args:
         rounds: Measurements as `Probe.read` returns them.
@@ -178,22 +205,22 @@ def round_means(rounds: Rounds) -> dict[str, float | list[float]]:
         domains were measured: distance from the convex hull of the h_i and cosine with it, mean over these domains.
         ``divergence``, if it was measured: KL(p_i ‖ p_j), mean over pairs. NaN where no round has a value.
     """
-    means: dict[str, float | list[float]] = {"angle": mean_angles(rounds)}
+    means: dict[str, float | list[float]] = {"angle": mean_cosines(rounds)}
     if not rounds["round"]:
         return means | dict.fromkeys(PROBED[1:5], math.nan)
     cosines = torch.tensor(rounds["angle"], dtype=torch.float64)  # [R, K]
     magnitude = torch.tensor(rounds["magnitude"], dtype=torch.float64)  # [R]
     K = cosines.shape[1]
-    everyone = torch.tensor(rounds["gramian"], dtype=torch.float64)  # [R, K + T, K + T]
-    G = everyone[:, :K, :K]
+    gramians = torch.tensor(rounds["gramian"], dtype=torch.float64)  # [R, K + T, K + T]
+    G = gramians[:, :K, :K]
     squares = G.diagonal(dim1=1, dim2=2)
-    aligned = alignment_from_cosine(cosines, squares, magnitude)  # U_i
+    alignments = alignment_from_cosine(cosines, squares, magnitude)  # U_i
     means["gip"] = inner_product_sum(G).nanmean().item()
-    means["alignment_variance"] = alignment_variance(aligned).nanmean().item()
-    means["alignment_variance_relative"] = relative_alignment_variance(aligned, squares, magnitude).nanmean().item()
+    means["alignment_variance"] = alignment_variance(alignments).nanmean().item()
+    means["alignment_variance_relative"] = relative_alignment_variance(alignments, squares, magnitude).nanmean().item()
     means["p_star"] = worst_alignments(G, RADIUS).nanmean().item()
-    if everyone.shape[1] > K:
-        distance, cosine = hull_positions(everyone, K).unbind(-1)
+    if gramians.shape[1] > K:
+        distance, cosine = hull_positions(gramians, K).unbind(-1)
         means |= {"hull": distance.nanmean().item(), "hull_cosine": cosine.nanmean().item()}
     if "divergence" in rounds:
         pairs = ~torch.eye(K, dtype=torch.bool)
@@ -202,9 +229,10 @@ def round_means(rounds: Rounds) -> dict[str, float | list[float]]:
 
 
 def _cosine(product: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """From an inner product and two squared lengths; NaN where one of them is zero."""
+    """Return the cosine, given an inner product and two squared lengths. It is NaN if a length is zero."""
     return (product / (first.sqrt() * second.sqrt())).clamp(-1, 1)
 
 
 def _lag(every: int) -> int:
+    """Return the default lag, rounded up to a multiple of ``every``."""
     return LAG if every < 1 else every * math.ceil(LAG / every)

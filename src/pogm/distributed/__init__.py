@@ -1,1 +1,1 @@
-"""Training one model in several processes."""
+"""Training of one model in several processes."""

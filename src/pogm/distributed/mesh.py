@@ -1,4 +1,4 @@
-"""How the processes of one run are arranged: groups that share the domains, and processes that share the samples."""
+"""Device mesh of a run: one axis divides the domains among processes, the other the samples."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -6,22 +6,26 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Mesh:
-    """D groups of processes, each with domains of its own, times S processes that share the samples of a group's."""
+    """Mesh of D × S processes.
+
+    The D groups train different domains. The S processes of a group train the same domains on different samples.
+    The process with rank g · S + s has index s in group g.
+    """
 
     domains: int  # D
     samples: int  # S
 
     @property
-    def world(self) -> int:
-        """All processes: rank g · S + s is number s of group g."""
+    def size(self) -> int:
+        """Number of processes."""
         return self.domains * self.samples
 
-    def place(self, rank: int) -> tuple[int, int]:
-        """The group of a process, and its number there."""
+    def coordinates(self, rank: int) -> tuple[int, int]:
+        """Return the group of a process, and its index in the group."""
         return divmod(rank, self.samples)
 
-    def dealt(self, num_domains: int) -> list[range]:
-        """The domains of each group, neighbours together: as many for each, or one more for some."""
+    def partition_domains(self, num_domains: int) -> list[range]:
+        """Return the domains of each group: consecutive ones, with sizes that differ by at most one."""
         cuts = [number * num_domains for number in range(self.domains + 1)]
-        places = [-(-cut // self.domains) for cut in cuts]
-        return [range(start, stop) for start, stop in pairwise(places)]
+        bounds = [-(-cut // self.domains) for cut in cuts]
+        return [range(start, stop) for start, stop in pairwise(bounds)]

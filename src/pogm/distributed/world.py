@@ -1,4 +1,4 @@
-"""The processes that train one model: how they find one another, what they say, and when one falls silent."""
+"""The processes that train one model: launch, communication, stop signals, and detection of lost processes."""
 
 import os
 import re
@@ -17,220 +17,283 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pogm._system.errors import PogmError, UsageError
-from pogm.distributed.process_group import ProcessGroup
 
 Result = TypeVar("Result")
 
-PREPARING = timedelta(hours=12)  # that one may take to decode images before all begin; torchrun ends them if it dies
-GRACE = 2.0  # seconds for those who noticed a failure to say so
-OFTEN = 0.05  # seconds, about, between two questions whether to stop: each takes less than one of a hundred
-ROUNDS = 50  # and rounds, at most
+SETUP_TIMEOUT = timedelta(hours=12)  # one process may decode images while the others wait; torchrun ends all if it dies
+GRACE_SECONDS = 2.0  # for the other processes to report that they noticed a failure
+STOP_CHECK_SECONDS = 0.05  # approximate time between two checks for a stop signal; a check takes below 1 % of that
+STOP_CHECK_ROUNDS = 50  # most rounds between two checks
 
 
 class LostRankError(PogmError):
-    """A process of the run has died, or does not answer."""
+    """Process of the run that died or does not answer."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What torchrun has told this process, and how long the others may take to answer."""
+    """Rank and number of processes, as torchrun sets them, and options of distributed training."""
 
     rank: int
-    world: int
-    local: int = 0  # the rank among those of this machine
-    timeout: float = 600.0  # seconds
-    spread: str = "auto"  # domains, samples or both over processes
+    world_size: int
+    local_rank: int = 0  # rank among the processes of this machine
+    timeout: float = 600.0  # seconds that another process may take to answer
+    spread: str = "auto"  # what the processes divide: domains, samples or both
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout < 10**9:
             raise UsageError(f"Expected --timeout-seconds above 0; found {self.timeout:g}. Leave it out.")
 
     @classmethod
-    def found(cls, timeout: float = 600.0, spread: str = "auto") -> "Launch | None":
-        """By torchrun's variables; None where nobody set them."""
+    def from_environment(cls, timeout: float = 600.0, spread: str = "auto") -> "Launch | None":
+        """Read the environment variables of torchrun. Return None if they are not set."""
         names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         if not all(name in os.environ for name in names):
             return None
-        rank, world, local = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-        return cls(rank, world, local, timeout, spread)
+        rank, world_size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        return cls(rank, world_size, local_rank, timeout, spread)
 
 
 class SingleProcess:
-    """A run of a single process, which need not ask anyone."""
+    """Replacement of ``World`` for a run in a single process."""
 
-    leads = True
+    is_first = True
 
-    def first(self, function: Callable[[], Result]) -> Result:
-        """What the function gives."""
+    def run_on_first(self, function: Callable[[], Result]) -> Result:
+        """Call the function and return its result."""
         return function()
 
-    def agreement(self, asked: Callable[[], int]) -> Callable[[], int]:
-        """What it was asked."""
-        return asked
+    def share_stop_signal(self, get_signal: Callable[[], int]) -> Callable[[], int]:
+        """Return the function itself: the local signal is the only one."""
+        return get_signal
 
 
 @dataclass(eq=False)
 class World:
-    """All processes of a run, as one of them sees it."""
+    """All processes of a run, from the perspective of one of them."""
 
     rank: int
-    world: int
-    timeout: float
+    size: int
+    timeout: float  # seconds
     store: Store
     spread: str = "auto"
-    sent: int = 0  # bytes, to others, by the groups below
-    lost: bool = False
-    groups: dict[tuple[int, ...], ProcessGroup] = field(default_factory=dict)
+    bytes_sent: int = 0  # by the collective operations of process groups
+    has_failed: bool = False  # True after a process was lost
+    groups: dict[tuple[int, ...], "ProcessGroup"] = field(default_factory=dict)  # by the ranks of their members
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes."""
+    def is_first(self) -> bool:
+        """True for rank 0, the process that writes files."""
         return self.rank == 0
 
     @cached_property
-    def everyone(self) -> ProcessGroup:
-        """All of them."""
-        return ProcessGroup(self, tuple(range(self.world)), None)
+    def all_ranks(self) -> "ProcessGroup":
+        """Process group of all ranks."""
+        return ProcessGroup(self, tuple(range(self.size)), None)
 
-    def among(self, parts: Sequence[Sequence[int]]) -> ProcessGroup:
-        """The part of all processes that this one is in. All have to ask, with the same parts."""
-        for members in map(tuple, parts):
+    def subgroup(self, partition: Sequence[Sequence[int]]) -> "ProcessGroup":
+        """Return the process group that contains this rank. All processes must call this with the same partition."""
+        for members in map(tuple, partition):
             if members not in self.groups:
-                with self.answered():
+                with self.detect_lost_ranks():
                     handle = dist.new_group(list(members), timeout=timedelta(seconds=self.timeout))
                 self.groups[members] = ProcessGroup(self, members, handle)
-        return next(self.groups[tuple(members)] for members in parts if self.rank in members)
+        return next(self.groups[tuple(members)] for members in partition if self.rank in members)
 
-    def first(self, function: Callable[[], Result]) -> Result:
-        """What a function gives the first process, for all. Where it fails there, it fails everywhere."""
+    def run_on_first(self, function: Callable[[], Result]) -> Result:
+        """Call a function on rank 0, and return its result or raise its error on all ranks."""
         outcome: list[Any] = [None, None]
-        if self.leads:
+        if self.is_first:
             try:
                 outcome[0] = function()
             except (PogmError, OSError) as error:
                 outcome[1] = error
-        with self.answered():
+        with self.detect_lost_ranks():
             dist.broadcast_object_list(outcome, 0, device=torch.device("cpu"))
         result, failure = outcome
         if failure is not None:
             raise failure
         return result  # type: ignore[no-any-return]
 
-    def hand_out(self, leaf: Tensor) -> None:
-        """Make everyone's tensor, on the host, the first process's."""
-        with self.answered():
+    def broadcast(self, leaf: Tensor) -> None:
+        """Overwrite a tensor on the host with the tensor of rank 0."""
+        with self.detect_lost_ranks():
             dist.broadcast(leaf, 0)
 
-    def send(self, leaf: Tensor, to: int) -> None:
-        """Give another process a tensor, by way of the hosts."""
-        with self.answered():
-            dist.send(leaf.cpu().contiguous(), to)
+    def send(self, leaf: Tensor, destination: int) -> None:
+        """Send a tensor to another rank, through the memory of the host."""
+        with self.detect_lost_ranks():
+            dist.send(leaf.cpu().contiguous(), destination)
 
-    def receive(self, leaf: Tensor, of: int) -> None:
-        """Fill a tensor on the host with what another process sends."""
-        with self.answered():
-            dist.recv(leaf, of)
+    def receive(self, leaf: Tensor, source: int) -> None:
+        """Overwrite a tensor on the host with the tensor that another rank sends."""
+        with self.detect_lost_ranks():
+            dist.recv(leaf, source)
 
-    def most(self, *numbers: int) -> list[int]:
-        """The largest of everyone's numbers, one by one. On the host: the device goes on meanwhile."""
-        mine = torch.tensor(numbers)
-        with self.answered():
-            dist.all_reduce(mine, dist.ReduceOp.MAX)
-        result: list[int] = mine.tolist()
+    def all_reduce_max(self, *numbers: int) -> list[int]:
+        """Return the maximum over all ranks of each number. Runs on the host, so the GPU is not interrupted."""
+        maxima = torch.tensor(numbers)
+        with self.detect_lost_ranks():
+            dist.all_reduce(maxima, dist.ReduceOp.MAX)
+        result: list[int] = maxima.tolist()
         return result
 
-    def agreement(self, asked: Callable[[], int]) -> Callable[[], int]:
-        """What any of them was asked, for all to know after the same round."""
-        return Agreement(self, asked)
+    def share_stop_signal(self, get_signal: Callable[[], int]) -> Callable[[], int]:
+        """Return a function that gives all ranks the same stop signal after the same round.
+
+        Args:
+            get_signal: Returns the signal that this process received, or 0.
+        """
+        return StopSignal(self, get_signal)
 
     @contextmanager
-    def answered(self) -> Iterator[None]:
-        """Make what torch says of a connection that broke, or took too long, an error to read."""
+    def detect_lost_ranks(self) -> Iterator[None]:
+        """Convert torch's errors about broken or slow connections to a LostRankError that names the lost ranks."""
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self.lost = True
-            silent = self._silent()
+            self.has_failed = True
+            silent = self._silent_ranks()
             who = f"rank {' and '.join(map(str, silent))} does" if silent else "one does"
             raise LostRankError(
-                f"Expected all {self.world} processes to answer within {self.timeout:g} s; found that {who} not "
+                f"Expected all {self.size} processes to answer within {self.timeout:g} s; found that {who} not "
                 f"({_reason(error)}). The same command goes on from the last checkpoint."
             ) from error
 
-    def _silent(self) -> list[int]:
-        """Who has not noticed, a moment later, that something failed."""
+    def _silent_ranks(self) -> list[int]:
+        """Return the ranks that do not report the failure within the grace period."""
         try:
-            silent = self._without("lost", range(self.world), enough=1)
-            answering = [rank for rank in range(self.world) if rank not in silent]
-            self._without("known", answering if self.leads else [], enough=0)  # it keeps the store for the others
+            silent = self._missing_reports("lost", range(self.size), allowed=1)
+            answering = [rank for rank in range(self.size) if rank not in silent]
+            # Rank 0 hosts the store: it waits until the others have read from it.
+            self._missing_reports("known", answering if self.is_first else [], allowed=0)
             return silent
-        except RuntimeError:  # whoever kept the store is gone
+        except RuntimeError:  # the process that hosts the store is lost
             return []
 
-    def _without(self, word: str, ranks: Iterable[int], enough: int) -> list[int]:
-        """Say a word, and tell who of some has not said it a moment later, or when no more than so many have not."""
-        self.store.set(f"{word}/{self.rank}", "")
-        end = time.monotonic() + GRACE
-        while len(silent := [r for r in ranks if not self.store.check([f"{word}/{r}"])]) > enough:
+    def _missing_reports(self, name: str, ranks: Iterable[int], allowed: int) -> list[int]:
+        """Report under a name, and return the ranks without such a report.
+
+        Returns when at most ``allowed`` reports are missing, or at the end of the grace period.
+        """
+        self.store.set(f"{name}/{self.rank}", "")
+        end = time.monotonic() + GRACE_SECONDS
+        while len(missing := [r for r in ranks if not self.store.check([f"{name}/{r}"])]) > allowed:
             if time.monotonic() > end:
                 break
-            time.sleep(GRACE / 40)
-        return silent
+            time.sleep(GRACE_SECONDS / 40)
+        return missing
 
 
-def _reason(error: RuntimeError) -> str:
-    """The first sentence of what torch says, without the place in its source."""
-    line = str(error).splitlines()[0]
-    return re.sub(r"^\[\S*\] ", "", line).partition(". ")[0].rstrip(".")
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Some of the processes, in the order of their ranks, and collective operations among them."""
+
+    world: World
+    members: tuple[int, ...]  # ranks
+    handle: Any  # torch's process group; None for all processes
+
+    @property
+    def index(self) -> int:
+        """Index of this rank within the group."""
+        return self.members.index(self.world.rank)
+
+    def all_gather(self, local: Tensor) -> Tensor:
+        """Return the tensors of all members, which have one shape: [members, ...]."""
+        local = local.contiguous()
+        result = local.new_empty(len(self.members) * local.numel())
+        with self.world.detect_lost_ranks():
+            dist.all_gather_into_tensor(result, local.flatten(), group=self.handle)
+        self._count_bytes(local.nbytes * (len(self.members) - 1))
+        return result.view(len(self.members), *local.shape)
+
+    def mean(self, local: Tensor) -> Tensor:
+        """Return the mean of the tensors of all members."""
+        total = local.clone()
+        with self.world.detect_lost_ranks():
+            dist.all_reduce(total, group=self.handle)
+        self._count_bytes(2 * local.nbytes * (len(self.members) - 1) // len(self.members))
+        return total / len(self.members)
+
+    def all_to_all(self, parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        """Send one tensor to each member, and return the tensors that this process receives from each.
+
+        Args:
+            parts: Tensors to send, in the order of the members.
+            shapes: Shapes of the tensors to receive, in the same order.
+        """
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        result = parts[0].new_empty(sum(sizes))
+        outgoing = torch.cat([part.flatten() for part in parts])
+        with self.world.detect_lost_ranks():
+            dist.all_to_all_single(result, outgoing, sizes, [part.numel() for part in parts], group=self.handle)
+        self._count_bytes(outgoing.nbytes - parts[self.index].nbytes)
+        return [piece.view(shape) for piece, shape in zip(torch.split(result, sizes), shapes, strict=True)]
+
+    def _count_bytes(self, sent: int) -> None:
+        """Count bytes sent by a ring algorithm, which both gloo and NCCL use for tensors of this size."""
+        self.world.bytes_sent += sent
 
 
-class Agreement:
-    """Whether any process was asked to stop, for all to stop after the same round.
+class StopSignal:
+    """Stop signal that all ranks see after the same round, whichever rank received it.
 
-    All ask together, every so often: how many rounds that is, they agree upon as well.
+    All ranks exchange their signals together, every few rounds. They also agree on the number of rounds until the next
+    exchange, so that exchanges are about ``STOP_CHECK_SECONDS`` apart.
     """
 
-    def __init__(self, ranks: World, asked: Callable[[], int]):
-        self.ranks, self.asked = ranks, asked
-        self.interval = self.left = 1
-        self.since = time.monotonic()
+    def __init__(self, world: World, get_signal: Callable[[], int]):
+        self.world, self.get_signal = world, get_signal
+        self.interval = self.rounds_left = 1
+        self.last_check = time.monotonic()
 
     def __call__(self) -> int:
-        """After every round: the signal, or 0."""
-        self.left -= 1
-        if self.left:
+        """Return the signal, or 0. Call this after every round."""
+        self.rounds_left -= 1
+        if self.rounds_left:
             return 0
-        pace = (time.monotonic() - self.since) / self.interval
-        signal, self.interval = self.ranks.most(self.asked(), max(1, min(ROUNDS, round(OFTEN / max(pace, 1e-9)))))
-        self.left, self.since = self.interval, time.monotonic()
+        seconds_per_round = (time.monotonic() - self.last_check) / self.interval
+        rounds = max(1, min(STOP_CHECK_ROUNDS, round(STOP_CHECK_SECONDS / max(seconds_per_round, 1e-9))))
+        signal, self.interval = self.world.all_reduce_max(self.get_signal(), rounds)
+        self.rounds_left, self.last_check = self.interval, time.monotonic()
         return signal
 
 
 @contextmanager
-def joined(launch: Launch, device: torch.device) -> Iterator[World]:
-    """Join the others, over NCCL on GPUs and over gloo on CPUs; what is on the host goes over gloo either way."""
+def connect(launch: Launch, device: torch.device) -> Iterator[World]:
+    """Connect the processes of a run, by NCCL for GPUs and by gloo for CPUs. Tensors on the host always use gloo.
+
+    Raises:
+        LostRankError: Not all processes connected in time.
+    """
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
-    rank, world, limit = launch.rank, launch.world, timedelta(seconds=launch.timeout)
+    rank, size, limit = launch.rank, launch.world_size, timedelta(seconds=launch.timeout)
     try:
-        store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
+        store, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = PrefixStore(f"attempt {attempt}", store)  # torchrun's has the addresses of those it started before
+        store = PrefixStore(f"attempt {attempt}", store)  # torchrun keeps one store with the addresses of old attempts
         store.set(f"ready/{rank}", "")
-        store.wait([f"ready/{other}" for other in range(world)], PREPARING)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+        store.wait([f"ready/{other}" for other in range(size)], SETUP_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         raise LostRankError(
-            f"Expected {world} processes to find one another within {launch.timeout:g} s; found: "
+            f"Expected {size} processes to find one another within {launch.timeout:g} s; found: "
             f"{_reason(error)}. Start them all with one torchrun command, and look at what each says."
         ) from error
-    ranks = World(rank, world, launch.timeout, store, launch.spread)
+    world = World(rank, size, launch.timeout, store, launch.spread)
     try:
-        yield ranks
+        yield world
     finally:
-        if not ranks.lost:  # else those who are gone would be waited for
+        if not world.has_failed:  # otherwise this would wait for the lost processes
             dist.destroy_process_group()
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return the first sentence of an error of torch, without the position in its source code."""
+    line = str(error).splitlines()[0]
+    return re.sub(r"^\[\S*\] ", "", line).partition(". ")[0].rstrip(".")

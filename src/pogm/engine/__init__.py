@@ -1,1 +1,1 @@
-"""Trains one group of like trials on one machine."""
+"""Training of one trial, or of several similar trials at once, on one machine."""

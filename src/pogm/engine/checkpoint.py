@@ -1,4 +1,4 @@
-"""A checkpoint is a ``Progress`` on disk: tensors in one file, and a manifest that vouches for it, written last."""
+"""Checkpoints: a ``TrainState`` as a file of tensors, and a manifest with its checksum that is written last."""
 
 import warnings
 from pathlib import Path
@@ -16,15 +16,24 @@ from pogm.core import trees
 from pogm.core.flat_params import FlatParams, flatten
 from pogm.engine.vectorise import TrainState
 
-KEPT = 2
+KEPT = 2  # checkpoints of a run that are kept
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint was damaged; an older one serves."""
+    """Warning that a damaged checkpoint was skipped."""
 
 
-def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep: int = KEPT, **facts: Any) -> None:
-    """Write a checkpoint, and keep so many. The trial, the last step evaluated and other facts go into its manifest."""
+def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep: int = KEPT, **extra: Any) -> None:
+    """Write a checkpoint, and delete all but the newest ones.
+
+    Args:
+        folder: Folder of the checkpoints.
+        train_state: State to save.
+        trial: Identifier of the trial.
+        after: Last evaluated step; −1 for none.
+        keep: Number of checkpoints to keep.
+        **extra: Further fields of the manifest.
+    """
     step = int(train_state.state.step.reshape(-1)[0])
     name = _name(step, after)
     plain = {
@@ -32,10 +41,10 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
     }
     content = save_tensors(plain)
     write_whole(folder / f"{name}.safetensors", content)
-    manifest = {"trial": trial, "step": step, "after": after, "sha256": digest(content), "bytes": len(content), **facts}
+    manifest = {"trial": trial, "step": step, "after": after, "sha256": digest(content), "bytes": len(content), **extra}
     write_whole(folder / f"{name}.json", canonical_json(manifest).encode())
 
-    # Those that come later than this one were damaged, or we would have gone on from them.
+    # Checkpoints of later steps are damaged: otherwise the run would have resumed from them.
     older = [old for old in _names(folder) if old < name and (folder / f"{old}.json").exists()]
     kept = [name, *older[: keep - 1]]
     for path in _files(folder):
@@ -43,8 +52,20 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
             path.unlink(missing_ok=True)
 
 
-def load(folder: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]] | None:
-    """The newest whole checkpoint, shaped like ``like``, and its manifest; None if none was ever finished."""
+def load(folder: Path, template: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]] | None:
+    """Read the newest valid checkpoint.
+
+    Args:
+        folder: Folder of the checkpoints.
+        template: State with the expected names, shapes and dtypes.
+        trial: Identifier of the trial.
+
+    Returns:
+        The state and the manifest; None if no checkpoint was ever finished.
+
+    Raises:
+        IntegrityError: There are checkpoints, but all of them are damaged.
+    """
     if not folder.exists():
         return None
     remove_temporary(folder)
@@ -52,17 +73,17 @@ def load(folder: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[s
     for name in _names(folder):
         manifest = folder / f"{name}.json"
         try:
-            found = _read(manifest, like, trial)
+            found = _read(manifest, template, trial)
         except (PogmError, OSError, KeyError, TypeError, ValueError, SafetensorError) as fault:
-            unfinished = not manifest.exists()  # its writer was killed before the last word
+            unfinished = not manifest.exists()  # the process was killed before it wrote the manifest
             faults.append(f"{name}.safetensors: {'it has no manifest' if unfinished else fault}")
             damaged = damaged or not unfinished
             continue
-        _warn(folder, faults, f"going on from step {found[1]['step']}")
+        _warn(folder, faults, f"resuming from step {found[1]['step']}")
         return found
     if damaged:
         raise IntegrityError(
-            f"Expected a whole checkpoint in {folder}; found none: {'; '.join(faults)}. "
+            f"Expected a valid checkpoint in {folder}; found none: {'; '.join(faults)}. "
             f"Restore them from a copy, or delete {folder.parent} to start this run again."
         )
     _warn(folder, faults, "starting again")
@@ -71,30 +92,30 @@ def load(folder: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[s
 
 def _warn(folder: Path, faults: list[str], then: str) -> None:
     if faults:
-        text = f"Passed over damaged checkpoints in {folder} ({'; '.join(faults)}); {then}."
+        text = f"Skipped damaged checkpoints in {folder} ({'; '.join(faults)}); {then}."
         warnings.warn(text, CheckpointWarning, stacklevel=3)
 
 
 def _name(step: int, after: int) -> str:
-    """A checkpoint's name, in order of age.
+    """Return the name of a checkpoint. Names sort by age.
 
-    There may be several of one step: stopped before its evaluation and saved again after it. Their names differ, so
-    that tensors are never replaced under a manifest that vouches for others.
+    There can be two checkpoints of one step: stopped before its evaluation, and saved after it. They have different
+    names, so the tensors of an existing manifest are never replaced.
     """
     return f"{step:08d}-{after + 1:08d}"
 
 
 def _names(folder: Path) -> list[str]:
-    """Of all checkpoints, whole or not, the newest first."""
+    """Return the names of all checkpoints, valid or not, the newest first."""
     return sorted({path.stem for path in _files(folder)}, reverse=True)
 
 
 def _files(folder: Path) -> list[Path]:
-    """Ours, each manifest before its tensors."""
+    """Return the files of all checkpoints, each manifest before its tensors."""
     return sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
 
 
-def _read(path: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]]:
+def _read(path: Path, template: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]]:
     manifest = read_json(path)
     if manifest["trial"] != trial:
         raise IntegrityError(f"it belongs to trial {manifest['trial']}, not {trial}")
@@ -103,28 +124,34 @@ def _read(path: Path, like: TrainState, trial: str) -> tuple[TrainState, dict[st
     content = path.with_suffix(".safetensors").read_bytes()
     if len(content) != manifest["bytes"] or digest(content) != manifest["sha256"]:
         raise IntegrityError(f"its SHA-256 is not the manifest's ({len(content)} of {manifest['bytes']} bytes)")
-    return filled(like, load_tensors(content)), manifest
+    return fill_template(template, load_tensors(content)), manifest
 
 
-def filled(like: TrainState, tensors: dict[str, Tensor]) -> TrainState:
-    """The tree of ``like`` with the tensors of a file; the running totals are as the file has them."""
-    device = like.state.step.device
+def fill_template(template: TrainState, tensors: dict[str, Tensor]) -> TrainState:
+    """Return a state with the structure of the template and the tensors of a file.
+
+    The running totals are not compared with the template, because their names depend on the metrics so far.
+
+    Raises:
+        IntegrityError: The tensors differ from the template in name, shape or dtype.
+    """
+    device = template.state.step.device
     totals: dict[str, dict[str, Tensor]] = {}
     for name in [name for name in tensors if name.startswith("totals/")]:
         _, metric, kind = name.split("/")
         totals.setdefault(metric, {})[kind] = tensors.pop(name).to(device)
 
-    wanted = dict(trees.named(like._replace(totals={})))
-    differences = sorted(wanted.keys() ^ tensors.keys())
-    differences += [n for n in wanted.keys() & tensors.keys() if not _alike(wanted[n], tensors[n])]
+    expected = dict(trees.named(template._replace(totals={})))
+    differences = sorted(expected.keys() ^ tensors.keys())
+    differences += [n for n in expected.keys() & tensors.keys() if not _is_same_type(expected[n], tensors[n])]
     if differences:
         raise IntegrityError(f"these tensors differ from the run's in name, shape or type: {', '.join(differences)}")
-    names = iter(wanted)
-    found = trees.map_leaves(lambda leaf: tensors[next(names)].to(leaf.device), like._replace(totals={}))
+    names = iter(expected)
+    found = trees.map_leaves(lambda leaf: tensors[next(names)].to(leaf.device), template._replace(totals={}))
     params = found.state.params
-    state = found.state._replace(params=flatten(params) if isinstance(like.state.params, FlatParams) else params)
+    state = found.state._replace(params=flatten(params) if isinstance(template.state.params, FlatParams) else params)
     return TrainState(state, found.modifiers, found.probe, totals)
 
 
-def _alike(left: Tensor, right: Tensor) -> bool:
+def _is_same_type(left: Tensor, right: Tensor) -> bool:
     return left.shape == right.shape and left.dtype == right.dtype

@@ -1,4 +1,4 @@
-"""How to compute: on what, and by which of several ways to the same numbers."""
+"""Options of the engine: device and execution strategy. They change results at most by rounding."""
 
 import re
 from dataclasses import dataclass, replace
@@ -16,24 +16,24 @@ CHOICES = {
     "images": ("auto", "resident", "streamed"),
     "trajectories": ("auto", "device", "bf16", "host"),
 }
-SMALL = 64 * 64  # pixels of an image
-FEW = 2**17  # weights: with more, a CPU is faster without vmap
-LONG = 1000  # minibatches: what fusing saves is then about what compiling takes
+SMALL = 64 * 64  # pixels of a small image
+FEW = 2**17  # weights above which vmap is slower on a CPU
+LONG = 1000  # minibatches of a run above which compilation saves more time than it takes
 
 
 @dataclass(frozen=True)
 class Engine:
-    """How to compute. None of it changes what is computed, beyond rounding."""
+    """Device and execution strategy of sessions."""
 
-    device: str = "cpu"
-    capture: bool = True  # record the step as a CUDA graph, on a GPU
-    compile: str = "off"  # fuse operations with torch's compiler; auto does on a GPU that it can compile for
-    domains: str = "auto"  # one after the other in a "loop", side by side in "streams", or as one by "vmap"
-    trials: str = "auto"  # of one session: as one by "vmap", or "apart", on a GPU side by side
-    images: str = "auto"  # "resident" on the device or "streamed" to it; auto streams what would fill half of it
-    trajectories: str = "auto"  # with their optimizers: on the "device", there in "bf16", on the "host" if auto must
-    memory_gb: float | None = None  # for these and the model, on the device (default: half of what is free)
-    deterministic: bool = False  # on a GPU, repeat runs bit for bit; slower, and some operations are refused
+    device: str = "cpu"  # cpu, cuda, cuda:1, ... or auto
+    capture: bool = True  # on a GPU, record the step as a CUDA graph
+    compile: str = "off"  # compile parts of the step by torch.compile; auto: on a GPU with triton
+    domains: str = "auto"  # train the domains in a "loop", on parallel CUDA "streams" or by "vmap"
+    trials: str = "auto"  # train the trials of a session by "vmap" or "apart" (on a GPU, on parallel CUDA streams)
+    images: str = "auto"  # keep images "resident" on the device, or "streamed" to it; auto: at most half of free memory
+    trajectories: str = "auto"  # where to keep trajectories and inner optimizer states; auto: "host" if they do not fit
+    memory_gb: float | None = None  # memory on the device for these and the model (default: half of the free memory)
+    deterministic: bool = False  # on a GPU, give the same bits in every run; slower, and some operations are refused
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -42,8 +42,12 @@ class Engine:
         if self.memory_gb is not None and not self.memory_gb >= 0:
             raise UsageError(f"Expected a memory_gb of at least 0; found {self.memory_gb}. Leave it out.")
 
-    def place(self) -> torch.device:
-        """The device, checked."""
+    def torch_device(self) -> torch.device:
+        """Return the device.
+
+        Raises:
+            UsageError: The name is not that of a device, or torch cannot use the device.
+        """
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,37 +61,38 @@ class Engine:
         return device
 
     def compiles(self) -> bool:
-        """Whether to fuse operations."""
+        """Return True if marked functions are compiled."""
         if self.compile == "auto":
-            return self.place().type == "cuda" and find_spec("triton") is not None
+            return self.torch_device().type == "cuda" and find_spec("triton") is not None
         return self.compile == "on"
 
     def for_steps(self, steps: int) -> "Engine":
-        """The engine for a run of so many minibatches: a short one is over before it is compiled."""
+        """Return the engine for a run of this many minibatches: "auto" does not compile for short runs."""
         return replace(self, compile="off") if self.compile == "auto" and steps < LONG else self
 
-    def way_over_domains(self, network: nn.Module, pixels: int) -> str:
-        """How a round goes over its domains; small images leave room for streams on a GPU."""
+    def choose_domain_strategy(self, network: nn.Module, pixels: int) -> str:
+        """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU."""
         if self.domains != "auto":
             return self.domains
-        if self._gains_by_mapping(network):
+        if self._is_faster_by_vmap(network):
             return "vmap"
-        return "streams" if self.place().type == "cuda" and pixels <= SMALL else "loop"
+        return "streams" if self.torch_device().type == "cuda" and pixels <= SMALL else "loop"
 
-    def maps_trials(self, network: nn.Module) -> bool:
-        """Whether trials train as one by ``vmap``: with convolutions, that takes longer than one after the other."""
+    def uses_vmap_for_trials(self, network: nn.Module) -> bool:
+        """Return True if the trials of a session train by ``vmap``. With convolutions this is slower than a loop."""
         if self.trials != "auto":
             return self.trials == "vmap"
-        # A deterministic trial gives the same bits in a batch and alone: an interrupted batch goes on trial by trial.
-        return not self.deterministic and self._gains_by_mapping(network)
+        # A deterministic trial must give the same bits in a batch and alone, because a batch that was interrupted is
+        # resumed trial by trial.
+        return not self.deterministic and self._is_faster_by_vmap(network)
 
-    def _gains_by_mapping(self, network: nn.Module) -> bool:
-        """Networks of linear layers do, on a CPU those with few weights."""
+    def _is_faster_by_vmap(self, network: nn.Module) -> bool:
+        """Return True for networks of linear layers; on a CPU, only for those with few weights."""
         few = sum(leaf.numel() for leaf in network.parameters()) <= FEW
-        return all_linear(network) and (few or self.place().type == "cuda")
+        return all_linear(network) and (few or self.torch_device().type == "cuda")
 
 
 def all_linear(network: nn.Module) -> bool:
-    """Whether every weight is a linear layer's: K small products then make one batched one."""
+    """Return True if only linear layers have weights: K small matrix products then become one batched product."""
     owners = [module for module in network.modules() if next(module.parameters(recurse=False), None) is not None]
     return all(isinstance(module, nn.Linear) for module in owners)

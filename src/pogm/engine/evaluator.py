@@ -1,4 +1,4 @@
-"""The accuracy on every domain and split, and the validation loss, in large batches."""
+"""Evaluation: the accuracy on every domain and split, and the validation loss, in large batches."""
 
 import itertools
 import math
@@ -10,32 +10,43 @@ from torch import Tensor
 
 from pogm.core import random
 from pogm.core.state import Purpose, State
-from pogm.distributed.process_group import ProcessGroup
+from pogm.distributed.world import ProcessGroup
 from pogm.engine.sampling import SPLITS, SampleIndices
 from pogm.engine.vectorise import TrainConfig
 
-PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass: on a CPU, what malloc takes from its heap and not from the system
-BYTES = 2**11  # of a GPU's memory for a pixel: 128 channels in float32, four times
+PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass; on a CPU, tensors that malloc takes from its heap
+BYTES = 2**11  # memory of a GPU per pixel: 128 channels in float32, four times
 
 
-def accuracies(config: TrainConfig, state: State, rows: SampleIndices, segments: list[int], trials: int = 1) -> Tensor:
-    """The share of images whose most likely class is the right one, segment by segment; ``trials`` share the memory."""
-    return _means(lambda logits, y: logits.argmax(-1) == y, config, state, rows, segments, trials)
+def accuracies(
+    config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
+) -> Tensor:
+    """Return the accuracy on each segment.
+
+    Args:
+        config: Configuration of the trial.
+        state: State to evaluate.
+        sample_indices: Sample indices of the trial.
+        segments: Number of samples in each domain and split.
+        trials: Number of trials that are evaluated at once and share the memory.
+    """
+    return _means(lambda logits, y: logits.argmax(-1) == y, config, state, sample_indices, segments, trials)
 
 
 def validation_loss(
-    config: TrainConfig, state: State, rows: SampleIndices, segments: list[int], trials: int = 1
+    config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
 ) -> Tensor:
-    """The mean over training domains of the cross-entropy on their *out* part, as it is, without augmentation."""
-    place, count = SPLITS.index("out"), len(SPLITS)
-    trained = torch.stack([part[0] for part in torch.split(rows.trained, segments)[place::count]])
-    held_back = torch.cat(torch.split(rows.evaluate, segments)[place::count])
-    rows = rows._replace(evaluate=held_back, trained=torch.zeros_like(held_back, dtype=torch.bool))
+    """Return the mean over training domains of the cross-entropy on their *out* split, without augmentation."""
+    position, count = SPLITS.index("out"), len(SPLITS)
+    trained = torch.stack([part[0] for part in torch.split(sample_indices.trained, segments)[position::count]])
+    held_back = torch.cat(torch.split(sample_indices.evaluate, segments)[position::count])
+    not_trained = torch.zeros_like(held_back, dtype=torch.bool)
+    sample_indices = sample_indices._replace(evaluate=held_back, trained=not_trained)
 
     def losses(logits: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(logits, y, reduction="none")
 
-    means = _means(losses, config, state, rows, segments[place::count], trials)
+    means = _means(losses, config, state, sample_indices, segments[position::count], trials)
     return torch.where(trained, means, 0).sum() / trained.sum()
 
 
@@ -43,71 +54,76 @@ def _means(
     measure: Callable[[Tensor, Tensor], Tensor],
     config: TrainConfig,
     state: State,
-    rows: SampleIndices,
+    sample_indices: SampleIndices,
     segments: list[int],
     trials: int,
 ) -> Tensor:
-    """The mean of a measure of logits and labels, segment by segment."""
+    """Return the mean over each segment of a measure of logits and labels."""
     model = config.problem.model(state.params, state)
-    sizes = _sizes(config, len(rows.evaluate), segments, trials)
-    rows = _filled(rows, sum(sizes))
-    keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(rows.evaluate))  # one for each image
-    parts, whole = torch.split(rows.evaluate, sizes), torch.split(rows.trained, sizes)
-    trained = _known(whole) if trials == 1 else whole
-    firsts = set(itertools.accumulate(segments, initial=0)) if config.predicts_by else {0}
+    sizes = _pass_sizes(config, len(sample_indices.evaluate), segments, trials)
+    padded = _pad(sample_indices, sum(sizes))
+    keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(padded.evaluate))  # one for each image
+    parts, flags = torch.split(padded.evaluate, sizes), torch.split(padded.trained, sizes)
+    trained = _simplify(flags) if trials == 1 else flags
+    segment_starts = set(itertools.accumulate(segments, initial=0)) if config.predicts_by else {0}
     starts = list(itertools.accumulate(sizes, initial=0))
-    everyone = None if config.predicts_by else config.everyone  # the processes to share passes with
-    mine = range(len(parts)) if everyone is None else range(everyone.place, len(parts), len(everyone.members))
+    group = None if config.predicts_by else config.evaluation_group
+    numbers = range(len(parts)) if group is None else range(group.index, len(parts), len(group.members))
     measured: list[Tensor] = []
-    passes = config.table.images.passes([parts[n] for n in mine]) if mine else ()
-    for number, images in zip(mine, passes, strict=True):
-        if starts[number] in firsts or not measured:  # of a domain and split
+    passes = config.table.images.iterate([parts[n] for n in numbers]) if numbers else ()
+    for number, images in zip(numbers, passes, strict=True):
+        if starts[number] in segment_starts or not measured:  # a predictor may adapt to the images of a segment
             predict = config.predictor(model)
-        own = keys[starts[number] : starts[number + 1]]
-        before = config.table.sizes[parts[number]]
-        x = config.transform.for_evaluation(images, before, own, config.dtype, trained[number])
+        pass_keys = keys[starts[number] : starts[number + 1]]
+        original_sizes = config.table.sizes[parts[number]]
+        x = config.transform.for_evaluation(images, original_sizes, pass_keys, config.dtype, trained[number])
         measured.append(measure(predict(x), config.table.labels[parts[number]]))
-    all_gather = torch.cat(measured) if everyone is None else _everyones(everyone, measured, parts)
-    values = torch.split(all_gather[: sum(segments)].double(), segments)
-    return torch.stack([value.mean() for value in values])
+    values = torch.cat(measured) if group is None else _all_gather(group, measured, parts)
+    by_segment = torch.split(values[: sum(segments)].double(), segments)
+    return torch.stack([value.mean() for value in by_segment])
 
 
-def _everyones(everyone: ProcessGroup, measured: list[Tensor], parts: Sequence[Tensor]) -> Tensor:
-    """What all processes measured, in the order of the passes, which all have one size."""
-    rounds = math.ceil(len(parts) / len(everyone.members))
-    mine = parts[0].new_zeros((rounds, len(parts[0])), dtype=torch.float64)
-    for place, values in enumerate(measured):
-        mine[place] = values
-    return everyone.gather(mine).transpose(0, 1).flatten()
+def _all_gather(group: ProcessGroup, measured: list[Tensor], parts: Sequence[Tensor]) -> Tensor:
+    """Gather the measurements of all processes in the order of the passes, which all have one size."""
+    rounds = math.ceil(len(parts) / len(group.members))
+    local = parts[0].new_zeros((rounds, len(parts[0])), dtype=torch.float64)
+    for number, values in enumerate(measured):
+        local[number] = values
+    return group.all_gather(local).transpose(0, 1).flatten()
 
 
-def _sizes(config: TrainConfig, count: int, segments: list[int], trials: int) -> list[int]:
-    """How many images each pass has: as many as memory allows; or, if their company matters, some of one segment.
+def _pass_sizes(config: TrainConfig, count: int, segments: list[int], trials: int) -> list[int]:
+    """Return the number of images in each pass.
 
-    All passes have one size, so that the network is compiled for one.
+    Passes are as large as memory allows and have one size, so that the network is compiled for one shape. But if
+    predictions depend on the other images of a pass, a pass has ``predicts_by`` images of one segment.
     """
     if config.predicts_by:
         return [len(part) for size in segments for part in torch.split(torch.empty(size), config.predicts_by)]
     pixels = max(shape[-2] * shape[-1] for shape in (config.table.images.shape, config.transform.shape))
-    most = max(_pixels(config.table.labels.device) // (pixels * trials), 1)
+    most = max(_max_pixels(config.table.labels.device) // (pixels * trials), 1)
     passes = math.ceil(count / most)
     return [math.ceil(count / passes)] * passes
 
 
-def _pixels(device: torch.device) -> int:
-    """Of a pass; fewer on a small GPU. What is free would not do: a run that goes on would have to find as much."""
+def _max_pixels(device: torch.device) -> int:
+    """Return the number of pixels of a pass. It depends on total, not free, memory: a resumed run needs the same."""
     most = PIXELS[device.type]
     return min(most, torch.cuda.get_device_properties(device).total_memory // BYTES) if device.type == "cuda" else most
 
 
-def _filled(rows: SampleIndices, count: int) -> SampleIndices:
-    """As many rows as the passes have, with the last again and again; what is measured of these is left out."""
-    missing = count - len(rows.evaluate)
-    parts = [torch.cat([part, part[-1:].expand(missing)]) for part in (rows.evaluate, rows.trained)] if missing else []
-    return rows._replace(evaluate=parts[0], trained=parts[1]) if missing else rows
+def _pad(sample_indices: SampleIndices, count: int) -> SampleIndices:
+    """Repeat the last sample until there are ``count`` samples. The results of the repeated ones are dropped."""
+    missing = count - len(sample_indices.evaluate)
+    if not missing:
+        return sample_indices
+    evaluate, trained = (
+        torch.cat([part, part[-1:].expand(missing)]) for part in (sample_indices.evaluate, sample_indices.trained)
+    )
+    return sample_indices._replace(evaluate=evaluate, trained=trained)
 
 
-def _known(parts: Sequence[Tensor]) -> list[Tensor | bool]:
-    """One answer for a pass whose images all have the same: most of them, since domains come one after the other."""
-    least, most = (torch.stack(ends).tolist() for ends in ([p.all() for p in parts], [p.any() for p in parts]))
-    return [low if low == high else part for low, high, part in zip(least, most, parts, strict=True)]
+def _simplify(flags: Sequence[Tensor]) -> list[Tensor | bool]:
+    """Replace the flags of a pass by one bool if they are equal. Most are: a pass rarely spans two domains."""
+    all_set, any_set = (torch.stack(values).tolist() for values in ([f.all() for f in flags], [f.any() for f in flags]))
+    return [low if low == high else flag for low, high, flag in zip(all_set, any_set, flags, strict=True)]

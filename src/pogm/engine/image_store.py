@@ -1,4 +1,4 @@
-"""Where images are while a run trains: all on the device, or on the host and streamed to it."""
+"""Image stores: all images of a run on the device, or on the host and streamed to the device (``prefetch``)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -9,45 +9,51 @@ from torch import Tensor
 from pogm.data.transforms.base import Part
 
 
-class Store(Protocol):
+class ImageStore(Protocol):
     """All images of a run, [N, channels, height, width] uint8."""
 
     @property
     def shape(self) -> torch.Size:
-        """Of all of them."""
+        """Shape of all images together."""
 
-    def take(self, rows: Tensor, turn: int, part: Part | None = None) -> Tensor:
-        """The images of a minibatch's rows, or of a part of them; it is number ``turn`` of its round."""
+    def take(self, indices: Tensor, turn: int, part: Part | None = None) -> Tensor:
+        """Return the images of a minibatch.
 
-    def passes(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
-        """The images of one set of rows after the other, for an evaluation."""
+        Args:
+            indices: Sample indices [K, B].
+            turn: Position of the minibatch in its round.
+            part: Domains and samples of this process; None for all.
+        """
+
+    def iterate(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the images of one set of sample indices after the other, for an evaluation."""
 
 
 class Resident:
-    """On the device, or on a CPU wherever the tensor is: in memory or in a mapped file."""
+    """Image store on the device. On a CPU, the images may be in memory or in a memory-mapped file."""
 
     def __init__(self, images: Tensor):
         self.images = images
 
     @property
     def shape(self) -> torch.Size:
-        """Of all of them."""
+        """Shape of all images together."""
         return self.images.shape
 
-    def take(self, rows: Tensor, turn: int, part: Part | None = None) -> Tensor:
-        """Any rows, at any time."""
-        return self.images[rows if part is None else rows[part]]
+    def take(self, indices: Tensor, turn: int, part: Part | None = None) -> Tensor:
+        """Return the images of a minibatch."""
+        return self.images[indices if part is None else indices[part]]
 
-    def passes(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Part by part."""
+    def iterate(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the images of one set of sample indices after the other."""
         for part in parts:
             yield self.images[part]
 
 
-def fits(images: Tensor, device: torch.device) -> bool:
-    """Whether the images leave half of the device's free memory to the network."""
+def fits_on_device(images: Tensor, device: torch.device) -> bool:
+    """Return True if the images take at most half of the free memory of the device. A CPU always returns True."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps it, unused
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # unused memory that torch keeps
     return images.nbytes <= free / 2

@@ -1,4 +1,4 @@
-"""A task: what the engine trains, as objects rather than as names."""
+"""A task: one algorithm on one dataset, as objects that the engine trains."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,34 +21,34 @@ from pogm.modifiers.base import Modifier
 
 @dataclass(frozen=True)
 class Task:
-    """One algorithm on one dataset with some domains held out."""
+    """One algorithm on one dataset, with some domains held out."""
 
     algorithm: Algorithm
     dataset: DomainDataset
-    load: Callable[[], list[Domain]]  # the same list for tasks with the same data
+    load: Callable[[], list[Domain]]  # returns the domains; the same list object for tasks with the same data
     training: Training
-    test_domains: tuple[int, ...]
+    test_domains: tuple[int, ...]  # numbers of the held-out domains
     seed: int = 0  # of the weights and the minibatches
-    trial_seed: int = 0  # of the split
+    trial_seed: int = 0  # of the split into "in" and "out"
     modifiers: tuple[Modifier, ...] = ()
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
-    room: int = 0  # the rounds it measures between two evaluations, at most
-    precision: str = "fp32"
+    probe_capacity: int = 0  # largest number of measured rounds between two evaluations
+    precision: str = "fp32"  # fp32, tf32, bf16 or fp64
 
     @property
     def num_domains(self) -> int:
-        """K, the training domains."""
+        """K, the number of training domains."""
         return len(self.dataset.domains) - len(self.test_domains)
 
     @property
     def transform(self) -> Transform:
-        """How stored images become inputs."""
+        """Transform from stored images to inputs of the network."""
         return self.training.transform(self.dataset.input_shape)
 
     def build_network(self) -> Network:
-        """The network with its first weights, which the seed decides and nothing else."""
+        """Build the network with initial weights. They depend only on the seed."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_hash("weights", self.seed))  # not the stream that data of this seed were dealt by
+            torch.manual_seed(seed_hash("weights", self.seed))  # another stream than the split of the data
             make = partial(
                 build_features,
                 self.training.network,
@@ -65,8 +65,12 @@ class Task:
         return network
 
     def shape(self) -> dict[str, Any]:
-        """All that tasks must share to train as one: everything but floats, seeds and which domains are held out."""
-        shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe, "room": self.room}
+        """Return everything that must be equal for tasks to train in one session.
+
+        This is everything except floats, seeds and the numbers of the held-out domains.
+        """
+        shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
+        shape["probe_capacity"] = self.probe_capacity
         for part in (self.algorithm, *self.modifiers, self.training):
             shape[type(part).__name__] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}

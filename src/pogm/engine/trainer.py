@@ -1,4 +1,4 @@
-"""The only training loop."""
+"""The training loop."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,40 +13,46 @@ Metrics = dict[str, float | list[float]]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long to train and when to look: after minibatch 0, every so many, and the last."""
+    """Length of a run, and when to evaluate: after minibatch 0, then regularly, and after the last one."""
 
     steps: int  # minibatches of each domain
-    evaluate_every: int
+    evaluate_every: int  # minibatches
 
     def points(self) -> list[int]:
-        """The minibatches after which to evaluate."""
+        """Return the numbers of the minibatches after which to evaluate."""
         regular = list(range(0, self.steps, self.evaluate_every))
         return regular if regular[-1] == self.steps - 1 else [*regular, self.steps - 1]
 
     def rounds(self, minibatches: int) -> list[int]:
-        """How many rounds of so many minibatches are whole at each of these points."""
+        """Return the number of complete rounds at each of these points, for rounds of ``minibatches``."""
         return [(point + 1) // minibatches for point in self.points()]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was seen at one point, for each trial of the session."""
+    """Results of one evaluation. Lists have one entry for each trial of the session."""
 
-    step: int
-    accuracies: list[list[float]]
-    metrics: list[Metrics]
-    diverged: list[bool]  # whether its weights have left the finite numbers
-    seconds_per_step: float | None  # None where no minibatch was trained on since the last evaluation
-    rounds: list[Rounds | None]  # what a probe measured since the last evaluation; None without one
+    step: int  # number of the minibatch
+    accuracies: list[list[float]]  # of each domain and split
+    metrics: list[Metrics]  # means since the last evaluation
+    diverged: list[bool]  # True if weights are not finite
+    seconds_per_step: float | None  # per minibatch; None if there was none since the last evaluation
+    rounds: list[Rounds | None]  # measurements of the probe since the last evaluation; None without a probe
 
 
 def train(
     session: Session, schedule: Schedule, *, after: int = -1, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Evaluation | None]:
-    """Train, and give an evaluation at every point later than ``after``; give None, and end, when asked to stop.
+    """Train, and yield an evaluation at every point of the schedule.
 
-    A round takes ``minibatches`` of them. One that would end after the point waits: until it is whole the weights
-    do not change, so the evaluation sees what a method that keeps copies would predict with.
+    A round consists of ``algorithm.minibatches`` minibatches. A round that would end after the next point starts after
+    the evaluation, because weights change only at the end of a round.
+
+    Args:
+        session: Session to train.
+        schedule: Length of the run and points of evaluation.
+        after: Last point that was evaluated before a resume; −1 for none.
+        stop: Called after every round. If it returns True, ``train`` yields None and ends.
     """
     minibatches = session.tasks[0].algorithm.minibatches
     probe = session.tasks[0].probe
@@ -54,7 +60,7 @@ def train(
     for point in schedule.points():
         if point <= after:
             continue
-        began, first = time.monotonic(), rounds
+        start_time, start_rounds = time.monotonic(), rounds
         while (rounds + 1) * minibatches <= point + 1:
             rounds += 1
             session.step(probing=probe.measures(rounds))
@@ -62,15 +68,15 @@ def train(
             if stop():
                 yield None
                 return
-        diverged = session.diverged()  # waits for the device: the clock below has seen all of the work
-        seconds, trained = time.monotonic() - began, (rounds - first) * minibatches
+        diverged = session.diverged()  # synchronises with the device, so the time below includes all of its work
+        seconds, trained = time.monotonic() - start_time, (rounds - start_rounds) * minibatches
         accuracies, metrics, observed = session.accuracies(), session.fetch_metrics(), session.observe(point)
         measured = session.fetch_rounds()
         probed: list[Metrics] = [{} if one is None else round_means(one) for one in measured]
         yield Evaluation(
             step=point,
             accuracies=accuracies,
-            metrics=[mine | more | means for mine, more, means in zip(metrics, observed, probed, strict=True)],
+            metrics=[one | loss | means for one, loss, means in zip(metrics, observed, probed, strict=True)],
             diverged=diverged,
             seconds_per_step=seconds / trained if trained else None,
             rounds=measured,
@@ -78,5 +84,5 @@ def train(
 
 
 def final(session: Session) -> list[Evaluation]:
-    """Of each trial: the evaluation that stands for its run, at a step of its own; none where no modifier has one."""
+    """Return the final evaluation of each trial, at the step that a modifier chose; empty without such a modifier."""
     return [Evaluation(step, [accuracies], [{}], [False], None, [None]) for step, accuracies in session.final()]

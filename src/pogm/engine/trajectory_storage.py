@@ -1,9 +1,9 @@
-"""For very large models: where K trajectories and K inner optimizers are kept while the copies are trained in turn.
+"""Storage of K trajectories and K inner optimizer states, for models that are too large to keep them on the device.
 
-"device" is beside the model. "bf16" is there too, with a third of a trajectory's digits: every number is off by at most
-2⁻⁸ of itself. "host" is the machine's own memory, where every number is as it was: the device then holds one copy, one
-optimizer and one trajectory, and when trajectories meet some weights of each. A step that takes memory of the
-host cannot be recorded as a CUDA graph.
+- "device": on the device.
+- "bf16": on the device, trajectories in bfloat16, with a relative rounding error of at most 2⁻⁸.
+- "host": in pinned memory of the host, exactly. The device holds one copy, one optimizer state and one trajectory, and
+  parts of all trajectories while they are reduced. Such a step cannot be recorded as a CUDA graph.
 """
 
 from collections.abc import Callable
@@ -20,81 +20,89 @@ from pogm.core.problem import Problem
 from pogm.core.trajectory_reduce import Local
 from pogm.core.trees import Params, Tree
 from pogm.engine.engine import Engine
-from pogm.engine.image_store import fits
-from pogm.engine.per_domain import row_by_row, rows_like
+from pogm.engine.image_store import fits_on_device
+from pogm.engine.per_domain import allocate_like, stack_results
 from pogm.engine.vectorise import TrainConfig
 
 
 @dataclass(frozen=True)
 class Offloaded:
-    """Domains one after the other; what each leaves behind goes where it is kept, and comes back from there."""
+    """Loop over domains that moves trajectories and optimizer states to their storage and back."""
 
-    place: str  # "bf16" or "host"
-    device: torch.device  # where copies are trained
+    storage: str  # "bf16" or "host"
+    device: torch.device  # on which copies are trained
     dtype: torch.dtype  # of the weights
 
     def __call__(self, function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
-        """Run the function for each domain and stack the results. Of gradients only the mean is kept, on the device."""
+        """Apply the function to each domain and stack the results. Of gradients, keep only the mean, on the device."""
         total: list[Tree] = []
 
-        def of_one(k: int) -> Tree:
-            one = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
-            result = function(one, *(trees.map_numbers(self._fetched, trees.index(other, k)) for other in others))
+        def apply(k: int) -> Tree:
+            domain = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
+            result = function(domain, *(trees.map_numbers(self._fetch, trees.index(other, k)) for other in others))
             if not (isinstance(result, Copies) and result.gradients):
                 return result
             total[:] = [trees.add(total[0], result.gradients) if total else result.gradients]
             return result._replace(gradients={})
 
         count = trees.leading(batches)
-        stacked = row_by_row(of_one, count, self._room)
+        stacked = stack_results(apply, count, self._allocate)
         if total:
             stacked = stacked._replace(gradients=trees.map_numbers(lambda leaf: (leaf / count)[None], total[0]))
         return stacked
 
     @property
     def reduce(self) -> Local:
-        """How trajectories meet: fetched from the host, or widened, part by part."""
-        return Local(device=self.device) if self.place == "host" else Local(dtype=self.dtype)
+        """Trajectory reduction that fetches trajectories from the host, or converts them from bfloat16, in parts."""
+        return Local(device=self.device) if self.storage == "host" else Local(dtype=self.dtype)
 
-    def _fetched(self, leaf: Tensor) -> Tensor:
+    def _fetch(self, leaf: Tensor) -> Tensor:
         return leaf.to(self.device, non_blocking=True)
 
-    def _room(self, result: Tree, count: int) -> Tree:
-        """What is as large as the model goes elsewhere, the rest stays."""
+    def _allocate(self, result: Tree, count: int) -> Tree:
+        """Allocate buffers for ``count`` results. Tensors as large as the model go to the storage."""
         if not isinstance(result, Copies):
-            return rows_like(result, count)
+            return allocate_like(result, count)
 
-        def on_host(leaf: Tensor) -> Tensor:
-            if not leaf.dim():  # a count, which decides what is done next
+        def allocate_on_host(leaf: Tensor) -> Tensor:
+            if not leaf.dim():  # a count stays on the device, which reads it in the next step
                 return leaf.new_empty(count)
-            pinned = self.device.type == "cuda"  # a copy from or to it can then go on beside other work
+            pinned = self.device.type == "cuda"  # asynchronous copies need pinned memory
             return torch.empty((count, *leaf.shape), dtype=leaf.dtype, pin_memory=pinned)
 
-        def narrow(leaf: Tensor) -> Tensor:
+        def allocate_bf16(leaf: Tensor) -> Tensor:
             return leaf.new_empty((count, *leaf.shape), dtype=torch.bfloat16)
 
-        small = rows_like((result.buffers, result.losses), count)
-        if self.place == "host":
-            return Copies(*trees.map_numbers(on_host, (result.trajectories, result.optimizers)), *small)
-        return Copies(trees.map_numbers(narrow, result.trajectories), rows_like(result.optimizers, count), *small)
+        small = allocate_like((result.buffers, result.losses), count)
+        if self.storage == "host":
+            return Copies(*trees.map_numbers(allocate_on_host, (result.trajectories, result.optimizers)), *small)
+        trajectories = trees.map_numbers(allocate_bf16, result.trajectories)
+        return Copies(trajectories, allocate_like(result.optimizers, count), *small)
 
 
-def offloaded(config: TrainConfig, place: str, device: torch.device) -> TrainConfig:
-    """The setting with trajectories kept in a place that is not beside the model."""
-    away = Offloaded(place, device, config.dtype)
-    return replace(config, problem=replace(config.problem, each_domain=away, reduce=away.reduce))
+def offload_trajectories(config: TrainConfig, storage: str, device: torch.device) -> TrainConfig:
+    """Return the configuration with trajectories in the given storage."""
+    each_domain = Offloaded(storage, device, config.dtype)
+    return replace(config, problem=replace(config.problem, each_domain=each_domain, reduce=each_domain.reduce))
 
 
-def place_of(engine: Engine, config: TrainConfig, params: Params, alone: bool) -> str:
-    """Where trajectories are kept: as the engine says; with "auto" on the host, if they would not fit beside the model.
+def choose_storage(engine: Engine, config: TrainConfig, params: Params, alone: bool) -> str:
+    """Return the storage of trajectories. "auto" chooses the host if they do not fit on the device.
 
-    Alone is one trial, in one process, that no probe looks at.
+    Args:
+        engine: Options of the engine.
+        config: Configuration of the trial.
+        params: Weights of the network.
+        alone: True for one trial in one process without a probe. Only then, trajectories can leave the device.
+
+    Raises:
+        UsageError: The engine asks for "bf16" or "host", but the trial is not alone.
     """
     if not isinstance(config.algorithm, DomainCopies):
-        return "device"  # there are none
+        return "device"  # the algorithm has no trajectories
     if engine.trajectories == "auto":
         size = bytes_needed(config.algorithm, config.problem, params)
-        return "host" if alone and not _fit(size, engine) else "device"
+        return "host" if alone and not _fits(size, engine) else "device"
     if engine.trajectories != "device" and not alone:
         raise UsageError(
             f"Expected one trial, in one process and without a probe, for trajectories={engine.trajectories!r}; found "
@@ -104,11 +112,11 @@ def place_of(engine: Engine, config: TrainConfig, params: Params, alone: bool) -
 
 
 def bytes_needed(algorithm: DomainCopies, problem: Problem, params: Params) -> int:
-    """Bytes on the device for what a round keeps of all domains, and for one copy and the move beside it.
+    """Return the bytes that a round needs on the device, without activations.
 
-    Kept are trajectories, and optimizers before and after the round. Around ERM's trajectory there is one copy more,
-    and with one inner step the gradients of all domains. The copy in training, its gradient, its optimizer
-    and what these pass through are counted as measured (benchmarks/memory.py), rounded up; activations are not.
+    For every domain, these are the trajectory, and the optimizer state before and after the round. The ERM centre adds
+    one copy, and with one inner step the gradients of all domains. The terms for the copy in training, its gradient,
+    its optimizer state and temporary tensors were measured (benchmarks/memory.py) and rounded up.
     """
     shapes = flatten({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
     state = sum(leaf.nbytes for leaf in trees.storages(problem.optimizer.init(shapes)))
@@ -117,10 +125,10 @@ def bytes_needed(algorithm: DomainCopies, problem: Problem, params: Params) -> i
     return copies * (shapes.flat.nbytes + 2 * state) + (7 + gradients) * shapes.flat.nbytes + 3 * state
 
 
-def _fit(size: int, engine: Engine) -> bool:
+def _fits(size: int, engine: Engine) -> bool:
     if engine.memory_gb is not None:
         return size <= engine.memory_gb * 2**30
-    device = engine.place()
-    if engine.deterministic and device.type == "cuda":  # what is free depends on what else runs there
+    device = engine.torch_device()
+    if engine.deterministic and device.type == "cuda":  # free memory depends on other processes
         return size <= torch.cuda.get_device_properties(device).total_memory / 2
-    return fits(torch.empty(size, dtype=torch.uint8, device="meta"), device)
+    return fits_on_device(torch.empty(size, dtype=torch.uint8, device="meta"), device)

@@ -1,4 +1,9 @@
-"""One round of training, alone or for many like trials at once: several ways to the same numbers."""
+"""One round of training, and steps that run it for one trial or for several trials at once.
+
+``TrainConfig.round`` is what one step computes: draw minibatches, modify them, run the algorithm, measure. The
+functions ``make_*_step`` run it for one trial, for several trials by ``vmap``, or for several trials separately. They
+give the same results up to rounding.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -22,24 +27,24 @@ from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Tree
 from pogm.data.transforms.base import Part, Transform
 from pogm.diagnostics import Probe
-from pogm.diagnostics.round import Round
-from pogm.distributed.process_group import ProcessGroup
-from pogm.engine.cuda_streams import side_by_side
-from pogm.engine.sampling import HELD_OUT, ImageTable, SampleIndices, SamplePool, draw
+from pogm.diagnostics.measurements import Round
+from pogm.distributed.world import ProcessGroup
+from pogm.engine.per_domain import run_on_streams
+from pogm.engine.sampling import HELD_OUT, ImageTable, SampleIndices, SamplePool, draw_batch
 from pogm.modifiers.base import Modifier, Predictor
 
 
 class TrainState(NamedTuple):
-    """All that changes while a trial trains: what a checkpoint holds."""
+    """Everything that changes while a trial trains. Checkpoints store it, with the field names as keys."""
 
     state: State
-    modifiers: Tree  # what each keeps, by its place
-    probe: Tree  # what it keeps, and what it measured since the last evaluation
-    totals: dict[str, dict[str, Tensor]]  # of each metric since the last evaluation: sum and count
+    modifiers: Tree  # memory of each modifier, by its index
+    probe: Tree  # memory of the probe, with its measurements since the last evaluation
+    totals: dict[str, dict[str, Tensor]]  # "sum" and "count" of each metric since the last evaluation
 
 
 class Rates(NamedTuple):
-    """What the optimizer is built from."""
+    """Hyperparameters of the optimizer."""
 
     lr: Scalar
     weight_decay: Scalar
@@ -47,7 +52,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """All that stays the same while a trial trains."""
+    """Everything that stays constant while a trial trains."""
 
     algorithm: Algorithm
     modifiers: tuple[Modifier, ...]
@@ -57,141 +62,161 @@ class TrainConfig:
     transform: Transform
     batch_size: int
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
-    room: int = 0  # for measurements, in rounds
+    probe_capacity: int = 0  # rounds that the buffer of the probe can hold
     dtype: torch.dtype = torch.float32
-    part: Part | None = None  # of a minibatch, what this process trains on, if many share it
-    everyone: ProcessGroup | None = None  # the processes that share an evaluation
+    part: Part | None = None  # domains and samples of a minibatch that this process trains on; None for all
+    evaluation_group: ProcessGroup | None = None  # processes that share an evaluation
 
     def start(self, params: Tree, buffers: Tree, seed: int, held_out: int) -> TrainState:
-        """The progress before the first round; so many domains are held out."""
+        """Return the state before the first round.
+
+        Args:
+            params: Initial weights.
+            buffers: Initial buffers.
+            seed: Seed of all random numbers in training.
+            held_out: Number of held-out domains.
+        """
         key = random.key(seed, self.table.labels.device)
         state = self.algorithm.start(params, buffers, key, self.problem)
-        kept = {str(place): modifier.start(state, self.problem) for place, modifier in enumerate(self.modifiers)}
-        memory = self.probe.start(self.algorithm, state, self.problem, held_out, self.room)
-        return TrainState(state, kept, memory, {})
+        modifiers = {str(i): modifier.start(state, self.problem) for i, modifier in enumerate(self.modifiers)}
+        probe = self.probe.start(self.algorithm, state, self.problem, held_out, self.probe_capacity)
+        return TrainState(state, modifiers, probe, {})
 
     @property
     def predicts_by(self) -> int:
-        """How many images of one domain are predicted together; 0 if their company does not matter."""
+        """Number of images of one domain that are predicted together; 0 if predictions are independent."""
         sizes = [self.algorithm.predicts_by, *(modifier.predicts_by for modifier in self.modifiers)]
         return min(filter(None, sizes), default=0)
 
     def predictor(self, model: Model) -> Predictor:
-        """How the images of one domain and split are predicted."""
+        """Return the function that predicts the images of one domain and split."""
         predict: Predictor = partial(self.algorithm.predict, model)
         for modifier in self.modifiers:
             predict = modifier.predictor(predict, model)
         return predict
 
-    def observed(self, kept: Tree, loss: Tensor, step: int) -> Tree:
-        """What the modifiers keep once they know the validation loss."""
-        places = enumerate(self.modifiers)
-        return {str(place): modifier.observe(kept[str(place)], loss, step) for place, modifier in places}
+    def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
+        """Show the validation loss to the modifiers, and return their memory."""
+        modifiers = enumerate(self.modifiers)
+        return {str(i): modifier.observe(memory[str(i)], loss, step) for i, modifier in modifiers}
 
-    def round(self, train_state: TrainState, rows: SampleIndices, probing: bool = False) -> TrainState:
-        """Draw minibatches, modify them, step, add up what was reported; measure, if it is time to."""
+    def round(self, train_state: TrainState, sample_indices: SampleIndices, probing: bool = False) -> TrainState:
+        """Run one round: draw and modify minibatches, run the algorithm, add up its metrics.
+
+        Args:
+            train_state: State before the round.
+            sample_indices: Sample indices of the trial.
+            probing: Measure the round with the probe.
+        """
         before = train_state.state
-        batches = self.batches(before, rows.train)
+        batches = self.batches(before, sample_indices.train)
         state, metrics = self.algorithm.step(before, batches, self.problem)
-        kept = dict(train_state.modifiers)
-        for place, modifier in enumerate(self.modifiers):
-            kept[str(place)], state = modifier.after(kept[str(place)], state, batches, self.problem)
-        memory = self.probe.followed(train_state.probe, before)
+        memory = dict(train_state.modifiers)
+        for i, modifier in enumerate(self.modifiers):
+            memory[str(i)], state = modifier.after(memory[str(i)], state, batches, self.problem)
+        probe = self.probe.update_snapshot(train_state.probe, before)
         if probing and self.probe.every:
-            held_out = self.batches(before, rows.held_out, held_out=True) if self.probe.target else []
-            memory = self.probe.measured(memory, Round(self.algorithm, self.problem, before, state, batches, held_out))
-        return TrainState(state, kept, memory, added(train_state.totals, metrics))
+            held_out = self.batches(before, sample_indices.held_out, held_out=True) if self.probe.target else []
+            probe = self.probe.measure(probe, Round(self.algorithm, self.problem, before, state, batches, held_out))
+        return TrainState(state, memory, probe, add_to_totals(train_state.totals, metrics))
 
     def batches(self, state: State, pool: SamplePool, held_out: bool = False) -> list[Batch]:
-        """The minibatches of a state's next round, modified; those of held-out domains have keys of their own."""
-        made = []
+        """Draw the minibatches of the next round and apply the modifiers. Held-out domains have other random keys."""
+        batches = []
         count = self.algorithm.minibatches
         for turn in range(count):
             number = state.step * count + turn
             key = state.random_key(Purpose.DATA, number)
             if held_out:
                 key, turn = random.fold(key, HELD_OUT), count + turn
-            alone = not any(modifier.changes_batches for modifier in self.modifiers)
-            part = self.part if alone else None  # what is mixed must all be there
-            batch = draw(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part)
+            unchanged = not any(modifier.changes_batches for modifier in self.modifiers)
+            part = self.part if unchanged else None  # modifiers may mix samples, so they need the whole minibatch
+            batch = draw_batch(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part)
             if self.modifiers:
-                change = state.random_key(Purpose.MODIFIER, number)
-                change = random.fold(change, HELD_OUT) if held_out else change
-            for place, modifier in enumerate(self.modifiers):
-                batch = modifier.batch(batch, random.fold(change, place), self.problem.num_classes)
-            made.append(batch if self.part is part else Batch(batch.x[self.part], batch.y[self.part]))
-        return made
+                modifier_key = state.random_key(Purpose.MODIFIER, number)
+                modifier_key = random.fold(modifier_key, HELD_OUT) if held_out else modifier_key
+            for i, modifier in enumerate(self.modifiers):
+                batch = modifier.batch(batch, random.fold(modifier_key, i), self.problem.num_classes)
+            batches.append(batch if self.part is part else Batch(batch.x[self.part], batch.y[self.part]))
+        return batches
 
 
 @compiled
-def added(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, dict[str, Tensor]]:
-    """Sums and counts of what is finite: an undefined angle is left out of the mean, not made zero."""
+def add_to_totals(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dict[str, dict[str, Tensor]]:
+    """Add metrics to their sums and counts. Values that are not finite (undefined cosines) are not counted."""
     result = dict(totals)
     for name, value in metrics.items():
         finite = value.isfinite()
-        now = {"sum": torch.where(finite, value, 0).double(), "count": finite.double()}
-        result[name] = trees.add(totals[name], now) if name in totals else now
+        value_and_count = {"sum": torch.where(finite, value, 0).double(), "count": finite.double()}
+        result[name] = trees.add(totals[name], value_and_count) if name in totals else value_and_count
     return result
 
 
-Step = Callable[[TrainState, bool], TrainState]
+Step = Callable[[TrainState, bool], TrainState]  # (state, measure with the probe) -> state
 
 
-def single(config: TrainConfig, rows: SampleIndices) -> Step:
-    """One trial."""
+def make_single_step(config: TrainConfig, sample_indices: SampleIndices) -> Step:
+    """Return the step of one trial."""
 
     def step(train_state: TrainState, probing: bool) -> TrainState:
         with torch.no_grad():
-            return config.round(train_state, rows, probing)
+            return config.round(train_state, sample_indices, probing)
 
     return step
 
 
-def batched(config: TrainConfig, rows: SampleIndices, floats: dict[str, Tensor]) -> Step:
-    """Many like trials at once: every tensor has a leading axis T, and so has every float hyperparameter."""
+def make_vmap_step(config: TrainConfig, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> Step:
+    """Return the step of several trials at once. All tensors and float hyperparameters have a leading axis T."""
 
     def step(train_state: TrainState, probing: bool) -> TrainState:
-        def of_one(train_state: TrainState, rows: SampleIndices, floats: dict[str, Tensor]) -> TrainState:
-            return with_floats(config, floats).round(train_state, rows, probing)
+        def step_trial(train_state: TrainState, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> TrainState:
+            return with_floats(config, floats).round(train_state, sample_indices, probing)
 
         with torch.no_grad():
-            result: TrainState = vmap(of_one)(train_state, rows, floats)
+            result: TrainState = vmap(step_trial)(train_state, sample_indices, floats)
             return result
 
     return step
 
 
-def apart(settings: Sequence[TrainConfig], rows: Sequence[SampleIndices], copies: bool = False) -> Step:
-    """Many trials that share no operation: side by side on a GPU, else one after the other.
+def make_separate_step(
+    configs: Sequence[TrainConfig], sample_indices: Sequence[SampleIndices], copies: bool = False
+) -> Step:
+    """Return the step of several trials that share no operation.
 
-    With ``copies`` every trial computes on a copy of its row, as it would alone (see ``row_of``).
+    On a GPU they run on parallel CUDA streams, on a CPU one after the other.
+
+    Args:
+        configs: Configuration of each trial.
+        sample_indices: Sample indices of each trial.
+        copies: Copy the tensors of every trial, so that it gets the same bits as alone (see ``select_trial``).
     """
 
     def step(train_state: TrainState, probing: bool) -> TrainState:
-        pieces = [
-            partial(config.round, row_of(train_state, place, copies), rows[place], probing)
-            for place, config in enumerate(settings)
+        rounds = [
+            partial(config.round, select_trial(train_state, i, copies), sample_indices[i], probing)
+            for i, config in enumerate(configs)
         ]
         with torch.no_grad():
-            on_gpu = settings[0].table.labels.is_cuda
-            result: TrainState = trees.stack(side_by_side(pieces) if on_gpu else [piece() for piece in pieces])
+            on_gpu = configs[0].table.labels.is_cuda
+            result: TrainState = trees.stack(run_on_streams(rounds) if on_gpu else [run() for run in rounds])
             return result
 
     return step
 
 
-def row_of(stacked: Tree, place: int, copied: bool = False) -> Tree:
-    """One trial of a batch, as views of the batch or as a copy.
+def select_trial(stacked: Tree, index: int, clone: bool = False) -> Tree:
+    """Return one trial of a batch, as views or as a copy.
 
-    A view begins anywhere in memory. Libraries choose their kernels by the alignment of a tensor, so only a copy gets
-    the kernels, and with them the bits, that the trial would get alone.
+    Libraries choose kernels by the alignment of a tensor, and a view may be aligned differently. Only a copy gets the
+    kernels, and so the bits, that the trial would get alone.
     """
-    row = trees.index(stacked, place)
-    return trees.map_numbers(torch.clone, row) if copied else row
+    trial = trees.index(stacked, index)
+    return trees.map_numbers(torch.clone, trial) if clone else trial
 
 
-def floats_of(config: TrainConfig) -> dict[str, Tensor]:
-    """Every float hyperparameter by name, as tensors on the device."""
+def float_hyperparameters(config: TrainConfig) -> dict[str, Tensor]:
+    """Return all float hyperparameters by name, as tensors on the device."""
     floats = {f"rates.{name}": value for name, value in config.rates._asdict().items()}
     for owner, part in _parts(config).items():
         values = {f"{owner}.{field.name}": getattr(part, field.name) for field in fields(part)}
@@ -200,7 +225,7 @@ def floats_of(config: TrainConfig) -> dict[str, Tensor]:
 
 
 def with_floats(config: TrainConfig, floats: dict[str, Tensor]) -> TrainConfig:
-    """The setting with its float hyperparameters replaced, without the checks that numbers went through."""
+    """Return the configuration with other float hyperparameters, as tensors. They are not validated again."""
     parts = {owner: copy.copy(part) for owner, part in _parts(config).items()}
     for owner, part in parts.items():
         for field in fields(part):
@@ -219,6 +244,6 @@ def with_floats(config: TrainConfig, floats: dict[str, Tensor]) -> TrainConfig:
 
 
 def _parts(config: TrainConfig) -> dict[str, Any]:
-    """All that has hyperparameters, by name."""
-    modifiers = {f"modifier{place}": part for place, part in enumerate(config.modifiers)}
+    """Return everything that has hyperparameters, by name."""
+    modifiers = {f"modifier{i}": part for i, part in enumerate(config.modifiers)}
     return {"algorithm": config.algorithm, **modifiers}

@@ -8,7 +8,7 @@ from functools import cache, partial
 from torch import nn
 
 from pogm._system.errors import unknown
-from pogm.core.dropout import set_dropout
+from pogm.core.random_layers import set_dropout
 from pogm.models.batch_norm import freeze_batch_norm
 from pogm.models.featurizer import Featurizer
 from pogm.models.timm_models import PREFIX, build_timm

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from pogm.core.dropout import Dropout
+from pogm.core.random_layers import Dropout
 from pogm.models.featurizer import Featurizer, Stages
 from pogm.models.torchvision_models import set_channels
 from pogm.models.weights import published

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pogm._system.errors import DataError, UsageError
-from pogm.core.dropout import Dropout
+from pogm.core.random_layers import Dropout
 from pogm.core.trees import Params
 from pogm.models.featurizer import Featurizer
 

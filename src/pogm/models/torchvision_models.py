@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from pogm.core.dropout import Dropout
+from pogm.core.random_layers import Dropout
 from pogm.models.featurizer import Featurizer, Stages
 from pogm.models.weights import published, with_channels
 

@@ -105,7 +105,7 @@ def test_one_training_domain_is_enough_where_the_method_allows_it():
         ("test_domains", ["0"], "test domains"),
         ("test_domains", "0", "test_domains of a trial to be of type list"),
         ("probe", 10, "probe of a trial to be of type dict"),
-        ("probe.every", 3, "a lag of whole 3 rounds"),
+        ("probe.every", 3, "a lag that is a multiple of 3 rounds"),
         ("probe.every", "1", 'probe.every is "1" there and 1 here'),
         ("probe.evry", 1, "Did you mean 'every'?"),
         ("sede", 0, "a field of a trial .*Did you mean 'seed'?"),

@@ -166,7 +166,7 @@ def test_the_cache_is_made_with_a_bar_and_then_only_read(own, tmp_path, monkeypa
 
 
 def test_domains_are_slices_of_one_mapped_file(own):
-    from pogm.engine.sampling import joined
+    from pogm.engine.sampling import concatenate_images
 
     domains = Folder.of(own).load(own.parent, seed=0)
-    assert joined(domains).data_ptr() == domains[0].images.data_ptr()
+    assert concatenate_images(domains).data_ptr() == domains[0].images.data_ptr()

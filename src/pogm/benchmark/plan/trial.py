@@ -161,7 +161,7 @@ class Trial:
             trial_seed=self.trial_seed,
             modifiers=self.modifiers,
             probe=self.probe,
-            room=self.probe.room(self.schedule.rounds(self.algorithm.minibatches)),
+            probe_capacity=self.probe.capacity(self.schedule.rounds(self.algorithm.minibatches)),
             precision=self.precision,
         )
 

@@ -58,7 +58,7 @@ def told_apart(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[T
 def _carried_out(
     waiting: Sequence[Trial], root: Path, settings: Settings, workers: int | None, stopped: Stop
 ) -> Iterator[Outcome]:
-    on_gpu = settings.engine.place().type == "cuda"
+    on_gpu = settings.engine.torch_device().type == "cuda"
     jobs = batches(waiting, root) if on_gpu and may_share(settings) else [[trial] for trial in waiting]
     jobs.reverse()  # the first is taken from the end
     deaths: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import Stop, failure_noted, memory_explained, stoppable, threads
 from pogm.benchmark.runs.directory import check_owner, describe, make_folder
-from pogm.distributed.world import Launch, SingleProcess, World, joined
+from pogm.distributed.world import Launch, SingleProcess, World, connect
 from pogm.engine import checkpoint
 from pogm.engine.sampling import SPLITS
 from pogm.engine.session import Engine, Session
@@ -52,7 +52,7 @@ class Settings:
         """Let this process find what it needs."""
         if self.weights is not None:
             os.environ[PLACE] = str(self.weights)
-        if self.engine.deterministic and self.engine.place().type == "cuda":
+        if self.engine.deterministic and self.engine.torch_device().type == "cuda":
             fix_cublas_workspace()  # before the processes of a run join, which uses CUDA
 
     @contextmanager
@@ -61,7 +61,7 @@ class Settings:
         if self.launch is None:
             yield SingleProcess()
             return
-        with joined(self.launch, self.engine.place()) as world:
+        with connect(self.launch, self.engine.torch_device()) as world:
             yield world
 
 
@@ -79,7 +79,7 @@ def run(
     settings = settings or Settings()
     settings.enter()
     with threads(settings.threads), stoppable() as stopped, settings.joined() as world:
-        if world.first(lambda: _is_done(folder, trial)):
+        if world.run_on_first(lambda: _is_done(folder, trial)):
             return
         with memory_explained(trial):  # reads the data before anything is written
             session = Session(
@@ -89,8 +89,8 @@ def run(
             )
         with ExitStack() as held:
             held.callback(session.close)
-            world.first(lambda: _take(folder, trial, settings, session, held))
-            with memory_explained(trial), Tracking(settings.trackers if world.leads else (), folder) as tracking:
+            world.run_on_first(lambda: _take(folder, trial, settings, session, held))
+            with memory_explained(trial), Tracking(settings.trackers if world.is_first else (), folder) as tracking:
                 _train(trial, folder, settings, session, world, stopped, tracking, on_evaluation)
 
 
@@ -122,7 +122,7 @@ def _train(
     """Of many processes, all train, and the first one writes."""
 
     def note(evaluation: Evaluation, **more: Any) -> None:
-        if world.leads:
+        if world.is_first:
             record = record_of(trial, session, evaluation) | more
             append_record(folder / RECORDS, record)
             tracking.record(record)
@@ -132,11 +132,11 @@ def _train(
         return time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1
 
     def keep() -> None:
-        train_state = session.whole()
-        world.first(lambda: save(folder, train_state, trial, after))
+        train_state = session.gather_state()
+        world.run_on_first(lambda: save(folder, train_state, trial, after))
 
     after = _restore(folder, session, trial, world)
-    for before in read_records(folder / RECORDS) if world.leads else ():  # which trackers may have, or not
+    for before in read_records(folder / RECORDS) if world.is_first else ():  # which trackers may have, or not
         tracking.record(before)
     saved = time.monotonic()
     for evaluation in train(session, trial.schedule, after=after, stop=_stop(stopped, world)):
@@ -147,18 +147,18 @@ def _train(
         after = evaluation.step
         if evaluation.diverged[0]:
             raise diverged(folder, after)
-        if world.first(due):  # by one clock
+        if world.run_on_first(due):  # by one clock
             keep()
             saved = time.monotonic()
     keep()
     for evaluation in final(session):
         note(evaluation, **{FINAL: True})
-    world.first(lambda: write_whole(folder / "done", b"done\n"))
+    world.run_on_first(lambda: write_whole(folder / "done", b"done\n"))
 
 
 def _stop(stopped: Stop, world: World | SingleProcess) -> Callable[[], bool]:
     """Whether to stop, after every round; many processes stop after the same one."""
-    agreed = world.agreement(lambda: stopped.signal or 0)
+    agreed = world.share_stop_signal(lambda: stopped.signal or 0)
 
     def stop() -> bool:
         signal = agreed()
@@ -185,12 +185,12 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
         "threads": settings.threads,
-        "processes": settings.launch.world if settings.launch else 1,
+        "processes": settings.launch.world_size if settings.launch else 1,
         "data": str(settings.data.resolve()) if settings.data else None,
         "weights": str(settings.weights) if settings.weights else None,
         "captured": session.captured,
-        "compiled": session.fuses,
-        "trajectories": session.trajectories,
+        "compiled": session.compiles,
+        "trajectories": session.trajectory_storage,
         "deterministic": settings.engine.deterministic,
         **session.tasks[0].dataset.found(settings.data),
     }
@@ -201,13 +201,13 @@ def _restore(folder: Path, session: Session, trial: Trial, world: World | Single
     found: list[TrainState] = []
 
     def read() -> tuple[int, bool]:
-        loaded = checkpoint.load(folder / "checkpoints", session.like_whole(), trial.id)
+        loaded = checkpoint.load(folder / "checkpoints", session.state_template(), trial.id)
         found.extend(loaded[:1] if loaded else [])
         after = loaded[1]["after"] if loaded else -1
         _restore_records(folder, trial, after)
         return after, loaded is not None
 
-    after, is_there = world.first(read)
+    after, is_there = world.run_on_first(read)
     if is_there:
         session.restore(found[0] if found else None)
     return after
