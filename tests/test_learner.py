@@ -1,4 +1,4 @@
-"""The Learner, for people who own their loop."""
+"""Learner: algorithms in a user's own training loop."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from pogm._system.errors import UsageError
 
 
 class Plain(nn.Module):
-    """A module like anyone's."""
+    """An ordinary module."""
 
     def __init__(self, norm=False):
         super().__init__()
@@ -27,25 +27,26 @@ def pairs(seed=0):
     return [(batch.x[k].float(), batch.y[k]) for k in range(K)]
 
 
-def test_erm_is_what_a_hand_written_loop_does():
+def test_erm_equals_a_training_loop_with_torch():
     torch.manual_seed(0)
-    mine, theirs = Plain(), Plain()
-    theirs.load_state_dict(mine.state_dict())
-    learner = Learner(mine, ERM(), lr=0.01, weight_decay=0.1)
-    optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01, weight_decay=0.1)
+    module, reference = Plain(), Plain()
+    reference.load_state_dict(module.state_dict())
+    learner = Learner(module, ERM(), lr=0.01, weight_decay=0.1)
+    optimizer = torch.optim.Adam(reference.parameters(), lr=0.01, weight_decay=0.1)
     for seed in range(5):
         data = pairs(seed)
         learner.step(data)
-        loss = nn.functional.cross_entropy(theirs(torch.cat([x for x, _ in data])), torch.cat([y for _, y in data]))
+        logits = reference(torch.cat([x for x, _ in data]))
+        loss = nn.functional.cross_entropy(logits, torch.cat([y for _, y in data]))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    for left, right in zip(mine.parameters(), theirs.parameters(), strict=True):
+    for left, right in zip(module.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(left, right)
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), Fish(), Fishr(penalty_anneal_iters=0), POGM()])
-def test_every_algorithm_trains_a_module_in_place(algorithm):
+def test_module_is_trained_in_place(algorithm):
     module = Plain(norm=True)
     before = {name: leaf.clone() for name, leaf in module.state_dict().items()}
     metrics = Learner(module, algorithm, head="fc").step(pairs())
@@ -54,7 +55,7 @@ def test_every_algorithm_trains_a_module_in_place(algorithm):
     assert changed >= {"stem.weight", "fc.weight", "fc.bias", "norm.running_mean", "norm.num_batches_tracked"}
 
 
-def test_naming_the_head_changes_nothing_for_methods_that_do_not_look_at_it():
+def test_name_of_the_head_does_not_change_pogm():
     torch.manual_seed(0)
     plain, named = Plain(), Plain()
     named.load_state_dict(plain.state_dict())
@@ -67,7 +68,7 @@ def test_naming_the_head_changes_nothing_for_methods_that_do_not_look_at_it():
         torch.testing.assert_close(left, right)
 
 
-def test_a_round_waits_for_its_minibatches():
+def test_weights_change_when_a_round_has_all_its_minibatches():
     module = Plain()
     learner = Learner(module, POGM(inner_steps=3))
     before = module.fc.weight.clone()
@@ -78,7 +79,7 @@ def test_a_round_waits_for_its_minibatches():
     assert not torch.equal(module.fc.weight, before)
 
 
-def test_frozen_parameters_stay():
+def test_frozen_parameters_do_not_change():
     module = Plain()
     module.stem.requires_grad_(False)
     before = module.stem.weight.clone()
@@ -86,14 +87,14 @@ def test_frozen_parameters_stay():
     assert torch.equal(module.stem.weight, before)
 
 
-def test_a_batch_may_come_stacked_and_with_a_modifier():
+def test_stacked_batch_and_modifier_are_accepted():
     (batch,) = batches()
     stacked = Batch(batch.x.float(), batch.y)
     metrics = Learner(Plain(), POGM(), modifiers=[Mixup()]).step(stacked)
     assert metrics["loss"].isfinite()
 
 
-def test_it_learns():
+def test_learner_fits_the_data():
     torch.manual_seed(0)
     x = torch.randn(K, 64, INPUTS)
     y = (x @ torch.randn(INPUTS, C)).argmax(-1)
@@ -113,7 +114,7 @@ def test_domains_of_different_size_are_refused():
         Learner(Plain(), ERM()).step(data)
 
 
-def test_a_head_that_is_not_there_is_refused():
+def test_unknown_head_is_refused():
     with pytest.raises(UsageError, match="stem, norm, fc"):
         Learner(Plain(), Fishr(), head="classifier")
 
@@ -123,8 +124,8 @@ def test_too_few_domains_are_refused():
         Learner(Plain(), MADG()).step(pairs()[:1])
 
 
-def test_layers_in_evaluation_mode_stay_in_it():
-    """The usual way to freeze batch norm."""
+def test_layers_keep_their_mode():
+    """Evaluation mode is the usual way to freeze batch norm."""
     module = Plain(norm=True)
     module.norm.eval()
     before = module.norm.running_mean.clone()
@@ -134,10 +135,10 @@ def test_layers_in_evaluation_mode_stay_in_it():
     assert torch.equal(module.norm.running_mean, before)
     module.train()
     learner.step(pairs())
-    assert not torch.equal(module.norm.running_mean, before), "and follow the module when it changes"
+    assert not torch.equal(module.norm.running_mean, before), "changes of the mode are followed"
 
 
-def test_weights_that_are_loaded_between_steps_count():
+def test_weights_can_be_loaded_between_steps():
     module, other = Plain(), Plain()
     learner = Learner(module, ERM(), lr=1e-4)
     learner.step(pairs())
@@ -146,28 +147,28 @@ def test_weights_that_are_loaded_between_steps_count():
     assert (module.fc.weight - other.fc.weight).abs().max() < 1e-3
 
 
-def test_a_head_that_is_not_the_last_thing_is_refused():
+def test_head_that_is_not_the_last_layer_is_refused():
     class Odd(Plain):
         def forward(self, x):
             return 3 * torch.relu(super().forward(x))
 
-    with pytest.raises(UsageError, match="last thing"):
+    with pytest.raises(UsageError, match="last layer"):
         Learner(Odd(), POGM(), head="fc").step(pairs())
 
 
-def test_a_modifier_sees_the_network():
+def test_modifier_can_change_the_network():
     seen = []
 
-    class Watching(Mixup):
+    class Recorder(Mixup):
         def network(self, network):
             seen.append(network)
             return network
 
-    Learner(Plain(), ERM(), modifiers=[Watching()]).step(pairs())
+    Learner(Plain(), ERM(), modifiers=[Recorder()]).step(pairs())
     assert len(seen) == 1
 
 
-def test_a_frozen_bias_of_the_head_is_no_obstacle_for_fishr():
+def test_fishr_accepts_a_frozen_bias_of_the_head():
     module = Plain()
     module.fc.bias.requires_grad_(False)
     assert Learner(module, Fishr(penalty_anneal_iters=0), head="fc").step(pairs())["loss"].isfinite()

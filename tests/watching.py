@@ -1,4 +1,4 @@
-"""A few rounds on the toy problem under a probe, and what domains alone would do in them, by hand."""
+"""Rounds on the toy problem with a probe, and reference copies that train on one domain."""
 
 from functools import partial
 
@@ -15,13 +15,13 @@ from pogm.diagnostics import Probe
 from pogm.diagnostics.measurements import Round
 from pogm.diagnostics.probe import Rounds
 
-OTHER = 1000  # the seed of a held-out domain's first minibatches
+OTHER = 1000  # seed of the first minibatches of a held-out domain
 
 
 def watched(
     algorithm: Algorithm, probe: Probe, rounds: int = 1, capacity: int | None = None, **options: object
 ) -> tuple[Rounds, list[State]]:
-    """What the probe measured, and the state before the first round and after each."""
+    """Return the measurements of the probe, and the states before the first round and after each round."""
     state, problem = toy(algorithm, **options)
     memory = probe.start(algorithm, state, problem, 1, rounds if capacity is None else capacity)
     states, domains = [state], options.get("domains", K)
@@ -39,7 +39,7 @@ def watched(
 
 
 def flat(params: trees.Params, less: trees.Params | None = None) -> Tensor:
-    """The weights that predict, as one vector; or how far they are from others."""
+    """Return the weights that predict as one vector, or their difference from other weights."""
     names = [name for name in params if name.startswith(("features.", "head."))]
     return torch.cat([(params[n] if less is None else params[n] - less[n]).flatten() for n in names])
 
@@ -47,7 +47,7 @@ def flat(params: trees.Params, less: trees.Params | None = None) -> Tensor:
 def alone(
     algorithm: Algorithm, states: list[State], domain: int, seed: int = 0, **options: object
 ) -> list[trees.Params]:
-    """Where each round's minibatches of one domain would take the weights; one Adam from the first to the last."""
+    """Return the weights of a copy after each round. It trains on one domain, with one Adam for all rounds."""
     _, problem = toy(algorithm, **options)
     inner, ends = problem.optimizer.init(states[0].params), []
     domains = 1 if seed else options.get("domains", K)
@@ -58,8 +58,8 @@ def alone(
     for number, state in enumerate(states[:-1]):
         params = state.params
         for batch in batches(algorithm.minibatches, domains=domains, seed=seed + number):
-            own = Batch(batch.x[domain : domain + 1], batch.y[domain : domain + 1])
-            slope = grad(partial(risk, state=state, batch=own))(params)
-            params, inner = problem.optimizer.update(params, slope, inner)
+            part = Batch(batch.x[domain : domain + 1], batch.y[domain : domain + 1])
+            gradient = grad(partial(risk, state=state, batch=part))(params)
+            params, inner = problem.optimizer.update(params, gradient, inner)
         ends.append(params)
     return ends

@@ -1,4 +1,4 @@
-"""For people who own their loop: a stateful object around any module."""
+"""Learner: trains any module with an algorithm of this package, inside a user's own training loop."""
 
 import copy
 from collections.abc import Sequence
@@ -18,15 +18,23 @@ from pogm.core.trees import Params
 from pogm.engine.per_domain import gradient, in_a_loop
 from pogm.modifiers.base import Modifier
 
-Pairs = Sequence[tuple[Tensor, Tensor]]  # one (x, y) per domain, all of the same size
+Pairs = Sequence[tuple[Tensor, Tensor]]  # one (x, y) per domain, all with the same number of samples
 
 
 class Learner:
-    """Trains a module of yours with an algorithm of ours, one minibatch of every domain at a time.
+    """Trains a module with an algorithm, one minibatch of every domain at a time.
 
-    The module stays yours: its weights are read before a step and written after it, in place, so that loading a
-    checkpoint, freezing layers (``requires_grad`` and ``eval``) and everything else you do with it keeps working.
-    ``head`` names the last layer, for algorithms that look at the classifier apart from the features.
+    Each step reads the weights of the module and writes the new ones in place. So you can load a checkpoint, freeze
+    layers (``requires_grad`` and ``eval``) and change the module in other ways between steps.
+
+    Args:
+        module: Module that returns logits.
+        algorithm: Algorithm that trains it.
+        lr: Learning rate.
+        weight_decay: Weight decay.
+        head: Name of the last layer, for algorithms that treat the classifier and the features differently.
+        modifiers: Modifiers of the algorithm.
+        seed: Seed of random numbers.
     """
 
     def __init__(
@@ -45,48 +53,51 @@ class Learner:
         self.modifiers = tuple(modifiers)
         if Modifier.observing(self.modifiers):
             raise UsageError(
-                "Expected modifiers that need no validation images, which a Learner has not; found one that does, "
+                "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
                 f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
             )
-        self.state: State | None = None  # made with the first minibatch, which tells how many domains there are
+        self.state: State | None = None  # created with the first minibatch, which has the number of domains
         self._optimizer = algorithm.optimizer(lr, weight_decay)
         self._seed = seed
         self._waiting: list[Batch] = []
-        self._seen = 0
+        self._minibatches = 0
         self._head = head
-        self._network = _network(module, head)
+        self._network = _build_network(module, head)
         names = [*dict(self._network.named_parameters()), *dict(self._network.named_buffers())]
-        self._names = {name: _own_name(name, head) for name in names}
+        self._names = {name: _module_name(name, head) for name in names}
         for modifier in self.modifiers:
             self._network = modifier.network(self._network)
 
     def step(self, batches: Pairs | Batch) -> Metrics | None:
-        """Learn from one minibatch of each domain.
+        """Train on one minibatch of each domain.
 
-        Returns what the algorithm reports, as tensors. An algorithm that takes several minibatches a step (POGM with
-        ``inner_steps`` above 1) returns None until it has them, and the weights stay as they are until then.
+        Some algorithms use several minibatches per step, for example POGM with ``inner_steps`` above 1. They update the
+        weights when they have all of them.
+
+        Returns:
+            The metrics of the algorithm, as tensors; None if it waits for more minibatches.
         """
-        batch = _stacked(batches)
+        batch = _stack_domains(batches)
         if self.state is None:
             self.state, self._problem = self._start(batch)
-            self._kept = [modifier.start(self.state, self._problem) for modifier in self.modifiers]
-        for place, modifier in enumerate(self.modifiers):
-            key = random.fold(self.state.random_key(Purpose.MODIFIER, self._seen), place)
+            self._memory = [modifier.start(self.state, self._problem) for modifier in self.modifiers]
+        for i, modifier in enumerate(self.modifiers):
+            key = random.fold(self.state.random_key(Purpose.MODIFIER, self._minibatches), i)
             batch = modifier.batch(batch, key, self._problem.num_classes)
-        self._seen += 1
+        self._minibatches += 1
         self._waiting.append(batch)
         if len(self._waiting) < self.algorithm.minibatches:
             return None
 
         waiting, self._waiting = self._waiting, []
-        self._take_modes()
+        self._copy_modes()
         problem = replace(self._problem, live=live_buffers(self._network))
         params, buffers = self._tensors()
         with torch.no_grad():
             before = self.state._replace(params=params, buffers=buffers)
             self.state, metrics = self.algorithm.step(before, waiting, problem)
-            for place, modifier in enumerate(self.modifiers):
-                self._kept[place], self.state = modifier.after(self._kept[place], self.state, waiting, problem)
+            for i, modifier in enumerate(self.modifiers):
+                self._memory[i], self.state = modifier.after(self._memory[i], self.state, waiting, problem)
             self._write_back(self.state, problem)
         return metrics
 
@@ -101,7 +112,7 @@ class Learner:
             network=self._network,
             optimizer=self._optimizer,
             num_domains=count,
-            num_classes=self._classes(batch.x[0, :2]),
+            num_classes=self._count_classes(batch.x[0, :2]),
             gradient=gradient,
             each_domain=in_a_loop,
             penalties=Modifier.penalties(self.modifiers),
@@ -112,42 +123,42 @@ class Learner:
         key = random.key(self._seed, batch.y.device)
         return self.algorithm.start(params, buffers, key, problem), problem
 
-    def _classes(self, x: Tensor) -> int:
-        """How many there are; and that features and head, put together, are still the module."""
-        ours, theirs = copy.deepcopy(self._network).eval(), copy.deepcopy(self.module).eval()
+    def _count_classes(self, x: Tensor) -> int:
+        """Return the number of classes. Check that features and head together give the outputs of the module."""
+        network, module = copy.deepcopy(self._network).eval(), copy.deepcopy(self.module).eval()
         with torch.no_grad():
-            logits, expected = ours(x), theirs(x)
+            logits, expected = network(x), module(x)
         if logits.shape != expected.shape or not torch.allclose(logits, expected, rtol=1e-3, atol=1e-5):
             raise UsageError(
-                f"Expected the head {self._head!r} to be the last thing the module does; found that its outputs are "
-                "not the module's. Name the layer that makes the logits, or leave head out."
+                f"Expected the head {self._head!r} to be the last layer of the module; found that its outputs are not "
+                "those of the module. Name the layer that returns the logits, or leave head out."
             )
         return int(logits.shape[-1])
 
-    def _take_modes(self) -> None:
-        """Train and evaluate, layer by layer, as the module does."""
+    def _copy_modes(self) -> None:
+        """Put every layer of the network into the mode (training or evaluation) of the module's layer."""
         modes = {name: layer.training for name, layer in self.module.named_modules()}
         for name, layer in self._network.named_modules():
-            layer.training = modes.get(_own_name(name, self._head), self.module.training)
+            layer.training = modes.get(_module_name(name, self._head), self.module.training)
 
-    def _own(self) -> Params:
+    def _module_tensors(self) -> Params:
         return {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
 
     def _tensors(self) -> tuple[Params, Params]:
-        """The module's tensors under the network's names: those that are trained, and the others."""
-        own = self._own()
-        tensors = {name: own[mine] for name, mine in self._names.items()}
+        """Return the module's tensors under the names of the network: trained parameters, and all others."""
+        module_tensors = self._module_tensors()
+        tensors = {name: module_tensors[module_name] for name, module_name in self._names.items()}
         params = {name: leaf.detach() for name, leaf in tensors.items() if leaf.requires_grad}
         return params, {name: leaf.detach() for name, leaf in tensors.items() if name not in params}
 
     def _write_back(self, state: State, problem: Problem) -> None:
-        own = self._own()
+        module_tensors = self._module_tensors()
         for name, leaf in {**state.params, **problem.live_buffers(state)}.items():
-            own[self._names[name]].copy_(leaf)
+            module_tensors[self._names[name]].copy_(leaf)
 
 
-def _network(module: nn.Module, head: str | None) -> Network:
-    """A copy of the module as features and head."""
+def _build_network(module: nn.Module, head: str | None) -> Network:
+    """Return a copy of the module, divided into features and head."""
     skeleton = copy.deepcopy(module)
     if head is None:
         return Network(skeleton, nn.Identity())
@@ -160,20 +171,20 @@ def _network(module: nn.Module, head: str | None) -> Network:
     return Network(skeleton, last)
 
 
-def _own_name(name: str, head: str | None) -> str:
-    """What the module calls what the network calls ``name``."""
+def _module_name(name: str, head: str | None) -> str:
+    """Return the module's name of a tensor or layer of the network."""
     part, _, rest = name.partition(".")
     return ".".join(filter(None, (head, rest))) if part == "head" else rest
 
 
-def _stacked(batches: Pairs | Batch) -> Batch:
-    """One minibatch with the domains as its first axis."""
+def _stack_domains(batches: Pairs | Batch) -> Batch:
+    """Return one minibatch with the domains as first axis."""
     if isinstance(batches, Batch):
         return batches
     sizes = [len(y) for _, y in batches]
     if len(set(sizes)) != 1:
         raise UsageError(
-            f"Expected as many samples from every domain; found {sizes}. Draw the same number from each, with "
-            "replacement where a domain has too few."
+            f"Expected the same number of samples from every domain; found {sizes}. Draw the same number from each, "
+            "with replacement if a domain has too few."
         )
     return Batch(torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches]))

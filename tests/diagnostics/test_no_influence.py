@@ -1,4 +1,4 @@
-"""A probe changes nothing, and is the same in every mode of the engine."""
+"""A probe does not influence the run, and measures the same with every strategy of the engine."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ METHODS = {
     "POGM": (POGM(inner_steps=2), ()),
     "DANN": (DANN(), ()),
     "POGM + Mixup": (POGM(), (Mixup(),)),
-    "ERM + CIRL": (ERM(), (CIRL(),)),  # which makes minibatches twice as large and replaces the risk
+    "ERM + CIRL": (ERM(), (CIRL(),)),  # doubles the minibatches and replaces the risk
 }
 methods = pytest.mark.parametrize(("algorithm", "modifiers"), METHODS.values(), ids=METHODS)
 some = pytest.mark.parametrize(("algorithm", "modifiers"), [METHODS[n] for n in ("ERM", "DANN", "POGM + Mixup")])
@@ -39,8 +39,8 @@ def run(algorithm, modifiers=(), probe=EVERYTHING, **options):
 
 @methods
 @probes
-def test_a_probed_run_has_the_weights_and_accuracies_of_an_unprobed_one(algorithm, modifiers, probe):
-    """To the last bit: weights, optimizers, memories, and all that was reported but the angles."""
+def test_probe_does_not_change_weights_and_accuracies(algorithm, modifiers, probe):
+    """Bit-identical: weights, optimizer states, memories and all metrics except those of the probe."""
     ends, seen = [], []
     for one in (run(algorithm, modifiers, Probe()), run(algorithm, modifiers, probe)):
         session = Session([one.task(None)], Engine())
@@ -55,8 +55,8 @@ def test_a_probed_run_has_the_weights_and_accuracies_of_an_unprobed_one(algorith
     assert measured == list(range(probe.every, rounds + 1, probe.every))
 
 
-def test_the_angles_of_a_record_are_the_means_of_the_rounds_before_it():
-    """Also of a method that reports angles of its own."""
+def test_angles_of_a_record_are_means_over_the_measured_rounds():
+    """Also for POGM, which reports angles without a probe, too."""
     one = run(POGM(), probe=Probe(every=3, lag=3))
     evaluations = list(train(Session([one.task(None)], Engine()), one.schedule))
     assert [e.rounds[0]["round"] for e in evaluations] == [[], [3], [6, 9]]
@@ -66,33 +66,33 @@ def test_the_angles_of_a_record_are_the_means_of_the_rounds_before_it():
     plain = run(POGM(), probe=Probe())
     (first, *_) = train(Session([plain.task(None)], Engine()), plain.schedule)
     assert first.rounds == [None]
-    assert len(first.metrics[0]["angle"]) == 5, "without a probe POGM reports its own"
+    assert len(first.metrics[0]["angle"]) == 5, "without a probe, POGM reports its own angles"
 
 
 @some
 @probes
-def test_batched_trials_measure_what_single_ones_do(algorithm, modifiers, probe):
+def test_batched_trials_measure_the_same_as_single_trials(algorithm, modifiers, probe):
     first = run(algorithm, modifiers, probe, precision="fp64")
     trials = [first, dataclasses.replace(first, seed=1, trial_seed=1, test_domains=(3,))]
-    together = Session([t.task(None) for t in trials], Engine())
-    apart = [Session([t.task(None)], Engine()) for t in trials]
-    for session in (together, *apart):
+    batched = Session([t.task(None) for t in trials], Engine())
+    single = [Session([t.task(None)], Engine()) for t in trials]
+    for session in (batched, *single):
         for number in range(1, 4):
             session.step(probe.measures(number))
-    for row, session in enumerate(apart):
-        assert_close(trees.index(together.train_state, row), session.train_state, 1e-7)
-    for mine, session in zip(together.fetch_rounds(), apart, strict=True):
-        (theirs,) = session.fetch_rounds()
-        assert str(mine.keys()) == str(theirs.keys())
-        assert mine["round"] == theirs["round"]
-        for name in mine:
+    for row, session in enumerate(single):
+        assert_close(trees.index(batched.train_state, row), session.train_state, 1e-7)
+    for found, session in zip(batched.fetch_rounds(), single, strict=True):
+        (expected,) = session.fetch_rounds()
+        assert str(found.keys()) == str(expected.keys())
+        assert found["round"] == expected["round"]
+        for name in found:
             torch.testing.assert_close(
-                torch.tensor(mine[name]), torch.tensor(theirs[name]), rtol=1e-5, atol=1e-7, equal_nan=True
+                torch.tensor(found[name]), torch.tensor(expected[name]), rtol=1e-5, atol=1e-7, equal_nan=True
             )
 
 
 @methods
-def test_domains_by_vmap_measure_what_a_loop_does(algorithm, modifiers):
+def test_domains_by_vmap_measure_the_same_as_in_a_loop(algorithm, modifiers):
     one = run(algorithm, modifiers, precision="fp64")
     loop, mapped = (Session([one.task(None)], Engine(domains=domains)) for domains in ("loop", "vmap"))
     for session in (loop, mapped):
@@ -103,10 +103,10 @@ def test_domains_by_vmap_measure_what_a_loop_does(algorithm, modifiers):
 
 @some
 @probes
-def test_a_run_stopped_between_two_evaluations_goes_on_to_the_same_measurements(algorithm, modifiers, probe, tmp_path):
+def test_resume_between_two_evaluations_gives_identical_measurements(algorithm, modifiers, probe, tmp_path):
     one = run(algorithm, modifiers, probe, steps=12, evaluate_every=100)
-    whole, first, second = (Session([one.task(None)], Engine()) for _ in range(3))
-    expected = [e.rounds for e in train(whole, one.schedule)]
+    uninterrupted, first, second = (Session([one.task(None)], Engine()) for _ in range(3))
+    expected = [e.rounds for e in train(uninterrupted, one.schedule)]
     calls = iter([False, False, True])
     *early, stopped = train(first, one.schedule, stop=lambda: next(calls))
     assert stopped is None
@@ -114,10 +114,10 @@ def test_a_run_stopped_between_two_evaluations_goes_on_to_the_same_measurements(
     second.train_state, _ = checkpoint.load(tmp_path / "c", second.train_state, "t")
     late = list(train(second, one.schedule, after=0))
     assert str([e.rounds for e in (*early, *late)]) == str(expected)
-    assert_close(second.train_state, whole.train_state, 0.0)
+    assert_close(second.train_state, uninterrupted.train_state, 0.0)
 
 
-def test_a_fetch_gives_every_round_once():
+def test_fetch_returns_every_round_once():
     session = Session([run(ERM()).task(None)], Engine())
     session.step(probing=True)
     assert session.fetch_rounds()[0]["round"] == [1]
@@ -126,16 +126,16 @@ def test_a_fetch_gives_every_round_once():
     assert session.fetch_rounds()[0]["round"] == [2]
 
 
-def test_held_out_minibatches_come_from_the_training_part_of_the_held_out_domain():
+def test_held_out_minibatches_come_from_the_in_split_of_the_held_out_domain():
     session = Session([run(ERM(), test_domains=(2,), evaluate_every=100).task(None)], Engine())
     inside = session.sample_indices.evaluate.split(session.segments)[2 * 2]
     images = session.config.table.images.images.flatten(1).float() / 255
-    wanted = {tuple(row) for row in images[inside].tolist()}
+    allowed = {tuple(row) for row in images[inside].tolist()}
     state = session.train_state.state
     for number in range(20):
         numbered = state._replace(step=state.step + number)
         (batch,) = session.config.batches(numbered, session.sample_indices.held_out, held_out=True)
-        assert {tuple(row) for row in batch.x[0].flatten(1).tolist()} <= wanted
+        assert {tuple(row) for row in batch.x[0].flatten(1).tolist()} <= allowed
 
 
 @pytest.mark.gpu
@@ -143,21 +143,21 @@ def test_held_out_minibatches_come_from_the_training_part_of_the_held_out_domain
 @methods
 @probes
 @pytest.mark.parametrize("count", [1, 2])
-def test_captured_measurements_are_those_of_the_host(algorithm, modifiers, probe, count):
+def test_captured_measurements_on_a_gpu_equal_those_on_a_cpu(algorithm, modifiers, probe, count):
     first = run(algorithm, modifiers, probe, precision="fp64")
     trials = [first, dataclasses.replace(first, seed=1, trial_seed=1, test_domains=(3,))][:count]
     captured = Session([t.task(None) for t in trials], Engine("cuda"))
     plain = [Session([t.task(None)], Engine("cpu")) for t in trials]
-    for _ in range(2):  # fetched in between, as at an evaluation
+    for _ in range(2):  # fetch in between, as an evaluation does
         for session in (captured, *plain):
             for number in range(1, 4):
                 session.step(probe.measures(number))
-        for mine, session in zip(captured.fetch_rounds(), plain, strict=True):
-            (theirs,) = session.fetch_rounds()
-            assert mine["round"] == theirs["round"]
-            for name in mine:
+        for found, session in zip(captured.fetch_rounds(), plain, strict=True):
+            (expected,) = session.fetch_rounds()
+            assert found["round"] == expected["round"]
+            for name in found:
                 torch.testing.assert_close(
-                    torch.tensor(mine[name]), torch.tensor(theirs[name]), rtol=1e-4, atol=1e-6, equal_nan=True
+                    torch.tensor(found[name]), torch.tensor(expected[name]), rtol=1e-4, atol=1e-6, equal_nan=True
                 )
     for row, session in enumerate(plain):
         one = trees.index(captured.train_state, row) if count > 1 else captured.train_state
@@ -168,8 +168,8 @@ def test_captured_measurements_are_those_of_the_host(algorithm, modifiers, probe
 @needs_gpu
 @methods
 @probes
-def test_a_captured_probe_leaves_the_weights_as_they_are(algorithm, modifiers, probe):
-    """To the last bit, on a GPU too."""
+def test_captured_probe_does_not_change_the_weights(algorithm, modifiers, probe):
+    """Bit-identical on a GPU, too."""
     sessions = [Session([run(algorithm, modifiers, p).task(None)], Engine("cuda")) for p in (Probe(), probe)]
     for session in sessions:
         for number in range(1, 7):
@@ -182,7 +182,7 @@ def test_a_captured_probe_leaves_the_weights_as_they_are(algorithm, modifiers, p
 @needs_gpu
 @methods
 @probes
-def test_a_measured_round_does_not_synchronise(algorithm, modifiers, probe):
+def test_measured_round_does_not_synchronise(algorithm, modifiers, probe):
     session = Session([run(algorithm, modifiers, probe).task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step(probing=True)

@@ -1,4 +1,4 @@
-"""A probe's measurements, against their definitions."""
+"""Measurements of a probe, against their definitions."""
 
 import math
 from itertools import pairwise
@@ -25,28 +25,28 @@ def cosine(a, b):
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), Fish()])
-def test_angles_differences_and_magnitudes_are_those_of_copies_with_an_adam_of_their_own(algorithm):
+def test_measurements_are_those_of_copies_with_their_own_adam(algorithm):
     measured, states = watched(algorithm, every_round, rounds=3)
     assert measured["round"] == [1, 2, 3]
     for domain in range(K):
         for number, copy in enumerate(alone(algorithm, states, domain)):
             before, after = states[number].params, states[number + 1].params
-            step, own = flat(after, before), flat(copy, before)
-            assert measured["angle"][number][domain] == pytest.approx(cosine(own, step))
+            step, trajectory = flat(after, before), flat(copy, before)
+            assert measured["angle"][number][domain] == pytest.approx(cosine(trajectory, step))
             assert measured["difference"][number][domain] == pytest.approx(flat(copy, after).square().sum().item())
             layers = sum((copy[name] - leaf).norm().item() for name, leaf in after.items())
             assert measured["layer_difference"][number][domain] == pytest.approx(layers)
             assert measured["magnitude"][number] == pytest.approx(step.square().sum().item())
-            assert measured["gramian"][number][domain][domain] == pytest.approx(own.square().sum().item())
+            assert measured["gramian"][number][domain][domain] == pytest.approx(trajectory.square().sum().item())
 
 
-def test_a_method_that_trains_copies_is_measured_on_these():
+def test_copies_of_pogm_are_measured_directly():
     pogm = POGM(inner_steps=3)
     measured, _ = watched(pogm, every_round)
     torch.testing.assert_close(torch.tensor(measured["gramian"][0], dtype=torch.float64), gramian(trajectories(pogm)))
 
 
-def test_what_pogm_reports_itself_is_what_the_probe_measures():
+def test_angles_of_the_probe_equal_those_that_pogm_reports():
     pogm = POGM(inner_steps=2)
     measured, states = watched(pogm, every_round, rounds=3)
     _, problem = toy(pogm)
@@ -55,43 +55,43 @@ def test_what_pogm_reports_itself_is_what_the_probe_measures():
         assert measured["angle"][number] == pytest.approx(metrics["angle"].tolist())
 
 
-def test_of_a_method_that_trains_copies_no_round_depends_on_how_many_are_measured():
-    """Its copies' optimizers are the method's own, and have seen every round."""
-    all_of_them, _ = watched(POGM(), Probe(every=1, lag=4), rounds=8)
+def test_measurements_of_pogm_do_not_depend_on_other_measured_rounds():
+    """The copies have the optimizers of the algorithm, which are updated in every round."""
+    all_rounds, _ = watched(POGM(), Probe(every=1, lag=4), rounds=8)
     some, _ = watched(POGM(), Probe(every=4, lag=4), rounds=8)
     assert some["round"] == [4, 8]
-    assert some["angle"] == [all_of_them["angle"][3], all_of_them["angle"][7]]
-    assert some["invariant"] == [all_of_them["invariant"][3], all_of_them["invariant"][7]]
+    assert some["angle"] == [all_rounds["angle"][3], all_rounds["angle"][7]]
+    assert some["invariant"] == [all_rounds["invariant"][3], all_rounds["invariant"][7]]
 
 
-def test_a_single_domain_agrees_with_itself_and_is_where_erm_goes():
+def test_copy_of_a_single_domain_equals_erm():
     measured, _ = watched(ERM(), every_round, rounds=2, domains=1)
     assert measured["angle"] == [[pytest.approx(1)]] * 2
     assert measured["difference"] == measured["layer_difference"] == [[0.0]] * 2
 
 
-def test_weights_that_do_not_predict_are_not_measured():
-    """DANN's discriminator moves, and counts for nothing."""
+def test_only_weights_that_predict_are_measured():
+    """The discriminator of DANN changes, but is not measured."""
     measured, (before, after) = watched(DANN(), every_round)
     assert any(not torch.equal(after.params[name], before.params[name]) for name in after.params if "disc" in name)
     assert measured["magnitude"] == [pytest.approx(flat(after.params, before.params).square().sum().item())]
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM(), POGM(inner_state="reset")])
-def test_a_held_out_domain_is_one_more_row_of_the_gramian(algorithm):
+def test_held_out_domain_is_one_more_row_of_the_gramian(algorithm):
     measured, states = watched(algorithm, Probe(every=1, target=True), rounds=3)
     without, _ = watched(algorithm, every_round, rounds=3)
-    rounds = range(1) if algorithm == POGM(inner_state="reset") else range(3)  # an Adam by hand is never reset
+    rounds = range(1) if algorithm == POGM(inner_state="reset") else range(3)  # the reference Adam is never reset
     for number in rounds:
-        own = flat(alone(algorithm, states, 0, seed=OTHER)[number], states[number].params)
-        assert measured["gramian"][number][K][K] == pytest.approx(own.square().sum().item())
-    for mine, theirs in zip(measured["gramian"], without["gramian"], strict=True):
-        torch.testing.assert_close(torch.tensor(mine)[:K, :K], torch.tensor(theirs))
+        trajectory = flat(alone(algorithm, states, 0, seed=OTHER)[number], states[number].params)
+        assert measured["gramian"][number][K][K] == pytest.approx(trajectory.square().sum().item())
+    for found, expected in zip(measured["gramian"], without["gramian"], strict=True):
+        torch.testing.assert_close(torch.tensor(found)[:K, :K], torch.tensor(expected))
     assert measured["angle"] == without["angle"]
 
 
-def test_where_copies_begin_afresh_so_does_that_of_a_held_out_domain():
-    """The same minibatch twice, from the same weights: a fresh Adam makes the same step."""
+def test_reset_optimizers_apply_to_held_out_domains():
+    """The same minibatch twice, with the same weights: an Adam that was reset takes the same step."""
     pogm, probe = POGM(inner_state="reset"), Probe(every=1, target=True)
     state, problem = toy(pogm)
     memory, seen = probe.start(pogm, state, problem, 1, 2), None
@@ -102,7 +102,7 @@ def test_where_copies_begin_afresh_so_does_that_of_a_held_out_domain():
     assert first == second
 
 
-def test_where_nothing_moves_the_angles_are_undefined_and_the_rest_is_not():
+def test_cosines_are_undefined_without_a_step():
     state, problem = toy(ERM())
     memory = every_round.start(ERM(), state, problem, 1, 1)
     still = state._replace(step=state.step + 1)
@@ -115,7 +115,7 @@ def test_where_nothing_moves_the_angles_are_undefined_and_the_rest_is_not():
     assert min(measured["difference"][0]) > 0
 
 
-def test_the_mean_of_angles_leaves_out_what_is_undefined():
+def test_mean_of_cosines_ignores_undefined_values():
     means = mean_cosines({"angle": [[1.0, math.nan, 0.5], [0.0, math.nan, math.nan]]})
     assert means[0] == means[2] == 0.5
     assert math.isnan(means[1])
@@ -123,7 +123,7 @@ def test_the_mean_of_angles_leaves_out_what_is_undefined():
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM()])
-def test_inner_products_and_variances_of_a_record_are_those_of_the_trajectories(algorithm):
+def test_metrics_of_a_record_are_computed_from_the_trajectories(algorithm):
     measured, states = watched(algorithm, Probe(every=1, target=True, divergence=True), rounds=3)
     copies = [alone(algorithm, states, domain) for domain in range(K)]
     products, variances, relatives = [], [], []
@@ -154,19 +154,19 @@ def test_metrics_of_a_record_without_a_measured_round_are_undefined():
     assert all(math.isnan(means[name]) for name in PROBED[1:5])
 
 
-def test_rounds_without_room_are_dropped_and_the_others_kept():
+def test_rounds_beyond_the_capacity_are_dropped():
     measured, _ = watched(ERM(), every_round, rounds=4, capacity=3)
-    whole, _ = watched(ERM(), every_round, rounds=3)
-    assert str(measured) == str(whole)
+    expected, _ = watched(ERM(), every_round, rounds=3)
+    assert str(measured) == str(expected)
 
 
-def test_a_probe_that_never_measures_keeps_nothing():
+def test_probe_that_never_measures_has_no_memory():
     state, problem = toy(ERM())
     assert Probe().start(ERM(), state, problem, 1, 0) == {}
     assert not any(Probe().measures(number) for number in range(20))
 
 
-def test_it_measures_the_rounds_that_are_multiples_and_has_room_for_those_between_two_evaluations():
+def test_measured_rounds_and_capacity():
     probe = Probe(every=5)
     assert [number for number in range(1, 21) if probe.measures(number)] == [5, 10, 15, 20]
     assert probe.capacity([1, 11, 20]) == 2
@@ -184,15 +184,15 @@ def test_it_measures_the_rounds_that_are_multiples_and_has_room_for_those_betwee
         ({"cyclic": "sometimes"}, "Probe.cyclic to be true or false"),
     ],
 )
-def test_a_probe_that_cannot_be_meant_is_refused(values, message):
+def test_invalid_probe_is_refused(values, message):
     with pytest.raises(UsageError, match=message):
         Probe(**values)
 
 
 @pytest.mark.parametrize(("every", "lag"), [(0, 10), (1, 10), (3, 12), (10, 10), (25, 25)])
-def test_a_lag_is_found_for_every_number_of_rounds(every, lag):
+def test_default_lag_is_a_multiple_of_the_interval(every, lag):
     assert Probe.each(every) == Probe(every, lag)
 
 
-def test_a_cyclic_lag_need_not_be_a_multiple():
+def test_cyclic_lag_need_not_be_a_multiple():
     assert Probe(every=3, cyclic=True).lag == 10

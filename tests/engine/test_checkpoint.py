@@ -1,4 +1,4 @@
-"""Checkpoints: there whole, or passed over."""
+"""Checkpoints: written completely, or skipped."""
 
 import json
 import random
@@ -24,8 +24,8 @@ def session() -> Session:
 
 
 @pytest.fixture(scope="module")
-def ages(session: Session) -> list[TrainState]:
-    """The progress after one step, after two and after three."""
+def states(session: Session) -> list[TrainState]:
+    """The states after one, two and three steps."""
     result = []
     for _ in range(3):
         session.step(probing=True)
@@ -34,16 +34,16 @@ def ages(session: Session) -> list[TrainState]:
 
 
 @pytest.fixture
-def two(tmp_path: Path, ages: list[TrainState]) -> Path:
-    """A folder with a checkpoint after step 1 and another after step 2."""
-    save(tmp_path, ages[0], trial="mine", after=0)
-    save(tmp_path, ages[1], trial="mine", after=1)
+def two(tmp_path: Path, states: list[TrainState]) -> Path:
+    """A folder with checkpoints of steps 1 and 2."""
+    save(tmp_path, states[0], trial="mine", after=0)
+    save(tmp_path, states[1], trial="mine", after=1)
     return tmp_path
 
 
-def same(left: TrainState, right: TrainState) -> bool:
-    mine, theirs = dict(trees.named(left)), dict(trees.named(right))
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+def is_same(left: TrainState, right: TrainState) -> bool:
+    one, other = dict(trees.named(left)), dict(trees.named(right))
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def newest(folder: Path, suffix: str) -> Path:
@@ -60,42 +60,42 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(bytes(content))
 
 
-def test_what_is_saved_comes_back_to_the_last_bit_with_its_facts(tmp_path, ages):
-    save(tmp_path, ages[1], trial="mine", after=1, pogm="0.1.0")
-    found, manifest = load(tmp_path, ages[0], "mine")
-    assert same(found, ages[1])
+def test_load_restores_all_bits_and_the_manifest(tmp_path, states):
+    save(tmp_path, states[1], trial="mine", after=1, pogm="0.1.0")
+    found, manifest = load(tmp_path, states[0], "mine")
+    assert is_same(found, states[1])
     assert (manifest["step"], manifest["after"], manifest["pogm"]) == (2, 1, "0.1.0")
     assert any(name.startswith("totals/angle") for name, _ in trees.named(found))
 
 
-def test_tensors_in_another_memory_order_are_saved_too(tmp_path, ages):
-    turned = trees.map_leaves(lambda leaf: leaf.T if leaf.ndim == 2 else leaf, ages[0])
-    save(tmp_path, turned, trial="mine", after=0)
-    assert same(load(tmp_path, turned, "mine")[0], turned)
+def test_tensors_that_are_not_contiguous_are_saved(tmp_path, states):
+    transposed = trees.map_leaves(lambda leaf: leaf.T if leaf.ndim == 2 else leaf, states[0])
+    save(tmp_path, transposed, trial="mine", after=0)
+    assert is_same(load(tmp_path, transposed, "mine")[0], transposed)
 
 
-def test_where_nothing_was_saved_nothing_is_found(tmp_path, ages):
-    assert load(tmp_path / "absent", ages[0], "mine") is None
+def test_load_without_checkpoints_returns_none(tmp_path, states):
+    assert load(tmp_path / "absent", states[0], "mine") is None
 
 
-def test_the_last_two_are_kept_and_what_a_killed_writer_left_goes(two, ages):
+def test_save_keeps_two_checkpoints_and_deletes_unfinished_ones(two, states):
     (two / "00000001-00000009.safetensors").write_bytes(b"no manifest")
-    save(two, ages[2], trial="mine", after=2)
+    save(two, states[2], trial="mine", after=2)
     names = [f"{step:08d}-{step:08d}.{kind}" for step in (2, 3) for kind in ("json", "safetensors")]
     assert sorted(path.name for path in two.iterdir()) == names
 
 
-def test_files_that_are_not_ours_stay(two, ages):
+def test_other_files_are_not_deleted(two, states):
     (two / "notes.txt").touch()
-    save(two, ages[2], trial="mine", after=2)
+    save(two, states[2], trial="mine", after=2)
     assert (two / "notes.txt").exists()
 
 
-def test_two_evaluations_of_one_step_have_two_checkpoints(tmp_path, ages):
-    save(tmp_path, ages[0], trial="mine", after=0)
-    save(tmp_path, ages[0], trial="mine", after=5)
+def test_one_step_can_have_two_checkpoints(tmp_path, states):
+    save(tmp_path, states[0], trial="mine", after=0)
+    save(tmp_path, states[0], trial="mine", after=5)
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
-    assert load(tmp_path, ages[0], "mine")[1]["after"] == 5
+    assert load(tmp_path, states[0], "mine")[1]["after"] == 5
 
 
 DAMAGES = {
@@ -114,60 +114,60 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_and_named(two, ages, damage):
+def test_damaged_checkpoint_is_skipped_with_a_warning(two, states, damage):
     name = newest(two, ".safetensors").name
     damage(newest(two, ".safetensors"), newest(two, ".json"))
     with pytest.warns(CheckpointWarning, match=rf"{name}.* resuming from step 1"):
-        found, manifest = load(two, ages[0], "mine")
-    assert same(found, ages[0])
+        found, manifest = load(two, states[0], "mine")
+    assert is_same(found, states[0])
     assert manifest["after"] == 0
 
 
-def test_no_flipped_bit_of_either_file_is_ever_loaded(two, ages):
-    """A bit of the manifest may leave it true; then the checkpoint is the one that was saved."""
+def test_flipped_bits_are_detected(two, states):
+    """Some bits of the manifest do not matter. Then the loaded checkpoint is the one that was saved."""
     draw = random.Random(0)
     for suffix in (".safetensors", ".json"):
         path = newest(two, suffix)
-        whole = path.read_bytes()
+        content = path.read_bytes()
         for _ in range(60):
-            flip(path, draw.randrange(8 * len(whole)))
-            with warnings.catch_warnings(record=True) as came:
+            flip(path, draw.randrange(8 * len(content)))
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found, manifest = load(two, ages[0], "mine")
-            assert same(found, ages[1 - len(came)])
-            assert manifest["after"] == 1 - len(came)
-            assert came or suffix == ".json"
-            path.write_bytes(whole)
+                found, manifest = load(two, states[0], "mine")
+            assert is_same(found, states[1 - len(caught)])
+            assert manifest["after"] == 1 - len(caught)
+            assert caught or suffix == ".json"
+            path.write_bytes(content)
 
 
-def test_after_going_back_the_next_save_keeps_the_good_one_and_drops_the_damaged(two, ages):
-    save(two, ages[2], trial="mine", after=2)  # 2 and 3 are left
+def test_save_after_a_skipped_checkpoint_deletes_the_damaged_one(two, states):
+    save(two, states[2], trial="mine", after=2)  # checkpoints of steps 2 and 3 are left
     newest(two, ".safetensors").write_bytes(b"")
     with pytest.warns(CheckpointWarning):
-        load(two, ages[0], "mine")
-    save(two, ages[1], trial="mine", after=5)
+        load(two, states[0], "mine")
+    save(two, states[1], trial="mine", after=5)
     assert [path.stem for path in sorted(two.glob("*.json"))] == ["00000002-00000002", "00000002-00000006"]
-    assert load(two, ages[0], "mine")[1]["after"] == 5
+    assert load(two, states[0], "mine")[1]["after"] == 5
 
 
-def test_where_none_is_whole_all_are_named_and_the_exit_code_is_6(two, ages):
+def test_error_names_all_damaged_checkpoints_and_has_exit_code_6(two, states):
     for path in two.glob("*.safetensors"):
         path.write_bytes(b"")
     with pytest.raises(IntegrityError, match=r"00000002-.*SHA-256.*00000001-.*SHA-256.*[Dd]elete") as refused:
-        load(two, ages[0], "mine")
+        load(two, states[0], "mine")
     assert refused.value.exit_code == 6
 
 
-def test_a_first_checkpoint_whose_writer_was_killed_does_not_exist(tmp_path, ages):
-    save(tmp_path, ages[0], trial="mine", after=0)
+def test_unfinished_first_checkpoint_is_ignored(tmp_path, states):
+    save(tmp_path, states[0], trial="mine", after=0)
     newest(tmp_path, ".json").unlink()
     (tmp_path / "00000001-00000001.json.part").write_bytes(b"{")
     with pytest.warns(CheckpointWarning, match="no manifest.*starting again"):
-        assert load(tmp_path, ages[0], "mine") is None
+        assert load(tmp_path, states[0], "mine") is None
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_tensors_of_another_method_are_refused_by_name(two):
+def test_tensors_of_another_algorithm_are_refused(two):
     other = Session([trial(Fish()).task(None)], Engine()).train_state
     with pytest.raises(IntegrityError, match=r"differ from the run's in name, shape or type: .*state/optimizer/"):
         load(two, other, "mine")

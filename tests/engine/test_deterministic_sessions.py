@@ -1,4 +1,4 @@
-"""Deterministic sessions: the same bits again, on a GPU however the step is carried out."""
+"""Deterministic sessions: repeated runs have the same bits, with every strategy of the engine."""
 
 import hashlib
 import os
@@ -27,9 +27,9 @@ from pogm.modifiers.mixstyle import MixStyle
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import noise
 
-os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # while tests are collected: before any of them uses CUDA
+os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # when tests are collected, before the first use of CUDA
 
-ACTIVE = {  # from the first steps on
+ACTIVE = {  # options with which modifiers are active from the first steps on
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
     "MixStyle": MixStyle(probability=1.0),
 }
@@ -45,23 +45,23 @@ def task(algorithm, network="mlp", precision="fp32", modifiers=(), seed=0, test_
 
 
 def task_of(algorithm, network, precision):
-    """Digits for the MNIST CNN; larger images, of noise, for a residual network."""
+    """Return a task with digits for the MNIST CNN, or with larger images of noise for a residual network."""
     if network.startswith("resnet"):
         return noise.task(algorithm, shape=(3, 64, 64), network=network, precision=precision)
     return task(algorithm, network, precision)
 
 
 def digest(train_state) -> str:
-    """SHA-256 of every number of a session's state."""
+    """Return the SHA-256 of all numbers of a state."""
     found = hashlib.sha256()
-    for name, leaf in sorted(trees.named(train_state), key=lambda pair: pair[0]):  # a file has an order of its own
+    for name, leaf in sorted(trees.named(train_state), key=lambda pair: pair[0]):
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
 def result(engine: Engine, *tasks, steps: int = STEPS) -> list[tuple[str, list[float]]]:
-    """Train; of every task the digest of its state and its accuracies."""
+    """Train, and return the digest of the state and the accuracies for every task."""
     session = Session(tasks, engine)
     for number in range(steps):
         session.step(probing=number % 2 == 0)
@@ -76,7 +76,7 @@ def result(engine: Engine, *tasks, steps: int = STEPS) -> list[tuple[str, list[f
 
 
 class Puts(Modifier):
-    """Calls an operation on every minibatch that has no deterministic kernel, on any device."""
+    """Modifier that calls an operation without a deterministic kernel on any device."""
 
     def batch(self, batch, key, num_classes):
         x = batch.x.clone()
@@ -84,7 +84,7 @@ class Puts(Modifier):
 
 
 class Pools(Modifier):
-    """Adds a layer to the network whose gradient has no deterministic kernel on a GPU."""
+    """Modifier that adds a layer whose gradient has no deterministic kernel on a GPU."""
 
     def network(self, network):
         network.features = nn.Sequential(nn.Conv2d(1, 1, 1), nn.AdaptiveAvgPool2d(3), network.features)
@@ -94,13 +94,13 @@ class Pools(Modifier):
 # On a CPU.
 
 
-def test_on_a_cpu_the_option_changes_nothing():
+def test_option_changes_nothing_on_a_cpu():
     for algorithm in METHODS.values():
         assert result(Engine(deterministic=True), task(algorithm)) == result(Engine(), task(algorithm))
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_refused_operation_is_a_usage_error_that_names_it():
+def test_refused_operation_is_named_in_a_usage_error():
     session = Session([task(ERM(), modifiers=(Puts(),))], Engine(deterministic=True))
     with deterministic_algorithms(), pytest.raises(UsageError) as caught:
         session.step()
@@ -109,7 +109,7 @@ def test_a_refused_operation_is_a_usage_error_that_names_it():
         assert part in text
 
 
-def test_other_errors_are_not_translated():
+def test_other_errors_are_not_converted():
     class Fails(Modifier):
         def batch(self, batch, key, num_classes):
             raise RuntimeError("something else")
@@ -119,7 +119,7 @@ def test_other_errors_are_not_translated():
         session.step()
 
 
-def test_a_trial_gives_the_same_bits_in_a_batch_and_alone():
+def test_trial_has_the_same_bits_in_a_batch_and_alone():
     for algorithm in METHODS.values():
         tasks = [task(algorithm, seed=seed, test_domains=(seed,)) for seed in range(3)]
         engine = Engine(deterministic=True)
@@ -129,8 +129,8 @@ def test_a_trial_gives_the_same_bits_in_a_batch_and_alone():
 
 # On a GPU.
 
-ways = pytest.mark.parametrize(
-    "way",
+strategies = pytest.mark.parametrize(
+    "strategy",
     [
         pytest.param({"capture": False}, id="eager"),
         pytest.param({}, id="captured"),
@@ -149,21 +149,21 @@ def on_gpu(**options) -> Engine:
 
 @pytest.mark.gpu
 @needs_gpu
-@ways
+@strategies
 @networks
 @pytest.mark.parametrize("method", METHODS)
-def test_repeated_sessions_have_the_same_bits(method, network, precision, way):
-    engine, one = on_gpu(**way), task_of(METHODS[method], network, precision)
+def test_repeated_sessions_have_the_same_bits(method, network, precision, strategy):
+    engine, one = on_gpu(**strategy), task_of(METHODS[method], network, precision)
     first = result(engine, one)
     if engine.compile == "on":
-        torch._dynamo.reset()  # compile again, as another process would
+        torch._dynamo.reset()  # compile again, as in another process
     assert result(engine, one) == first
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("name", all_algorithms())
-def test_no_algorithm_needs_an_operation_that_is_refused(name):
+def test_every_algorithm_is_deterministic(name):
     cls = all_algorithms()[name]
     early = {field.name: 2 for field in fields(cls) if field.name.endswith("anneal_iters")}  # all parts of the loss
     one = task(cls(**early), "mnist_cnn")
@@ -173,26 +173,26 @@ def test_no_algorithm_needs_an_operation_that_is_refused(name):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("name", all_modifiers())
-def test_no_modifier_needs_an_operation_that_is_refused(name):
+def test_every_modifier_is_deterministic(name):
     one = task(ERM(), "mnist_cnn", modifiers=(ACTIVE.get(name) or all_modifiers()[name](),))
     assert result(on_gpu(), one) == result(on_gpu(), one)
 
 
 @pytest.mark.gpu
 @needs_gpu
-def test_the_histogram_of_randaugment_can_be_captured():
-    """Torch counts by sorting in deterministic mode; the captured result has the bits of the direct one."""
+def test_histogram_of_randaugment_can_be_captured():
+    """In deterministic mode, torch counts by sorting. The captured result has the bits of the eager one."""
     images = torch.randint(256, (4, 3, 65, 65)).float() / 255
-    there = images.cuda()
+    on_gpu_images = images.cuda()
     with deterministic_algorithms():
-        direct = equalized(there)
+        direct = equalized(on_gpu_images)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = equalized(there)
+            found = equalized(on_gpu_images)
         graph.replay()
     assert torch.equal(found, direct)
-    # A GPU multiplies by 1/255 where a CPU divides, so the last bit may differ; the bytes may not.
+    # A GPU multiplies by 1/255 and a CPU divides by 255, so the last bit may differ, but not the bytes.
     assert torch.equal((found.cpu() * 255).round(), (equalized(images) * 255).round())
 
 
@@ -201,11 +201,11 @@ def test_the_histogram_of_randaugment_can_be_captured():
 @networks
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, method, network, precision, compile):
+def test_resumed_session_has_the_same_bits(tmp_path, method, network, precision, compile):
     engine, one = on_gpu(compile=compile), task_of(METHODS[method], network, precision)
-    whole, half = (Session([one], engine) for _ in range(2))
+    uninterrupted, half = (Session([one], engine) for _ in range(2))
     for _ in range(STEPS):
-        whole.step()
+        uninterrupted.step()
     for _ in range(STEPS // 2):
         half.step()
     checkpoint.save(tmp_path, half.gather_state(), trial="t", after=-1)
@@ -215,8 +215,8 @@ def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, me
     later.restore(found[0])
     for _ in range(STEPS - STEPS // 2):
         later.step()
-    assert digest(later.train_state) == digest(whole.train_state)
-    assert later.accuracies() == whole.accuracies()
+    assert digest(later.train_state) == digest(uninterrupted.train_state)
+    assert later.accuracies() == uninterrupted.accuracies()
 
 
 @pytest.mark.gpu
@@ -224,8 +224,8 @@ def test_a_session_that_goes_on_from_a_checkpoint_has_the_same_bits(tmp_path, me
 @pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_on_a_gpu_a_trial_gives_the_same_bits_in_a_batch_and_alone(method, network, compile):
-    """The weights of a trial begin anywhere in a batch's memory, and still meet the kernels they meet alone."""
+def test_trial_has_the_same_bits_in_a_batch_and_alone_on_a_gpu(method, network, compile):
+    """The alignment of a trial's weights in the memory of a batch must not change the choice of kernels."""
     engine = on_gpu(compile=compile)
     tasks = [task(METHODS[method], network, seed=seed, test_domains=(seed,)) for seed in range(3)]
     batch = result(engine, *tasks)
@@ -235,29 +235,29 @@ def test_on_a_gpu_a_trial_gives_the_same_bits_in_a_batch_and_alone(method, netwo
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("way", [{"capture": False}, {}, {"compile": "on"}], ids=["eager", "captured", "compiled"])
-def test_a_layer_without_a_deterministic_gradient_is_refused_at_the_first_step(way):
-    session = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], on_gpu(**way))
+@pytest.mark.parametrize("strategy", [{"capture": False}, {}, {"compile": "on"}], ids=["eager", "captured", "compiled"])
+def test_layer_without_a_deterministic_gradient_is_refused_in_the_first_step(strategy):
+    session = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], on_gpu(**strategy))
     with pytest.raises(UsageError, match=r"adaptive_avg_pool2d_backward.*the modifier Pools"):
         session.step()
-    plain = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], Engine("cuda", **way))
-    plain.step()  # a session without the option has no such rule
+    plain = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], Engine("cuda", **strategy))
+    plain.step()  # allowed without the option
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.gpu
 @needs_gpu
-def test_sessions_with_and_without_the_option_take_turns():
+def test_sessions_with_and_without_the_option_can_alternate():
     one = task(ERM(), "mnist_cnn")
-    mine, other = Session([one], on_gpu()), Session([one], Engine("cuda"))
+    deterministic, other = Session([one], on_gpu()), Session([one], Engine("cuda"))
     for _ in range(STEPS):
-        mine.step()
+        deterministic.step()
         assert not torch.are_deterministic_algorithms_enabled()
         other.step()
-    assert digest(mine.train_state) == digest_of_alone(one)
+    assert digest(deterministic.train_state) == digest_of_single(one)
 
 
-def digest_of_alone(one) -> str:
+def digest_of_single(one) -> str:
     session = Session([one], on_gpu())
     for _ in range(STEPS):
         session.step()

@@ -1,4 +1,4 @@
-"""What is evaluated: every domain and split, training domains as the protocol sees them."""
+"""Evaluation of every domain and split, and the validation loss."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from pogm.engine.session import Engine, Session
 
 @pytest.fixture
 def run(tmp_path):
-    """A trial on pictures of three domains, and their data folder."""
+    """A trial on images of three domains, and the data folder."""
     dataset = Folder.of(write_folder(tmp_path / "sites", images=8))
     training = replace(dataset.training, network="mlp", weights="random", image_size=16, batch_size=4, lr=1e-3)
     return Trial(dataset, ERM(), (1,), training, steps=3, evaluate_every=2), tmp_path
@@ -32,12 +32,12 @@ def accuracies(run, data, **changes):
     return session, session.accuracies()[0]
 
 
-def expected(session, shown):
-    """The accuracies on what ``shown`` makes of the images of each segment."""
-    config, state, rows = session.config, session.train_state.state, session.sample_indices
-    images, sizes = config.table.images.images[rows.evaluate], config.table.sizes[rows.evaluate]
-    logits = config.problem.model(state.params, state)(shown(config, state, images, sizes))
-    right = (logits.argmax(1) == config.table.labels[rows.evaluate]).double()
+def expected(session, transform):
+    """Return the accuracies on each segment of images that were transformed by ``transform``."""
+    config, state, indices = session.config, session.train_state.state, session.sample_indices
+    images, sizes = config.table.images.images[indices.evaluate], config.table.sizes[indices.evaluate]
+    logits = config.problem.model(state.params, state)(transform(config, state, images, sizes))
+    right = (logits.argmax(1) == config.table.labels[indices.evaluate]).double()
     return [part.mean().item() for part in right.split(session.segments)]
 
 
@@ -57,58 +57,58 @@ def test_training_domains_are_evaluated_on_augmented_images_by_default(run):
     assert found[:2] + found[4:] == pytest.approx(as_augmented[:2] + as_augmented[4:])
 
 
-def test_or_on_plain_ones(run):
+def test_training_domains_are_evaluated_on_plain_images_without_augmentation(run):
     for changes in ({"eval_augment": False}, {"data_augmentation": False}):
         session, found = accuracies(*run, **changes)
         assert found == pytest.approx(expected(session, plain))
 
 
 def loss_by_hand(session, trained):
-    """The cross-entropy on the plain images of each training domain's out part, averaged over domains."""
-    config, state, rows = session.config, session.train_state.state, session.sample_indices
+    """Return the mean over training domains of the cross-entropy on plain images of the *out* split."""
+    config, state, indices = session.config, session.train_state.state, session.sample_indices
     model, losses = config.problem.model(state.params, state), []
-    for number, part in enumerate(rows.evaluate.split(session.segments)[1::2]):
+    for number, part in enumerate(indices.evaluate.split(session.segments)[1::2]):
         if number in trained:
             logits = model(config.transform.plain(config.table.images.images[part], torch.float32))
             losses.append(torch.nn.functional.cross_entropy(logits, config.table.labels[part]))
     return torch.stack(losses).mean().item()
 
 
-def test_the_validation_loss_is_of_training_domains_and_plain_images(run, monkeypatch):
-    session, _ = accuracies(*run)  # with augmentation, in training and in the accuracies
-    wanted = pytest.approx(loss_by_hand(session, (0, 2)), rel=1e-5)
+def test_validation_loss_uses_training_domains_and_plain_images(run, monkeypatch):
+    session, _ = accuracies(*run)  # with augmentation in training and evaluation
+    approx_loss = pytest.approx(loss_by_hand(session, (0, 2)), rel=1e-5)
     for pixels in (2**21, 5 * 16 * 16):
         monkeypatch.setattr(evaluator, "PIXELS", {"cpu": pixels})
         arguments = session.config, session.train_state.state, session.sample_indices, session.segments
-        assert evaluator.validation_loss(*arguments).item() == wanted
+        assert evaluator.validation_loss(*arguments).item() == approx_loss
 
 
-def test_small_passes_and_trials_together_see_the_same_images(run, monkeypatch):
-    """Augmented ones too: an image's changes do not depend on those it is evaluated with."""
+def test_accuracies_do_not_depend_on_the_size_of_passes_or_on_batched_trials(run, monkeypatch):
+    """Also with augmentation, which does not depend on the other images of a pass."""
     trial, data = run
-    session, whole = accuracies(trial, data)
+    session, expected_accuracies = accuracies(trial, data)
     monkeypatch.setattr(evaluator, "PIXELS", {"cpu": 5 * 16 * 16})
-    assert session.accuracies()[0] == pytest.approx(whole)
+    assert session.accuracies()[0] == pytest.approx(expected_accuracies)
     trials = [trial, replace(trial, test_domains=(0,))]
-    together = Session([t.task(data) for t in trials], Engine())
+    batched = Session([t.task(data) for t in trials], Engine())
     alone = [Session([t.task(data)], Engine()) for t in trials]
     for _ in range(5):
-        together.step()
+        batched.step()
         for one in alone:
             one.step()
     for row, one in enumerate(alone):
-        assert together.accuracies()[row] == pytest.approx(one.accuracies()[0])
+        assert batched.accuracies()[row] == pytest.approx(one.accuracies()[0])
 
 
-def test_the_images_of_a_training_step_are_augmented_unless_that_is_off(run):
+def test_training_images_are_augmented_unless_switched_off(run):
     trial, data = run
     with_, without = (accuracies(trial, data, data_augmentation=on)[0].train_state.state.params for on in (True, False))
     assert any(not torch.equal(with_[name], without[name]) for name in with_)
 
 
-def test_a_small_gpu_evaluates_fewer_images_at_a_time(monkeypatch):
-    """The network for MNIST took 25 GB for 2²⁵ pixels."""
+def test_small_gpu_evaluates_fewer_images_per_pass(monkeypatch):
+    """The network for MNIST needs 25 GB for 2²⁵ pixels."""
     for gigabytes, pixels in ((140, 2**25), (8, 2**22)):
-        there = SimpleNamespace(total_memory=gigabytes * 2**30)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, there=there: there)
+        properties = SimpleNamespace(total_memory=gigabytes * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, properties=properties: properties)
         assert evaluator._max_pixels(torch.device("cuda", 0)) == pixels

@@ -23,12 +23,12 @@ def table_of(domains, _device):
     return ImageTable(Resident(concatenate_images(domains)), *collect_labels_and_sizes(domains))
 
 
-def draw(table, rows, key, batch_size, dtype):
-    return draw_batch(table, rows.train, key, batch_size, Pixels((1, 1, 1)), dtype)
+def draw(table, indices, key, batch_size, dtype):
+    return draw_batch(table, indices.train, key, batch_size, Pixels((1, 1, 1)), dtype)
 
 
-def made():
-    """Three domains whose label is the row in the table."""
+def make_domains():
+    """Return three domains whose labels are the sample indices."""
     domains, start = [], 0
     for size in SIZES:
         labels = torch.arange(start, start + size)
@@ -37,93 +37,93 @@ def made():
     return domains
 
 
-def test_a_minibatch_has_images_of_the_training_parts_only():
-    domains = made()
-    rows, segments = build_sample_indices(domains, (1,), trial_seed=0, device="cpu")
+def test_minibatches_contain_all_samples_of_the_in_split_and_no_others():
+    domains = make_domains()
+    indices, segments = build_sample_indices(domains, (1,), trial_seed=0, device="cpu")
     table = table_of(domains, "cpu")
-    parts = rows.evaluate.split(segments)
-    seen = [draw(table, rows, key, 16, torch.float32) for key in random.split(random.key(0), 60)]
+    parts = indices.evaluate.split(segments)
+    seen = [draw(table, indices, key, 16, torch.float32) for key in random.split(random.key(0), 60)]
     for k, domain in enumerate((0, 2)):
         labels = set(torch.cat([batch.y[k] for batch in seen]).tolist())
-        assert labels == set(parts[2 * domain].tolist()), "every training image comes up, and no other"
+        assert labels == set(parts[2 * domain].tolist()), "all training images and no others"
     assert torch.equal(seen[0].x.flatten(1), seen[0].y / 255)
 
 
-def test_draws_are_uniform():
-    domains = made()
-    rows, _ = build_sample_indices(domains, (1,), trial_seed=0, device="cpu")
+def test_samples_are_drawn_uniformly():
+    domains = make_domains()
+    indices, _ = build_sample_indices(domains, (1,), trial_seed=0, device="cpu")
     table = table_of(domains, "cpu")
-    labels = draw(table, rows, random.key(3), 32_000, torch.float32).y[0]
+    labels = draw(table, indices, random.key(3), 32_000, torch.float32).y[0]
     shares = labels.unique(return_counts=True)[1] / len(labels)
     assert (shares - 1 / 32).abs().max() < 0.006
 
 
-def test_segments_are_every_domain_and_split_without_overlap():
-    rows, segments = build_sample_indices(made(), (2,), trial_seed=1, device="cpu")
+def test_segments_are_disjoint_and_cover_all_samples():
+    indices, segments = build_sample_indices(make_domains(), (2,), trial_seed=1, device="cpu")
     assert segments == [32, 8, 20, 5, 48, 12]
-    assert sorted(rows.evaluate.tolist()) == list(range(sum(SIZES)))
+    assert sorted(indices.evaluate.tolist()) == list(range(sum(SIZES)))
 
 
-def test_a_domain_smaller_than_the_batch_is_drawn_with_replacement():
-    rows, _ = build_sample_indices(made(), (0,), trial_seed=0, device="cpu")
-    batch = draw(table_of(made(), "cpu"), rows, random.key(0), 200, torch.float32)
+def test_small_domain_is_drawn_with_replacement():
+    indices, _ = build_sample_indices(make_domains(), (0,), trial_seed=0, device="cpu")
+    batch = draw(table_of(make_domains(), "cpu"), indices, random.key(0), 200, torch.float32)
     assert batch.y.shape == (2, 200)
 
 
-def test_the_same_key_is_the_same_minibatch_alone_and_mapped():
-    """Also where the held-out domains, and so the sizes of those that are left, differ."""
-    domains = made()
+def test_minibatch_is_the_same_under_vmap():
+    """Also if trials have different held-out domains, and so training domains of different sizes."""
+    domains = make_domains()
     table = table_of(domains, "cpu")
-    rows = [build_sample_indices(domains, (held_out,), trial_seed=0, device="cpu")[0] for held_out in (0, 2)]
+    indices = [build_sample_indices(domains, (held_out,), trial_seed=0, device="cpu")[0] for held_out in (0, 2)]
     keys = random.split(random.key(0), 2)
-    mapped = vmap(lambda r, key: draw(table, r, key, 4, torch.float32))(trees.stack(rows), keys)
+    mapped = vmap(lambda one, key: draw(table, one, key, 4, torch.float32))(trees.stack(indices), keys)
     for i in range(2):
-        alone = draw(table, rows[i], keys[i], 4, torch.float32)
+        alone = draw(table, indices[i], keys[i], 4, torch.float32)
         assert torch.equal(mapped.y[i], alone.y)
 
 
-def test_balanced_draws_give_every_class_of_a_domain_the_same_share():
-    """Whatever its share of the domain, and though another domain has classes that this one lacks."""
+def test_balanced_classes_are_drawn_equally_often():
+    """For any class sizes, and if a domain lacks a class that another domain has."""
     labels = (torch.tensor([0] * 90 + [2] * 10), torch.tensor([0] * 5 + [1] * 15 + [2] * 80), torch.tensor([1] * 50))
     domains = [Domain(torch.zeros(len(label), 1, 1, 1, dtype=torch.uint8), label) for label in labels]
     for balanced, first, second in ((True, [0.5, 0, 0.5], [1 / 3] * 3), (False, [0.9, 0, 0.1], [0.05, 0.15, 0.8])):
-        rows, _ = build_sample_indices(domains, (2,), trial_seed=0, device="cpu", class_balanced=balanced)
-        drawn = collect_labels_and_sizes(domains)[0][draw_indices(rows.train, random.key(1), 60_000)]
+        indices, _ = build_sample_indices(domains, (2,), trial_seed=0, device="cpu", class_balanced=balanced)
+        drawn = collect_labels_and_sizes(domains)[0][draw_indices(indices.train, random.key(1), 60_000)]
         for found, expected in zip(drawn, (first, second), strict=True):
             shares = found.bincount(minlength=3) / found.numel()
             assert (shares - torch.tensor(expected)).abs().max() < (0.01 if balanced else 0.04)
 
 
-def test_balanced_draws_are_of_the_training_parts_and_reach_every_image():
-    domains = [Domain(d.images, d.labels // 7) for d in made()]
-    rows, segments = build_sample_indices(domains, (1,), trial_seed=3, device="cpu", class_balanced=True)
-    parts = rows.evaluate.split(segments)
-    drawn = draw_indices(rows.train, random.key(0), 20_000)
+def test_balanced_minibatches_contain_all_samples_of_the_in_split_and_no_others():
+    domains = [Domain(d.images, d.labels // 7) for d in make_domains()]
+    indices, segments = build_sample_indices(domains, (1,), trial_seed=3, device="cpu", class_balanced=True)
+    parts = indices.evaluate.split(segments)
+    drawn = draw_indices(indices.train, random.key(0), 20_000)
     for k, domain in enumerate((0, 2)):
         assert set(drawn[k].tolist()) == set(parts[2 * domain].tolist())
 
 
-def test_held_out_domains_have_rows_of_their_own_for_those_who_measure_them():
-    domains = made()
-    rows, segments = build_sample_indices(domains, (2, 0), trial_seed=0, device="cpu")
-    parts = rows.evaluate.split(segments)
-    drawn = draw_indices(rows.held_out, random.key(0), 5000)
+def test_held_out_domains_have_their_own_pool():
+    domains = make_domains()
+    indices, segments = build_sample_indices(domains, (2, 0), trial_seed=0, device="cpu")
+    parts = indices.evaluate.split(segments)
+    drawn = draw_indices(indices.held_out, random.key(0), 5000)
     for k, domain in enumerate((2, 0)):
         assert set(drawn[k].tolist()) == set(parts[2 * domain].tolist())
 
 
-def test_rows_of_training_domains_are_marked():
-    rows, segments = build_sample_indices(made(), (1,), trial_seed=0, device="cpu")
-    marks = [part.unique().tolist() for part in rows.trained.split(segments)]
+def test_samples_of_training_domains_are_marked():
+    indices, segments = build_sample_indices(make_domains(), (1,), trial_seed=0, device="cpu")
+    marks = [part.unique().tolist() for part in indices.trained.split(segments)]
     assert marks == [[True], [True], [False], [False], [True], [True]]
 
 
-def test_neighbours_in_memory_are_joined_without_a_copy():
+def test_images_that_are_adjacent_in_memory_are_not_copied():
     whole = torch.arange(24, dtype=torch.uint8).reshape(6, 1, 2, 2)
     labels = torch.zeros(3, dtype=torch.long)
-    neighbours = [Domain(whole[:3], labels), Domain(whole[3:], labels)]
-    assert concatenate_images(neighbours).data_ptr() == whole.data_ptr()
-    assert torch.equal(concatenate_images(neighbours), whole)
-    for apart in ([neighbours[1], neighbours[0]], [neighbours[0], Domain(whole[3:].clone(), labels)]):
-        assert concatenate_images(apart).data_ptr() != whole.data_ptr()
-        assert torch.equal(concatenate_images(apart), torch.cat([domain.images for domain in apart]))
+    adjacent = [Domain(whole[:3], labels), Domain(whole[3:], labels)]
+    assert concatenate_images(adjacent).data_ptr() == whole.data_ptr()
+    assert torch.equal(concatenate_images(adjacent), whole)
+    for separate in ([adjacent[1], adjacent[0]], [adjacent[0], Domain(whole[3:].clone(), labels)]):
+        assert concatenate_images(separate).data_ptr() != whole.data_ptr()
+        assert torch.equal(concatenate_images(separate), torch.cat([domain.images for domain in separate]))
