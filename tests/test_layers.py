@@ -1,4 +1,4 @@
-"""Who may import whom: down, never up, never sideways."""
+"""Imports between packages: a package imports only packages of lower layers."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ from pogm.algorithms import all_algorithms
 
 ROOT = Path(pogm.__file__).parent
 METHODS = ("algorithms", "modifiers", "pareto")
-BELOW = {  # what each layer may import, besides itself
+BELOW = {  # layers that each layer may import, besides itself
     "_system": (),
     "core": ("_system",),
     "pareto": ("core",),
@@ -36,11 +36,11 @@ HEAVY = {
     "tensorboard",
     "wandb",
     "mlflow",
-}  # imported where they are used, not at the top
+}  # imported inside functions, not at the top
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
-    """Every module a file imports, and whether at its top level."""
+    """Return every module that a file imports, and True if the import is at the top level."""
     tree = ast.parse(path.read_text())
     top = set(ast.iter_child_nodes(tree))
     found = []
@@ -53,7 +53,7 @@ def imported(path: Path) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("layer", BELOW)
-def test_a_layer_imports_only_what_lies_below_it(layer):
+def test_layer_imports_only_lower_layers(layer):
     for path in (ROOT / layer).rglob("*.py"):
         for module, _ in imported(path):
             parts = module.split(".")
@@ -71,14 +71,14 @@ def test_every_package_is_a_layer():
 def test_no_algorithm_imports_another():
     names = {method.__module__.rpartition(".")[2] for method in all_algorithms().values()}
     for path in (ROOT / "algorithms").glob("*.py"):
-        if path.stem == "pogm_published":  # variants of one method, which differ from it in a method and defaults
+        if path.stem == "pogm_published":  # variants of POGM with other defaults and one other method
             continue
         for module, _ in imported(path):
             parts = module.split(".")
             assert not (parts[:2] == ["pogm", "algorithms"] and set(parts[2:]) & names), path
 
 
-def test_core_and_pareto_need_torch_alone():
+def test_core_and_pareto_depend_only_on_torch():
     allowed = {"torch", "pogm"}
     standard = __import__("sys").stdlib_module_names
     for layer in ("_system", "core", "pareto"):
@@ -87,7 +87,7 @@ def test_core_and_pareto_need_torch_alone():
                 assert module.split(".")[0] in allowed | standard, f"{path} imports {module}"
 
 
-def test_heavy_packages_are_imported_where_they_are_used():
+def test_heavy_packages_are_imported_inside_functions():
     for path in ROOT.rglob("*.py"):
         for module, at_top in imported(path):
             assert not (at_top and module.split(".")[0] in HEAVY), f"{path} imports {module} at its top"

@@ -57,9 +57,8 @@ class ParallelStrategy:
                     "processes with --spread domains."
                 )
             average_gradient = self.sample_parallel.average_gradient(problem.gradient)
-            problem = replace(
-                problem, gradient=average_gradient, each_domain=in_a_loop
-            )  # the same order in all processes
+            # A loop, so that all processes communicate in the same order.
+            problem = replace(problem, gradient=average_gradient, each_domain=in_a_loop)
         part, group = self._part(config.batch_size), self.world.all_ranks
         return replace(config, problem=problem, part=part, evaluation_group=group)
 

@@ -110,7 +110,7 @@ class Session:
             return ImageTable(Resident(images.to(self.device)), labels, sizes), None
         if self.has_trial_axis:
             raise UsageError(
-                "Expected images that fit on the device for trials that train as one; found "
+                "Expected images that fit on the device, for a batch of trials; found "
                 f"{images.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Run them one by one."
             )
         task = self.tasks[0]

@@ -25,8 +25,8 @@ def check_alike(tasks: Sequence[Task]) -> None:
         differing = [name for name in first.keys() | other.keys() if first.get(name) != other.get(name)]
         if differing:
             raise UsageError(
-                "Expected trials that train as one to differ in floats, seeds and held-out domains alone; found "
-                f"different values of {', '.join(sorted(differing))}. Train them apart."
+                "Expected the trials of a batch to differ only in floats, seeds and held-out domains; found "
+                f"different values of {', '.join(sorted(differing))}. Train them separately."
             )
 
 

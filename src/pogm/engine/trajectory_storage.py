@@ -106,7 +106,7 @@ def choose_storage(engine: Engine, config: TrainConfig, params: Params, alone: b
     if engine.trajectories != "device" and not alone:
         raise UsageError(
             f"Expected one trial, in one process and without a probe, for trajectories={engine.trajectories!r}; found "
-            "more. Leave the probe out (--probe-every 0), train trials apart, or pass --trajectories device."
+            "more. Leave the probe out (--probe-every 0), train trials separately, or pass --trajectories device."
         )
     return engine.trajectories
 
