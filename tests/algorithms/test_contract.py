@@ -46,7 +46,7 @@ def test_every_hyperparameter_is_described(cls):
     sources = "\n".join(inspect.getsource(base) for base in classes)
     for field in fields(cls):
         described = re.search(rf"^ +{field.name}: \w", docstrings, re.MULTILINE)
-        commented = re.search(rf"^    {field.name}: \w+ = hyper\([^#]*?\)  # \S", sources, re.MULTILINE)
+        commented = re.search(rf"^    {field.name}: \w+ = hyper\([^#]*?\)\s+# \S", sources, re.MULTILINE)
         assert described or commented, f"Describe {field.name} under Args: in the docstring of {cls.__name__}"
 
 
