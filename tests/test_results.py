@@ -1,4 +1,4 @@
-"""Published numbers are those of the records in results/."""
+"""The numbers on docs/centre.md are those of the records in results/."""
 
 import tarfile
 from dataclasses import replace
@@ -10,6 +10,7 @@ import pytest
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
+from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.tables import averages_table
 from pogm.cli.experiment import scale_of
 from pogm.cli.parser import parser
@@ -40,7 +41,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 
 
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
-    """The runs of an experiment's plan that were kept, labelled by row."""
+    """The stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
     scale = scale_of(parser().parse_args(["experiment", *COMMANDS[name].split()]))
     rows = all_experiments()[experiment].rows(scale)
@@ -59,7 +60,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def page() -> dict[str, dict[str, list[str]]]:
-    """The tables of docs/centre.md that follow a heading with a mark: cells by row."""
+    """The tables of docs/centre.md that follow a comment with the name of their records: cells by row."""
     tables: dict[str, dict[str, list[str]]] = {}
     name = ""
     for line in (ROOT / "docs" / "centre.md").read_text().splitlines():
@@ -77,10 +78,15 @@ def page() -> dict[str, dict[str, list[str]]]:
 def lines(runs: list[Run], selection: Selection, baseline: str) -> dict[str, list[str]]:
     """Accuracy and paired difference for each dataset, by row."""
     accuracy, difference = averages_table(runs, selection), differences(runs, baseline, selection)
-    both = zip(accuracy.rows, accuracy.cells, difference.cells, strict=True)
+    return interleaved(accuracy, difference)
+
+
+def interleaved(first: Table, second: Table) -> dict[str, list[str]]:
+    """Cells of two tables in turn, without their averages, by row."""
+    others = second.texts()
     return {
-        row: [str(cell) for pair in zip(means[:-1], between[:-1], strict=True) for cell in pair]
-        for row, means, between in both
+        row: [text for pair in zip(texts[:-1], others[row][:-1], strict=True) for text in pair]
+        for row, texts in first.texts().items()
     }
 
 
@@ -88,7 +94,7 @@ SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_
 
 
 @pytest.mark.parametrize("mark", [mark for mark in page() if mark.startswith("centre, ")])
-def test_the_page_about_the_centre_shows_what_the_records_say(mark, folder):
+def test_page_about_the_centre_has_the_numbers_of_the_records(mark, folder):
     _, scale, selection = mark.split(", ")
     runs = runs_of("centre", scale, folder)
     assert runs, "the plan of the experiment has changed: its trials are not those of the records"
@@ -101,12 +107,8 @@ def test_all_records_about_the_centre_are_on_the_page():
 
 
 @pytest.mark.parametrize("name", ["embedded", "kappa_colored_mnist"])
-def test_and_what_kappa_does(name, folder):
+def test_page_has_the_numbers_of_the_records_about_kappa(name, folder):
     runs = runs_of("kappa", name, folder)
     validated = differences(runs, kappa.ROWS[0].name, value=lambda choice: choice.validation)
     tested = differences(runs, kappa.ROWS[0].name)
-    expected = {
-        row: [str(cell) for pair in zip(first[:-1], second[:-1], strict=True) for cell in pair]
-        for row, first, second in zip(validated.rows, validated.cells, tested.cells, strict=True)
-    }
-    assert page()[f"kappa, {name}"] == expected
+    assert page()[f"kappa, {name}"] == interleaved(validated, tested)

@@ -10,7 +10,7 @@ from support import batches, toy, trial
 
 from pogm import ERM
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.results.measurement_table import TITLES, rounds_csv
+from pogm.benchmark.results.measurement_table import MEASUREMENTS, rounds_csv
 from pogm.benchmark.results.measurements import SHAPES, measured
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.runner import run
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 def test_every_metric_of_measured_rounds_is_listed_with_unit_and_meaning():
     listed = rows(OF_ROUNDS)
-    assert (TITLES.keys() | SHAPES.keys()) - {"round"} <= listed.keys()
+    assert (MEASUREMENTS.keys() | SHAPES.keys()) - {"round"} <= listed.keys()
     assert all(len(cells) == 2 and all(cells) for cells in listed.values())
 
 

@@ -7,7 +7,7 @@ from run_folders import record
 
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.results.tables import Table
+from pogm.benchmark.results.table import Table
 from pogm.cli.experiment import labelled
 from pogm.experiments import ablation, inner_optimizer, table1, table2, table3, table5
 from pogm.experiments.base import SCALES, Row
@@ -39,7 +39,7 @@ def made_up(make_run, tmp_path):
 
 
 def row(table, name):
-    return dict(zip(table.columns, map(str, table.cells[table.rows.index(name)]), strict=True))
+    return dict(zip(table.headings, table.texts()[name], strict=True))
 
 
 def in_order(runs, *labels):
@@ -60,14 +60,14 @@ def test_table_1_has_averages_and_ranks_under_both_selections(made_up):
     runs = in_order(two_datasets(made_up), "ERM", "AND-mask", "CIRL")
     oracle, training, *details = table1.exhibits(runs, EMBEDDED)
     assert [oracle.selection.name, training.selection.name] == ["test-domain", "training-domain"]
-    assert oracle.rows == ("ERM", "AND-mask", "CIRL")
+    assert oracle.labels == ("ERM", "AND-mask", "CIRL")
     ranks = ("Rank, arithmetic mean", "Rank, geometric mean", "Rank, median")
     paper = ("Paper, arithmetic", "Paper, geometric", "Paper, median")
-    assert training.columns == ("First", "Second", "Avg", *ranks), "the paper ranks under test-domain selection"
-    assert oracle.columns == ("First", "Second", "Avg", *ranks, *paper)
+    assert training.headings == ("First", "Second", "Avg", *ranks), "the paper ranks under test-domain selection"
+    assert oracle.headings == ("First", "Second", "Avg", *ranks, *paper)
     # Over trials: (50 + 80)/2 = 65 and (70 + 80)/2 = 75. Ranks 2 and 3: their means are 2.5 and √6.
-    ours = ("70.0 ± 3.5", "50.0 ± 0.0", "60.0", "2.5", "2.4", "2.5")
-    assert row(oracle, "ERM") == dict(zip(oracle.columns, (*ours, "9.0", "8.0", "10.0"), strict=True))
+    ours = ("70.0 ± 3.5", "50.0", "60.0", "2.5", "2.4", "2.5")
+    assert row(oracle, "ERM") == dict(zip(oracle.headings, (*ours, "9.0", "8.0", "10.0"), strict=True))
     assert [row(oracle, "AND-mask")[name] for name in paper] == ["13.0", "12.7", "13.0"]
     assert oracle.best(3) == oracle.best(0) == {1}, "the highest accuracy and the lowest rank"
     assert oracle.trials == 2, "two datasets make two ranks, but not two trials"
@@ -81,8 +81,8 @@ def test_control_rows_have_no_rank_and_change_none(made_up):
     made_up("Control", [[0.99], [0.99]], "First")
     runs = in_order(made_up("Control", [[0.99], [0.99]], "Second"), *order)
     table = table1.exhibits(runs, EMBEDDED)[0]
-    assert table.rows == order
-    for name in alone.rows:
+    assert table.labels == order
+    for name in alone.labels:
         assert row(table, name) == row(alone, name)
     assert row(table, "Control")["Rank, median"] == row(table, "Control")["Paper, median"] == "X"
     assert any("do not change the ranks" in note for note in table.footnotes)
@@ -95,7 +95,7 @@ def test_rows_that_share_an_algorithm_are_told_apart_by_their_settings(tmp_path)
     assert unmatched.name == "POGM, kappa = 0"
     assert {trial.algorithm.kappa for trial in plan[unmatched]} == {0.0} != {t.algorithm.kappa for t in plan[matched]}
     table = table1.exhibits(labelled(plan, {}, tmp_path), EMBEDDED)[0]
-    assert table.rows == tuple(found.name for found in plan)
+    assert table.labels == tuple(found.name for found in plan)
     assert {trial.seed for trial in plan[matched]} == {trial.seed for trial in plan[unmatched]}
 
 
@@ -103,7 +103,7 @@ def test_ranks_are_left_out_where_there_is_one_dataset_or_no_number(made_up, mak
     made_up("ERM", [[0.5], [0.5]])
     make_run([], label="Fish", dataset="Toy", domains=("A", "B"), test_domains=[0], done=False, failure="no memory")
     only = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0]
-    assert only.columns == ("Toy", "Avg")
+    assert only.headings == ("Toy", "Avg")
     made_up("ERM", [[0.5], [0.5]], "Second")
     both = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0]
     assert row(both, "Fish")["Rank, median"] == "X (not ranked)"
@@ -115,7 +115,7 @@ def test_a_run_that_failed_leaves_a_hole_with_its_reason(made_up, make_run, tmp_
     make_run([], test_domains=[0], failure="Traceback\n  ...\nMemoryError: 3 GB", **failed)
     make_run([record(0, [0.8, 0.8], [0.8, 0.8])], test_domains=[1], **failed | {"done": True})
     averages, _, domains, _ = table1.exhibits(read_runs(tmp_path), EMBEDDED)
-    assert row(domains, "POGM") == {"A": "X (failed)", "B": "80.0 ± 0.0", "Avg": "X"}
+    assert row(domains, "POGM") == {"A": "X (failed)", "B": "80.0", "Avg": "X"}
     for table in (averages, domains):
         assert "Failed: POGM on Toy, held out A, trial 0: MemoryError: 3 GB" in table.text()
         assert "Failed: POGM on Toy, held out A, trial 0: MemoryError: 3 GB" in table.latex()
@@ -132,7 +132,7 @@ def test_many_failures_are_counted(make_run, tmp_path):
 def test_a_run_that_is_not_there_leaves_a_hole_too(tmp_path):
     planned = {row: trials for row, trials in table1.plan(EMBEDDED).items() if row.name in ("ERM", "ITTA")}
     table = table1.exhibits(labelled(planned, {}, tmp_path), EMBEDDED)[0]
-    assert table.rows == ("ERM", "ITTA")
+    assert table.labels == ("ERM", "ITTA")
     assert table.empty
     assert "X (unfinished)" in table.text()
 
@@ -141,8 +141,8 @@ def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
     made_up("POGM + data augmentation", [[0.9], [0.7]])
     runs = in_order(made_up("POGM", [[0.6], [0.8]]), "POGM", "POGM + data augmentation")
     oracle, *_ = table2.exhibits(runs, EMBEDDED)
-    assert oracle.rows == ("POGM", "POGM + data augmentation")
-    assert row(oracle, "POGM + data augmentation")["Toy"] == "80.0 ± 0.0"
+    assert oracle.labels == ("POGM", "POGM + data augmentation")
+    assert row(oracle, "POGM + data augmentation")["Toy"] == "80.0"
     assert any("OfficeHome" in note for note in oracle.footnotes)
     assert any("nothing to choose" in note for note in oracle.footnotes), "of one configuration"
 
@@ -179,11 +179,11 @@ def search(make_run, tmp_path):
 
 def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
     oracle, training, *_ = table3.exhibits(search, EMBEDDED)
-    assert oracle.rows == training.rows == ("α = 0.05", "α = 0.5")
+    assert oracle.labels == training.labels == ("α = 0.05", "α = 0.5")
     # Of the two configurations with α = 0.5, the second validates better, and tests worse.
-    assert [row(oracle, name)["Toy"] for name in oracle.rows] == ["80.0 ± 0.0", "40.0 ± 0.0"]
+    assert [row(oracle, name)["Toy"] for name in oracle.labels] == ["80.0", "40.0"]
     other, *_ = table5.exhibits(search, EMBEDDED)
-    assert {name: row(other, name)["Toy"] for name in other.rows} == {"κ = 0.1": "80.0 ± 0.0", "κ = 0.5": "40.0 ± 0.0"}
+    assert {name: row(other, name)["Toy"] for name in other.labels} == {"κ = 0.1": "80.0", "κ = 0.5": "40.0"}
     assert not any("nothing to choose" in note for note in oracle.footnotes)
     assert "Of 3 configurations in 1 trial: 1 with α = 0.05, 2 with α = 0.5." in oracle.footnotes
 
@@ -240,7 +240,7 @@ def test_the_inner_optimizers_table_is_of_the_last_step_on_the_domains_that_were
         runs.append(replace(run, records=records, done=True))
     (table,) = inner_optimizer.exhibits(runs, EMBEDDED)
     assert isinstance(table, Table)
-    assert table.rows == tuple(row.name for row in inner_optimizer.ROWS)
+    assert table.labels == tuple(row.name for row in inner_optimizer.ROWS)
     # 50, 60 and 70: the population deviation is √(200/3), over √3.
-    assert row(table, table.rows[0]) == {"0": "60.0 ± 4.7", "30": "60.0 ± 4.7", "75": "60.0 ± 4.7", "Avg": "60.0"}
+    assert row(table, table.labels[0]) == {"0": "60.0 ± 4.7", "30": "60.0 ± 4.7", "75": "60.0 ± 4.7", "Avg": "60.0"}
     assert inner_optimizer.exhibits([], SCALES["full"]) == []

@@ -174,10 +174,9 @@ def test_a_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_pa
                 )
     runs = sorted(read_runs(tmp_path), key=lambda run: (run.label, run.trial_seed, sorted(run.test_domains)))
     table = differences(runs, "ERM")
-    cell = table.cells[1][0]
+    cell = table.rows[1].estimates[0]
     assert (cell.mean, cell.n) == (pytest.approx(27.5), 2)
     assert cell.stderr == pytest.approx(2.5)
-    assert str(cell) == "+27.5 ± 2.5"
-    assert str(table.cells[0][0]) == "+0.0 ± 0.0"
-    missing = differences(runs[:-1], "ERM").cells[1][0]
+    assert [texts[0] for texts in table.texts().values()] == ["+0.0 ± 0.0", "+27.5 ± 2.5"]
+    missing = differences(runs[:-1], "ERM").rows[1].estimates[0]
     assert (missing.mean, missing.n, missing.stderr) == (pytest.approx(25.0), 1, None), "a seed counts when complete"

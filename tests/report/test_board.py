@@ -74,6 +74,14 @@ def test_curves_of_runs_that_are_not_finished_grow(tmp_path):
     assert "as far as each of them is by now" in page
 
 
+def test_held_out_domain_of_a_running_run_is_shown_by_its_name(tmp_path):
+    folder = write_run(tmp_path, [at(0), at(30)], domains=("60", "75", "90"), test_domains=(1,), done=False)
+    with locked(folder):
+        said = text(Board(tmp_path))
+    assert "Toy, held out: 75" in said
+    assert "7, 5" not in said
+
+
 def test_tables_are_of_finished_runs(tmp_path):
     write_sweep(tmp_path, ("ERM", "POGM"), dataset="Digits", domains=("a", "b", "c"), seeds=2)
     write_run(

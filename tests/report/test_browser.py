@@ -14,9 +14,10 @@ from run_folders import record, write_run, write_sweep
 
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.table import text_table
 from pogm.benchmark.results.tables import dataset_table
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Panel, Point, Region
-from pogm.report.markup import Html, Listing
+from pogm.report.markup import Html
 from pogm.report.page import Section, render, write_page
 from pogm.report.runs import figures_of, write_report
 
@@ -152,7 +153,7 @@ def test_a_head_sorts_both_ways_then_restores_with_what_is_missing_last(page_at,
 
 def test_numbers_sort_as_numbers_whatever_follows_them(page_at, tmp_path):
     values = ("9.4 ± 20.1", "12.5 ± 0.1", "−3.0 †", "–", "1e-3", "", "X failed", "+0.2")
-    listing = Listing("Rows", ("Name", "Number"), tuple((f"row {i}", value) for i, value in enumerate(values)))
+    listing = text_table("Rows", ("Name", "Number"), tuple((f"row {i}", value) for i, value in enumerate(values)))
     page = page_at(write_page(tmp_path / "page.html", "Numbers", [Section("S", (listing,))]))
     for _ in range(2):
         page.get_by_role("button", name="Number").click()
@@ -391,7 +392,7 @@ def test_a_live_page_grows_and_keeps_what_the_reader_did(page_at, monkeypatch):
     monkeypatch.setattr("pogm.report.page.SECONDS", 0.1)
     lines = [Line(name, tuple(Point(i, i * (place + 1)) for i in range(9)), place) for place, name in enumerate("ab")]
     figure = Figure("curves", "Curves", (Panel("One", tuple(lines)),))
-    listing = Listing("Rows", ("Name", "Number"), (("x", 1), ("y", 2)))
+    listing = text_table("Rows", ("Name", "Number"), (("x", 1), ("y", 2)))
     shown = [
         render("Live", [Section("S", (Html(f"<p>{count} runs</p>"), figure, listing))], live=True) for count in (3, 4)
     ]

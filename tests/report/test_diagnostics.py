@@ -6,9 +6,9 @@ import pytest
 from html_pages import Page
 
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.table import Table
 from pogm.report.diagnostics import DOTS, SUITS, measurements, rounds_of, suits
 from pogm.report.figure import Cloud
-from pogm.report.markup import Listing
 from pogm.report.runs import write_report
 
 ORTHOGONAL = [[1.0, 0.0], [0.0, 1.0]]
@@ -92,9 +92,9 @@ def test_conflicts_and_the_worst_case_are_those_of_the_gramian(measure):
     assert points(by_name["suits_conflicts"].panels[0]) == [(0, 0.0), (30, 100.0)]
     # h_1 and h_2 at right angles: d = 1.5 h_0 is the best in the ball, and 0.75 is what it is worth.
     assert points(by_name["suits_worst"].panels[0])[0] == (0, 0.75)
-    assert isinstance(numbers, Listing)
-    assert numbers.rows[0][:3] == ("Toy", "ERM", "66.7")
-    assert numbers.rows[0][-1] == 1
+    assert isinstance(numbers, Table)
+    assert numbers.cells[0][:3] == ("Toy", "ERM", "66.7")
+    assert numbers.cells[0][-1] == 1
 
 
 def test_the_hull_and_the_divergence_are_shown_where_they_were_asked_for(measure):
@@ -121,8 +121,8 @@ def test_inner_product_and_variance_of_alignment_are_drawn_and_listed(measure):
     assert points(panel_named(figures, "Gradient inner product")) == [(0, -1.0)]
     assert points(panel_named(figures, "Variance of alignment")) == [(0, 0.0025)]
     (section,) = suits(runs, rounds_of(runs))
-    listing = section.exhibits[0]
-    values = dict(zip(listing.head, listing.rows[0], strict=True))
+    numbers = section.exhibits[0]
+    values = dict(zip(numbers.headings, numbers.cells[0], strict=True))
     assert values["Σ hᵢ·hⱼ over i ≠ j"] == "-1.00"
     assert values["Var(hᵢ·h) over i"] == "0.00250"
     assert values["Var(hᵢ·h), relative"] == "0.0100"

@@ -12,10 +12,11 @@ import pytest
 from html_pages import Page
 
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.table import text_table
 from pogm.benchmark.results.tables import dataset_table
 from pogm.report.escaping import data_block, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.markup import Html, Listing
+from pogm.report.markup import Html
 from pogm.report.page import SCRIPTS, Section, render, write_page
 
 HOSTILE = '</script><script>alert(1)</script><!--<script>"'
@@ -73,7 +74,7 @@ def test_a_table_says_its_selection_rule_its_n_and_its_command(make_sweep):
 
 
 def test_a_listing_is_a_table_with_its_notes():
-    page = page_of(Section("S", (Listing("Pairs", ("Pair", "ρ"), (("A, B", 0.5),), ("n = 1.",)),)))
+    page = page_of(Section("S", (text_table("Pairs", ("Pair", "ρ"), (("A, B", 0.5),), ("n = 1.",)),)))
     assert "Pairs Pair ρ A, B 0.5 n = 1." in page.text
     (data,) = [data["csv"] for data in page.data if "csv" in data]
     assert list(csv.reader(io.StringIO(data))) == [["Pair", "ρ"], ["A, B", "0.5"]]
@@ -116,7 +117,7 @@ def test_the_script_cannot_end_itself():
 def test_names_in_data_cannot_end_their_block():
     line = Line(HOSTILE, LINE.points)
     figure = Figure("f", HOSTILE, (Panel(HOSTILE, (line, Cloud(HOSTILE, LINE.points))),), HOSTILE, (HOSTILE,))
-    listing = Listing(HOSTILE, (HOSTILE,), ((HOSTILE,),), (HOSTILE,))
+    listing = text_table(HOSTILE, (HOSTILE,), ((HOSTILE,),), (HOSTILE,))
     page = page_of(Section(HOSTILE, (figure, listing), HOSTILE), command=HOSTILE, facts={HOSTILE: HOSTILE})
     assert page.programs == page_of().programs
     assert page.data[0]["panels"][0]["marks"][0]["name"] == HOSTILE

@@ -6,11 +6,11 @@ of the domains' copies (mean centre). Every method sees the same data and miniba
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, Selection
-from pogm.benchmark.results.tables import Cell, Table, dataset_table
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.tables import average, dataset_table
 from pogm.data.datasets.rotated_digits import RotatedDigits
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, default_trial
 from pogm.experiments.results import failures
@@ -64,17 +64,15 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 
 
 def _table(runs: Sequence[Run]) -> Table:
-    whole = dataset_table(runs, DATASET, LAST_STEP)
-    cells = [[row[place] for place in HELD_OUT] for row in whole.cells]
+    """The table of the dataset, with the columns of the held-out angles and their mean only."""
+    full = dataset_table(runs, DATASET, LAST_STEP)
+    rows = []
+    for row in full.rows:
+        cells = [row.estimates[i] for i in HELD_OUT]
+        rows.append(replace(row, cells=(*cells, average(cells))))
     return replace(
-        whole,
-        columns=(*(whole.columns[place] for place in HELD_OUT), whole.columns[-1]),
-        keys=(*(whole.keys[place] for place in HELD_OUT), whole.keys[-1]),
-        cells=tuple((*row, _mean(row)) for row in cells),
-        footnotes=(*whole.footnotes, *failures(runs)),
+        full,
+        columns=(*(full.columns[i] for i in HELD_OUT), full.columns[-1]),
+        rows=tuple(rows),
+        footnotes=(*full.footnotes, *failures(runs)),
     )
-
-
-def _mean(row: Sequence[Cell]) -> Cell:
-    means = [cell.mean for cell in row if cell.mean is not None]
-    return Cell(fmean(means), n=min(cell.n for cell in row)) if len(means) == len(row) else Cell()

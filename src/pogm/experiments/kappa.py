@@ -25,6 +25,10 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     if not runs:
         return []
     validated = paired.differences(
-        runs, ROWS[0].name, value=lambda choice: choice.validation, what="Validation accuracy on the training domains"
+        runs,
+        ROWS[0].name,
+        value=lambda choice: choice.validation,
+        what="Validation accuracy on the training domains",
+        key="difference of validation accuracy",
     )
     return [validated, paired.differences(runs, ROWS[0].name)]

@@ -1,17 +1,16 @@
 """The measured runs that Figures 2 to 5 share: five methods, the first domain held out, default hyperparameters."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.results.measurements import Measured, measured
 from pogm.benchmark.results.records import Record, Run
-from pogm.benchmark.results.statistics import mean_of
 from pogm.diagnostics import Probe
 from pogm.experiments.base import Plan, Row, Scale, default_trial, in_time
 from pogm.experiments.palette import METHODS
-from pogm.report.figure import Line, Point
+from pogm.report.figure import Line
+from pogm.report.series import mean_point
 
 COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # the paper's four, and the mean of the h_i without matching
 HELD_OUT = 0
@@ -68,8 +67,7 @@ def curves(runs: Sequence[Run], dataset: str, value: Callable[[Record, Measured]
                 if since is not None:
                     by_step.setdefault(record["step"], []).append(value(record, since))
         if by_step:
-            means = {step: mean_of(values) for step, values in sorted(by_step.items())}
-            points = tuple(Point(step, *mean) if mean.n else Point(step, math.nan) for step, mean in means.items())
+            points = tuple(mean_point(step, values) for step, values in sorted(by_step.items()))
             lines.append(Line(method, points, METHODS[method]))
     return tuple(lines)
 

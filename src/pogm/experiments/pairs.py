@@ -90,5 +90,9 @@ def notes(runs: Sequence[Run], datasets: Sequence[str]) -> tuple[str, ...]:
 
 
 def written_out(numbers: Mapping[str, Mean]) -> str:
-    """Every method with its number."""
-    return ", ".join(f"{name} {n.value:.2f} ± {n.error:.2f}" for name, n in numbers.items()).replace("-", "−")
+    """Return each method with its mean and, for two or more trials, its standard error."""
+    parts = []
+    for name, found in numbers.items():
+        error = "" if found.error is None else f" ± {found.error:.2f}"
+        parts.append(f"{name} {found.value:.2f}{error}")
+    return ", ".join(parts).replace("-", "−")

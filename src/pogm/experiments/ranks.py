@@ -1,15 +1,15 @@
-"""Ranks over the datasets, as in the last columns of the paper's Table 1, and the paper's own beside ours."""
+"""Ranks over datasets, as in the last columns of the paper's Table 1, with the ranks that the paper prints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pogm.benchmark.results.published import ALL_DATASETS, paper_ranks
-from pogm.benchmark.results.ranking import rankings
+from pogm.benchmark.results.published import paper_ranks
+from pogm.benchmark.results.ranking import SUMMARIES, Ranking, rankings
 from pogm.benchmark.results.selection import TEST_DOMAIN
-from pogm.benchmark.results.tables import Cell, Table
+from pogm.benchmark.results.table import Column, Estimate, Row, Table
+from pogm.benchmark.results.tables import ALL_DATASETS
 from pogm.experiments.base import folded
 
-MEANS = ("arithmetic mean", "geometric mean", "median")
 NOTE = (
     "Ranks are over the datasets, by the accuracies as printed, among those rows of the paper that have one on all of "
     "them; equals share the better rank. Lower is better."
@@ -23,69 +23,47 @@ PAPER = (
 )
 
 
-@dataclass(frozen=True)
-class RankedTable(Table):
-    """A table whose last columns are ranks, of which the lowest is the best."""
-
-    accuracies: int = 0  # number of columns before the ranks
-
-    @property
-    def trials(self) -> int:
-        return max((cell.n for row in self.cells for cell in row[: self.accuracies - 1]), default=0)
-
-    @property
-    def empty(self) -> bool:
-        return all(cell.mean is None for row in self.cells for cell in row[: self.accuracies])
-
-    def best(self, column: int) -> frozenset[int]:
-        """The rows that share the highest accuracy or the lowest rank, as printed."""
-        if column < self.accuracies:
-            return super().best(column)
-        ranks = {i: row[column].printed for i, row in enumerate(self.cells)}
-        known = {i: rank for i, rank in ranks.items() if rank is not None}
-        return frozenset(i for i, rank in known.items() if rank == min(known.values()) and len(known) > 1)
-
-
 def with_ranks(averages: Table, ranked: Sequence[str]) -> Table:
-    """Add ranks to a table of averages; return it unchanged where there is only one dataset.
+    """Add ranks to a table of averages; return it unchanged if there is only one dataset.
 
     Args:
-        averages: Rows against datasets.
-        ranked: Names of the rows that are ranked, among each other. The other rows are controls.
+        averages: Algorithms against datasets, as from `averages_table`.
+        ranked: Names of the rows that are ranked among each other. The other rows are controls.
 
     Returns:
-        The table with our ranks and, under test-domain selection, which is the paper's, the ranks that it prints.
+        The table with our ranks. Under test-domain selection, which the paper uses, it also has the paper's ranks.
     """
-    if len(averages.columns) < 3:
+    if sum(column.per_trial for column in averages.columns) < 2:
         return averages
-    numbers = dict(zip(averages.rows, averages.cells, strict=True))
-    taking_part = tuple(name for name in averages.rows if name in ranked)
-    among = replace(averages, rows=taking_part, cells=tuple(numbers[name] for name in taking_part))
-    ours = {
-        found.label: [
-            Cell(mean, n=len(found.ranks)) for mean in (found.arithmetic_mean, found.geometric_mean, found.median)
-        ]
-        for found in rankings(among)
-    }
-    titles = [f"Rank, {mean}" for mean in MEANS]
-    keys = [f"rank, {mean}" for mean in MEANS]
-    notes = [NOTE, *([CONTROLS] if len(taking_part) < len(averages.rows) else [])]
-    theirs: dict[str, list[Cell]] = {}
-    if averages.selection is TEST_DOMAIN:
-        theirs = {folded(name): [Cell(rank) for rank in ranks] for name, ranks in paper_ranks().items()}
-        titles += [f"Paper, {mean.removesuffix(' mean')}" for mean in MEANS]
-        keys += [f"paper's rank, {mean}" for mean in MEANS]
-        notes.append(PAPER)
+    ranked_rows = tuple(row for row in averages.rows if row.key in ranked)
+    ours = {found.label: found for found in rankings(replace(averages, rows=ranked_rows))}
+    with_paper = averages.selection is TEST_DOMAIN
+    theirs = {folded(name): ranks for name, ranks in paper_ranks().items()} if with_paper else {}
+    columns = [_column(f"Rank, {name}", f"rank, {name}") for name in SUMMARIES]
+    if with_paper:
+        paper = [(f"Paper, {name.removesuffix(' mean')}", f"paper's rank, {name}") for name in SUMMARIES]
+        columns += [_column(title, key) for title, key in paper]
 
-    def cells(name: str) -> list[Cell]:
-        none = [Cell(reason="not ranked" if name in ranked else "")] * len(MEANS)
-        return [*ours.get(name, none), *(theirs.get(folded(name), [Cell()] * len(MEANS)) if theirs else [])]
+    def extended(row: Row) -> Row:
+        cells = _our_ranks(ours.get(row.key), "not ranked" if row.key in ranked else "")
+        printed = theirs.get(folded(row.key), {})
+        paper_cells = [Estimate(printed.get(name)) for name in SUMMARIES] if with_paper else []
+        return replace(row, cells=(*row.cells, *cells, *paper_cells))
 
-    table = replace(
+    notes = [NOTE, *([CONTROLS] if len(ranked_rows) < len(averages.rows) else []), *([PAPER] if with_paper else [])]
+    return replace(
         averages,
-        columns=(*averages.columns, *titles),
-        keys=(*averages.keys, *((ALL_DATASETS, key) for key in keys)),
-        cells=tuple((*numbers[name], *cells(name)) for name in averages.rows),
+        columns=(*averages.columns, *columns),
+        rows=tuple(map(extended, averages.rows)),
         footnotes=(*averages.footnotes, *notes),
     )
-    return RankedTable(**vars(table), accuracies=len(averages.columns))
+
+
+def _our_ranks(found: Ranking | None, reason: str) -> list[Estimate]:
+    if found is None:
+        return [Estimate(reason=reason) for _ in SUMMARIES]
+    return [Estimate(value, n=len(found.ranks)) for value in found.summaries().values()]
+
+
+def _column(title: str, key: str) -> Column:
+    return Column(title, best="lowest", ids={"dataset": ALL_DATASETS, "domain": key})

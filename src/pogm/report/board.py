@@ -125,7 +125,7 @@ def _learning(running: Sequence[Watched], colours: Mapping[str, int]) -> list[Fi
     for run in (one.run for one in running if one.run.records):
         points = tuple(Point(record["step"], _validation(run, record)) for record in run.records)
         name = f"{run.label}, configuration {run.hparams_seed}, trial {run.trial_seed}"
-        here = panels.setdefault(f"{run.dataset}, held out: {', '.join(run.held_out)}", [])
+        here = panels.setdefault(f"{run.dataset}, held out: {run.held_out}", [])
         here.append(Line(name, points, colours[run.label]))
     span = (0.0, float(max((one.steps - 1 for one in running), default=0)))
     return [

@@ -22,10 +22,11 @@ from pogm.benchmark.results.measurements import (
     worst,
 )
 from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.table import text_table
 from pogm.benchmark.results.tables import domains_of
 from pogm.report.escaping import escape, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.markup import Exhibit, Html, Listing
+from pogm.report.markup import Exhibit, Html
 from pogm.report.page import Section
 from pogm.report.series import Sample, averaged, comparable, lines, small_charts
 
@@ -310,4 +311,4 @@ def _numbers(runs: Sequence[Run], rounds: ByRun) -> Exhibit:
         "Means over rounds, then over finished runs with the algorithm's first configuration, n of them: all trial "
         "seeds and all that was held out, one domain at a time. No model is selected: every measured round counts.",
     )
-    return Listing("In numbers", head, tuple(rows), notes)
+    return text_table("In numbers", head, rows, notes)

@@ -1,13 +1,9 @@
 """Tables and figures as HTML, with every name escaped and the numbers beside them for the page's script."""
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from pogm.benchmark.results.comparison import HEAD, Comparison, comparisons_csv
-from pogm.benchmark.results.tables import Cell, Table
+from pogm.benchmark.results.table import Cell, Column, Estimate, Row, Table, Tabular
 from pogm.report import charts
 from pogm.report.axes import axes_of
 from pogm.report.escaping import data_block, escape, slug
@@ -17,99 +13,84 @@ NUMBER = re.compile(r"[+−-]?\d")
 
 
 class Html(str):
-    """Markup, shown as it is; all other text is escaped."""
+    """Markup that is written as it is. All other text is escaped."""
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Rows of anything under a head, and beneath them what to know about them."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-    notes: tuple[str, ...] = ()
-
-    def csv(self) -> str:
-        """As it is shown."""
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([self.head, *self.rows])
-        return out.getvalue()
-
-
-Exhibit = Table | Comparison | Listing | Figure | Html
+Exhibit = Tabular | Figure | Html
 
 
 def exhibit_html(exhibit: Exhibit, anchor: str, under: str = "", command: str | None = None) -> str:
-    """Anything a section shows. `under` is the section's title, which need not be said again."""
-    if isinstance(exhibit, Table):
-        return table_html(exhibit, anchor, under, command)
-    if isinstance(exhibit, Comparison):
-        return comparison_html(exhibit, anchor, command)
-    if isinstance(exhibit, Listing):
-        return listing_html(exhibit, anchor, command)
+    """Return a table, a figure or markup as HTML.
+
+    Args:
+        exhibit: What to show.
+        anchor: Address within the page.
+        under: Title of the section. It is not repeated as the title of a table.
+        command: Command line that makes the exhibit.
+    """
+    if isinstance(exhibit, Tabular):
+        return table_html(exhibit.table(), anchor, under, command)
     return figure_html(exhibit, anchor, command) if isinstance(exhibit, Figure) else exhibit
 
 
 def table_html(table: Table, anchor: str, under: str = "", command: str | None = None) -> str:
-    """A table of ours, with its selection above and its rule, footnotes and command beneath."""
-    head = (f'<th scope="col">{escape(title)}</th>' for title in ("Algorithm", *table.columns))
-    rows = []
-    for i, (label, cells) in enumerate(zip(table.rows, table.cells, strict=True)):
-        shown = "".join(_cell(table, cell, best=i in table.best(j)) for j, cell in enumerate(cells))
-        rows.append(f'<tr><th scope="row">{escape(label)}</th>{shown}</tr>')
-    titles = [title for title in (table.title, table.selection.title) if title != under]
-    name = slug(f"{table.title} {table.selection.name}")
-    says = [table.selection.rule, *table.footnotes]
-    return _table(titles, head, rows, _caption("", says, command), anchor, name, table.csv())
-
-
-def comparison_html(comparison: Comparison, anchor: str, command: str | None = None) -> str:
-    """Ours beside published numbers."""
-    counts = sorted({pair.ours.n for pair in comparison.pairs})
-    trials = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
-    ours = f"Ours: n = {trials} trial{'s' * (trials != '1')}."
-    rows, notes = (pair.shown() for pair in comparison.pairs), (comparison.selection.rule, *comparison.footnotes, ours)
-    listing = Listing(comparison.selection.title, HEAD, tuple(rows), notes)
-    return _listing(listing, anchor, command, slug(comparison.title), comparisons_csv([comparison]))
-
-
-def listing_html(listing: Listing, anchor: str, command: str | None = None) -> str:
-    """Rows whose first cell says what they are about."""
-    return _listing(listing, anchor, command, slug(listing.title), listing.csv())
-
-
-def _listing(listing: Listing, anchor: str, command: str | None, name: str, numbers: str) -> str:
-    columns = [[str(row[place]) for row in listing.rows] for place in range(len(listing.head))]
-    words = ["" if any(map(NUMBER.match, column)) else ' class="words"' for column in columns]
-    rows = []
-    for first, *rest in listing.rows:
-        cells = (f"<td{kind}>{lines(value)}</td>" for kind, value in zip(words[1:], rest, strict=True))
-        rows.append(f'<tr><th scope="row">{lines(first)}</th>{"".join(cells)}</tr>')
-    head = (f'<th scope="col"{kind}>{escape(title)}</th>' for kind, title in zip(words, listing.head, strict=True))
-    return _table([listing.title], head, rows, _caption("", listing.notes, command), anchor, name, numbers)
-
-
-def _table(
-    titles: Iterable[str], head: Iterable[str], rows: Iterable[str], caption: str, anchor: str, name: str, numbers: str
-) -> str:
+    """Return a table with its selection above, its notes beneath, and its CSV for the page's script."""
+    selection = table.selection
+    titles = [title for title in (table.title, selection.title if selection else "") if title and title != under]
+    notes = [*([selection.rule] if selection else []), *table.notes, *table.conclusion]
+    name = slug(f"{table.title} {selection.name}" if selection else table.title)
     return (
         f'<figure class="table" id="{anchor}">{_heading(*titles)}<div class="scroll" tabindex="0">'
-        f"<table><thead><tr>{''.join(head)}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        f"{caption}{data_block({'name': name, 'csv': numbers})}</figure>"
+        f"<table><thead><tr>{_table_head(table)}</tr></thead><tbody>{_table_body(table)}</tbody></table></div>"
+        f"{_caption('', notes, command)}{data_block({'name': name, 'csv': table.csv()})}</figure>"
     )
 
 
-def _cell(table: Table, cell: Cell, *, best: bool) -> str:
+def _table_head(table: Table) -> str:
+    label = [f'<th scope="col">{escape(table.row_key.capitalize())}</th>'] if table.row_key else []
+    heads = (f'<th scope="col"{_class(table, j)}>{escape(table.columns[j].heading)}</th>' for j in table.shown)
+    return "".join([*label, *heads])
+
+
+def _table_body(table: Table) -> str:
+    return "".join(f"<tr>{_table_row(table, i, row)}</tr>" for i, row in enumerate(table.rows))
+
+
+def _table_row(table: Table, i: int, row: Row) -> str:
+    """The label of a row, or its first cell if rows have no labels, is the head of the row."""
+    shown = list(table.shown)
+    label = row.label if table.row_key else table.columns[shown[0]].text(row.cells[shown.pop(0)])
+    cells = (_cell(table, j, row.cells[j], best=i in table.best(j)) for j in shown)
+    return f'<th scope="row">{lines(label)}</th>{"".join(cells)}'
+
+
+def _class(table: Table, j: int) -> str:
+    """Class of the cells of a column: columns of words are aligned to the left."""
+    column = table.columns[j]
+    is_words = column.kind == "text" and not any(NUMBER.match(str(row.cells[j])) for row in table.rows)
+    return ' class="words"' if is_words else ""
+
+
+def _cell(table: Table, j: int, cell: Cell, *, best: bool) -> str:
+    column = table.columns[j]
+    if not isinstance(cell, Estimate):
+        return f"<td{_class(table, j)}>{lines(column.text(cell))}</td>"
     if cell.mean is None:
-        return f'<td class="missing">X <small>{escape(cell.reason)}</small></td>'
-    error = "" if cell.stderr is None else f"<small> ± {cell.stderr:.1f}</small>"
-    mean = f"<b>{cell.mean:.1f}</b>" if best else f"{cell.mean:.1f}"
-    marks = f"<small>{escape(table.marks(cell))}</small>" if table.marks(cell) else ""
-    return f'<td title="n = {cell.n}">{mean}{error}{marks}</td>'
+        return f'<td class="missing">{escape(column.missing)} <small>{escape(cell.reason)}</small></td>'
+    mean = f"<b>{column.mean_text(cell.mean)}</b>" if best else column.mean_text(cell.mean)
+    return f"<td{_tooltip(column, cell)}>{mean}{_small(column.error_text(cell))}{_small(table.marks(j, cell))}</td>"
+
+
+def _tooltip(column: Column, cell: Estimate) -> str:
+    return f' title="n = {cell.n}"' if "n" in column.fields else ""
+
+
+def _small(text: str) -> str:
+    return f"<small>{escape(text)}</small>" if text else ""
 
 
 def figure_html(figure: Figure, anchor: str, command: str | None = None) -> str:
-    """Small charts under one legend, how to read them, and their numbers."""
+    """Return small charts under one legend, how to read them, and their numbers."""
     legend = charts.legend(figure)
     keys = {name: key for key, name in enumerate(legend)}
     entries = "".join(
@@ -149,19 +130,19 @@ def _heading(title: str = "", *more: str) -> str:
 
 
 def _caption(reading: str, notes: Iterable[str], command: str | None) -> str:
-    """How to read it; then how it came about."""
+    """How to read the exhibit, notes, and the command that makes it."""
     made = f"Made by <code>{escape(command)}</code>" if command else ""
     parts = [escape(reading), "<br>".join(filter(None, [" ".join(map(escape, notes)), made]))]
     return f"<figcaption>{''.join(f'<p>{part}</p>' for part in parts if part)}</figcaption>"
 
 
 def details(summary: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
-    """A list that opens on request; nothing where it is empty."""
+    """Return a list that opens on a click; empty if there are no rows."""
     return Html(f"<details><summary>{escape(summary)}</summary>{grid(head, rows)}</details>" if rows else "")
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """Rows of anything, under a head."""
+    """Return a plain list with a head: no caption, no label for its rows."""
     columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{lines(value)}</td>' for value in row)}</tr>" for row in rows)
     return Html(
@@ -171,10 +152,10 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
 
 
 def paragraph(text: str) -> Html:
-    """A remark."""
+    """Return text as a paragraph in a muted colour."""
     return Html(f'<p class="muted">{escape(text)}</p>')
 
 
 def lines(value: object) -> str:
-    """Text that keeps its line breaks."""
+    """Escape text and keep its line breaks."""
     return "<br>".join(map(escape, str(value).splitlines()))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from pogm.benchmark.results.comparison import compare
 from pogm.benchmark.results.published import Source
-from pogm.benchmark.results.ranking import rankings
+from pogm.benchmark.results.ranking import SUMMARIES, rankings
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
-from pogm.benchmark.results.tables import Table, averages_table, dataset_table, domains_of, labels_of
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.tables import averages_table, dataset_table, domains_of, labels_of
 from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
 from pogm.report.escaping import slug
 from pogm.report.figure import Figure
@@ -99,10 +100,10 @@ def _averages(runs: Sequence[Run]) -> Section:
 
 def _ranks(table: Table) -> Html:
     ranked = rankings(table)
-    if len(ranked) < 2:
+    if len(ranked) < 2 or table.selection is None:
         return Html()
-    head = ("Algorithm", "Arithmetic mean", "Geometric mean", "Median")
-    rows = [(r.label, f"{r.arithmetic_mean:.2f}", f"{r.geometric_mean:.2f}", f"{r.median:g}") for r in ranked]
+    head = ("Algorithm", *(name.capitalize() for name in SUMMARIES))
+    rows = [(found.label, *(f"{value:.2f}" for value in found.summaries().values())) for found in ranked]
     return details(f"Mean ranks over datasets (lower is better), {table.selection.title}", head, rows)
 
 

@@ -100,6 +100,12 @@ def comparable(runs: Iterable[Run], dataset: str) -> Iterator[tuple[int, str, li
         yield colour, label, [run for run in usable if twins[run.test_domains, run.trial_seed] == 1]
 
 
+def mean_point(x: float, values: Iterable[float]) -> Point:
+    """Return mean, standard error and n of the values that are not NaN, at x; a gap if there are none."""
+    found = mean_of(values)
+    return Point(x, found.value, found.error or 0.0, found.n) if found.n else Point(x, math.nan)
+
+
 def _point(step: int, values: Sequence[float]) -> Point:
     """A gap where one of them is missing: the mean of the others would be another line's."""
-    return Point(step, math.nan) if any(map(math.isnan, values)) else Point(step, *mean_of(values))
+    return Point(step, math.nan) if any(map(math.isnan, values)) else mean_point(step, values)

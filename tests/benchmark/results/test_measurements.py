@@ -255,19 +255,20 @@ def test_damaged_measurements_are_refused_with_the_folder(folder, change, words)
 def test_a_table_has_a_column_for_every_algorithm_and_the_spread_over_seeds(folder):
     found = [*of(folder, "ERM"), *of(folder, "POGM")]
     table = measure_table(found, "Title", ["A note."])
-    assert table.columns == ("ERM", "POGM")
-    cell = table.cells["angle"][1]
+    assert table.headings == ("ERM", "POGM")
+    by_name = {row.key: row.estimates for row in table.rows}
+    cell = by_name["angle"][1]
     values = [summary(m)["angle"] for _, m in of(folder, "POGM")]
     assert cell.mean == pytest.approx(sum(values) / 2)
     assert cell.stderr == pytest.approx(abs(values[0] - values[1]) / 2 / math.sqrt(2))
     assert cell.n == 2
     text = table.text()
-    assert str(cell) in text
-    assert {"gip", "alignment_variance", "alignment_variance_relative", "opposed"} <= table.cells.keys()
+    assert table.texts()["angle"][1] in text
+    assert {"gip", "alignment_variance", "alignment_variance_relative", "opposed"} <= by_name.keys()
     assert "± is the standard error over 2 seeds." in text
     assert "A note." in text
     rows = list(csv.DictReader(io.StringIO(table.csv())))
-    assert {row["measurement"] for row in rows} == set(table.cells)
+    assert {row["measurement"] for row in rows} == set(by_name)
     assert json.loads(table.json())["cells"]["angle"]["POGM"]["mean"] == cell.mean
 
 

@@ -1,4 +1,4 @@
-"""A mean and how far to trust it."""
+"""Mean and standard error."""
 
 import math
 
@@ -7,13 +7,12 @@ import pytest
 from pogm.benchmark.results.statistics import mean_of
 
 
-def test_the_protocols_example():
+def test_mean_and_error_of_the_example_in_the_protocol():
     assert mean_of([70.0, 72.0, 74.0]) == pytest.approx((72.0, 0.9428, 3), abs=1e-4)
 
 
-def test_what_is_undefined_is_left_out_and_one_value_has_no_error():
-    assert mean_of([math.nan, 3.0]) == (3.0, 0.0, 1)
+def test_nan_is_ignored_and_one_value_has_no_standard_error():
+    assert mean_of([math.nan, 3.0]) == (3.0, None, 1)
     nothing = mean_of([math.nan])
     assert math.isnan(nothing.value)
-    assert math.isnan(nothing.error)
-    assert nothing.n == 0
+    assert (nothing.error, nothing.n) == (None, 0)

@@ -2,13 +2,10 @@
 
 import csv
 import io
-import json
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 from pogm.benchmark.results.conclusion import conclusion
 from pogm.benchmark.results.measurements import (
@@ -23,158 +20,145 @@ from pogm.benchmark.results.measurements import (
     summary,
     worst,
 )
-from pogm.benchmark.results.records import Run, finite, printable
-from pogm.benchmark.results.statistics import mean_of
+from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.table import NUMBERS, Column, Row, Table, estimate
 
-TITLES = {  # of the rows, with what each says
-    "angle": ("cos(h_i, h)", "the step's angle with what domain i alone would do, mean over domains"),
-    "difference": ("|θ_i − θ+|²", "how far the model is from the copy of domain i after the step, likewise"),
-    "layer_difference": ("sum |θ_i − θ+|", "the same as the authors' code has it: lengths, summed over weight tensors"),
-    "invariant": (
-        "invariant angle",
-        "the step's angle with the path of the last τ rounds: large if it fluctuates little",
+
+class Measurement(NamedTuple):
+    """Title and meaning of a measurement. docs/theory.md lists the same names with their units."""
+
+    title: str
+    meaning: str
+
+
+MEASUREMENTS = {
+    "angle": Measurement("cos(h_i, h)", "cosine of the step h and the trajectory h_i of domain i, mean over domains"),
+    "difference": Measurement(
+        "|θ_i − θ+|²", "squared distance of the model after the step from the copy of domain i, mean over domains"
     ),
-    "magnitude": ("|h|²", "how long the step is"),
-    "agreement": ("cos(h_i, h_j)", "the angle between two domains, mean over pairs"),
-    "correlation": ("correlation", "Pearson's, over rounds, of cos(h_i, h) and cos(h_j, h), mean over pairs"),
-    "gap": ("gap", "|cos(h_i, h) − cos(h_j, h)|, mean over rounds and pairs"),
-    "conflicts": ("conflicts", "the share of rounds in which two domains point against each other"),
-    "opposed": ("step against a domain", "the share of rounds in which h_i·h < 0 for some training domain i"),
-    "gip": ("sum h_i·h_j", "the raw gradient inner product (GIP), summed over ordered pairs i ≠ j"),
-    "alignment_variance": ("Var(h_i·h)", "the variance over training domains of h_i·h (Theorem 2), raw"),
-    "alignment_variance_relative": (
+    "layer_difference": Measurement(
+        "sum |θ_i − θ+|", "the same as in the authors' code: distances, summed over weight tensors"
+    ),
+    "invariant": Measurement(
+        "invariant angle",
+        "cosine of the step and the displacement over the last τ rounds; near 1 if it fluctuates little",
+    ),
+    "magnitude": Measurement("|h|²", "squared length of the step"),
+    "agreement": Measurement("cos(h_i, h_j)", "cosine of the trajectories of two domains, mean over pairs"),
+    "correlation": Measurement(
+        "correlation", "Pearson correlation over rounds of cos(h_i, h) and cos(h_j, h), mean over pairs"
+    ),
+    "gap": Measurement("gap", "|cos(h_i, h) − cos(h_j, h)|, mean over rounds and pairs"),
+    "conflicts": Measurement("conflicts", "share of rounds in which h_i·h_j < 0 for some two training domains"),
+    "opposed": Measurement("step against a domain", "share of rounds in which h_i·h < 0 for some training domain i"),
+    "gip": Measurement("sum h_i·h_j", "gradient inner product (GIP), summed over ordered pairs i ≠ j"),
+    "alignment_variance": Measurement("Var(h_i·h)", "variance over training domains of h_i·h (Theorem 2)"),
+    "alignment_variance_relative": Measurement(
         "Var(h_i·h), relative",
         "the same divided by |h|²·mean |h_i|²: from 0 (all domains equally aligned) to 1, comparable between runs",
     ),
-    "worst": ("p*", "the worst-off domain's gain along the best direction (radius 0.5), relative to mean |h_i|²"),
-    "hull": ("outside the hull", "distance of the held-out domain's h_T from the hull of all h_i, relative to |h_T|"),
-    "hull_cosine": ("cos to the hull", "the angle of h_T with the nearest point of that hull"),
-    "divergence": ("KL(p_i ‖ p_j)", "how far the domains' copies differ in what they predict, mean over pairs"),
-    "seconds_per_step": ("s per minibatch", "with all this measuring"),
+    "worst": Measurement(
+        "p*", "smallest h_i·d over domains for the best direction d (radius 0.5), relative to mean |h_i|²"
+    ),
+    "hull": Measurement(
+        "outside the hull",
+        "distance of the held-out domain's trajectory h_T from the convex hull of all h_i, relative to |h_T|",
+    ),
+    "hull_cosine": Measurement("cos to the hull", "cosine of h_T and the nearest point of that hull"),
+    "divergence": Measurement(
+        "KL(p_i ‖ p_j)", "KL divergence of the predictions of two domains' copies of the model, mean over pairs"
+    ),
+    "seconds_per_step": Measurement("s per minibatch", "seconds, with all measurements"),
 }
 
 
-@dataclass(frozen=True)
-class MeasureCell:
-    """A mean with its standard error over n seeds; NaN where nothing is defined."""
+def measure_table(found: Sequence[tuple[Run, Measured]], title: str, notes: Sequence[str] = ()) -> Table:
+    """Return measurements against algorithms, with the meaning of each and a conclusion in words.
 
-    mean: float
-    stderr: float
-    n: int
-
-    def __str__(self) -> str:
-        if math.isnan(self.mean):
-            return "–"
-        return f"{self.mean:.3g}" if self.n < 2 else f"{self.mean:.3g} ± {self.stderr:.1g}"
-
-
-@dataclass(frozen=True)
-class MeasureTable:
-    """Measurements against algorithms."""
-
-    title: str
-    columns: tuple[str, ...]  # algorithms
-    cells: dict[str, tuple[MeasureCell, ...]]  # by measurement
-    notes: tuple[str, ...]
-    conclusion: tuple[str, ...] = ()  # sentences; the last one is the recommendation
-
-    def text(self) -> str:
-        """Aligned, for a terminal, with what each row means; the conclusion comes last."""
-        head = ["", *map(printable, self.columns)]
-        body = [[TITLES[name][0], *map(str, cells)] for name, cells in self.cells.items()]
-        widths = [max(len(row[place]) for row in (head, *body)) for place in range(len(head))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-            for row in (head, *body)
-        ]
-        rule = "─" * max(map(len, lines))
-        meanings = [f"{TITLES[name][0]}: {TITLES[name][1]}." for name in self.cells]
-        notes = [textwrap.fill(note, 100, subsequent_indent="  ") for note in (*self.notes, *meanings)]
-        if self.conclusion:
-            sentences = (textwrap.fill(printable(text), 100, subsequent_indent="  ") for text in self.conclusion)
-            notes += [rule, "Conclusion", *sentences]
-        return "\n".join([printable(self.title), rule, lines[0], rule, *lines[1:], rule, *notes]) + "\n"
-
-    def csv(self) -> str:
-        """One line per cell."""
-        rows = [
-            [label, name, *(_plain(value) for value in (cell.mean, cell.stderr)), cell.n]
-            for name, cells in self.cells.items()
-            for label, cell in zip(self.columns, cells, strict=True)
-        ]
-        return _csv([["algorithm", "measurement", "mean", "stderr", "n"], *rows])
-
-    def json(self) -> str:
-        """The cells by measurement and algorithm; what is undefined is null."""
-        cells = {
-            name: {
-                label: {"mean": _null(cell.mean), "stderr": _null(cell.stderr), "n": cell.n}
-                for label, cell in zip(self.columns, row, strict=True)
-            }
-            for name, row in self.cells.items()
-        }
-        meanings = {name: TITLES[name][1] for name in self.cells}
-        conclusion = " ".join(self.conclusion)
-        return json.dumps(
-            {"title": self.title, "cells": cells, "meanings": meanings, "notes": self.notes, "conclusion": conclusion},
-            indent=1,
-        )
-
-
-def measure_table(found: Sequence[tuple[Run, Measured]], title: str, notes: Sequence[str] = ()) -> MeasureTable:
-    """Of runs that differ in algorithm and seed alone."""
+    Args:
+        found: Runs with their measurements. They differ in algorithm and seed only.
+        title: Title of the table.
+        notes: Further footnotes.
+    """
     by_label: dict[str, list[dict[str, float]]] = {}
     for run, m in found:
-        seconds = mean(finite(record.get("seconds_per_step")) for record in run.records[1:])  # the first warms up
+        seconds = mean(finite(record.get("seconds_per_step")) for record in run.records[1:])  # the first is warm-up
         by_label.setdefault(run.label, []).append(summary(m) | {"seconds_per_step": seconds})
-    names = [name for name in TITLES if any(name in numbers for seeds in by_label.values() for numbers in seeds)]
-    cells = {
-        name: tuple(
-            MeasureCell(*mean_of(numbers.get(name, math.nan) for numbers in seeds)) for seeds in by_label.values()
+    names = [name for name in MEASUREMENTS if any(name in numbers for seeds in by_label.values() for numbers in seeds)]
+    rows = [
+        Row(
+            tuple(estimate(numbers.get(name, math.nan) for numbers in seeds) for seeds in by_label.values()),
+            name,
+            *MEASUREMENTS[name],
         )
         for name in names
-    }
+    ]
     counts = {len(seeds) for seeds in by_label.values()}
-    spread = f"± is the standard error over {'–'.join(map(str, sorted(counts)))} seeds." if max(counts) > 1 else ""
-    concluded = conclusion({label: [m for run, m in found if run.label == label] for label in by_label})
-    return MeasureTable(title, tuple(by_label), cells, tuple(filter(None, (spread, *notes))), tuple(concluded))
+    errors = f"± is the standard error over {'–'.join(map(str, sorted(counts)))} seeds." if max(counts) > 1 else ""
+    return Table(
+        title=title,
+        columns=tuple(map(_column, by_label)),
+        rows=tuple(rows),
+        footnotes=tuple(filter(None, (errors, *notes))),
+        row_key="measurement",
+        csv_keys=("algorithm", "measurement"),
+        conclusion=tuple(conclusion({label: [m for run, m in found if run.label == label] for label in by_label})),
+        json_names={"rows": "cells", "footnotes": "notes"},
+    )
+
+
+def _column(label: str) -> Column:
+    return Column(
+        label,
+        digits=".3g",
+        error_digits=".1g",
+        csv_digits=".6g",
+        missing="–",
+        per_trial=True,
+        fields=NUMBERS,
+        ids={"algorithm": label},
+    )
 
 
 def rounds_csv(found: Sequence[tuple[Run, Measured]]) -> str:
-    """One line per run and measured round; a run without a column has nothing there."""
-    rows = [row for run, m in found for row in _rows(run, m)]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return _csv([columns, *([_plain(row.get(name, "")) for name in columns] for row in rows)])
+    """Return CSV with one line per run and measured round; what a run does not have is empty."""
+    lines = [line for run, m in found for line in _round_lines(run, m)]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _plain(value) for name, value in line.items()} for line in lines)
+    return out.getvalue()
 
 
-def _rows(run: Run, m: Measured) -> Iterator[dict[str, Any]]:
-    agreed, least, places = agreements(m), worst(m), hull(m)
+def _round_lines(run: Run, m: Measured) -> Iterator[dict[str, Any]]:
+    cosines, smallest, positions = agreements(m), worst(m), hull(m)
     products, aligned = gip(m), alignments(m)
     variance, relative = alignment_variances(m), relative_alignment_variances(m)
     sources, targets = list(enumerate(m.sources)), list(enumerate(m.targets))
-    for place, number in enumerate(m.round):
-        G = m.gramian[place]
+    for r, number in enumerate(m.round):
+        G = m.gramian[r]
         yield {
             "dataset": run.dataset,
             "algorithm": run.label,
             "held_out": run.held_out,
             "seed": run.trial_seed,
             "round": number,
-            **{f"angle {name}": m.angle[place][i] for i, name in sources},
-            **{f"difference {name}": m.difference[place][i] for i, name in sources},
-            **{f"layer_difference {name}": m.layer_difference[place][i] for i, name in sources},
-            "invariant": m.invariant[place],
-            "magnitude": m.magnitude[place],
+            **{f"angle {name}": m.angle[r][i] for i, name in sources},
+            **{f"difference {name}": m.difference[r][i] for i, name in sources},
+            **{f"layer_difference {name}": m.layer_difference[r][i] for i, name in sources},
+            "invariant": m.invariant[r],
+            "magnitude": m.magnitude[r],
             **{f"cosine {a} {b}": _cosine(G, i, j) for (i, a), (j, b) in combinations(sources, 2)},
-            "agreement": agreed[place],
-            "gip": products[place],
-            **{f"alignment {name}": aligned[place][i] for i, name in sources},
-            "alignment_variance": variance[place],
-            "alignment_variance_relative": relative[place],
-            "worst": least[place],
-            **{f"hull {name}": places[place][i].distance for i, name in targets},
-            **{f"hull_cosine {name}": places[place][i].cosine for i, name in targets},
-            **_divergences(m, place),
+            "agreement": cosines[r],
+            "gip": products[r],
+            **{f"alignment {name}": aligned[r][i] for i, name in sources},
+            "alignment_variance": variance[r],
+            "alignment_variance_relative": relative[r],
+            "worst": smallest[r],
+            **{f"hull {name}": positions[r][i].distance for i, name in targets},
+            **{f"hull_cosine {name}": positions[r][i].cosine for i, name in targets},
+            **_divergences(m, r),
         }
 
 
@@ -183,25 +167,15 @@ def _cosine(G: list[list[float]], i: int, j: int) -> float:
     return G[i][j] / norms if norms else math.nan
 
 
-def _divergences(m: Measured, place: int) -> dict[str, float]:
+def _divergences(m: Measured, r: int) -> dict[str, float]:
     if m.divergence is None:
         return {}
-    matrix, both = m.divergence[place], permutations(enumerate(m.sources), 2)
-    return {f"divergence {a} {b}": matrix[i][j] for (i, a), (j, b) in both}
-
-
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
+    matrix, pairs = m.divergence[r], permutations(enumerate(m.sources), 2)
+    return {f"divergence {a} {b}": matrix[i][j] for (i, a), (j, b) in pairs}
 
 
 def _plain(value: Any) -> Any:
-    """A number with the digits that matter; what is undefined is empty."""
+    """Write a number with six digits; NaN is empty."""
     if not isinstance(value, float):
         return value
     return "" if math.isnan(value) else f"{value:.6g}"
-
-
-def _null(value: float) -> float | None:
-    return None if math.isnan(value) else value

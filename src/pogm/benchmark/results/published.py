@@ -8,9 +8,8 @@ from importlib import resources
 
 from pogm._system.errors import unknown
 from pogm.benchmark.results.selection import TEST_DOMAIN, oracle_early_stop
-from pogm.benchmark.results.tables import AVERAGE
+from pogm.benchmark.results.tables import ALL_DATASETS, AVERAGE
 
-ALL_DATASETS = "Averages"  # where a row is over all datasets, as in our csv
 ABLATED = {"meta_lr_alpha": "meta_lr", "local_steps_E": "inner_steps", "kappa": "kappa"}  # theirs, ours
 LOGGED = {"meta_lr": "meta_lr", "cag_update": "inner_steps", "cagrad_c": "kappa"}  # the authors' names, ours
 STANDARD_RULES = "main_d77ad2d_2024-04-17"
@@ -70,10 +69,12 @@ def _table1() -> Iterator[Result]:
 
 
 @cache
-def paper_ranks() -> dict[str, tuple[float, ...]]:
-    """Ranks in Table 1 as printed, by algorithm: arithmetic mean, geometric mean and median over the datasets."""
-    columns = ("rank_arith_mean", "rank_geom_mean", "rank_median")
-    return {row["algorithm"]: tuple(float(row[column]) for column in columns) for row in rows("paper_table1")}
+def paper_ranks() -> dict[str, dict[str, float]]:
+    """Return the ranks that Table 1 prints, by algorithm and by the names of `ranking.SUMMARIES`."""
+    columns = {"arithmetic mean": "rank_arith_mean", "geometric mean": "rank_geom_mean", "median": "rank_median"}
+    return {
+        row["algorithm"]: {name: float(row[column]) for name, column in columns.items()} for row in rows("paper_table1")
+    }
 
 
 @cache

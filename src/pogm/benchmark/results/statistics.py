@@ -1,4 +1,4 @@
-"""A mean with its standard error, as tables, charts and measurements all have it."""
+"""Mean and standard error, as tables, charts and measurements use them."""
 
 import math
 from collections.abc import Iterable
@@ -7,16 +7,20 @@ from typing import NamedTuple
 
 
 class Mean(NamedTuple):
-    """Of n values, the mean and its standard error."""
+    """Mean of n values with its standard error."""
 
-    value: float
-    error: float
+    value: float  # NaN if n = 0
+    error: float | None  # None if n < 2: one value has no standard error
     n: int
 
 
 def mean_of(values: Iterable[float]) -> Mean:
-    """Of the values that are not NaN; the population deviation over √n, so that one value has an error of 0."""
+    """Return mean, standard error and n of the values that are not NaN.
+
+    The standard error is the population standard deviation divided by √n, as in DomainBed.
+    """
     known = [value for value in values if not math.isnan(value)]
-    return (
-        Mean(fmean(known), pstdev(known) / math.sqrt(len(known)), len(known)) if known else Mean(math.nan, math.nan, 0)
-    )
+    if not known:
+        return Mean(math.nan, None, 0)
+    error = pstdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    return Mean(fmean(known), error, len(known))
