@@ -1,4 +1,4 @@
-"""The drawings are true of what they draw, and the figures of measurements show the numbers that were measured."""
+"""Geometry of the drawings (Figures 1 and 6), and numbers of the measured figures (2 to 5)."""
 
 import math
 from dataclasses import replace
@@ -26,24 +26,24 @@ def marks(panel, kind, name):
     return [mark for mark in panel.marks if isinstance(mark, kind) and mark.name == name]
 
 
-def places(mark):
+def positions(mark):
     return exact([[point.x, point.y] for point in mark.points])
 
 
-# Figure 1: three bowls, written out by hand.
+# Figure 1: three quadratic risks, computed directly.
 
 
-def bowls():
+def quadratics():
     for (x, y), degrees in zip(figure1.CENTRES, figure1.STEEP, strict=True):
         turn = math.radians(degrees)
         rotation = exact([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
         yield rotation @ torch.diag(exact(figure1.CURVATURES)) @ rotation.T, exact([x, y])
 
 
-def walked(start, order):
+def end_of_steps(start, order):
     place = start
     for domain in order:
-        curvature, centre = list(bowls())[domain]
+        curvature, centre = list(quadratics())[domain]
         place = place - figure1.RATE * curvature @ (place - centre)
     return place
 
@@ -53,41 +53,41 @@ def drawn():
     return figure1.figure()
 
 
-def test_every_step_on_fishs_path_is_half_of_one_of_its_six_walks(drawn):
+def test_every_step_of_fish_is_half_of_one_of_its_six_inner_paths(drawn):
     (path,) = marks(drawn.panels[1], Line, "Fish")
-    spots = places(path)
+    spots = positions(path)
     for before, after in pairwise(spots):
-        ends = [before + 0.5 * (walked(before, order) - before) for order in permutations(range(3))]
+        ends = [before + 0.5 * (end_of_steps(before, order) - before) for order in permutations(range(3))]
         assert min((after - end).norm() for end in ends) < 1e-12
 
 
-def test_the_arrows_of_one_round_are_the_steps_of_the_methods(drawn):
+def test_arrows_of_one_round_are_the_steps_of_the_methods(drawn):
     start = exact(figure1.START)
-    tips = [places(arrow)[1] for arrow in marks(drawn.panels[0], Arrow, "Fish")]
-    ends = [start + 0.5 * (walked(start, order) - start) for order in permutations(range(3))]
+    tips = [positions(arrow)[1] for arrow in marks(drawn.panels[0], Arrow, "Fish")]
+    ends = [start + 0.5 * (end_of_steps(start, order) - start) for order in permutations(range(3))]
     torch.testing.assert_close(torch.stack(tips), torch.stack(ends))
     (erm,) = marks(drawn.panels[0], Arrow, "ERM")
-    mean = torch.stack([walked(start, [domain]) for domain in range(3)]).mean(0)
-    torch.testing.assert_close(places(erm)[1], mean)
+    mean = torch.stack([end_of_steps(start, [domain]) for domain in range(3)]).mean(0)
+    torch.testing.assert_close(positions(erm)[1], mean)
 
 
-def test_the_two_walks_drawn_end_where_their_steps_point(drawn):
-    walks = [places(line) for line in marks(drawn.panels[0], Line, "Fish's walk")]
+def test_two_inner_paths_of_fish_end_at_the_right_points(drawn):
+    walks = [positions(line) for line in marks(drawn.panels[0], Line, "Fish's walk")]
     start = exact(figure1.START)
     assert [len(walk) for walk in walks] == [4, 4]
     for walk, order in zip(walks, ((0, 1, 2), (2, 1, 0)), strict=True):
-        torch.testing.assert_close(walk[-1], walked(start, order))
+        torch.testing.assert_close(walk[-1], end_of_steps(start, order))
 
 
-def test_nothing_but_fishs_order_is_random():
+def test_only_the_order_of_fish_is_random():
     assert figure1.path(Fish(), seed=0) != figure1.path(Fish(), seed=1)
     for method in (ERM(), POGM()):
         assert figure1.path(method, seed=0) == figure1.path(method, seed=1)
 
 
-def test_erm_and_pogm_end_at_the_minimum_of_the_mean_risk_and_fish_goes_to_and_fro():
-    curvature = sum(curvature for curvature, _ in bowls())
-    bottom = torch.linalg.solve(curvature, sum(curvature @ centre for curvature, centre in bowls()))
+def test_erm_and_pogm_reach_the_minimum_of_the_mean_risk_and_fish_oscillates():
+    curvature = sum(curvature for curvature, _ in quadratics())
+    bottom = torch.linalg.solve(curvature, sum(curvature @ centre for curvature, centre in quadratics()))
     for method in (ERM(), POGM()):
         end = exact(figure1.path(method, rounds=150)[-1])
         assert (end - bottom).norm() < 1e-3
@@ -95,24 +95,24 @@ def test_erm_and_pogm_end_at_the_minimum_of_the_mean_risk_and_fish_goes_to_and_f
     assert (late - bottom).norm(dim=1).mean() > 0.1
 
 
-def test_fishs_steps_spread_in_proportion_to_the_rate():
+def test_spread_of_the_steps_of_fish_is_proportional_to_the_rate():
     assert figure1.spread(figure1.RATE / 100) / figure1.spread(figure1.RATE / 10) == pytest.approx(0.1, rel=0.05)
 
 
-def test_the_cosines_are_those_of_the_paths(drawn):
+def test_cosines_are_those_of_the_paths(drawn):
     (path,) = marks(drawn.panels[1], Line, "Fish")
     (turns,) = marks(drawn.panels[2], Line, "Fish")
-    steps = places(path).diff(dim=0)
+    steps = positions(path).diff(dim=0)
     cosines = torch.cosine_similarity(steps[1:], steps[:-1])
-    torch.testing.assert_close(places(turns)[:, 1], cosines)
+    torch.testing.assert_close(positions(turns)[:, 1], cosines)
     assert [point.x for point in turns.points] == list(range(2, figure1.ROUNDS + 1))
 
 
-def test_a_ring_is_a_level_line_of_the_mean_risk(drawn):
+def test_ring_is_a_level_line_of_the_mean_risk(drawn):
     rings = marks(drawn.panels[1], Region, "level lines of the mean risk")
     assert len(rings) == 3
     for ring in rings:
-        apart = [(curvature, places(ring) - centre) for curvature, centre in bowls()]
+        apart = [(curvature, positions(ring) - centre) for curvature, centre in quadratics()]
         risk = sum(((away @ curvature) * away).sum(1) / 2 for curvature, away in apart)
         torch.testing.assert_close(risk, risk.mean().expand_as(risk))
 
@@ -129,21 +129,21 @@ def geometry(request):
 def tip(panel, name):
     (arrow,) = marks(panel, Arrow, name)
     assert arrow.points[0][:2] == (0, 0)
-    return places(arrow)[1]
+    return positions(arrow)[1]
 
 
-def test_pogms_tip_lies_on_the_edge_of_its_ball_and_erms_at_its_centre(geometry):
+def test_pogm_is_on_the_boundary_of_its_ball_and_erm_at_the_centre(geometry):
     panel, updates = geometry
     centre = updates.mean(0)
     torch.testing.assert_close(tip(panel, "ERM"), centre)
     balls = marks(panel, Region, "POGM's ball")
     for ball, kappa in zip(balls, (0.5, 0.1, 0.05), strict=True):
-        radii = (places(ball) - centre).norm(dim=1)
+        radii = (positions(ball) - centre).norm(dim=1)
         torch.testing.assert_close(radii, (kappa * centre.norm()).expand_as(radii))
     torch.testing.assert_close((tip(panel, "POGM") - centre).norm(), 0.5 * centre.norm())
 
 
-def test_no_direction_in_the_ball_serves_the_worst_off_domain_better_than_pogms(geometry):
+def test_pogm_has_the_largest_worst_alignment_in_the_ball(geometry):
     panel, updates = geometry
     turns = torch.linspace(0, 2 * math.pi, 3601).double()
     edge = updates.mean(0) + 0.5 * updates.mean(0).norm() * torch.stack([turns.cos(), turns.sin()], 1)
@@ -152,10 +152,10 @@ def test_no_direction_in_the_ball_serves_the_worst_off_domain_better_than_pogms(
     assert ours > (updates @ tip(panel, "ERM")).min()
 
 
-def test_pogm_leaves_the_mean_towards_the_worst_mixture_which_is_in_the_hull(geometry):
+def test_pogm_differs_from_the_mean_in_the_direction_of_the_worst_mixture(geometry):
     panel, updates = geometry
     (dot,) = marks(panel, Cloud, "the worst mixture")
-    (mixture,) = places(dot)
+    (mixture,) = positions(dot)
     torch.testing.assert_close(
         torch.cosine_similarity(tip(panel, "POGM") - updates.mean(0), mixture, dim=0), exact(1.0)
     )
@@ -163,13 +163,13 @@ def test_pogm_leaves_the_mean_towards_the_worst_mixture_which_is_in_the_hull(geo
     assert torch.linalg.solve(square, torch.cat([mixture, exact([1])])).min() > -1e-12
 
 
-def test_the_neighbours_hurt_no_domain(geometry):
+def test_mgda_and_upgrad_oppose_no_domain(geometry):
     panel, updates = geometry
     for name in ("MGDA", "UPGrad"):
         assert (updates @ tip(panel, name)).min() > -1e-12
 
 
-def test_the_text_beneath_says_what_the_drawing_shows():
+def test_text_of_figure_6_has_the_numbers_of_the_drawing():
     drawn = figure6.figure()
     centre = figure6.CONFLICTING.mean(0)
     erm, pogm = ((figure6.CONFLICTING @ tip(drawn.panels[1], name)).min() for name in ("ERM", "POGM"))
@@ -179,17 +179,17 @@ def test_the_text_beneath_says_what_the_drawing_shows():
     assert (figure6.AGREEING @ tip(drawn.panels[0], "ERM")).min() > 0
 
 
-def test_the_worst_off_domain_gets_more_the_larger_the_ball():
+def test_worst_alignment_grows_with_the_radius():
     panel = figure6.figure().panels[2]
     (pogm,), (erm,) = (marks(panel, Line, name) for name in ("POGM", "ERM"))
-    gains = places(pogm)[:, 1]
+    gains = positions(pogm)[:, 1]
     assert (gains.diff() > 0).all()
     assert gains[0] == pytest.approx(erm.points[0].y)
     G = gramian(figure6.CONFLICTING)
     assert erm.points[0].y == pytest.approx(float(alignment(G, torch.full((3,), 1 / 3)).min() / G.mean()))
 
 
-# Figures 2 to 5, on measurements made up.
+# Figures 2 to 5, on synthetic measurements.
 
 
 def rounds(numbers, angles, difference=(1.0, 3.0)):
@@ -228,7 +228,7 @@ def runs(tmp_path):
     return read_runs(tmp_path)
 
 
-def test_a_scatter_has_a_dot_for_every_round_and_pair_and_its_numbers_above(runs):
+def test_scatter_plot_has_a_dot_for_every_round_and_pair(runs):
     (figure,) = figure2.exhibits(runs, COLORED)
     erm, fish = figure.panels
     (dots,) = marks(erm, Cloud, "ERM")
@@ -239,10 +239,10 @@ def test_a_scatter_has_a_dot_for_every_round_and_pair_and_its_numbers_above(runs
     (figure,) = figure3.exhibits(runs, COLORED)
     (pogm,) = figure.panels
     assert pogm.title.replace("\N{NO-BREAK SPACE}", " ") == "ColoredDigits, POGM (ρ = 1.00, gap 0.10)"
-    assert pogm.x_range == erm.x_range, "panels compare"
+    assert pogm.x_range == erm.x_range, "the same range for all methods"
 
 
-def test_beneath_stand_the_numbers_of_all_methods_that_finished_and_who_is_best(runs):
+def test_notes_have_the_numbers_of_all_finished_methods_and_the_best(runs):
     for module in (figure2, figure3):
         (figure,) = module.exhibits(runs, COLORED)
         numbers, trials, _ = figure.notes
@@ -253,14 +253,14 @@ def test_beneath_stand_the_numbers_of_all_methods_that_finished_and_who_is_best(
         assert "n = 2 trials" in trials
 
 
-def test_who_is_best_is_what_was_measured_not_what_is_hoped(tmp_path):
+def test_notes_name_the_measured_best_method(tmp_path):
     write(tmp_path, "ERM", 0, ALIKE)
     write(tmp_path, "POGM", 0, [(a, a + 0.01 * (-1) ** i) for i, (a, _) in enumerate(reversed(ALIKE))])
     (figure,) = figure3.exhibits(read_runs(tmp_path), COLORED)
     assert figure.notes[0].endswith("ERM has the highest ρ and POGM the smallest gap.")
 
 
-def test_figure_4_averages_over_domains_and_rounds_then_over_trials(runs):
+def test_figure_4_has_means_over_domains_and_rounds_and_then_over_trials(runs):
     (figure,) = figure4.exhibits(runs, COLORED)
     angle, difference = figure.panels
     (erm,) = marks(angle, Line, "ERM")
@@ -271,7 +271,7 @@ def test_figure_4_averages_over_domains_and_rounds_then_over_trials(runs):
     assert not marks(angle, Line, "Fishr"), "it failed"
 
 
-def test_figure_5_has_a_panel_for_each_source_and_one_for_the_accuracy(runs):
+def test_figure_5_has_a_panel_for_each_training_domain_and_one_for_the_accuracy(runs):
     (figure,) = figure5.exhibits(runs, COLORED)
     assert [panel.title for panel in figure.panels] == ["source +80%", "source -90%", "held out: +90%"]
     first, second, accuracy = figure.panels
@@ -287,27 +287,27 @@ def test_figure_5_has_a_panel_for_each_source_and_one_for_the_accuracy(runs):
 
 
 @pytest.mark.parametrize("module", [figure2, figure3, figure4, figure5])
-def test_without_runs_there_is_a_figure_that_says_so(module):
+def test_figure_without_runs_says_so(module):
     for figure in module.exhibits([], EMBEDDED):
         assert figure.panels == ()
         assert figure.notes[-1].startswith("0 finished runs")
 
 
-# What they plan.
+# Planned trials.
 
 
 def planned(module, scale):
     return [trial for trials in module.plan(scale).values() for trial in trials]
 
 
-def test_the_figures_of_measurements_share_their_runs():
+def test_measured_figures_share_their_runs():
     plans = [{trial.id for trial in planned(module, EMBEDDED)} for module in (figure2, figure3, figure4, figure5)]
     assert plans[0] == plans[1] == plans[2] == plans[3]
     assert len(plans[0]) == 5 * 2 * 3
     assert figure1.plan(EMBEDDED) == figure6.plan(EMBEDDED) == {}
 
 
-def test_every_round_is_measured_at_the_embedded_scale_and_the_first_domain_held_out():
+def test_every_round_is_measured_with_the_first_domain_held_out():
     for trial in planned(figure2, EMBEDDED):
         assert (trial.probe.every, trial.test_domains) == (1, (0,))
         assert not trial.modifiers
@@ -324,14 +324,14 @@ def test_every_round_is_measured_at_the_embedded_scale_and_the_first_domain_held
         (figure4, "mnist", {"ColoredMNIST", "RotatedMNIST"}),
     ],
 )
-def test_the_datasets_are_the_papers_where_the_scale_has_them(module, scale, datasets):
+def test_datasets_are_those_of_the_paper_if_the_scale_has_them(module, scale, datasets):
     plan = planned(module, SCALES[scale])
     assert {trial.dataset.title for trial in plan} == datasets
     assert all(trial.training.network == "resnet18" for trial in plan if trial.dataset.large)
     assert {trial.probe.every for trial in plan} == {1}, "every round, at every scale"
 
 
-def test_a_run_as_the_trainer_writes_it_can_be_drawn(tmp_path):
+def test_run_of_the_trainer_can_be_drawn(tmp_path):
     trial = measured.trials(COLORED, ())[Row("POGM")][0]
     run(replace(trial, steps=5, evaluate_every=2), tmp_path / "run", Settings())
     (figure,) = figure4.exhibits(read_runs(tmp_path), COLORED)

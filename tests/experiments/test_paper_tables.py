@@ -1,4 +1,4 @@
-"""What the tables say about runs that were made up, against numbers computed by hand."""
+"""Tables of synthetic runs, compared with numbers computed by hand."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ EMBEDDED = SCALES["embedded"]
 
 
 @pytest.fixture
-def made_up(make_run, tmp_path):
+def synthetic(make_run, tmp_path):
     """Runs of a dataset with two domains, by label, held-out domain and trial: accuracies after the last step."""
 
     def make(label, accuracies, dataset="Toy", validation=None, **settings):
@@ -43,21 +43,21 @@ def row(table, name):
 
 
 def in_order(runs, *labels):
-    """Runs row by row, as the command hands them to an experiment."""
+    """Runs sorted by row, as `pogm experiment` passes them."""
     return sorted(runs, key=lambda run: labels.index(run.label))
 
 
-def two_datasets(made_up):
-    made_up("ERM", [[0.5, 0.7], [0.8, 0.8]], "First")
-    made_up("ERM", [[0.5], [0.5]], "Second")
-    made_up("AND-mask", [[0.9, 0.9], [0.9, 0.9]], "First")
-    made_up("AND-mask", [[0.9], [0.9]], "Second")
-    made_up("CIRL", [[0.4, 0.4], [0.4, 0.4]], "First")
-    return made_up("CIRL", [[0.6], [0.6]], "Second")
+def two_datasets(synthetic):
+    synthetic("ERM", [[0.5, 0.7], [0.8, 0.8]], "First")
+    synthetic("ERM", [[0.5], [0.5]], "Second")
+    synthetic("AND-mask", [[0.9, 0.9], [0.9, 0.9]], "First")
+    synthetic("AND-mask", [[0.9], [0.9]], "Second")
+    synthetic("CIRL", [[0.4, 0.4], [0.4, 0.4]], "First")
+    return synthetic("CIRL", [[0.6], [0.6]], "Second")
 
 
-def test_table_1_has_averages_and_ranks_under_both_selections(made_up):
-    runs = in_order(two_datasets(made_up), "ERM", "AND-mask", "CIRL")
+def test_table_1_has_averages_and_ranks_under_both_selections(synthetic):
+    runs = in_order(two_datasets(synthetic), "ERM", "AND-mask", "CIRL")
     oracle, training, *details = table1.exhibits(runs, EMBEDDED)
     assert [oracle.selection.name, training.selection.name] == ["test-domain", "training-domain"]
     assert oracle.labels == ("ERM", "AND-mask", "CIRL")
@@ -69,17 +69,17 @@ def test_table_1_has_averages_and_ranks_under_both_selections(made_up):
     ours = ("70.0 ± 3.5", "50.0", "60.0", "2.5", "2.4", "2.5")
     assert row(oracle, "ERM") == dict(zip(oracle.headings, (*ours, "9.0", "8.0", "10.0"), strict=True))
     assert [row(oracle, "AND-mask")[name] for name in paper] == ["13.0", "12.7", "13.0"]
-    assert oracle.best(3) == oracle.best(0) == {1}, "the highest accuracy and the lowest rank"
+    assert oracle.best(3) == oracle.best(0) == {1}, "highest accuracy and lowest rank"
     assert oracle.trials == 2, "two datasets make two ranks, but not two trials"
     assert [table.title for table in details] == ["First", "First", "Second", "Second"]
     assert "paper's rank, median" in oracle.csv()
 
 
-def test_control_rows_have_no_rank_and_change_none(made_up):
+def test_control_rows_have_no_rank_and_change_none(synthetic):
     order = ("ERM", "AND-mask", "CIRL", "Control")
-    alone = table1.exhibits(in_order(two_datasets(made_up), *order), EMBEDDED)[0]
-    made_up("Control", [[0.99], [0.99]], "First")
-    runs = in_order(made_up("Control", [[0.99], [0.99]], "Second"), *order)
+    alone = table1.exhibits(in_order(two_datasets(synthetic), *order), EMBEDDED)[0]
+    synthetic("Control", [[0.99], [0.99]], "First")
+    runs = in_order(synthetic("Control", [[0.99], [0.99]], "Second"), *order)
     table = table1.exhibits(runs, EMBEDDED)[0]
     assert table.labels == order
     for name in alone.labels:
@@ -89,7 +89,7 @@ def test_control_rows_have_no_rank_and_change_none(made_up):
     assert not any("do not change the ranks" in note for note in alone.footnotes)
 
 
-def test_rows_that_share_an_algorithm_are_told_apart_by_their_settings(tmp_path):
+def test_rows_with_the_same_algorithm_differ_by_their_settings(tmp_path):
     plan = table1.plan(replace(EMBEDDED, datasets=("ColoredDigits",), trials=1))
     matched, unmatched = Row("POGM"), Row("POGM", settings=("kappa=0",))
     assert unmatched.name == "POGM, kappa = 0"
@@ -99,18 +99,18 @@ def test_rows_that_share_an_algorithm_are_told_apart_by_their_settings(tmp_path)
     assert {trial.seed for trial in plan[matched]} == {trial.seed for trial in plan[unmatched]}
 
 
-def test_ranks_are_left_out_where_there_is_one_dataset_or_no_number(made_up, make_run, tmp_path):
-    made_up("ERM", [[0.5], [0.5]])
+def test_no_ranks_for_one_dataset_or_without_a_number(synthetic, make_run, tmp_path):
+    synthetic("ERM", [[0.5], [0.5]])
     make_run([], label="Fish", dataset="Toy", domains=("A", "B"), test_domains=[0], done=False, failure="no memory")
     only = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0]
     assert only.headings == ("Toy", "Avg")
-    made_up("ERM", [[0.5], [0.5]], "Second")
+    synthetic("ERM", [[0.5], [0.5]], "Second")
     both = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0]
     assert row(both, "Fish")["Rank, median"] == "X (not ranked)"
 
 
-def test_a_run_that_failed_leaves_a_hole_with_its_reason(made_up, make_run, tmp_path):
-    made_up("ERM", [[0.5], [0.5]])
+def test_failed_run_is_a_missing_cell_with_a_reason(synthetic, make_run, tmp_path):
+    synthetic("ERM", [[0.5], [0.5]])
     failed = {"label": "POGM", "dataset": "Toy", "domains": ("A", "B"), "done": False}
     make_run([], test_domains=[0], failure="Traceback\n  ...\nMemoryError: 3 GB", **failed)
     make_run([record(0, [0.8, 0.8], [0.8, 0.8])], test_domains=[1], **failed | {"done": True})
@@ -121,7 +121,7 @@ def test_a_run_that_failed_leaves_a_hole_with_its_reason(made_up, make_run, tmp_
         assert "Failed: POGM on Toy, held out A, trial 0: MemoryError: 3 GB" in table.latex()
 
 
-def test_many_failures_are_counted(make_run, tmp_path):
+def test_failures_beyond_five_are_counted(make_run, tmp_path):
     for seed in range(7):
         make_run([], domains=("A", "B"), test_domains=[0], trial_seed=seed, done=False, failure="no disk")
     notes = table1.exhibits(read_runs(tmp_path), EMBEDDED)[0].footnotes
@@ -129,7 +129,7 @@ def test_many_failures_are_counted(make_run, tmp_path):
     assert "And 2 more that failed." in notes
 
 
-def test_a_run_that_is_not_there_leaves_a_hole_too(tmp_path):
+def test_missing_run_is_a_missing_cell(tmp_path):
     planned = {row: trials for row, trials in table1.plan(EMBEDDED).items() if row.name in ("ERM", "ITTA")}
     table = table1.exhibits(labelled(planned, {}, tmp_path), EMBEDDED)[0]
     assert table.labels == ("ERM", "ITTA")
@@ -137,9 +137,9 @@ def test_a_run_that_is_not_there_leaves_a_hole_too(tmp_path):
     assert "X (unfinished)" in table.text()
 
 
-def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
-    made_up("POGM + data augmentation", [[0.9], [0.7]])
-    runs = in_order(made_up("POGM", [[0.6], [0.8]]), "POGM", "POGM + data augmentation")
+def test_table_2_names_its_rows_and_explains_its_third_column(synthetic):
+    synthetic("POGM + data augmentation", [[0.9], [0.7]])
+    runs = in_order(synthetic("POGM", [[0.6], [0.8]]), "POGM", "POGM + data augmentation")
     oracle, *_ = table2.exhibits(runs, EMBEDDED)
     assert oracle.labels == ("POGM", "POGM + data augmentation")
     assert row(oracle, "POGM + data augmentation")["Toy"] == "80.0"
@@ -147,7 +147,7 @@ def test_table_2_names_its_rows_and_says_whose_its_third_column_is(made_up):
     assert any("nothing to choose" in note for note in oracle.footnotes), "of one configuration"
 
 
-def test_our_numbers_stand_beside_the_papers_where_dataset_and_method_are_the_same(make_run, tmp_path):
+def test_table_2_is_compared_with_the_paper(make_run, tmp_path):
     for label, value in (("POGM", 0.6), ("POGM + data augmentation", 0.7)):
         for domain in range(3):
             line = record(0, [value] * 3, [value] * 3)
@@ -177,7 +177,7 @@ def search(make_run, tmp_path):
     return read_runs(tmp_path)
 
 
-def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
+def test_ablation_selects_among_the_runs_with_the_same_value(search):
     oracle, training, *_ = table3.exhibits(search, EMBEDDED)
     assert oracle.labels == training.labels == ("α = 0.05", "α = 0.5")
     # Of the two configurations with α = 0.5, the second validates better, and tests worse.
@@ -189,7 +189,7 @@ def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
 
 
 @pytest.mark.parametrize("setting", ["meta_lr", "inner_steps", "kappa"])
-def test_the_values_of_a_setting_divide_the_search_without_remainder(setting, tmp_path):
+def test_every_run_of_the_search_has_one_value_of_a_setting(setting, tmp_path):
     runs = labelled(ablation.search(EMBEDDED), {}, tmp_path)
     parts = ablation.split(runs, setting, "value")
     assert sorted(run.id for run in parts) == sorted(run.id for run in runs)
@@ -200,7 +200,7 @@ def test_the_values_of_a_setting_divide_the_search_without_remainder(setting, tm
         )
 
 
-def test_ablations_stand_beside_the_papers(make_run, tmp_path):
+def test_ablations_are_compared_with_the_paper(make_run, tmp_path):
     for domain in range(3):
         line = record(0, [0.5] * 3, [0.5] * 3)
         make_run(
@@ -215,7 +215,7 @@ def test_ablations_stand_beside_the_papers(make_run, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["POGM", "OfficialPOGM"])
 @pytest.mark.parametrize("selection", ["test-domain", "training-domain"])
-def test_table_3_shows_the_papers_row_for_001_and_the_authors_log_for_005(make_run, tmp_path, selection, algorithm):
+def test_table_3_compares_005_with_the_row_001_of_the_paper_and_with_the_log(make_run, tmp_path, selection, algorithm):
     for domain in range(3):
         line = record(0, [0.5] * 3, [0.5] * 3)
         facts = {"label": algorithm, "dataset": "ColoredMNIST", "domains": ("+", "±", "-"), "test_domains": [domain]}
@@ -232,7 +232,7 @@ def test_table_3_shows_the_papers_row_for_001_and_the_authors_log_for_005(make_r
     assert "stands the row that the paper prints as 0.01" in beside[0].text()
 
 
-def test_the_inner_optimizers_table_is_of_the_last_step_on_the_domains_that_were_held_out(tmp_path):
+def test_inner_optimizer_table_has_the_last_step_on_the_held_out_domains(tmp_path):
     runs = []
     for run in labelled(inner_optimizer.plan(EMBEDDED), {}, tmp_path):
         last = 0.5 + 0.1 * run.trial_seed

@@ -1,9 +1,8 @@
-"""The searches that Tables 3 to 5 are made of, each by splitting them at the values of one hyperparameter.
+"""The search that Tables 3 to 5 share. Each table splits it by the values of one hyperparameter.
 
-The paper's tables are of the authors' code, so OfficialPOGM is searched beside POGM, whose ranges differ.
-
-The other hyperparameters stay as they were drawn, and selection is among the runs with a value, as in the authors'
-scripts.
+The paper's tables were made with the authors' code, so OfficialPOGM is searched as well as POGM, which has other
+ranges. The other hyperparameters keep the values that were drawn. Selection is among the runs with the same value, as
+in the authors' scripts.
 """
 
 from collections import Counter
@@ -19,14 +18,15 @@ ROWS = (Row("OfficialPOGM"), Row("POGM"))
 
 
 def search(scale: Scale) -> Plan:
-    """The same trials for all three tables."""
+    """Plan the trials, which are the same for all three tables."""
     return {row: searched(scale, row, configurations=scale.ablation) for row in ROWS}
 
 
 def split(runs: Sequence[Run], setting: str, symbol: str | None = None) -> list[Run]:
-    """The runs, relabelled by the value each has, the smallest value first.
+    """Label runs by the value of a hyperparameter, and sort them by that value.
 
-    A label is such as "α = 0.5"; without a symbol, or where there are several algorithms, "POGM, meta_lr = 0.5".
+    A label is "α = 0.5", for example. With several algorithms it is "POGM, α = 0.5", and without a symbol it is
+    "POGM, meta_lr = 0.5".
     """
     several = len({run.label for run in runs}) > 1
     order = list(dict.fromkeys(run.label for run in runs))
@@ -42,23 +42,23 @@ def split(runs: Sequence[Run], setting: str, symbol: str | None = None) -> list[
 
 
 def ablated(runs: Sequence[Run], setting: str, symbol: str, *notes: str, paper: Source | None = None) -> list[Exhibit]:
-    """Averages under both selections, the same in the paper and in the authors' log, and every domain.
+    """Return averages under both selections, comparisons with the paper and the authors' log, and every domain.
 
     Args:
         runs: Runs of the search.
-        setting: The hyperparameter by whose values the runs are split.
-        symbol: Its symbol, for the rows.
-        notes: Notes beneath the tables.
-        paper: The paper's results, if other than `published("paper")`.
+        setting: Hyperparameter; the runs are split by its values.
+        symbol: Symbol of the hyperparameter, for the labels of the rows.
+        notes: Further footnotes.
+        paper: Results of the paper; default: `published("paper")`.
     """
     rows, named = split(runs, setting, symbol), split(runs, setting)
-    said = [*notes, _drawn(rows)]
-    beside_others = [*beside(named, paper or published("paper")), *beside(named, published("official-log"))]
-    return [*averages(rows, notes=said), *beside_others, *details(rows)]
+    footnotes = [*notes, _counts_note(rows)]
+    comparisons = [*beside(named, paper or published("paper")), *beside(named, published("official-log"))]
+    return [*averages(rows, notes=footnotes), *comparisons, *details(rows)]
 
 
-def _drawn(rows: Sequence[Run]) -> str:
-    """How many configurations had which value."""
+def _counts_note(rows: Sequence[Run]) -> str:
+    """Say how many configurations have each value."""
     found = {(run.label, run.hparams_seed, run.trial_seed) for run in rows}
     counts = Counter(label for label, _, _ in sorted(found))
     trials = len({trial for _, _, trial in found})

@@ -16,20 +16,20 @@ COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # the paper's four, and 
 HELD_OUT = 0
 NETWORK = "resnet18"  # for photographs, as in the authors' figures
 AVERAGED = (
-    "Measurements are means over the rounds since the evaluation before, of which the first, after one round, is left "
-    "out; lines are means over trials, bands ± one standard error."
+    "A measurement is the mean over the rounds since the previous evaluation. The first evaluation, after one round, "
+    "is left out. Lines are means over trials, bands ± one standard error."
 )
 
 
 def datasets(scale: Scale, printed: Sequence[str]) -> tuple[str, ...]:
-    """Those of the scale that the paper's figure shows; all where it shows none, or where --datasets chose them."""
+    """Return datasets of the scale that the paper's figure shows; all if there are none or --datasets is given."""
     if scale.was_given("--datasets"):
         return scale.datasets
     return tuple(name for name in scale.datasets if name in printed) or scale.datasets
 
 
 def trials(scale: Scale, printed: Sequence[str]) -> Plan:
-    """Every method on these datasets; every round is measured.
+    """Plan every method on these datasets, with every round measured.
 
     A copy of the model keeps its own Adam state. With an interval between measurements that state differs from the
     state of the run, which lowers the cosines of ERM, Fish and Fishr but not those of POGM.
@@ -47,16 +47,19 @@ def trials(scale: Scale, printed: Sequence[str]) -> Plan:
 
 
 def finished(runs: Sequence[Run], dataset: str, method: str) -> list[tuple[Run, Measured]]:
-    """The finished runs of a method on a dataset, with what was measured on them, by trial seed."""
-    own = [run for run in runs if (run.dataset, run.label, run.done) == (dataset, method, True)]
-    both = [(run, measured(run)) for run in sorted(own, key=lambda run: run.trial_seed)]
+    """Return the finished runs of a method on a dataset with their measurements, sorted by trial seed."""
+    done = [run for run in runs if (run.dataset, run.label, run.done) == (dataset, method, True)]
+    both = [(run, measured(run)) for run in sorted(done, key=lambda run: run.trial_seed)]
     return [(run, found) for run, found in both if found is not None]
 
 
 def curves(runs: Sequence[Run], dataset: str, value: Callable[[Record, Measured], float]) -> tuple[Line, ...]:
-    """A value at every evaluation but the first, mean and standard error over trials: a line for each method.
+    """Return one line per method: mean and standard error over trials at every evaluation except the first.
 
-    ``value`` is handed the record, and what was measured since the one before.
+    Args:
+        runs: Measured runs.
+        dataset: Name of the dataset.
+        value: Function of a record and of the measurements since the previous record.
     """
     lines = []
     for method in COMPARED:
@@ -73,7 +76,7 @@ def curves(runs: Sequence[Run], dataset: str, value: Callable[[Record, Measured]
 
 
 def note(runs: Sequence[Run], shown: Sequence[str], scale: Scale) -> str:
-    """What was measured, and on how many runs."""
+    """Return a note that says which runs were measured, and how many."""
     methods = [method for method in COMPARED if not runs or any(run.label == method for run in runs)]
     count = sum(len(finished(runs, dataset, method)) for dataset in shown for method in methods)
     other = ", ".join(f"{name} {value:g}" for name, value in in_time(algorithm_class("Fishr"), scale).items())

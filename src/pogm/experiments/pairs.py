@@ -1,4 +1,4 @@
-"""The angles of two domains against each other, as Figures 2 and 3 draw them."""
+"""Scatter plots of the cosines of two domains with the step (Figures 2 and 3)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,32 +14,32 @@ from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 
 READING = (
-    "A dot is one round and one pair of training domains: how far the step agreed with the one, cos(hᵢ, h), and with "
-    "the other, cos(hⱼ, h). On the dashed line it served both alike. ρ is Pearson's correlation over rounds, the gap "
-    "the mean of |cos(hᵢ, h) − cos(hⱼ, h)|; both are means over pairs. As pairs differ in level, their dots together "
-    "look less correlated than each pair is. The paper expects the highest ρ and the smallest gap of POGM, whose "
-    "direction is the one on which the worst-off domains agree alike. Its step contains a mixture of the very hᵢ that "
-    "it is measured with; the steps of ERM, Fish and Fishr do not. Reptile's step is the mean of the hᵢ, without any "
-    "matching: it shows how much of ρ comes from that alone."
+    "A dot is one round and one pair of training domains: the cosine of the step with the trajectory of the first "
+    "domain, cos(hᵢ, h), and of the second, cos(hⱼ, h). On the dashed line both are equal. ρ is the Pearson "
+    "correlation over rounds, and the gap is the mean of |cos(hᵢ, h) − cos(hⱼ, h)|; both are means over pairs. Pairs "
+    "differ in level, so all dots together look less correlated than each pair is. The paper expects the highest ρ and "
+    "the smallest gap for POGM, because its direction maximises the smallest alignment. Its step contains a mixture of "
+    "the hᵢ that it is compared with; the steps of ERM, Fish and Fishr do not. Reptile's step is the mean of the "
+    "hᵢ, without matching: it shows how much of ρ comes from that alone."
 )
 
 
 def figure(
     name: str, title: str, methods: Sequence[str], datasets: Sequence[str], runs: Sequence[Run], scale: Scale
 ) -> Figure:
-    """A panel for each dataset and method, and the numbers of all methods beneath."""
-    panels = [drawn for dataset in datasets for method in methods for drawn in panel(runs, dataset, method)]
-    beneath = (*notes(runs, datasets), measured.note(runs, datasets, scale))
-    return Figure(name, title, tuple(panels), READING, beneath)
+    """Return a figure with a panel for each dataset and method, and the numbers of all methods as notes."""
+    panels = [found for dataset in datasets for method in methods for found in panel(runs, dataset, method)]
+    below = (*notes(runs, datasets), measured.note(runs, datasets, scale))
+    return Figure(name, title, tuple(panels), READING, below)
 
 
 def averaged(runs: Sequence[Run], dataset: str, method: str, of: Callable[[Measured], Pairs]) -> Mean:
-    """A number of pairs, averaged over pairs, then over trials."""
+    """Return the mean over pairs, then mean and standard error over trials."""
     return mean_of(mean(of(found).values()) for _, found in finished(runs, dataset, method))
 
 
 def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
-    """The dots of the first trial, with ρ and the gap of all; nothing where the method was not measured."""
+    """Return a panel with the dots of the first trial and the ρ and gap of all trials; empty if not measured."""
     found = finished(runs, dataset, method)
     if not found:
         return []
@@ -67,7 +67,7 @@ def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
 
 
 def span(runs: Sequence[Run], dataset: str) -> tuple[float, float]:
-    """What the angles of all methods span, so that their panels compare."""
+    """Return the range of the cosines of all methods, for axes that can be compared."""
     first = chain.from_iterable(finished(runs, dataset, method)[:1] for method in COMPARED)
     angles = [angle for _, found in first for angle in chain.from_iterable(found.angle) if not math.isnan(angle)]
     low, high = min(angles, default=-1.0), max(angles, default=1.0)
@@ -75,7 +75,7 @@ def span(runs: Sequence[Run], dataset: str) -> tuple[float, float]:
 
 
 def notes(runs: Sequence[Run], datasets: Sequence[str]) -> tuple[str, ...]:
-    """ρ and gap of all methods, whichever way they come out."""
+    """Return notes with ρ and gap of all methods."""
     written = []
     for dataset in datasets:
         rho, gap = (

@@ -1,4 +1,4 @@
-"""Accuracies of an experiment's runs as tables, and beside the paper's where dataset and method coincide."""
+"""Accuracy tables of the runs of an experiment, and comparisons with published results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,45 +9,53 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.tables import Table, averages_table, dataset_table
 
-BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper's first
+BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper uses the first
 NOTHING_TO_CHOOSE = (
     "There was one configuration, and so nothing to choose: these are the accuracies after its last step."
 )
-NAMED = 5  # failed runs beneath a table, at most
+NAMED = 5  # failed runs that are named beneath a table; the others are counted
 
 
 def averages(runs: Sequence[Run], selections: Sequence[Selection] = BOTH, notes: Sequence[str] = ()) -> list[Table]:
-    """Rows against datasets."""
-    alone = [NOTHING_TO_CHOOSE] if len({run.hparams_seed for run in runs}) == 1 else []
+    """Return tables of rows against datasets, one for each selection.
+
+    Args:
+        runs: Runs, labelled by their rows.
+        selections: Model selections.
+        notes: Further footnotes.
+    """
+    single = [NOTHING_TO_CHOOSE] if len({run.hparams_seed for run in runs}) == 1 else []
     tables = [averages_table(runs, selection) for selection in selections if runs]
-    return [_noted(table, runs, [*(alone if table.selection is TEST_DOMAIN else []), *notes]) for table in tables]
+    return [_with_notes(table, runs, [*(single if table.selection is TEST_DOMAIN else []), *notes]) for table in tables]
 
 
 def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Table]:
-    """Rows against the domains of each dataset."""
+    """Return tables of rows against domains, one for each dataset and selection."""
     datasets = dict.fromkeys(run.dataset for run in runs)
-    here = {name: [run for run in runs if run.dataset == name] for name in datasets}
+    by_dataset = {name: [run for run in runs if run.dataset == name] for name in datasets}
     return [
-        _noted(dataset_table(here[name], name, selection), here[name]) for name in datasets for selection in selections
+        _with_notes(dataset_table(found, name, selection), found)
+        for name, found in by_dataset.items()
+        for selection in selections
     ]
 
 
 def beside_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
-    """Ours and the paper's, where both have a number; rows go by their labels alone."""
+    """Compare runs with the paper; rows are matched by label only."""
     return beside(runs, published("paper"), selections)
 
 
 def beside(runs: Sequence[Run], source: Source, selections: Sequence[Selection] = BOTH) -> list[Comparison]:
-    """Our numbers and those of a publication, where both have one; rows are matched by label only."""
+    """Compare runs with a publication; rows are matched by label only."""
     return compare(runs, replace(source, settings=()), selections)
 
 
-def _noted(table: Table, runs: Sequence[Run], notes: Sequence[str] = ()) -> Table:
+def _with_notes(table: Table, runs: Sequence[Run], notes: Sequence[str] = ()) -> Table:
     return replace(table, footnotes=(*table.footnotes, *notes, *failures(runs)))
 
 
 def failures(runs: Sequence[Run]) -> list[str]:
-    """Which runs failed, and why."""
+    """Return footnotes that name the failed runs, with the last line of each error."""
     failed = [run for run in runs if run.failure is not None]
     notes = []
     for run in failed[:NAMED]:

@@ -12,7 +12,15 @@ from pogm._system.errors import PogmError
 from pogm.benchmark.plan.plan_file import PLAN, load_plan
 from pogm.benchmark.plan.sweep import load_sweep, state_of
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import TRIAL, RecordWarning, Run, finite, read_runs, table_order, told_apart
+from pogm.benchmark.results.records import (
+    TRIAL,
+    RecordWarning,
+    Run,
+    finite,
+    read_runs,
+    table_order,
+    with_distinct_titles,
+)
 from pogm.benchmark.runs.runner import RECORDS
 
 Changed = tuple[tuple[int, int] | None, ...]
@@ -90,7 +98,7 @@ class Watch:
     def _standing(self, known: dict[Path, Run]) -> Iterator[Watched]:
         """Each run once (of copies, the one that got further), in the order of a report."""
         by_id = {run.id: run for run in sorted(known.values(), key=lambda run: (run.done, len(run.records)))}
-        for run in sorted(told_apart(by_id.values()), key=table_order):
+        for run in sorted(with_distinct_titles(by_id.values()), key=table_order):
             changed = self.read[run.folder][0]
             with suppress(OSError):  # it vanished
                 yield Watched(run, state_of(run.folder), changed, _age(changed))

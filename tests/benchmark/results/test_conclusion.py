@@ -52,23 +52,23 @@ def recommended(*runs, **options):
     return last.removeprefix("Recommendation: ")
 
 
-def test_the_example_of_its_docstring_is_true():
+def test_example_in_the_docstring_is_correct():
     assert doctest.testmod(module).attempted == 1
     assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize("found", [{}, {"ERM": []}])
-def test_nothing_measured_has_no_conclusion(found):
+def test_no_conclusion_without_measurements(found):
     (only,) = conclusion(found)
     assert "Nothing was measured" in only
     assert "--every" in only
 
 
-def test_one_training_domain_has_nothing_to_match():
+def test_erm_is_recommended_for_one_training_domain():
     assert "use ERM" in recommended(rounds([[1.0, 0.0]]))
 
 
-def test_runs_that_are_not_finite_have_no_conclusion():
+def test_no_conclusion_for_nonfinite_runs():
     (only,) = said(rounds([[math.nan, 0.0], [0.0, 1.0]]))
     assert "no conclusion" in only
 
@@ -77,24 +77,24 @@ def test_runs_that_are_not_finite_have_no_conclusion():
     ("conflicting", "words"),
     [(0, "rarely: in 0 % of rounds"), (3, "sometimes: in 30 % of rounds"), (5, "often: in 50 % of rounds")],
 )
-def test_how_often_domains_conflict_is_said_in_words_and_percent(conflicting, words):
+def test_frequency_of_conflicts_is_given_in_words_and_percent(conflicting, words):
     text = said(rounds(*[OPPOSED] * conflicting, *[AGREEING] * (10 - conflicting)))[0]
     assert f"In training with ERM, domains conflict {words}" in text
 
 
-def test_a_share_that_is_not_zero_is_not_shown_as_zero():
+def test_positive_share_is_not_rounded_to_zero():
     text = said(rounds(OPPOSED, *[AGREEING] * 300))[0]
     assert "in less than 1 % of rounds" in text
     text = said(rounds(AGREEING, *[OPPOSED] * 300))[0]
     assert "in more than 99 % of rounds" in text
 
 
-def test_a_step_against_a_domain_is_counted():
+def test_steps_against_a_domain_are_counted():
     assert "against no training domain in any measured round" in said(rounds(AGREEING))[1]
     assert "in 50 % of rounds" in said(rounds(AGREEING, OPPOSED, step=[1.0, 0.0]))[1]
 
 
-def test_domains_that_agree_leave_nothing_to_repair():
+def test_no_gain_is_expected_if_domains_agree():
     assert "has little to repair" in recommended(rounds(AGREEING))
 
 
@@ -108,21 +108,21 @@ def test_domains_that_agree_leave_nothing_to_repair():
         (20, "almost never exists (0 % of rounds)"),
     ],
 )
-def test_how_often_a_step_helps_all_domains_is_said(hopeless, words):
+def test_frequency_of_steps_that_help_all_domains_is_given_in_words(hopeless, words):
     text = said(rounds(*[HOPELESS] * hopeless, *[OPPOSED] * (20 - hopeless)))[2]
     assert words in text
     assert "p* > 0" in text
 
 
-def test_where_no_step_helps_all_domains_matching_is_unlikely_to_help():
+def test_matching_is_unlikely_to_help_if_no_step_helps_all_domains():
     assert "unlikely to help" in recommended(rounds(*[HOPELESS] * 6, *[OPPOSED] * 4))
 
 
-def test_where_erm_serves_every_domain_conflicts_leave_little_to_repair():
+def test_no_gain_is_expected_if_the_step_of_erm_opposes_no_domain():
     mild = [[1.0, 0.0], [-0.1, 1.0]]
     assert "domains conflict often" in said(rounds(mild))[0]
     assert "ERM's step goes against no training domain" in recommended(rounds(mild))
-    assert "ERM's step" not in recommended(rounds(mild), label="Fish"), "of another method's step that is not known"
+    assert "ERM's step" not in recommended(rounds(mild), label="Fish"), "the step of ERM is unknown"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_where_erm_serves_every_domain_conflicts_leave_little_to_repair():
         ([-0.2, -1.0], "is far from the convex hull", "gradient matching is unlikely to help"),
     ],
 )
-def test_the_held_out_domain_is_placed_by_distance_and_cosine(target, kind, advice):
+def test_held_out_domain_is_classified_by_distance_and_cosine(target, kind, advice):
     m = rounds([*OPPOSED, target], step=[1.0, 0.0], targets=["T"])
     assert f"The held-out domain T {kind}" in said(m)[3]
     assert advice in recommended(m)
@@ -151,11 +151,11 @@ def test_the_held_out_domain_is_placed_by_distance_and_cosine(target, kind, advi
         (0.9, math.nan, "between"),
     ],
 )
-def test_positions_have_thresholds(distance, cosine, kind):
+def test_thresholds_of_positions(distance, cosine, kind):
     assert position(distance, cosine) == kind
 
 
-def test_several_held_out_domains_are_named_one_by_one():
+def test_each_held_out_domain_is_named():
     near, far = [0.3, 0.3], [-0.2, -1.0]
     both = [
         rounds([*OPPOSED, near], step=[1.0, 0.0], targets=["S"]),
@@ -169,7 +169,7 @@ def test_several_held_out_domains_are_named_one_by_one():
     assert "the held-out domains are far" in recommended(two)
 
 
-def test_without_a_target_it_says_what_to_pass():
+def test_missing_target_names_the_option():
     m = rounds(OPPOSED, step=[1.0, 0.0])
     assert "pass --target" in said(m)[3]
     assert "Whether the held-out domain gains is unknown" in recommended(m)
@@ -188,12 +188,12 @@ def pairs(*values):
         ([0.8] * 3, "0.8 nats (KL divergence, large)."),
     ],
 )
-def test_the_divergence_has_a_size_and_a_direction(values, words):
+def test_divergence_has_a_size_and_a_trend(values, words):
     sentences = said(rounds(*[OPPOSED] * len(values), divergence=pairs(*values)))
     assert sum(words in text for text in sentences) == 1
 
 
-def test_a_divergence_that_was_not_measured_is_said_to_be_missing():
+def test_missing_divergence_names_the_option():
     assert any("pass --divergence" in text for text in said(rounds(OPPOSED)))
 
 
@@ -205,12 +205,12 @@ def test_a_divergence_that_was_not_measured_is_said_to_be_missing():
         ([0.45, 1.0], [1.0, 0.0], "higher than with ERM"),
     ],
 )
-def test_the_variance_of_pogm_is_compared_with_that_of_erm(erm, pogm, words):
+def test_variance_of_pogm_is_compared_with_that_of_erm(erm, pogm, words):
     sentences = said(rounds(OPPOSED, step=erm), POGM=[rounds(OPPOSED, step=pogm)])
     assert sum(f"is {words}: " in text for text in sentences) == 1
 
 
-def test_a_variance_is_compared_with_erm_with_the_same_modifiers():
+def test_variance_is_compared_with_erm_with_the_same_modifiers():
     m = rounds(OPPOSED, step=[1.0, 0.0])
     text = " ".join(conclusion({"ERM": [m], "ERM + Mixup": [m], "POGM + Mixup": [m]}))
     assert "is about the same as with ERM + Mixup: " in text
@@ -218,21 +218,21 @@ def test_a_variance_is_compared_with_erm_with_the_same_modifiers():
 
 
 @pytest.mark.parametrize("label", ["ERM", "POGM", "Fish"])
-def test_without_both_it_says_to_measure_both(label):
+def test_conclusion_asks_for_erm_and_pogm_if_one_is_missing(label):
     assert any("Measure ERM and POGM together" in text for text in said(rounds(OPPOSED), label=label))
 
 
-def test_without_erm_the_basis_is_every_run():
+def test_all_runs_are_used_without_erm():
     text = conclusion({"Fish": [rounds(AGREEING)], "POGM": [rounds(OPPOSED)]})[0]
     assert text.startswith("On average over Fish, POGM, domains conflict often: in 50 % of rounds")
 
 
-def test_rounds_that_were_left_out_are_mentioned():
+def test_unmeasured_rounds_are_mentioned():
     assert any("one round in 10 was measured" in text for text in said(rounds(OPPOSED, OPPOSED, every=10)))
     assert not any("was measured. For" in text for text in said(rounds(OPPOSED, OPPOSED)))
 
 
-def test_a_real_run_has_a_conclusion_about_everything(tmp_path):
+def test_conclusion_of_a_real_run_has_every_part(tmp_path):
     probe = Probe(every=1, target=True, divergence=True)
     for algorithm in (ERM(), POGM()):
         one = trial(algorithm, steps=9, evaluate_every=4, test_domains=(3,), probe=probe)

@@ -15,7 +15,7 @@ from pogm.benchmark.results.measurements import Measured, alignment_variances, a
 from pogm.pareto import alignment, gramian, solve
 from pogm.pareto.hull import nearest_mixture
 
-calmly = settings(deadline=None, max_examples=150, derandomize=True)
+without_deadline = settings(deadline=None, max_examples=150, derandomize=True)
 RADII = (0.05, 0.5, 0.9)
 
 
@@ -54,7 +54,7 @@ def record(h: torch.Tensor, step: torch.Tensor, targets: int = 0) -> Measured:
 # Lemma 1: the mean alignment over domains is at least the worst one, with equality only if all are equal.
 
 
-@calmly
+@without_deadline
 @given(trajectories(), st.integers(0, 1000))
 def test_lemma_1_mean_alignment_is_at_least_the_worst_and_their_distance_is_bounded_by_the_variance(h, seed):
     """min_i U_i <= mean_i U_i <= min_i U_i + sqrt((K − 1) Var U), so the two are equal iff the variance is 0.
@@ -73,7 +73,7 @@ def test_lemma_1_mean_alignment_is_at_least_the_worst_and_their_distance_is_boun
     assert math.sqrt(variance) <= max(found) - least + 1e-12 * scale, "no variance without a difference"
 
 
-@calmly
+@without_deadline
 @given(trajectories(), st.sampled_from(RADII))
 def test_lemma_1_holds_for_the_direction_of_pogm_whose_worst_alignment_is_p_star(h, radius):
     """mean_i h_i·d* >= min_i h_i·d* = p*, with d* of `solve`; and p* is what `worst` reports."""
@@ -89,7 +89,7 @@ def test_lemma_1_holds_for_the_direction_of_pogm_whose_worst_alignment_is_p_star
     assert aligned.mean() >= reported - 1e-7
 
 
-@calmly
+@without_deadline
 @given(trajectories(least=3), st.sampled_from(RADII))
 def test_lemma_1_equality_holds_among_the_domains_that_pogm_weighs(h, radius):
     """Domains with a positive weight in the mixture π are equally aligned with d*: among them mean equals min."""
@@ -112,7 +112,7 @@ def with_target(draw: st.DrawFn) -> torch.Tensor:
     return torch.cat([h, scale * torch.randn(1, h.shape[1], generator=generator, dtype=torch.float64)])
 
 
-@calmly
+@without_deadline
 @given(with_target())
 @example(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=torch.float64))
 @example(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
@@ -129,28 +129,28 @@ def test_lemma_4_outside_the_hull_a_hyperplane_separates_the_target_from_all_sou
     assert mixture.sum().item() == pytest.approx(1)
     p = mixture[0] @ sources
     normal = target - p
-    ((place,),) = hull(record(h, sources.mean(0), targets=1))
+    ((position,),) = hull(record(h, sources.mean(0), targets=1))
     scale = (sources - target).square().sum(1).mean().sqrt().item()
-    assert place.distance * target.norm().item() == pytest.approx(normal.norm().item(), abs=2e-6 * scale)
+    assert position.distance * target.norm().item() == pytest.approx(normal.norm().item(), abs=2e-6 * scale)
     assert ((sources - p) @ normal).max().item() <= 1e-6 * scale * normal.norm().item() + 1e-12 * scale**2
-    if place.distance > 0:
+    if position.distance > 0:
         assert normal @ p < normal @ target
 
 
-@calmly
+@without_deadline
 @given(with_target())
 def test_lemma_4_outside_the_hull_the_worst_case_guarantee_does_not_cover_the_target(h):
     """If the hull distance is positive, some direction d has h_T·d < min_i h_i·d: d = p − h_T is one."""
     sources, target, G = h[:-1], h[-1], gramian(h)[None]
     K = len(sources)
-    ((place,),) = hull(record(h, sources.mean(0), targets=1))
-    assume(place.distance > 1e-3)
+    ((position,),) = hull(record(h, sources.mean(0), targets=1))
+    assume(position.distance > 1e-3)
     _, mixture = nearest_mixture(G[:, :K, :K], G[:, :K, K], G[:, K, K])
     d = mixture[0] @ sources - target
     assert target @ d < (sources @ d).min()
 
 
-@calmly
+@without_deadline
 @given(trajectories(), st.integers(0, 1000), st.sampled_from(RADII))
 def test_lemma_4_inside_the_hull_the_worst_case_guarantee_covers_the_target(h, seed, radius):
     """If h_T = Σ_i π_i h_i, the hull distance is 0 and h_T·d >= min_i h_i·d for every d, so h_T·d* >= p*."""
@@ -160,8 +160,8 @@ def test_lemma_4_inside_the_hull_the_worst_case_guarantee_covers_the_target(h, s
     unit = h.square().sum(1).mean()
     assume(target.norm() > 1e-3 * unit.sqrt())
     m = record(torch.cat([h, target[None]]), h.mean(0), targets=1)
-    ((place,),) = hull(m)
-    assert place.distance * target.norm().item() <= 1e-5 * unit.sqrt().item()
+    ((position,),) = hull(m)
+    assert position.distance * target.norm().item() <= 1e-5 * unit.sqrt().item()
     solution = solve(gramian(h), radius)
     assume(not solution.stationary)
     d = solution.weights @ h

@@ -1,4 +1,4 @@
-"""What follows from the measurements of a run: known values."""
+"""Quantities computed from the measurements of a run, compared with known values."""
 
 import csv
 import io
@@ -63,42 +63,42 @@ def angled(*columns):
     )
 
 
-def test_correlations_are_pearsons_over_rounds_of_every_pair():
+def test_correlations_are_pearson_correlations_over_rounds():
     m = angled([0.0, 0.5, 1.0], [0.2, 0.3, 0.4], [1.0, 0.5, 0.0])
     assert correlations(m) == {(0, 1): pytest.approx(1), (0, 2): pytest.approx(-1), (1, 2): pytest.approx(-1)}
     m = angled([0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
     assert correlations(m) == {(0, 1): pytest.approx(0)}
 
 
-def test_a_correlation_with_what_never_changes_is_undefined():
+def test_correlation_with_a_constant_is_undefined():
     (rho,) = correlations(angled([0.1] * 6, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])).values()
     assert math.isnan(rho)
     (rho,) = correlations(angled([0.5], [0.2])).values()
     assert math.isnan(rho)
-    assert correlations(angled([0.1, 0.2])) == {}, "one domain has nobody to go with"
+    assert correlations(angled([0.1, 0.2])) == {}, "one domain has no pair"
 
 
-def test_rounds_in_which_an_angle_is_undefined_are_left_out():
+def test_rounds_with_an_undefined_cosine_are_left_out():
     m = angled([0.0, 9.0, 1.0, 0.5], [0.1, NAN, 0.3, 0.2])
     assert correlations(m) == {(0, 1): pytest.approx(1)}
     assert gaps(m) == {(0, 1): pytest.approx((0.1 + 0.7 + 0.3) / 3)}
 
 
-def test_a_gap_is_the_mean_distance_of_two_angles():
+def test_gap_is_the_mean_absolute_difference_of_two_cosines():
     assert gaps(angled([0.0, 1.0], [0.5, 0.75])) == {(0, 1): 0.375}
 
 
-def test_a_round_is_in_conflict_where_two_sources_point_apart_whatever_the_target_does():
+def test_conflict_is_a_negative_product_of_two_training_domains():
     m = made([[[1, 0], [0, 1], [-1, -1]], [[1, 0], [-1, 5], [1, 1]], [[1, 0], [1, 1], [0, 1]]], 2)
     assert conflicts(m) == pytest.approx(1 / 3)
 
 
-def test_agreement_is_the_mean_cosine_of_the_sources():
+def test_agreement_is_the_mean_cosine_of_training_domains():
     m = made([[[1, 0], [0, 2], [3, 0], [-1, 0]], [[1, 0], [0, 0], [0, 1], [1, 1]]], 3)
     assert agreements(m) == pytest.approx([1 / 3, 0])
 
 
-def test_the_inner_product_is_summed_over_ordered_pairs_of_sources():
+def test_inner_product_is_summed_over_ordered_pairs():
     m = made([[[1, 0], [2, 1], [-1, 3], [9, 9]], [[1, 0], [0, 1], [0, 0], [9, 9]]], 3)
     assert gip(m) == pytest.approx([2 * (2 - 1 + 1), 0])
     assert gip(made([[[1, 0]]], 1)) == [0]
@@ -112,7 +112,7 @@ def stepped(trajectories, steps, K):
     return made(trajectories, K, angle=cosines.tolist(), magnitude=d.square().sum(-1).tolist())
 
 
-def test_alignments_are_the_products_of_trajectories_and_step_and_zero_where_nothing_moves():
+def test_alignments_are_products_of_trajectory_and_step():
     h = [[3.0, 4.0], [0.0, 2.0], [9.0, 9.0]]
     m = stepped([h, h, [[0.0, 0.0], *h[1:]]], [[1.0, -2.0], [0.0, 0.0], [1.0, 1.0]], 2)
     assert math.isnan(m.angle[1][0])
@@ -125,7 +125,7 @@ def test_alignments_are_the_products_of_trajectories_and_step_and_zero_where_not
     assert opposed(m) == pytest.approx(1 / 3)
 
 
-def test_the_relative_variance_does_not_depend_on_lengths_and_is_at_most_one():
+def test_relative_variance_does_not_depend_on_lengths_and_is_at_most_one():
     h = [[3.0, 4.0], [1.0, 2.0]]
     m = stepped([h, [[30.0, 40.0], [10.0, 20.0]], [[1.0, 0.0], [-1.0, 0.0]]], [[1.0, 1.0], [7.0, 7.0], [5.0, 0.0]], 2)
     first, second, largest = relative_alignment_variances(m)
@@ -134,38 +134,38 @@ def test_the_relative_variance_does_not_depend_on_lengths_and_is_at_most_one():
     assert largest == pytest.approx(1)
 
 
-def test_a_round_that_is_not_finite_has_no_inner_product_and_no_variance():
+def test_nonfinite_round_has_no_inner_product_and_no_variance():
     m = made([[[NAN, 0], [0, 1]], [[1, 0], [0, 1]]], 2, angle=[[NAN, 0.5], [0.5, 0.5]])
     assert [math.isnan(value) for value in gip(m)] == [True, False]
     assert [math.isnan(value) for value in alignment_variances(m)] == [True, False]
     assert opposed(m) == 0
 
 
-def test_the_worst_alignment_is_that_of_the_best_direction_and_has_no_scale():
-    """Two at right angles: d = h_0 (1 + r), and h_i·h_0 = 1/2. One alone: (1 + r) of itself. Opposed: nothing helps."""
+def test_worst_alignment_is_known_and_does_not_depend_on_scale():
+    """Orthogonal: d = h_0 (1 + r) and h_i·h_0 = 1/2. Equal: 1 + r. Opposed: no direction helps both."""
     m = made([[[1, 0], [0, 1]], [[10, 0], [0, 10]], [[1, 0], [1, 0]], [[1, 0], [-1, 0]]], 2)
     assert worst(m) == pytest.approx([0.75, 0.75, 1.5, 0], abs=1e-6)
     assert worst(m, radius=0.0)[:3] == pytest.approx([0.5, 0.5, 1])
 
 
-def test_a_target_in_the_hull_is_at_distance_zero_and_outside_at_that_of_the_nearest_point():
+def test_distance_from_the_hull_is_zero_inside_and_that_of_the_nearest_point_outside():
     sources = [[2.0, 0.0], [0.0, 2.0]]
-    places = hull(made([[*sources, [1.0, 1.0]], [*sources, [2.0, 2.0]], [*sources, [4.0, 0.0]]], 2))
-    assert places[0] == [Hull(0.0, pytest.approx(1))]
-    assert places[1] == [Hull(pytest.approx(0.5), pytest.approx(1))]
-    assert places[2] == [Hull(pytest.approx(0.5), pytest.approx(1))], "the nearest point is a corner"
+    positions = hull(made([[*sources, [1.0, 1.0]], [*sources, [2.0, 2.0]], [*sources, [4.0, 0.0]]], 2))
+    assert positions[0] == [Hull(0.0, pytest.approx(1))]
+    assert positions[1] == [Hull(pytest.approx(0.5), pytest.approx(1))]
+    assert positions[2] == [Hull(pytest.approx(0.5), pytest.approx(1))], "the nearest point is a corner"
     (behind,) = hull(made([[*sources, [-1.0, -1.0]]], 2))[0]
     assert behind == Hull(pytest.approx(2), pytest.approx(-1))
 
 
-def test_every_target_has_a_place_and_a_run_without_targets_has_none():
+def test_every_held_out_domain_has_a_position():
     sources = [[2.0, 0.0], [0.0, 2.0]]
     ((first, second),) = hull(made([[*sources, [1.0, 1.0], [2.0, 2.0]]], 2))
     assert (first.distance, second.distance) == (0.0, pytest.approx(0.5))
     assert hull(made([sources, sources], 2)) == [[], []]
 
 
-def test_many_rounds_are_solved_as_each_alone():
+def test_many_rounds_give_the_same_results_as_single_rounds():
     trajectories = torch.randn(300, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
     whole = made(trajectories, 3)
     for number in (0, 255, 256, 299):
@@ -174,21 +174,21 @@ def test_many_rounds_are_solved_as_each_alone():
         assert hull(whole)[number][0] == pytest.approx(hull(one)[0][0], abs=1e-6)
 
 
-def test_what_is_not_a_number_stays_so_and_disturbs_no_other_round():
+def test_nan_in_one_round_does_not_change_other_rounds():
     m = made([[[NAN, 0], [0, 1], [1, 1]], [[1, 0], [0, 1], [0.5, 0.5]], [[0, 0], [0, 0], [0, 0]]], 2)
     assert [math.isnan(value) for value in worst(m)] == [True, False, True]
-    assert [math.isnan(places[0].distance) for places in hull(m)] == [True, False, True]
+    assert [math.isnan(positions[0].distance) for positions in hull(m)] == [True, False, True]
     assert conflicts(m) == 0
 
 
-def test_divergences_are_averaged_over_rounds():
+def test_divergences_are_means_over_rounds():
     m = made([[[1.0], [1.0]]] * 2, 2, divergence=[[[0.0, 1.0], [2.0, 0.0]], [[0.0, 3.0], [NAN, 0.0]]])
     assert divergence(m) == [[0.0, 2.0], [2.0, 0.0]]
     assert summary(m)["divergence"] == 2.0
     assert divergence(replace(m, divergence=None)) is None
 
 
-def test_a_summary_has_what_was_measured_and_no_more():
+def test_summary_has_only_what_was_measured():
     plain = summary(angled([0.0, 1.0], [0.5, 1.5]))
     assert plain["angle"] == 0.75
     assert plain["correlation"] == pytest.approx(1)
@@ -217,7 +217,7 @@ def of(folder, label):
     return [(r, measured(r)) for r in runs]
 
 
-def test_all_records_of_a_run_are_read_as_one(folder):
+def test_rounds_of_all_records_are_read(folder):
     ((_, m), _) = of(folder, "ERM")
     assert m.sources == ("0", "15", "30", "60", "75")
     assert m.targets == ("45",)
@@ -229,7 +229,7 @@ def test_all_records_of_a_run_are_read_as_one(folder):
     assert (norms > 0).all()
 
 
-def test_a_run_that_was_not_measured_has_no_measurements(folder):
+def test_run_without_a_probe_has_no_measurements(folder):
     (plain,) = [r for r in read_runs(folder) if not r.trial["probe"]["every"]]
     assert all("rounds" not in record for record in plain.records)
     assert measured(plain) is None
@@ -240,11 +240,11 @@ def test_a_run_that_was_not_measured_has_no_measurements(folder):
     [
         ({"angle": [[0.5]]}, r"angle should be \[5\]"),
         ({"gramian": [[[1.0] * 6] * 5]}, r"gramian should be \[6, 6\]"),
-        ({"magnitude": [1.0, 2.0, 3.0]}, "some have more rounds"),
+        ({"magnitude": [1.0, 2.0, 3.0]}, "some measurements have more rounds"),
         ({"magnitude": None}, "NoneType"),
     ],
 )
-def test_damaged_measurements_are_refused_with_the_folder(folder, change, words):
+def test_damaged_measurements_are_refused(folder, change, words):
     ((found, _), _) = of(folder, "ERM")
     *others, last = found.records
     damaged = replace(found, records=(*others, {**last, "rounds": {**last["rounds"], **change}}))
@@ -252,7 +252,7 @@ def test_damaged_measurements_are_refused_with_the_folder(folder, change, words)
         measured(damaged)
 
 
-def test_a_table_has_a_column_for_every_algorithm_and_the_spread_over_seeds(folder):
+def test_table_has_a_column_for_every_algorithm_and_standard_errors_over_seeds(folder):
     found = [*of(folder, "ERM"), *of(folder, "POGM")]
     table = measure_table(found, "Title", ["A note."])
     assert table.headings == ("ERM", "POGM")
@@ -272,16 +272,16 @@ def test_a_table_has_a_column_for_every_algorithm_and_the_spread_over_seeds(fold
     assert json.loads(table.json())["cells"]["angle"]["POGM"]["mean"] == cell.mean
 
 
-def test_what_is_undefined_everywhere_is_a_dash_an_empty_field_and_null(folder):
+def test_undefined_measurement_is_a_dash_an_empty_field_and_null(folder):
     ((found, m), *_) = of(folder, "ERM")
-    nowhere = replace(m, invariant=[NAN] * len(m.round))
-    table = measure_table([(found, nowhere)], "Title")
+    undefined = replace(m, invariant=[NAN] * len(m.round))
+    table = measure_table([(found, undefined)], "Title")
     assert "–" in next(line for line in table.text().splitlines() if line.startswith("invariant angle "))
     assert "ERM,invariant,,,0" in table.csv()
     assert json.loads(table.json())["cells"]["invariant"]["ERM"] == {"mean": None, "stderr": None, "n": 0}
 
 
-def test_the_rounds_are_written_one_by_one(folder):
+def test_csv_of_rounds_has_one_line_per_round(folder):
     found = of(folder, "POGM")
     rows = list(csv.DictReader(io.StringIO(rounds_csv(found))))
     assert len(rows) == 8
@@ -292,4 +292,4 @@ def test_the_rounds_are_written_one_by_one(folder):
     assert float(first["divergence 75 0"]) == pytest.approx(m.divergence[1][4][0], rel=1e-5)
     G = m.gramian[1]
     assert float(first["cosine 0 15"]) == pytest.approx(G[0][1] / math.sqrt(G[0][0] * G[1][1]), rel=1e-5)
-    assert rows[0]["invariant"] == "", "undefined before the lag"
+    assert rows[0]["invariant"] == "", "undefined before round τ"

@@ -1,4 +1,4 @@
-"""What is written is read back; what cannot be read is counted, never fatal, never silent."""
+"""Writing and reading records and run folders. What cannot be read is skipped with a warning."""
 
 import json
 import math
@@ -12,21 +12,21 @@ from pogm._system.errors import DataError
 from pogm.benchmark.results.records import RecordWarning, accuracy, append_record, printable, read_records, read_runs
 
 
-def test_a_record_is_one_line_of_plain_json_with_sorted_keys(tmp_path):
+def test_record_is_one_line_of_json_with_sorted_keys(tmp_path):
     path = tmp_path / "records.jsonl"
     append_record(path, {"step": 0, "epoch": 0.5})
     append_record(path, {"step": 30, "epoch": 1.0})
     assert path.read_text() == '{"epoch": 0.5, "step": 0}\n{"epoch": 1.0, "step": 30}\n'
 
 
-def test_values_that_are_not_finite_are_written_as_null_at_any_depth(tmp_path):
+def test_nan_and_infinity_are_written_as_null_at_any_depth(tmp_path):
     path = tmp_path / "records.jsonl"
     append_record(path, {"step": 0, "metrics": {"angle": (0.5, math.nan), "loss": math.inf}})
     assert read_records(path)[0]["metrics"] == {"angle": [0.5, None], "loss": None}
     assert "NaN" not in path.read_text()
 
 
-def test_half_written_and_garbage_lines_are_skipped_with_one_warning_that_counts_them(tmp_path):
+def test_unreadable_lines_are_skipped_with_one_warning_that_counts_them(tmp_path):
     path = tmp_path / "records.jsonl"
     append_record(path, {"step": 0})
     with path.open("ab") as file:
@@ -37,7 +37,7 @@ def test_half_written_and_garbage_lines_are_skipped_with_one_warning_that_counts
     assert len(caught) == 1
 
 
-def test_a_record_after_a_half_written_one_survives(tmp_path):
+def test_record_after_a_half_written_line_is_read(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_bytes(b'{"step": 0, "acc')
     append_record(path, {"step": 30})
@@ -45,14 +45,14 @@ def test_a_record_after_a_half_written_one_survives(tmp_path):
         assert [record["step"] for record in read_records(path)] == [30]
 
 
-def test_a_step_written_twice_counts_once_as_written_last(tmp_path):
+def test_last_record_of_a_step_is_read(tmp_path):
     path = tmp_path / "records.jsonl"
     for step, loss in [(0, 1.0), (30, 0.9), (30, 0.8), (0, 0.7)]:
         append_record(path, {"step": step, "loss": loss})
     assert [(record["step"], record["loss"]) for record in read_records(path)] == [(0, 0.7), (30, 0.8)]
 
 
-def test_the_record_of_averaged_weights_stands_beside_that_of_its_step_and_comes_last(tmp_path):
+def test_record_of_averaged_weights_does_not_replace_the_record_of_its_step(tmp_path):
     path = tmp_path / "records.jsonl"
     for step, more in [(0, {}), (30, {}), (0, {"swad": True}), (60, {}), (30, {"swad": False})]:
         append_record(path, {"step": step} | more)
@@ -64,11 +64,11 @@ def test_the_record_of_averaged_weights_stands_beside_that_of_its_step_and_comes
     ]
 
 
-def test_a_missing_file_has_no_records(tmp_path):
+def test_missing_file_has_no_records(tmp_path):
     assert read_records(tmp_path / "records.jsonl") == ()
 
 
-def test_nan_left_by_another_writer_reads_as_null(tmp_path):
+def test_nan_of_another_program_is_read_as_null(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_text('{"step": 0, "accuracy": {"in": [NaN], "out": [1e999]}}\n')
     (record,) = read_records(path)
@@ -78,7 +78,7 @@ def test_nan_left_by_another_writer_reads_as_null(tmp_path):
 
 
 @given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 5)), max_size=12))
-def test_whatever_lies_between_them_every_whole_record_is_found(tmp_path_factory, lines):
+def test_every_complete_record_is_found_among_garbage(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("records") / "records.jsonl"
     with path.open("wb") as file:
         for line in lines:
@@ -90,7 +90,7 @@ def test_whatever_lies_between_them_every_whole_record_is_found(tmp_path_factory
     assert found == sorted({line for line in lines if isinstance(line, int)})
 
 
-def test_runs_are_found_at_any_depth_in_an_order_of_their_own(make_run, tmp_path):
+def test_runs_are_found_at_any_depth_and_sorted_by_trial(make_run, tmp_path):
     make_run(label="POGM")
     make_run(label="ERM", trial_seed=1)
     moved = make_run(label="ERM", trial_seed=0)
@@ -100,7 +100,7 @@ def test_runs_are_found_at_any_depth_in_an_order_of_their_own(make_run, tmp_path
     assert [(run.label, run.trial_seed) for run in runs] == [("ERM", 0), ("ERM", 1), ("POGM", 0)]
 
 
-def test_a_run_says_how_it_ended(make_run, make_record, tmp_path):
+def test_status_of_a_run(make_run, make_record, tmp_path):
     make_run(label="a")
     make_run(label="b", done=False, failure="out of memory")
     make_run(label="c", done=False)
@@ -122,7 +122,7 @@ def test_a_run_says_how_it_ended(make_run, make_record, tmp_path):
         '{"id": "x", "label": "y", "domains": ["A"], "trial": {}}',
     ],
 )
-def test_an_unreadable_trial_is_reported_and_the_others_are_read(make_run, tmp_path, text):
+def test_unreadable_trial_is_reported_and_the_others_are_read(make_run, tmp_path, text):
     make_run()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "trial.json").write_text(text)
@@ -130,13 +130,13 @@ def test_an_unreadable_trial_is_reported_and_the_others_are_read(make_run, tmp_p
         assert len(read_runs(tmp_path)) == 1
 
 
-def test_held_out_domains_that_do_not_exist_are_reported(make_run, tmp_path):
+def test_held_out_domain_that_does_not_exist_is_reported(make_run, tmp_path):
     make_run(test_domains=[7])
     with pytest.warns(RecordWarning, match="test_domains to be some of 3 domains"):
         assert read_runs(tmp_path) == []
 
 
-def test_a_copy_of_a_run_counts_once_as_the_one_that_got_further(make_run, make_record, tmp_path):
+def test_of_two_copies_of_a_run_the_one_with_more_records_is_read(make_run, make_record, tmp_path):
     folder = make_run([make_record(0, [0.1] * 3, [0.1] * 3)])
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -145,11 +145,11 @@ def test_a_copy_of_a_run_counts_once_as_the_one_that_got_further(make_run, make_
     assert run.folder == folder
 
 
-def test_a_folder_that_is_not_there_is_an_error_that_says_what_to_do(tmp_path):
+def test_missing_folder_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"Expected a folder of runs.*Pass the folder"):
         read_runs(tmp_path / "nowhere")
 
 
-def test_names_are_shown_without_control_characters():
+def test_control_characters_in_names_are_escaped():
     assert printable("a\nb\x1b[31m\ud800") == "a\\nb\\x1b[31m\\ud800"
     assert printable("−90 % ü 空") == "−90 % ü 空"

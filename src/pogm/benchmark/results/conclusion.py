@@ -52,27 +52,27 @@ def conclusion(found: ByLabel) -> list[str]:
         return [
             "Nothing was measured, so there is no conclusion. Run `pogm measure` with more steps or a smaller --every."
         ]
-    everyone = [m for runs in by_label.values() for m in runs]
-    if max(len(m.sources) for m in everyone) < 2:
+    all_runs = [m for runs in by_label.values() for m in runs]
+    if max(len(m.sources) for m in all_runs) < 2:
         return [
             "There is only one training domain, so no two domains can conflict.",
             "Recommendation: use ERM. Gradient matching needs at least two training domains.",
         ]
     erm = next((label for label in by_label if _name(label) == "ERM"), None)
-    runs = everyone if erm is None else by_label[erm]
+    runs = all_runs if erm is None else by_label[erm]
     erm_opposed = math.nan if erm is None else _average(runs, opposed)
     conflict, help_all = _average(runs, conflicts), _average(runs, _helped)
-    places = _places(runs)
+    positions = _positions(runs)
     if math.isnan(conflict) or math.isnan(help_all):
         return ["No measured round has finite trajectories, so there is no conclusion. Check why the runs diverged."]
     return [
         *_conflict_sentences(conflict, runs, [*by_label] if erm is None else [erm]),
         _help_sentence(help_all, runs),
-        *_hull_sentences(places),
+        *_hull_sentences(positions),
         *_divergence_sentences(runs),
         *_variance_sentences(by_label),
-        *_sampling_sentences(everyone),
-        f"Recommendation: {_recommendation(conflict, help_all, erm_opposed, places)}",
+        *_sampling_sentences(all_runs),
+        f"Recommendation: {_recommendation(conflict, help_all, erm_opposed, positions)}",
     ]
 
 
@@ -127,14 +127,14 @@ def _help_sentence(share: float, runs: Sequence[Measured]) -> str:
 # The held-out domains, seen from the convex hull of the training domains.
 
 
-def _places(runs: Sequence[Measured]) -> dict[str, tuple[float, float]]:
+def _positions(runs: Sequence[Measured]) -> dict[str, tuple[float, float]]:
     """Distance and cosine of each held-out domain, by its name: means over rounds, then over runs."""
     by_target: dict[str, list[tuple[float, float]]] = {}
     for m in runs:
         rounds = hull(m)
         for i, name in enumerate(m.targets):
-            here = [places[i] for places in rounds]
-            pair = mean(place.distance for place in here), mean(place.cosine for place in here)
+            of_target = [of_round[i] for of_round in rounds]
+            pair = mean(found.distance for found in of_target), mean(found.cosine for found in of_target)
             by_target.setdefault(name, []).append(pair)
     means = {
         name: (mean(distance for distance, _ in pairs), mean(cosine for _, cosine in pairs))
@@ -162,8 +162,8 @@ WORDS = {
 }
 
 
-def _hull_sentences(places: Mapping[str, tuple[float, float]]) -> list[str]:
-    if not places:
+def _hull_sentences(positions: Mapping[str, tuple[float, float]]) -> list[str]:
+    if not positions:
         return [
             "The held-out domain was not measured; pass --target to `pogm measure` to see how far it is from the "
             "convex hull of the others."
@@ -171,7 +171,7 @@ def _hull_sentences(places: Mapping[str, tuple[float, float]]) -> list[str]:
     return [
         f"The held-out domain {name} {WORDS[position(distance, cosine)]} (distance {distance:.2f} times the "
         f"length of its own step, cosine {cosine:.2f})."
-        for name, (distance, cosine) in places.items()
+        for name, (distance, cosine) in positions.items()
     ]
 
 
@@ -235,13 +235,13 @@ def _sampling_sentences(runs: Sequence[Measured]) -> list[str]:
     ]
 
 
-# What to do.
+# Recommendation.
 
 
 def _recommendation(
-    conflict: float, help_all: float, erm_opposed: float, places: Mapping[str, tuple[float, float]]
+    conflict: float, help_all: float, erm_opposed: float, positions: Mapping[str, tuple[float, float]]
 ) -> str:
-    """Say what to do; ``erm_opposed`` is NaN where ERM was not measured."""
+    """Recommend a method; ``erm_opposed`` is NaN if ERM was not measured."""
     if conflict < RARE:
         return "domains rarely conflict, so gradient matching has little to repair. Expect no clear gain over ERM."
     if help_all < FREQUENT:
@@ -250,12 +250,12 @@ def _recommendation(
             "help. Compare with ERM before you use it."
         )
     check = "Compare the accuracy with ERM over several seeds: these measurements do not predict it."
-    if not places and not erm_opposed < RARE:
+    if not positions and not erm_opposed < RARE:
         return f"POGM may help the training domains. Whether the held-out domain gains is unknown. {check}"
-    kinds = [position(*pair) for pair in places.values()]
-    far = [name for name, kind in zip(places, kinds, strict=True) if kind == "far"]
-    held_out = "held-out domain is" if len(places) == 1 else "held-out domains are"
-    if places and len(far) == len(places):
+    kinds = [position(*pair) for pair in positions.values()]
+    far = [name for name, kind in zip(positions, kinds, strict=True) if kind == "far"]
+    held_out = "held-out domain is" if len(positions) == 1 else "held-out domains are"
+    if positions and len(far) == len(positions):
         return (
             "gradient matching is unlikely to help. It improves the step for the training domains, but the "
             f"{held_out} far from their convex hull."

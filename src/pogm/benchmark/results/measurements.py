@@ -1,4 +1,4 @@
-"""What a probe measured on a run, read back, and what follows from it."""
+"""Read the measurements of a probe from the records of a run, and compute quantities from them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,10 +24,10 @@ from pogm.pareto.hull import hull_positions, worst_alignments
 
 Vector = list[float]
 Matrix = list[list[float]]
-Pairs = dict[tuple[int, int], float]  # by the places i < j of two training domains
+Pairs = dict[tuple[int, int], float]  # by the indices i < j of two training domains
 
 
-SHAPES = {  # of one round; K training domains, N trajectories
+SHAPES = {  # axes of one round: K training domains, N trajectories
     "round": "",
     "angle": "K",
     "difference": "K",
@@ -41,11 +41,11 @@ SHAPES = {  # of one round; K training domains, N trajectories
 
 @dataclass(frozen=True)
 class Measured:
-    """All rounds of a run that were measured, in order; what is undefined is NaN."""
+    """All measured rounds of a run, in order. Undefined values are NaN."""
 
-    sources: tuple[str, ...]  # the K training domains, in the order of all below
-    targets: tuple[str, ...]  # those of the held-out domains whose trajectories were measured
-    round: list[int]
+    sources: tuple[str, ...]  # names of the K training domains, in the order of the lists below
+    targets: tuple[str, ...]  # names of the T held-out domains with a measured trajectory
+    round: list[int]  # numbers of the rounds
     angle: list[Vector]  # cos(h_i, h): [K]
     difference: list[Vector]  # ‖θ_i − θ⁺‖²: [K]
     layer_difference: list[Vector]  # Σ over weight tensors of ‖θ_i − θ⁺‖: [K]
@@ -56,7 +56,11 @@ class Measured:
 
 
 def measured(run: Run) -> Measured | None:
-    """What a run's records hold of it; None where nothing was measured."""
+    """Return the measurements in the records of a run; None if nothing was measured.
+
+    Raises:
+        DataError: If a measurement is missing or has another shape.
+    """
     parts = [record["rounds"] for record in run.records if "rounds" in record]
     if not any(isinstance(part, Mapping) and part.get("round") for part in parts):
         return None
@@ -71,7 +75,7 @@ def measured(run: Run) -> Measured | None:
             if name in values and any(_shape(value) != wanted for value in values[name]):
                 raise ValueError(f"{name} should be {wanted} in every round")
         if len({len(rounds) for rounds in values.values()}) > 1:
-            raise ValueError("some have more rounds than others")
+            raise ValueError("some measurements have more rounds than others")
         return Measured(sources, targets, **values | {"round": [int(number) for number in values["round"]]})
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(
@@ -85,27 +89,27 @@ def _numbers(value: Any) -> Any:
 
 
 def _shape(value: Any) -> list[int]:
-    """Of nested lists; ragged ones have none."""
+    """Shape of nested lists; -1 is the length of ragged lists."""
     if not isinstance(value, list):
         return []
     below = [_shape(item) for item in value]
     return [len(value), *below[0]] if below and all(shape == below[0] for shape in below) else [len(value), -1]
 
 
-# The angles of two domains, against each other (Figures 2 and 3).
+# Cosines of two domains with the step, compared (Figures 2 and 3).
 
 
 def correlations(m: Measured) -> Pairs:
-    """Pearson's ρ of cos(h_i, h) and cos(h_j, h) over rounds; NaN where one of them never changes."""
-    return {pair: _correlation(both) for pair, both in _angles(m)}
+    """Return the Pearson correlation over rounds of cos(h_i, h) and cos(h_j, h); NaN if one of them is constant."""
+    return {pair: _correlation(both) for pair, both in _cosines(m)}
 
 
 def gaps(m: Measured) -> Pairs:
-    """The mean over rounds of |cos(h_i, h) − cos(h_j, h)|."""
-    return {pair: mean(abs(a - b) for a, b in both) for pair, both in _angles(m)}
+    """Return the mean over rounds of |cos(h_i, h) − cos(h_j, h)|."""
+    return {pair: mean(abs(a - b) for a, b in both) for pair, both in _cosines(m)}
 
 
-def _angles(m: Measured) -> Iterator[tuple[tuple[int, int], list[tuple[float, float]]]]:
+def _cosines(m: Measured) -> Iterator[tuple[tuple[int, int], list[tuple[float, float]]]]:
     for i, j in combinations(range(len(m.sources)), 2):
         both = [(angles[i], angles[j]) for angles in m.angle]
         yield (i, j), [(a, b) for a, b in both if not math.isnan(a) and not math.isnan(b)]
@@ -117,30 +121,30 @@ def _correlation(points: Sequence[tuple[float, float]]) -> float:
     return correlation(*zip(*points, strict=True))
 
 
-# Who agrees with whom, round by round.
+# Quantities of every round.
 
 
 def agreements(m: Measured) -> Vector:
-    """The mean of cos(h_i, h_j) over pairs of training domains."""
+    """Return the mean of cos(h_i, h_j) over pairs of training domains, for every round."""
     numbers: Vector = agreement(_sources(m)).tolist()
     return numbers
 
 
 def conflicts(m: Measured) -> float:
-    """The share of rounds in which the trajectories of some two training domains point against each other."""
+    """Return the share of rounds in which h_i·h_j < 0 for some two training domains."""
     G = _sources(m)
     known = G[G.isfinite().all(-1).all(-1)]
     return mean((known < 0).any(-1).any(-1).tolist())
 
 
 def gip(m: Measured) -> Vector:
-    """Raw gradient inner product of every round, Σ_{i≠j} h_i·h_j over ordered pairs of training domains."""
+    """Return the gradient inner product Σ_{i≠j} h_i·h_j over ordered pairs of training domains, for every round."""
     numbers: Vector = inner_product_sum(_sources(m)).tolist()
     return numbers
 
 
 def alignments(m: Measured) -> list[Vector]:
-    """Alignment U_i = h_i·h of each training domain with the step that the run took, of every round: [R][K].
+    """Return the alignment U_i = h_i·h of each training domain with the step of the run, for every round: [R][K].
 
     Derived from the recorded cosine and lengths: h_i·h = cos(h_i, h)·‖h_i‖·‖h‖.
     """
@@ -149,63 +153,63 @@ def alignments(m: Measured) -> list[Vector]:
 
 
 def alignment_variances(m: Measured) -> Vector:
-    """Variance over training domains of U_i = h_i·h, of every round: the quantity of Theorem 2."""
+    """Return the variance over training domains of U_i = h_i·h, for every round: the quantity of Theorem 2."""
     numbers: Vector = alignment_variance(_alignments(m)).tolist()
     return numbers
 
 
 def relative_alignment_variances(m: Measured) -> Vector:
-    """Variance of U_i divided by ‖h‖²·mean ‖h_i‖², of every round: between 0 and 1, no unit."""
+    """Return the variance of U_i divided by ‖h‖²·mean ‖h_i‖², for every round: between 0 and 1, no unit."""
     squares = _sources(m).diagonal(dim1=1, dim2=2)
     numbers: Vector = relative_alignment_variance(_alignments(m), squares, _doubles(m.magnitude)).tolist()
     return numbers
 
 
 def opposed(m: Measured) -> float:
-    """Share of rounds in which the step goes against some training domain: min_i h_i·h < 0."""
+    """Return the share of rounds in which the step goes against some training domain: min_i h_i·h < 0."""
     aligned = _alignments(m)
     known = aligned[aligned.isfinite().all(-1)]
     return mean((known < 0).any(-1).tolist())
 
 
 def worst(m: Measured, radius: float = RADIUS) -> Vector:
-    """p*, the alignment min_i h_i·d of the worst-off domain with the best direction in the ball around the mean.
+    """Return p* = max_d min_i h_i·d over directions d in the ball around the mean, for every round.
 
-    Relative to the mean of ‖h_i‖², so that runs with small steps and large ones compare. Not above zero: no direction
-    in the ball helps every domain.
+    It is relative to the mean of ‖h_i‖², so that runs with different step lengths can be compared. If p* ≤ 0, no
+    direction in the ball helps every domain.
     """
     numbers: Vector = worst_alignments(_sources(m), radius).tolist()
     return numbers
 
 
 class Hull(NamedTuple):
-    """Where a held-out domain's trajectory lies, seen from the hull of the training domains'."""
+    """Position of a held-out domain's trajectory relative to the convex hull of the training domains' trajectories."""
 
-    distance: float  # from the hull, relative to its own length; 0 inside
-    cosine: float  # with the point of the hull that is nearest
+    distance: float  # from the hull, relative to the length of the trajectory; 0 inside
+    cosine: float  # with the nearest point of the hull
 
 
 def hull(m: Measured) -> list[list[Hull]]:
-    """Of every round and held-out domain."""
+    """Return the position of every held-out domain, for every round."""
     if not m.targets:
         return [[] for _ in m.round]
-    positions = hull_positions(_everyone(m), len(m.sources)).tolist()
-    return [[Hull(*place) for place in places] for places in positions]
+    positions = hull_positions(_gramians(m), len(m.sources)).tolist()
+    return [[Hull(*position) for position in of_round] for of_round in positions]
 
 
 def divergence(m: Measured) -> Matrix | None:
-    """The mean over rounds of KL(p_i ‖ p_j)."""
+    """Return the mean over rounds of KL(p_i ‖ p_j); None if it was not measured."""
     if m.divergence is None:
         return None
     K = range(len(m.sources))
     return [[mean(matrix[i][j] for matrix in m.divergence) for j in K] for i in K]
 
 
-# One number of each.
+# Summary.
 
 
 def summary(m: Measured) -> dict[str, float]:
-    """The mean of each measurement over rounds, domains and pairs, in the order of a table; those that there are."""
+    """Return the mean over rounds, domains and pairs of each measurement that the run has."""
     numbers = {
         "angle": mean(chain.from_iterable(m.angle)),
         "difference": mean(chain.from_iterable(m.difference)),
@@ -223,9 +227,9 @@ def summary(m: Measured) -> dict[str, float]:
         "worst": mean(worst(m)),
     }
     if m.targets:
-        places = list(chain.from_iterable(hull(m)))
-        numbers["hull"] = mean(place.distance for place in places)
-        numbers["hull_cosine"] = mean(place.cosine for place in places)
+        positions = list(chain.from_iterable(hull(m)))
+        numbers["hull"] = mean(position.distance for position in positions)
+        numbers["hull_cosine"] = mean(position.cosine for position in positions)
     matrix = divergence(m)
     if matrix is not None:
         numbers["divergence"] = mean(matrix[i][j] for i in range(len(matrix)) for j in range(len(matrix)) if i != j)
@@ -233,7 +237,7 @@ def summary(m: Measured) -> dict[str, float]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of those that are defined; NaN if none is."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return fmean(known) if known else math.nan
 
@@ -248,10 +252,12 @@ def _alignments(m: Measured) -> Tensor:
     return alignment_from_cosine(_doubles(m.angle), squares, _doubles(m.magnitude))
 
 
-def _everyone(m: Measured) -> Tensor:
+def _gramians(m: Measured) -> Tensor:
+    """Gramians of all trajectories: [R, K + T, K + T]."""
     return _doubles(m.gramian)
 
 
 def _sources(m: Measured) -> Tensor:
+    """Gramians of the training domains: [R, K, K]."""
     K = len(m.sources)
-    return _everyone(m)[:, :K, :K]
+    return _gramians(m)[:, :K, :K]

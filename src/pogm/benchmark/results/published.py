@@ -1,4 +1,4 @@
-"""Published results to compare with, as data: the paper's tables, DomainBed's, and the official repository's."""
+"""Published results as data: the tables of the paper and of DomainBed, and the results in the official repository."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
@@ -10,8 +10,16 @@ from pogm._system.errors import unknown
 from pogm.benchmark.results.selection import TEST_DOMAIN, oracle_early_stop
 from pogm.benchmark.results.tables import ALL_DATASETS, AVERAGE
 
-ABLATED = {"meta_lr_alpha": "meta_lr", "local_steps_E": "inner_steps", "kappa": "kappa"}  # theirs, ours
-LOGGED = {"meta_lr": "meta_lr", "cag_update": "inner_steps", "cagrad_c": "kappa"}  # the authors' names, ours
+ABLATED = {
+    "meta_lr_alpha": "meta_lr",
+    "local_steps_E": "inner_steps",
+    "kappa": "kappa",
+}  # our names by the paper's
+LOGGED = {
+    "meta_lr": "meta_lr",
+    "cag_update": "inner_steps",
+    "cagrad_c": "kappa",
+}  # our names by the authors'
 STANDARD_RULES = "main_d77ad2d_2024-04-17"
 EARLY_STOPPED = "lnk_nips_2024_76e4d5e_2024-05-19"
 
@@ -23,39 +31,39 @@ class Result:
     dataset: str
     algorithm: str
     selection: str
-    domain: str  # or Avg
+    domain: str  # or `AVERAGE`
     mean: float
     stderr: float | None
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader must know about some of the numbers."""
+    """A remark on some of the numbers."""
 
     text: str
-    about: frozenset[str] = frozenset()  # algorithms and datasets; none: about all
+    about: frozenset[str] = frozenset()  # algorithms and datasets that it is about; empty: all
 
 
 @dataclass(frozen=True)
 class Source:
-    """A publication: its numbers, and what to know about them."""
+    """A publication: its numbers and notes on them."""
 
     name: str
     title: str
     results: tuple[Result, ...]
     notes: tuple[Note, ...]
-    settings: tuple[str, ...] = ()  # by whose values it splits an algorithm's runs, as in "POGM, kappa = 0.5"
+    settings: tuple[str, ...] = ()  # hyperparameters by which it splits results, as in "POGM, kappa = 0.5"
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """A table as it is shipped, in the columns and words of its publication."""
+    """Read a shipped table, with the columns and names of its publication."""
     text = resources.files("pogm.benchmark.results").joinpath("published", f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 @cache
 def paper_table1() -> tuple[Result, ...]:
-    """Table 1: 18 algorithms on 7 datasets, under the selection that the paper names."""
+    """Return Table 1: 18 algorithms on 7 datasets, under test-domain selection, as the paper says."""
     return tuple(_table1())
 
 
@@ -79,7 +87,7 @@ def paper_ranks() -> dict[str, dict[str, float]]:
 
 @cache
 def paper_table2() -> tuple[Result, ...]:
-    """Table 2: POGM with what it can be combined with; its column VLCS is OfficeHome's, by its first row."""
+    """Return Table 2: POGM with modifiers. Its column VLCS is OfficeHome, as its first row shows."""
     return tuple(
         _result(
             row["dataset_as_printed"].replace("VLCS", "OfficeHome"),
@@ -90,13 +98,13 @@ def paper_table2() -> tuple[Result, ...]:
             row["stderr"],
         )
         for row in rows("paper_table2")
-        if row["variant"] != "POGM"  # Table 1 has that row
+        if row["variant"] != "POGM"  # this row is in Table 1
     )
 
 
 @cache
 def paper_ablations() -> tuple[Result, ...]:
-    """Tables 3 to 5: the search over POGM's settings, split by the value of one of them."""
+    """Return Tables 3 to 5: the search over POGM's hyperparameters, split by the value of one of them."""
     return tuple(
         _result(
             row["dataset"].replace(AVERAGE, ALL_DATASETS),
@@ -113,16 +121,17 @@ def paper_ablations() -> tuple[Result, ...]:
 
 @cache
 def domainbed_2020() -> tuple[Result, ...]:
-    """DomainBed's tables of October 2020: 14 algorithms, every domain of 7 datasets, three selections."""
+    """Return DomainBed's tables of October 2020: 14 algorithms, every domain of 7 datasets, three selections."""
     return tuple(_tables(rows("domainbed_2020"), lambda row: row["model_selection"]))
 
 
 @cache
 def official_repository() -> tuple[Result, ...]:
-    """POGM per domain as committed by its authors, who call it CAG1 there.
+    """Return the results per domain in the authors' repository, where POGM is called CAG1.
 
-    Under the standard rules; and under the early-stopped oracle, whose name keeps it apart from them. The
-    training-domain results committed beside the latter are those of one ablation (Table 4, E = 1): left out.
+    There are results under the standard rules and under the early-stopped oracle, which has its own name. The
+    training-domain results in the commit of the early-stopped oracle are left out: they equal one ablation (Table 4,
+    E = 1).
     """
 
     def selection(row: dict[str, str]) -> str | None:
@@ -136,9 +145,9 @@ def official_repository() -> tuple[Result, ...]:
 
 @cache
 def official_log() -> tuple[Result, ...]:
-    """POGM by the value of one hyperparameter, as its authors logged it under the standard rules.
+    """Return the authors' log of POGM by the value of one hyperparameter, under the standard rules.
 
-    The paper's Tables 3 to 5 are the same split of another sweep; the row that Table 3 prints as 0.01 is 0.05 here.
+    Tables 3 to 5 of the paper split another sweep in the same way. The row that Table 3 prints as 0.01 is 0.05 here.
     """
     return tuple(
         _result(
@@ -154,7 +163,7 @@ def official_log() -> tuple[Result, ...]:
 
 
 def _tables(found: Iterable[dict[str, str]], selection: Callable[[dict[str, str]], str | None]) -> Iterator[Result]:
-    """Tables per dataset and one of averages; a dataset's average is taken from the latter, which has its error."""
+    """Read tables per dataset and a table of averages. Averages are read from the latter, which has standard errors."""
     for row in found:
         dataset, domain, rule = row["dataset"], row["column"], selection(row)
         if rule is None or (domain == AVERAGE and dataset != ALL_DATASETS):
@@ -236,19 +245,22 @@ SOURCES: dict[str, Callable[[], Source]] = {
 
 
 def published(source: str) -> Source:
-    """A publication by its name: paper, domainbed, official or official-log.
+    """Return a publication by its name: paper, domainbed, official or official-log.
 
-    What the publications call POGM is the authors' code, so their results are there for OfficialPOGM too.
+    The publications used the authors' code, so their results for POGM are also listed under OfficialPOGM.
+
+    Raises:
+        UsageError: If the name is unknown.
     """
     if source not in SOURCES:
         raise unknown("published results", source, SOURCES)
     found = SOURCES[source]()
-    again = (replace(one, algorithm=f"Official{one.algorithm}") for one in found.results if _of_pogm(one.algorithm))
+    again = (replace(one, algorithm=f"Official{one.algorithm}") for one in found.results if _is_pogm(one.algorithm))
     notes = (
-        replace(note, about=note.about | {f"Official{n}" for n in note.about if _of_pogm(n)}) for note in found.notes
+        replace(note, about=note.about | {f"Official{n}" for n in note.about if _is_pogm(n)}) for note in found.notes
     )
     return replace(found, results=(*found.results, *again), notes=tuple(notes))
 
 
-def _of_pogm(name: str) -> bool:
+def _is_pogm(name: str) -> bool:
     return name.partition(",")[0] == "POGM"

@@ -1,4 +1,7 @@
-"""Run folders on disk: one JSON line per evaluation, appended by the trainer and read back as `Run`s."""
+"""Run folders: write records (one JSON line per evaluation) and read run folders as `Run`s.
+
+What is read from files is validated in `_validate_trial` and `_validate_record`, and nowhere else.
+"""
 
 import errno
 import json
@@ -15,52 +18,53 @@ from pogm._system.errors import DataError
 from pogm._system.fault_injection import fault_point
 
 TRIAL = "trial.json"
-FINAL = "swad"  # the mark of a record of averaged weights
+FINAL = "swad"  # key that marks the record of averaged weights
 Record = Mapping[str, Any]
 
 
 class RecordWarning(UserWarning):
-    """Something in a run folder could not be read and was left out."""
+    """A part of a run folder could not be read and was left out."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder: what was asked for, what was measured, and how it ended."""
+    """One run folder: the trial, its records, and how it ended."""
 
     folder: Path
     id: str
     trial: Mapping[str, Any]
     label: str
     domains: tuple[str, ...]
-    records: tuple[Record, ...]  # by step
-    done: bool  # its records count
-    failure: str | None  # why it stopped early, if it said so
-    provenance: Mapping[str, Any]
-    final: Record | None = None  # of weights that stand for the whole run, such as SWAD's mean
+    records: tuple[Record, ...]  # in the order of their steps
+    done: bool  # True if the run finished, so that tables use its records
+    failure: str | None  # error message of a run that failed
+    provenance: Mapping[str, Any]  # versions and hardware
+    final: Record | None = None  # record of averaged weights, such as SWAD's, that replaces the others in selection
 
     @property
     def eligible(self) -> tuple[Record, ...]:
-        """What a selection may choose from."""
+        """Records that a model selection may choose from."""
         return self.records if self.final is None else (self.final,)
 
     @property
     def dataset(self) -> str:
-        """Its name: a folder of images has a title."""
+        """Name of the dataset; for a folder of images, its title."""
         dataset = self.trial["dataset"]
         return str(dataset.get("title", dataset["name"]))
 
     @property
     def test_domains(self) -> frozenset[int]:
+        """Indices of the held-out domains."""
         return frozenset(self.trial["test_domains"])
 
     @property
     def train_domains(self) -> tuple[int, ...]:
-        """In the order of the per-domain lists in a record's metrics."""
+        """Indices of the training domains, in the order of the per-domain lists in the metrics of a record."""
         return tuple(i for i in range(len(self.domains)) if i not in self.test_domains)
 
     @property
     def held_out(self) -> str:
-        """The names of the test domains."""
+        """Names of the held-out domains."""
         return ", ".join(self.domains[i] for i in sorted(self.test_domains))
 
     @property
@@ -73,12 +77,13 @@ class Run:
 
     @property
     def diverged(self) -> bool:
+        """True if the last record says so."""
         return bool(self.records) and self.records[-1].get("status", "ok") != "ok"
 
     @property
     def status(self) -> str:
-        """How it ended, in one word."""
-        if self.done:  # a job of DomainBed's counts even where it stopped early
+        """How the run ended: done, diverged, failed or unfinished."""
+        if self.done:  # a DomainBed job is used even if it stopped early
             return "done" if self.failure is None else "unfinished"
         if self.diverged:
             return "diverged"
@@ -86,31 +91,35 @@ class Run:
 
 
 def accuracy(record: Record, split: Literal["in", "out"], domain: int) -> float:
-    """The accuracy on one split of one domain; NaN where it is null or absent."""
+    """Return the accuracy on one split of one domain; NaN if it is null or missing."""
     by_split = record.get("accuracy")
     values = by_split.get(split) if isinstance(by_split, dict) else None
     return finite(values[domain]) if isinstance(values, list) and domain < len(values) else math.nan
 
 
 def finite(value: object) -> float:
-    """A number from a record; NaN where it is null, infinite or not a number."""
+    """Return a number from a record; NaN if it is null, infinite or not a number."""
     usable = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if usable else math.nan  # type: ignore[arg-type]
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Append one line in a single write, so that a crash can cut it short but never interleave it."""
+    """Append a record in a single write, so that a crash can shorten it but not mix it with another.
+
+    Raises:
+        DataError: If the file cannot be written.
+    """
     line = record_line(record)
     try:
         with open(path, "ab+", buffering=0) as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # an earlier write was cut short; it must not swallow this one
+                if file.read(1) != b"\n":  # an earlier write was cut short: start a new line
                     line = b"\n" + line
             fault_point("append")
             written = file.write(line)
             if written != len(line):
-                raise OSError(errno.ENOSPC, f"{written} fitted")
+                raise OSError(errno.ENOSPC, f"{written} bytes written")
             os.fsync(file.fileno())
     except OSError as error:
         raise DataError(
@@ -120,12 +129,12 @@ def append_record(path: Path, record: Record) -> None:
 
 
 def record_line(record: Record) -> bytes:
-    """A record as it is written."""
+    """Return a record as the line that is written."""
     return json.dumps(_without_nonfinite(record), sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def _without_nonfinite(value: Any) -> Any:
-    """JSON has no NaN and no infinity; both become null."""
+    """Replace NaN and infinity by None: JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -136,10 +145,11 @@ def _without_nonfinite(value: Any) -> Any:
 
 
 def read_records(path: Path) -> tuple[Record, ...]:
-    """The records of one file by step; a step written twice counts once, as it was written last.
+    """Read the records of one file in the order of their steps; none if there is no file.
 
-    That of the averaged weights, which shares its step with another one, comes last.
-    Lines that are no record (half-written, garbage) are skipped with one `RecordWarning`.
+    Of several records for a step, the last one is returned. The record of averaged weights, which has the step of
+    another record, comes last. Lines that are not records (half-written, garbage) are skipped with one
+    `RecordWarning`.
     """
     by_step: dict[tuple[bool, int], Record] = {}
     skipped = 0
@@ -147,14 +157,11 @@ def read_records(path: Path) -> tuple[Record, ...]:
         if not line.strip():
             continue
         try:
-            record = _parse(line)
+            record = _validate_record(_parse(line))
         except (ValueError, RecursionError):
-            record = None
-        step = record.get("step") if isinstance(record, dict) else None
-        if isinstance(step, int) and not isinstance(step, bool):
-            by_step[is_final(record), step] = record
-        else:
             skipped += 1
+        else:
+            by_step[is_final(record), record["step"]] = record
     if skipped:
         lines = "line" if skipped == 1 else "lines"
         warnings.warn(f"{path}: skipped {skipped} unreadable {lines}", RecordWarning, stacklevel=2)
@@ -162,17 +169,20 @@ def read_records(path: Path) -> tuple[Record, ...]:
 
 
 def is_final(record: Record) -> bool:
-    """Whether a record is of weights that stand for the whole run."""
+    """Return True for the record of averaged weights, which stand for the whole run."""
     return record.get(FINAL) is True
 
 
 def read_runs(*folders: Path | str) -> list[Run]:
-    """Every run folder at or below the given ones, ours or DomainBed's, ordered by what was run, not by where it lies.
+    """Read every run folder at or below the given folders, of pogm and of DomainBed.
 
-    A folder that cannot be read is reported as a `RecordWarning`. A trial found twice (a copied
-    folder has the same id) counts once, as the copy that got further.
+    The order depends on the trials, not on the paths. A folder that cannot be read is left out with a
+    `RecordWarning`. Of two folders with the same id (a copy), the one with more records is returned.
+
+    Raises:
+        DataError: If one of the folders does not exist.
     """
-    from pogm.benchmark import domainbed  # which is written in the terms of this file
+    from pogm.benchmark import domainbed  # here, because it imports this module
 
     readers: dict[str, Callable[[Path], Run]] = {TRIAL: _read_run, domainbed.RESULTS: domainbed.read_job}
     by_id: dict[str, Run] = {}
@@ -183,14 +193,14 @@ def read_runs(*folders: Path | str) -> list[Run]:
             reason = f"{type(error).__name__}: {error}"
             warnings.warn(f"{path}: run left out ({reason})", RecordWarning, stacklevel=2)
             continue
-        twin = by_id.get(run.id)
-        if twin is None or (run.done, len(run.records)) > (twin.done, len(twin.records)):
+        copy = by_id.get(run.id)
+        if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
             by_id[run.id] = run
-    return sorted(told_apart(domainbed.told_apart(by_id.values())), key=table_order)
+    return sorted(with_distinct_titles(domainbed.told_apart(by_id.values())), key=table_order)
 
 
-def told_apart(runs: Iterable[Run]) -> list[Run]:
-    """Folders of the same name with different images are different datasets: these get a piece of their content."""
+def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
+    """Add a part of the content's digest to the titles of image folders with the same name but different images."""
     runs = list(runs)
     contents: dict[str, set[object]] = {}
     for run in runs:
@@ -205,7 +215,7 @@ def _with_content(run: Run) -> Run:
 
 
 def table_order(run: Run) -> tuple[object, ...]:
-    """What runs are sorted by."""
+    """Return the key by which runs are sorted."""
     held_out = sorted(run.test_domains)
     return (
         run.dataset,
@@ -219,7 +229,7 @@ def table_order(run: Run) -> tuple[object, ...]:
 
 
 def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[Path]:
-    """The file that makes a folder a run's; the first of the names, where there are several."""
+    """Find one file for each run folder: the first of the names that it has."""
     found: set[Path] = set()
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -233,35 +243,25 @@ def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[
 
 
 def _read_run(folder: Path) -> Run:
-    saved = _parse((folder / TRIAL).read_bytes())
-    if not isinstance(saved, dict) or not isinstance(saved.get("trial"), dict):
-        raise ValueError("expected an object with a trial in it")
-    trial, domains = saved["trial"], saved["domains"]
-    _require(isinstance(saved["id"], str) and isinstance(saved["label"], str), "id and label to be text")
-    _require(isinstance(trial["dataset"]["name"], str), "dataset to have a name")
-    _require(_are(domains, str) and len(domains) > 0, "domains to be a list of names")
-    held_out = trial["test_domains"]
-    _require(_are(held_out, int) and len(held_out) > 0, "test_domains to be a list of indices")
-    _require(set(held_out) < set(range(len(domains))), f"test_domains to be some of {len(domains)} domains")
-    _require(_are([trial["hparams_seed"], trial["trial_seed"]], int), "seeds to be integers")
+    saved = _validate_trial(_parse((folder / TRIAL).read_bytes()))
+    records = read_records(folder / "records.jsonl")
     done = (folder / "done").exists()
     provenance = saved.get("provenance")
-    records = read_records(folder / "records.jsonl")
     return Run(
         folder=folder,
         id=saved["id"],
-        trial=trial,
+        trial=saved["trial"],
         label=saved["label"],
-        domains=tuple(domains),
+        domains=tuple(saved["domains"]),
         records=tuple(record for record in records if not is_final(record)),
         done=done,
-        failure=None if done else _failure(folder / "failed.json"),
+        failure=None if done else _read_failure(folder / "failed.json"),
         provenance=provenance if isinstance(provenance, dict) else {},
         final=next(filter(is_final, reversed(records)), None),
     )
 
 
-def _failure(path: Path) -> str | None:
+def _read_failure(path: Path) -> str | None:
     try:
         return str(_parse(path.read_bytes())["error"])
     except FileNotFoundError:
@@ -270,7 +270,38 @@ def _failure(path: Path) -> str | None:
         return f"{path.name} is there but cannot be read"
 
 
-def _are(values: object, kind: type) -> bool:
+def _parse(text: bytes) -> Any:
+    """Parse JSON; the NaN that other programs write becomes None."""
+    return json.loads(text.decode(), parse_constant=lambda _: None)
+
+
+# Validation of what was read. Entries that are not checked here may be missing: old run folders do not have all.
+
+
+def _validate_trial(saved: Any) -> dict[str, Any]:
+    """Return the content of trial.json; raise ValueError if a required entry is missing or has another type."""
+    _require(isinstance(saved, dict) and isinstance(saved.get("trial"), dict), "an object with a trial in it")
+    trial, domains = saved["trial"], saved.get("domains")
+    dataset, held_out = trial.get("dataset"), trial.get("test_domains")
+    seeds = [trial.get("hparams_seed"), trial.get("trial_seed")]
+    _require(isinstance(saved.get("id"), str) and isinstance(saved.get("label"), str), "id and label to be text")
+    _require(isinstance(dataset, dict) and isinstance(dataset.get("name"), str), "dataset to have a name")
+    _require(_is_list_of(domains, str) and len(domains) > 0, "domains to be a list of names")
+    _require(_is_list_of(held_out, int) and len(held_out) > 0, "test_domains to be a list of indices")
+    _require(set(held_out) < set(range(len(domains))), f"test_domains to be some of {len(domains)} domains")
+    _require(_is_list_of(seeds, int), "seeds to be integers")
+    return saved  # type: ignore[no-any-return]
+
+
+def _validate_record(record: Any) -> Record:
+    """Return a record; raise ValueError if it has no step. Its numbers are read by `accuracy` and `finite`."""
+    _require(isinstance(record, dict), "an object")
+    step = record.get("step")
+    _require(isinstance(step, int) and not isinstance(step, bool), "step to be an integer")
+    return record  # type: ignore[no-any-return]
+
+
+def _is_list_of(values: object, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
@@ -279,11 +310,6 @@ def _require(holds: bool, expectation: str) -> None:
         raise ValueError(f"expected {expectation}")
 
 
-def _parse(text: bytes) -> Any:
-    """JSON, with the NaN that other writers leave in it read as null."""
-    return json.loads(text.decode(), parse_constant=lambda _: None)
-
-
 def printable(name: object) -> str:
-    """A name as it may be shown: control characters and broken text (from anyone's folder) made visible."""
+    """Return a name as text that can be shown: control characters and broken characters are escaped."""
     return "".join(char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1] for char in str(name))

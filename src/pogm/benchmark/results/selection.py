@@ -1,7 +1,7 @@
-"""Model selection: which run, at which step, may speak for an algorithm.
+"""Model selection: choose the run and the step whose accuracy is reported for an algorithm.
 
-DomainBed's three methods (Gulrajani & Lopez-Paz, 2021) and one extension, all functions of finished runs.
-Whatever the method, the accuracy reported is the *in* accuracy (80%) of the held-out domain.
+There are the three methods of DomainBed (Gulrajani & Lopez-Paz, 2021) and one extension. All read finished runs. All
+report the accuracy on the *in* split (80%) of the held-out domain.
 """
 
 import math
@@ -11,69 +11,69 @@ from statistics import fmean
 
 from pogm.benchmark.results.records import Record, Run, accuracy, is_final
 
-Siblings = Mapping[frozenset[int], list[Run]]  # of one configuration and trial seed, by what they hold out
+ByHeldOut = Mapping[frozenset[int], list[Run]]  # runs of one configuration and trial seed, by held-out domains
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What one configuration has to offer: a step, and its accuracies for choosing and for reporting."""
+    """The best step of one configuration, with the accuracies for selection and for the report."""
 
-    run: str  # its id
+    run: str  # id of the run
     step: int
-    validation: float
-    test: float
+    validation: float  # accuracy that selection compares
+    test: float  # accuracy that is reported
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The result for one held-out domain and trial seed, or the reason there is none."""
+    """The result for one held-out domain and trial seed, or the reason why there is none."""
 
     dataset: str
     label: str
-    domain: int
+    domain: int  # index of the held-out domain
     trial_seed: int
-    accuracy: float | None = None
-    validation: float | None = None
-    run: str | None = None
+    accuracy: float | None = None  # on the held-out domain
+    validation: float | None = None  # accuracy that was compared
+    run: str | None = None  # id of the chosen run
     step: int | None = None
-    reason: str = ""
-    left_out: tuple[str, ...] = ()  # why configurations of this group could not take part
+    reason: str = ""  # why there is no result
+    left_out: tuple[str, ...] = ()  # for each configuration without a candidate, the reason
 
 
 class UnusableError(Exception):
-    """A configuration that offers no candidate; the message is the reason, short enough for a table."""
+    """A configuration has no candidate. The message is the reason, short enough for a table."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A way to choose; `score` finds a configuration's candidate for one held-out domain."""
+    """A model selection method."""
 
-    name: str
+    name: str  # in CSV and JSON
     title: str
-    rule: str
-    score: Callable[[Siblings, int], Candidate]
-    early_stopped_oracle: bool = False  # never shown beside the others
+    rule: str  # one sentence that says what is chosen
+    score: Callable[[ByHeldOut, int], Candidate]  # returns the candidate of a configuration for a held-out domain
+    early_stopped_oracle: bool = False  # stops early by the test domain; never compared with other selections
 
     def __call__(self, runs: Iterable[Run]) -> list[Choice]:
-        """Choose for every (dataset, label, held-out domain, trial seed), in order of appearance."""
+        """Choose for every (dataset, label, held-out domain, trial seed), in the order of the runs."""
         groups: dict[tuple[str, str, int, int], dict[int, dict[frozenset[int], list[Run]]]] = {}
         for run in runs:
-            for domain in sorted(run.test_domains):  # a run that holds out two belongs to two groups
+            for domain in sorted(run.test_domains):  # a run with two held-out domains is in two groups
                 group = groups.setdefault((run.dataset, run.label, domain, run.trial_seed), {})
                 group.setdefault(run.hparams_seed, {}).setdefault(run.test_domains, []).append(run)
         return [self._choose(Choice(*group), configurations) for group, configurations in groups.items()]
 
-    def _choose(self, empty: Choice, configurations: Mapping[int, Siblings]) -> Choice:
+    def _choose(self, empty: Choice, configurations: Mapping[int, ByHeldOut]) -> Choice:
         candidates: dict[int, Candidate] = {}
         reasons: list[str] = []
-        for hparams_seed, siblings in configurations.items():
+        for hparams_seed, by_held_out in configurations.items():
             try:
-                candidates[hparams_seed] = self.score(siblings, empty.domain)
+                candidates[hparams_seed] = self.score(by_held_out, empty.domain)
             except UnusableError as reason:
                 reasons.append(str(reason))
         if not candidates:
             return replace(empty, reason="; ".join(dict.fromkeys(reasons)), left_out=tuple(reasons))
-        # On equal validation the larger hparams_seed wins, as upstream's stable sort and reverse has it.
+        # With equal validation accuracies the larger hparams_seed is chosen, as in DomainBed.
         best = candidates[max(candidates, key=lambda seed: (candidates[seed].validation, seed))]
         return replace(
             empty,
@@ -86,13 +86,14 @@ class Selection:
         )
 
 
-def _finished(siblings: Siblings, *held_out: int) -> Run:
-    runs = siblings.get(frozenset(held_out), [])
+def _finished(by_held_out: ByHeldOut, *held_out: int) -> Run:
+    """Return the finished run that holds out these domains; raise UnusableError if there is none or several."""
+    runs = by_held_out.get(frozenset(held_out), [])
     if not runs:
         raise UnusableError("not run" if len(held_out) == 1 else "no pair runs")
     if len(runs) > 1:
-        # Two trials that differ in more than their seeds (say, in steps or an overridden kappa) are not
-        # two trials of one thing, and choosing between them would be a search nobody asked for.
+        # The trials differ in a setting, such as the number of steps. To choose between them would be a search
+        # that was not planned.
         raise UnusableError("ambiguous: settings differ")
     run = runs[0]
     if not run.done:
@@ -103,7 +104,7 @@ def _finished(siblings: Siblings, *held_out: int) -> Run:
 
 
 def _best(candidates: Iterable[Candidate]) -> Candidate:
-    """The highest validation accuracy, the first step on ties; null counts as minus infinity."""
+    """Return the candidate with the highest validation accuracy, the first one of equals; NaN is never chosen."""
     best = max(
         (candidate for candidate in candidates if not math.isnan(candidate.validation)),
         key=lambda candidate: candidate.validation,
@@ -114,8 +115,8 @@ def _best(candidates: Iterable[Candidate]) -> Candidate:
     return best
 
 
-def _score_training_domain(siblings: Siblings, domain: int) -> Candidate:
-    run = _finished(siblings, domain)
+def _score_training_domain(by_held_out: ByHeldOut, domain: int) -> Candidate:
+    run = _finished(by_held_out, domain)
 
     def candidate(record: Record) -> Candidate:
         validation = fmean(accuracy(record, "out", i) for i in run.train_domains)
@@ -124,32 +125,32 @@ def _score_training_domain(siblings: Siblings, domain: int) -> Candidate:
     return _best(map(candidate, run.eligible))
 
 
-def _score_leave_one_domain_out(siblings: Siblings, domain: int) -> Candidate:
-    run = _finished(siblings, domain)
-    pairs = {v: _finished(siblings, domain, v) for v in run.train_domains}
-    by_moment = {v: {_moment(record): record for record in pair.eligible} for v, pair in pairs.items()}
+def _score_leave_one_domain_out(by_held_out: ByHeldOut, domain: int) -> Candidate:
+    run = _finished(by_held_out, domain)
+    pairs = {v: _finished(by_held_out, domain, v) for v in run.train_domains}
+    by_key = {v: {_match_key(record): record for record in pair.eligible} for v, pair in pairs.items()}
 
     def candidate(record: Record) -> Candidate:
-        validation = fmean(accuracy(records[_moment(record)], "in", v) for v, records in by_moment.items())
+        validation = fmean(accuracy(records[_match_key(record)], "in", v) for v, records in by_key.items())
         return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
 
-    shared = [record for record in run.eligible if all(_moment(record) in records for records in by_moment.values())]
+    shared = [record for record in run.eligible if all(_match_key(record) in records for records in by_key.values())]
     if not shared:
         raise UnusableError("no common step")
     return _best(map(candidate, shared))
 
 
-def _moment(record: Record) -> int | None:
-    """What makes records of two runs correspond: their step; or, of weights that stand for the whole run, just that."""
+def _match_key(record: Record) -> int | None:
+    """Key by which records of two runs are matched: the step, or None for the record of averaged weights."""
     return None if is_final(record) else int(record["step"])
 
 
-def _score_test_domain(siblings: Siblings, domain: int) -> Candidate:
-    run = _finished(siblings, domain)
-    return _best([_oracle(run, run.eligible[-1], domain)])
+def _score_test_domain(by_held_out: ByHeldOut, domain: int) -> Candidate:
+    run = _finished(by_held_out, domain)
+    return _best([_oracle_candidate(run, run.eligible[-1], domain)])
 
 
-def _oracle(run: Run, record: Record, domain: int) -> Candidate:
+def _oracle_candidate(run: Run, record: Record, domain: int) -> Candidate:
     return Candidate(run.id, record["step"], accuracy(record, "out", domain), accuracy(record, "in", domain))
 
 
@@ -181,14 +182,18 @@ SELECTIONS = (TRAINING_DOMAIN, LEAVE_ONE_DOMAIN_OUT, TEST_DOMAIN)
 
 
 def oracle_early_stop(min_step: int) -> Selection:
-    """The oracle with early stopping on the test domain: not DomainBed, needed to examine the paper."""
+    """Return the oracle with early stopping by the test domain. DomainBed does not have it; the paper seems to use it.
 
-    def score(siblings: Siblings, domain: int) -> Candidate:
-        run = _finished(siblings, domain)
+    Args:
+        min_step: Only records after this step are compared.
+    """
+
+    def score(by_held_out: ByHeldOut, domain: int) -> Candidate:
+        run = _finished(by_held_out, domain)
         late = [record for record in run.eligible if is_final(record) or record["step"] > min_step]
         if not late:
             raise UnusableError(f"no step above {min_step}")
-        return _best(_oracle(run, record, domain) for record in late)
+        return _best(_oracle_candidate(run, record, domain) for record in late)
 
     return Selection(
         f"test-domain-early-stop-{min_step}",
