@@ -1,5 +1,7 @@
 """Tables of synthetic runs, compared with numbers computed by hand."""
 
+import csv
+import io
 from dataclasses import replace
 
 import pytest
@@ -7,10 +9,11 @@ from run_folders import record
 
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.tables import Table, tables_csv
 from pogm.cli.experiment import labelled
-from pogm.experiments import ablation, inner_optimizer, table1, table2, table3, table5
+from pogm.experiments import ablation, inner_optimizer, kappa, table1, table2, table3, table5
 from pogm.experiments.base import SCALES, Row
+from pogm.experiments.paired import differences
 
 EMBEDDED = SCALES["embedded"]
 
@@ -163,7 +166,7 @@ def test_table_2_is_compared_with_the_paper(make_run, tmp_path):
 def search(make_run, tmp_path):
     """Three configurations of POGM: on two domains, accuracies for choosing (out) and for reporting (in)."""
     drawn = [(0.5, 0.1, 0.60, 0.50), (0.5, 0.5, 0.70, 0.40), (0.05, 0.1, 0.90, 0.80)]
-    for number, (meta_lr, kappa, outside, inside) in enumerate(drawn):
+    for number, (meta_lr, radius, outside, inside) in enumerate(drawn):
         for domain in range(2):
             make_run(
                 [record(0, [inside] * 2, [outside] * 2)],
@@ -172,7 +175,7 @@ def search(make_run, tmp_path):
                 test_domains=[domain],
                 hparams_seed=number,
                 meta_lr=meta_lr,
-                kappa=kappa,
+                kappa=radius,
             )
     return read_runs(tmp_path)
 
@@ -244,3 +247,22 @@ def test_inner_optimizer_table_has_the_last_step_on_the_held_out_domains(tmp_pat
     # 50, 60 and 70: the population deviation is √(200/3), over √3.
     assert row(table, table.labels[0]) == {"0": "60.0 ± 4.7", "30": "60.0 ± 4.7", "75": "60.0 ± 4.7", "Avg": "60.0"}
     assert inner_optimizer.exhibits([], SCALES["full"]) == []
+
+
+def test_csv_of_the_kappa_experiment_has_one_line_per_key(synthetic):
+    """Its two tables have the same rows, datasets and selection: one has validation accuracies, the other not."""
+    for number, label in enumerate(row.name for row in kappa.ROWS):
+        runs = synthetic(label, [[0.5 + 0.01 * number] * 2] * 2, validation=0.6 + 0.02 * number)
+    validated, tested = kappa.exhibits(runs, EMBEDDED)
+    lines = list(csv.DictReader(io.StringIO(tables_csv([validated, tested]))))
+    keys = {(line["dataset"], line["algorithm"], line["selection"], line["domain"]) for line in lines}
+    assert len(keys) == len(lines) == 2 * len(kappa.ROWS) * 2
+    last = [line["mean"] for line in lines if line["algorithm"] == kappa.ROWS[-1].name and line["dataset"] == "Toy"]
+    assert last == ["10.0000", "5.0000"]
+
+
+def test_paired_difference_of_one_seed_has_no_standard_error(synthetic):
+    synthetic("ERM", [[0.5], [0.5]])
+    table = differences(synthetic("POGM", [[0.6], [0.6]]), "ERM")
+    assert table.texts() == {"ERM": ["+0.0", "+0.0"], "POGM": ["+10.0", "+10.0"]}
+    assert "*" not in table.text()

@@ -1,4 +1,4 @@
-"""The trials that experiments plan."""
+"""What the experiments run, as data."""
 
 from dataclasses import fields, replace
 
@@ -33,7 +33,7 @@ def test_every_table_and_figure_of_the_paper_is_an_experiment():
 
 
 @pytest.mark.parametrize("name", all_experiments())
-def test_title_of_an_experiment_has_its_number_in_the_paper(name):
+def test_an_experiment_has_a_title_with_its_number_in_the_paper(name):
     found = all_experiments()[name]
     number = name.removeprefix("table").removeprefix("figure")
     named = f"{'Table' if name.startswith('table') else 'Figure'} {number}: " if number.isdigit() else ""
@@ -42,7 +42,7 @@ def test_title_of_an_experiment_has_its_number_in_the_paper(name):
     assert any(line.split(maxsplit=1) == [name, found.title] for line in catalogue())
 
 
-def test_unknown_experiment_or_scale_is_refused():
+def test_what_is_no_experiment_or_no_scale_is_refused():
     with pytest.raises(UsageError, match=r"found 'tabel2'. Did you mean 'table2'"):
         experiments_named(["tabel2"])
     with pytest.raises(UsageError, match="Did you mean 'embedded'"):
@@ -50,7 +50,7 @@ def test_unknown_experiment_or_scale_is_refused():
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
-def test_plan_has_each_trial_once_and_only_datasets_of_the_scale(scale):
+def test_a_plan_has_no_trial_twice_and_trains_on_the_scales_data_alone(scale):
     few = replace(scale, configurations=1, ablation=2, trials=1)
     for found in all_experiments().values():
         trials = found.trials(few)
@@ -69,23 +69,23 @@ def test_plan_has_each_trial_once_and_only_datasets_of_the_scale(scale):
         ("figure6", 0, 0),
     ],
 )
-def test_number_of_runs_is_that_of_the_protocol(name, embedded, full):
+def test_the_number_of_runs_is_that_of_the_protocol(name, embedded, full):
     assert (len(ids(name, EMBEDDED)), len(ids(name, ONCE))) == (embedded, full)
 
 
-def test_full_scale_has_twenty_configurations_and_three_trials():
+def test_the_full_scale_has_the_papers_twenty_configurations_and_three_trials():
     assert (FULL.configurations, FULL.ablation, FULL.trials) == (20, 20, 3)
     few = replace(FULL, datasets=("ColoredMNIST",))
     assert len(ids("table1", few)) == TABLE1 * 3 * 20 * 3
     assert set(ids("table3", few)) < set(ids("table1", few)), "Tables 3 to 5 are of the search of Table 1"
 
 
-def test_table_1_has_the_rows_of_the_paper_in_its_order():
+def test_table_1_has_the_rows_of_the_papers_in_its_order():
     printed = [row["algorithm"].casefold() for row in rows("paper_table1")]
     assert [row.name.casefold() for row in PAPER] == printed
 
 
-def test_tables_3_to_5_have_the_same_trials():
+def test_tables_3_to_5_share_their_searches():
     first, *others = (ids(name, EMBEDDED) for name in ABLATIONS)
     assert all(other == first for other in others)
 
@@ -94,20 +94,20 @@ def test_tables_3_to_5_have_the_same_trials():
     ("setting", "values"), [("meta_lr", {0.05, 0.1, 0.5}), ("inner_steps", {1, 5, 10}), ("kappa", {0.05, 0.1, 0.5})]
 )
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
-def test_search_draws_every_value_of_an_ablation_in_every_trial(scale, setting, values):
+def test_every_value_that_an_ablation_compares_is_drawn_in_every_trial(scale, setting, values):
     trials = all_experiments()["table3"].plan(replace(scale, datasets=scale.datasets[:1]))[Row("OfficialPOGM")]
     for seed in range(scale.trials):
         assert {getattr(trial.algorithm, setting) for trial in trials if trial.trial_seed == seed} == values
 
 
-def test_table_1_and_all_methods_share_trials():
+def test_methods_that_the_paper_has_are_run_once_for_table_1_and_for_the_table_of_all():
     paper = replace(EMBEDDED, trials=1, algorithms=tuple(row.name for row in PAPER))
     assert set(ids("table1", paper)) < set(ids("all_methods", EMBEDDED))
     labels = {trial.label for trial in all_experiments()["all_methods"].trials(EMBEDDED)}
     assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
 
 
-def test_every_schedule_begins_before_the_end_of_an_embedded_run():
+def test_at_the_embedded_scale_every_schedule_begins_before_the_run_ends():
     for name, found in all_experiments().items():
         for trial in found.trials(EMBEDDED):
             for method in (trial.algorithm, *trial.modifiers):
@@ -115,41 +115,41 @@ def test_every_schedule_begins_before_the_end_of_an_embedded_run():
                 assert all(begin < trial.steps / 2 for begin in begins), (name, trial.label)
 
 
-def test_methods_have_their_published_schedules_at_other_scales():
+def test_elsewhere_methods_are_as_they_were_published():
     assert all(not in_time(method, FULL) for method in all_algorithms().values())
     fishr = searched(FULL, Row("Fishr"), configurations=1)[0]
     assert fishr.algorithm == all_algorithms()["Fishr"]()
 
 
-def test_given_weights_are_used_for_photographs_only():
+def test_weights_that_were_given_are_for_photographs_alone():
     given = replace(FULL, weights="sha256:" + "0" * 64)
     weights = {trial.dataset.title: trial.training.weights for trial in searched(given, Row("ERM"), configurations=1)}
     assert {name for name, found in weights.items() if found == given.weights} == set(FULL.datasets[2:])
     assert weights["ColoredMNIST"] == "random"
 
 
-def test_default_trials_share_data_weights_and_minibatches():
+def test_trials_outside_of_a_search_share_data_weights_and_minibatches():
     trials = [default_trial(EMBEDDED, "ColoredDigits", Row(name), 1, 2) for name in all_algorithms()]
     assert len({(trial.seed, trial.data_seed, trial.trial_seed) for trial in trials}) == 1
     assert {trial.training.network for trial in trials} == {"small_cnn"}
 
 
-def test_setting_is_not_applied_to_rows_that_are_not_selected():
-    """ERM, which has no kappa, is also a row of Table 1."""
+def test_a_setting_need_not_apply_to_rows_that_are_not_chosen():
+    """ERM, which has no κ, is a row of Table 1, too."""
     chosen = replace(EMBEDDED, algorithms=("POGM",), settings=("kappa=0.1",), given=("--algorithms", "POGM"))
     trials = all_experiments()["table1"].trials(chosen)
     assert {(trial.label, trial.algorithm.kappa) for trial in trials} == {("POGM", 0.1)}
 
 
 @pytest.mark.parametrize("name", ["centre", "kappa"])
-def test_paired_comparison_has_the_same_seeds_in_every_row(name):
+def test_a_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]
     assert all(one == seen[0] for one in seen)
     assert len(seen[0]) == (6 + 3) * 10
 
 
-def test_paired_comparison_uses_the_network_of_the_given_weights():
+def test_a_paired_comparison_takes_the_network_that_the_weights_belong_to():
     pacs = SCALES["pacs"]
     networks = {trial.training.network for trial in all_experiments()["centre"].trials(pacs)}
     assert networks == {"resnet50_v1"}
@@ -160,7 +160,7 @@ def test_paired_comparison_uses_the_network_of_the_given_weights():
     assert {trial.training.network for trial in all_experiments()["centre"].trials(small)} == {"mnist_cnn"}
 
 
-def test_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path):
+def test_a_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path):
     for label, base in {"ERM": 0.5, "other": 0.75}.items():
         for domain in range(3):
             for seed in range(2):
@@ -179,4 +179,4 @@ def test_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path
     assert cell.stderr == pytest.approx(2.5)
     assert [texts[0] for texts in table.texts().values()] == ["+0.0 ± 0.0", "+27.5 ± 2.5"]
     missing = differences(runs[:-1], "ERM").rows[1].estimates[0]
-    assert (missing.mean, missing.n, missing.stderr) == (pytest.approx(25.0), 1, None), "an incomplete seed is left out"
+    assert (missing.mean, missing.n, missing.stderr) == (pytest.approx(25.0), 1, None), "a seed counts when complete"

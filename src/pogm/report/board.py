@@ -163,7 +163,7 @@ def _last(failure: str | None) -> str:
 
 
 def _tables(dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:
-    """Of finished runs."""
+    """Result tables of finished runs."""
     if not done:
         return (paragraph("No run is done yet."),)
     try:

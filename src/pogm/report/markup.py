@@ -130,7 +130,7 @@ def _heading(title: str = "", *more: str) -> str:
 
 
 def _caption(reading: str, notes: Iterable[str], command: str | None) -> str:
-    """How to read the exhibit, notes, and the command that makes it."""
+    """Explanation, notes, and the command that makes the exhibit."""
     made = f"Made by <code>{escape(command)}</code>" if command else ""
     parts = [escape(reading), "<br>".join(filter(None, [" ".join(map(escape, notes)), made]))]
     return f"<figcaption>{''.join(f'<p>{part}</p>' for part in parts if part)}</figcaption>"

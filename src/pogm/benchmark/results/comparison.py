@@ -56,7 +56,7 @@ class Comparison(Tabular):
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """What ± and n are, and the notes of the publication about the numbers that are shown."""
+        """Notes on ± and n, and the notes of the publication on the numbers that are shown."""
         shown = {name for pair in self.pairs for name in (pair.theirs.algorithm, pair.dataset)}
         notes = [
             f"Both under the selection {self.selection.name}; ± is the standard error, published ones as printed.",

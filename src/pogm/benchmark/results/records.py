@@ -82,7 +82,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How the run ended: done, diverged, failed or unfinished."""
+        """State of the run: done, diverged, failed or unfinished."""
         if self.done:  # a DomainBed job is used even if it stopped early
             return "done" if self.failure is None else "unfinished"
         if self.diverged:
