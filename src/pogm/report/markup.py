@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from pogm.benchmark.results.table import Cell, Column, Estimate, Row, Table, Tabular
+from pogm.benchmark.results.table import Cell, Column, Estimate, Table, Tabular
 from pogm.report import charts
 from pogm.report.axes import axes_of
 from pogm.report.escaping import data_block, escape, slug
@@ -53,15 +53,20 @@ def _table_head(table: Table) -> str:
 
 
 def _table_body(table: Table) -> str:
-    return "".join(f"<tr>{_table_row(table, i, row)}</tr>" for i, row in enumerate(table.rows))
+    """All rows. The label of a row, or its first cell if rows have no labels, is the head of the row."""
+    first, *others = table.shown
+    if table.row_key:
+        heads, others = [row.label for row in table.rows], [first, *others]
+    else:
+        heads = [table.columns[first].text(row.cells[first]) for row in table.rows]
+    columns = (_table_column(table, j) for j in others)
+    rows = (f'<th scope="row">{lines(head)}</th>{"".join(cells)}' for head, *cells in zip(heads, *columns, strict=True))
+    return "".join(f"<tr>{row}</tr>" for row in rows)
 
 
-def _table_row(table: Table, i: int, row: Row) -> str:
-    """The label of a row, or its first cell if rows have no labels, is the head of the row."""
-    shown = list(table.shown)
-    label = row.label if table.row_key else table.columns[shown[0]].text(row.cells[shown.pop(0)])
-    cells = (_cell(table, j, row.cells[j], best=i in table.best(j)) for j in shown)
-    return f'<th scope="row">{lines(label)}</th>{"".join(cells)}'
+def _table_column(table: Table, j: int) -> list[str]:
+    kind, best = _class(table, j), table.best(j)
+    return [_cell(table, j, row.cells[j], kind, best=i in best) for i, row in enumerate(table.rows)]
 
 
 def _class(table: Table, j: int) -> str:
@@ -71,10 +76,10 @@ def _class(table: Table, j: int) -> str:
     return ' class="words"' if is_words else ""
 
 
-def _cell(table: Table, j: int, cell: Cell, *, best: bool) -> str:
+def _cell(table: Table, j: int, cell: Cell, kind: str, *, best: bool) -> str:
     column = table.columns[j]
     if not isinstance(cell, Estimate):
-        return f"<td{_class(table, j)}>{lines(column.text(cell))}</td>"
+        return f"<td{kind}>{lines(column.text(cell))}</td>"
     if cell.mean is None:
         return f'<td class="missing">{escape(column.missing)} <small>{escape(cell.reason)}</small></td>'
     mean = f"<b>{column.mean_text(cell.mean)}</b>" if best else column.mean_text(cell.mean)

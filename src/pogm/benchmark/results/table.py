@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from rich.box import HORIZONTALS
@@ -182,7 +183,7 @@ class Table(Tabular):
     def cells(self) -> tuple[tuple[Cell, ...], ...]:
         return tuple(row.cells for row in self.rows)
 
-    @property
+    @cached_property
     def trials(self) -> int:
         """Largest number of trials of a cell."""
         counts = (cell.n for column, cell in self._estimates() if column.per_trial)
@@ -190,7 +191,7 @@ class Table(Tabular):
 
     @property
     def empty(self) -> bool:
-        """True if no trial has a result."""
+        """True if no cell that counts trials has a mean."""
         return all(cell.mean is None for column, cell in self._estimates() if column.per_trial)
 
     def _estimates(self) -> Iterable[tuple[Column, Estimate]]:
@@ -213,11 +214,11 @@ class Table(Tabular):
         Empty for a table of one row and for a table with one trial. A cell with one trial is never marked.
         """
         column = self.columns[j]
+        if not column.best or len(self.rows) < 2 or self.trials < 2:
+            return frozenset()
         printed = {i: column.rounded(row.cells[j]) for i, row in enumerate(self.rows)}
         known = {i: value for i, value in printed.items() if value is not None}
-        if not column.best or not known or len(self.rows) < 2 or self.trials < 2:
-            return frozenset()
-        if column.best == "lowest" and len(known) < 2:
+        if not known or (column.best == "lowest" and len(known) < 2):
             return frozenset()
         best = max(known.values()) if column.best == "highest" else min(known.values())
         return frozenset(i for i, value in known.items() if value == best and not _has_one_trial(self.rows[i].cells[j]))
@@ -400,11 +401,12 @@ def render_latex(table: Table) -> str:
     kinds = ["l"] * bool(table.row_key) + ["l" if table.columns[j].kind == "text" else "r" for j in table.shown]
     head = [table.row_key.capitalize()] * bool(table.row_key) + list(map(latex_text, table.headings))
     lines = [rf"\begin{{tabular}}{{{''.join(kinds)}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
+    best = {j: table.best(j) for j in table.shown}
     for i, row in enumerate(table.rows):
         cells = [latex_text(row.label)] if table.row_key else []
         for j in table.shown:
             text = latex_text(table.columns[j].text(row.cells[j]))
-            text = rf"\textbf{{{text}}}" if i in table.best(j) else text
+            text = rf"\textbf{{{text}}}" if i in best[j] else text
             cells.append(text + latex_text(table.marks(j, row.cells[j])))
         lines.append(" & ".join(cells) + r" \\")
     rule = [table.selection.title, table.selection.rule] if table.selection else []
