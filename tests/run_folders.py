@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pogm.benchmark.results.records import Run, append_record, read_runs
+from pogm.benchmark.results.table import Column, Row, Table
 
 MakeRun = Callable[..., Path]
 DOMAINS = ("A", "B", "C")
@@ -118,6 +119,12 @@ def write_sweep(
                     test_domains=test_domains,
                     trial_seed=seed,
                 )
+
+
+def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], notes: Sequence[str] = ()) -> Table:
+    """A table of texts without labels for its rows."""
+    columns = tuple(Column(heading, kind="text") for heading in headings)
+    return Table(title, columns, tuple(Row(tuple(map(str, row))) for row in rows), footnotes=tuple(notes))
 
 
 @pytest.fixture

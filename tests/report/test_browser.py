@@ -10,11 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree import ElementTree
 
 import pytest
-from run_folders import record, write_run, write_sweep
+from run_folders import record, text_table, write_run, write_sweep
 
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.results.table import text_table
 from pogm.benchmark.results.tables import dataset_table
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Panel, Point, Region
 from pogm.report.markup import Html

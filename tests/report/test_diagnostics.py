@@ -93,8 +93,9 @@ def test_conflicts_and_the_worst_case_are_those_of_the_gramian(measure):
     # h_1 and h_2 at right angles: d = 1.5 h_0 is the best in the ball, and 0.75 is what it is worth.
     assert points(by_name["suits_worst"].panels[0])[0] == (0, 0.75)
     assert isinstance(numbers, Table)
-    assert numbers.cells[0][:3] == ("Toy", "ERM", "66.7")
-    assert numbers.cells[0][-1] == 1
+    texts = numbers.row_texts(numbers.rows[0])
+    assert texts[:3] == ["Toy", "ERM", "66.7"]
+    assert texts[-1] == "1"
 
 
 def test_the_hull_and_the_divergence_are_shown_where_they_were_asked_for(measure):
@@ -122,7 +123,7 @@ def test_inner_product_and_variance_of_alignment_are_drawn_and_listed(measure):
     assert points(panel_named(figures, "Variance of alignment")) == [(0, 0.0025)]
     (section,) = suits(runs, rounds_of(runs))
     numbers = section.exhibits[0]
-    values = dict(zip(numbers.headings, numbers.cells[0], strict=True))
+    values = dict(zip(numbers.headings, numbers.row_texts(numbers.rows[0]), strict=True))
     assert values["Σ hᵢ·hⱼ over i ≠ j"] == "-1.00"
     assert values["Var(hᵢ·h) over i"] == "0.00250"
     assert values["Var(hᵢ·h), relative"] == "0.0100"

@@ -10,9 +10,9 @@ from importlib import resources
 
 import pytest
 from html_pages import Page
+from run_folders import text_table
 
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.results.table import text_table
 from pogm.benchmark.results.tables import dataset_table
 from pogm.report.escaping import data_block, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
@@ -73,7 +73,7 @@ def test_a_table_says_its_selection_rule_its_n_and_its_command(make_sweep):
     assert {"name": "toy-training-domain", "csv": table.csv()} in page.data
 
 
-def test_a_listing_is_a_table_with_its_notes():
+def test_table_of_texts_is_shown_with_its_notes():
     page = page_of(Section("S", (text_table("Pairs", ("Pair", "ρ"), (("A, B", 0.5),), ("n = 1.",)),)))
     assert "Pairs Pair ρ A, B 0.5 n = 1." in page.text
     (data,) = [data["csv"] for data in page.data if "csv" in data]

@@ -1,4 +1,4 @@
-"""The board: how the runs of a folder stand, what failed, curves as they grow, and tables of what is finished."""
+"""The board: progress, failures, learning curves and result tables of a folder of runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from pogm.report.runs import figures_of
 from pogm.report.series import ACCURACY, small_charts
 from pogm.report.watch import Glance, Watch, Watched
 
-ALL = ""  # datasets; none of them has this name
-LAST_LINES = 6  # of a failure
+ALL = ""  # all datasets; no dataset has this name
+LAST_LINES = 6  # lines of an error message that are shown
 MOST = 50  # failures shown
-CHARTED = 24  # running runs with a line of their own
+CHARTED = 24  # largest number of running runs in charts
 READ_RUNNING = "Accuracy on the validation images of the domains that a run trains on, each run for itself."
 GROWING = (
     "Lines are means over trial seeds, of runs with an algorithm's first configuration, as far as each of them is by "
@@ -34,7 +34,7 @@ GROWING = (
 
 
 class Board:
-    """The page of a folder, made anew when something has changed; tables only when another run is done."""
+    """The page of a folder. It is rendered again if a file changed, and its tables if another run is done."""
 
     def __init__(self, folder: Path) -> None:
         self.watch, self.title = Watch(folder), f"Board of {folder}"
@@ -42,7 +42,7 @@ class Board:
         self.tables: dict[str, tuple[object, tuple[Exhibit, ...]]] = {}
 
     def page(self) -> str:
-        """As HTML, with every name escaped."""
+        """Return the page as HTML, with every name escaped."""
         glance = self.watch.look()
         now = glance.remarks, len(glance.waiting), [(one.state, one.run.folder, one.changed) for one in glance.begun]
         if self.made[0] != now:
@@ -50,7 +50,7 @@ class Board:
         return self.made[1]
 
     def sections(self, glance: Glance) -> list[Section]:
-        """Everything there is to show, what changes most first."""
+        """Return all sections; those that change most come first."""
         runs = [one.run for one in glance.begun]
         datasets = list(dict.fromkeys(run.dataset for run in runs))
         return [
@@ -120,13 +120,13 @@ def _running(begun: Sequence[Watched]) -> list[Section]:
 
 
 def _learning(running: Sequence[Watched], colours: Mapping[str, int]) -> list[Figure]:
-    """A line for each, on axes that reach to its end."""
+    """Validation accuracy of running runs: one line each, on axes up to the last step."""
     panels: dict[str, list[Line]] = {}
     for run in (one.run for one in running if one.run.records):
         points = tuple(Point(record["step"], _validation(run, record)) for record in run.records)
         name = f"{run.label}, configuration {run.hparams_seed}, trial {run.trial_seed}"
-        here = panels.setdefault(f"{run.dataset}, held out: {run.held_out}", [])
-        here.append(Line(name, points, colours[run.label]))
+        in_panel = panels.setdefault(f"{run.dataset}, held out: {run.held_out}", [])
+        in_panel.append(Line(name, points, colours[run.label]))
     span = (0.0, float(max((one.steps - 1 for one in running), default=0)))
     return [
         replace(figure, panels=tuple(replace(panel, x_range=span) for panel in figure.panels), notes=())
@@ -168,15 +168,15 @@ def _tables(dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:
         return (paragraph("No run is done yet."),)
     try:
         made = [averages_table(done, s) if dataset == ALL else dataset_table(done, dataset, s) for s in SELECTIONS]
-    except PogmError as error:  # such as two runs that disagree on what its domains are
+    except PogmError as error:  # such as runs with different domains of a dataset
         return (paragraph(str(error)),)
     return tuple(table for table in made if not table.empty)
 
 
 def _growing(dataset: str, runs: Sequence[Run]) -> list[Figure]:
-    """Curves of all runs, though charts ask for finished ones."""
+    """Learning curves of all runs, also of unfinished ones, which charts leave out otherwise."""
     try:
         figures = figures_of([replace(run, done=True) for run in runs], dataset)
-    except PogmError:  # which the tables have said
+    except PogmError:  # the tables show this error
         return []
     return [replace(figure, notes=(GROWING, *figure.notes[1:])) for figure in figures]

@@ -1,4 +1,4 @@
-"""What the probes measured on runs: the paper's measurements over training, and whether POGM suits the data."""
+"""Charts and tables of what probes measured: the paper's measurements, and whether POGM suits the data."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from pogm.benchmark.results.measurements import (
     worst,
 )
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.results.table import text_table
+from pogm.benchmark.results.table import Column, Row, Table
 from pogm.benchmark.results.tables import domains_of
 from pogm.report.escaping import escape, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
@@ -30,13 +30,13 @@ from pogm.report.markup import Exhibit, Html
 from pogm.report.page import Section
 from pogm.report.series import Sample, averaged, comparable, lines, small_charts
 
-DOTS = 500  # of one algorithm, in a scatter plot
-GREY = 13  # dashed
+DOTS = 500  # largest number of dots of an algorithm in a scatter plot
+GREY = 13  # index of the dashed grey line in the palette
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """All that was measured on a run, and the numbers of every round that follow from it."""
+    """Measurements of a run, and the numbers of every round that are computed from them."""
 
     measured: Measured
     numbers: Mapping[str, Sequence[float]]  # by the name of the measurement
@@ -47,7 +47,7 @@ ByRun = Mapping[Path, Rounds]  # by the folder of the run
 
 @dataclass(frozen=True)
 class Measurement:
-    """A number of every measured round, and how to read it; no numbers where it was not asked for."""
+    """A number for every measured round, and how to read it; no numbers if it was not measured."""
 
     name: str
     title: str
@@ -177,7 +177,7 @@ LISTED = (*SUITS, *(one for one in MEASUREMENTS if one.name in RAW))  # columns 
 
 
 def rounds_of(runs: Sequence[Run]) -> ByRun:
-    """What was measured, of those runs that were and that may be averaged."""
+    """Return the measurements of those runs that can be averaged."""
     every, datasets = (*MEASUREMENTS, *SUITS), dict.fromkeys(run.dataset for run in runs)
     usable = (run for dataset in datasets for _, _, alike in comparable(runs, dataset) for run in alike)
     found = ((run.folder, measured(run)) for run in usable)
@@ -187,7 +187,7 @@ def rounds_of(runs: Sequence[Run]) -> ByRun:
 def over_training(
     runs: Iterable[Run], dataset: str, rounds: ByRun, measurement: Measurement, held_out: int | None = None
 ) -> list[Line]:
-    """A measurement over steps, as means of the rounds between two records: one line per algorithm."""
+    """Return one line per algorithm: a measurement over steps, as means of the rounds between two records."""
 
     def samples(run: Run) -> Iterator[Sample]:
         if run.folder not in rounds or held_out not in (None, *run.test_domains):
@@ -202,7 +202,7 @@ def over_training(
 
 
 def measurements(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
-    """The paper's four measurements, and its scatter plots of angles."""
+    """Return figures of the paper's measurements, and scatter plots of cosines."""
     name = slug(dataset).replace("-", "_")
     found = {m: over_training(runs, dataset, rounds, m) for m in MEASUREMENTS}
     panels = tuple(Panel(m.title, (*drawn,), y_label=m.y_label) for m, drawn in found.items() if drawn)
@@ -217,7 +217,7 @@ def measurements(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figur
 
 
 def _scatter(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
-    """Angles of two source domains against each other, one panel per algorithm."""
+    """Scatter plots of the cosines of two source domains with the step, one panel per algorithm."""
     clouds, titles, most, trials = [], [], 0, 0
     for colour, label, alike in comparable(runs, dataset):
         found = [rounds[run.folder].measured for run in alike if run.folder in rounds]
@@ -255,7 +255,7 @@ def _scatter(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
 
 
 def suits(runs: Sequence[Run], rounds: ByRun) -> list[Section]:
-    """Whether POGM has something to mend in these data, and can; nothing where nothing was measured."""
+    """Return the section that says if POGM suits the data; empty if nothing was measured."""
     if not rounds:
         return []
     datasets = list(dict.fromkeys(run.dataset for run in runs))
@@ -263,7 +263,7 @@ def suits(runs: Sequence[Run], rounds: ByRun) -> list[Section]:
     for measurement in SUITS:
         by_title: dict[str, list[Line]] = {}
         for dataset in datasets:
-            if measurement.name in ("hull", "hull_cosine"):  # each unseen domain is a question of its own
+            if measurement.name in ("hull", "hull_cosine"):  # one chart for each held-out domain
                 domains = domains_of(run for run in runs if run.dataset == dataset)
                 for place, domain in enumerate(domains):
                     found = over_training(runs, dataset, rounds, measurement, place)
@@ -296,19 +296,23 @@ resembles a mixture of the sources. What was measured of this, on these runs, wh
 """
 
 
-def _numbers(runs: Sequence[Run], rounds: ByRun) -> Exhibit:
-    """One line per dataset and algorithm: means over rounds, then over runs."""
+def _numbers(runs: Sequence[Run], rounds: ByRun) -> Table:
+    """Return one row per dataset and algorithm: means over rounds, then over runs."""
+    columns = (
+        Column("Dataset", kind="text"),
+        Column("Algorithm", kind="text"),
+        *(Column(one.y_label, kind="number", digits="#.3g", csv_digits=".6g", missing="–") for one in LISTED),
+        Column("n", kind="number"),
+    )
     rows = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         for _, label, alike in comparable(runs, dataset):
             found = [rounds[run.folder].numbers for run in alike if run.folder in rounds]
-            means = [mean(mean(numbers[one.name]) for numbers in found) for one in LISTED]
             if found:
-                shown = ("–" if math.isnan(value) else f"{value:#.3g}".rstrip(".") for value in means)
-                rows.append((dataset, label, *shown, len(found)))
-    head = ("Dataset", "Algorithm", *(one.y_label for one in LISTED), "n")
-    notes = (
+                means = (mean(mean(numbers[one.name]) for numbers in found) for one in LISTED)
+                rows.append(Row((dataset, label, *means, len(found))))
+    note = (
         "Means over rounds, then over finished runs with the algorithm's first configuration, n of them: all trial "
-        "seeds and all that was held out, one domain at a time. No model is selected: every measured round counts.",
+        "seeds and all that was held out, one domain at a time. No model is selected: every measured round counts."
     )
-    return text_table("In numbers", head, rows, notes)
+    return Table("In numbers", columns, tuple(rows), footnotes=(note,))

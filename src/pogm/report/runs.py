@@ -1,4 +1,4 @@
-"""The report: every table, curve and angle of a set of runs, in one HTML file that needs nothing else."""
+"""The report: all tables and charts of a set of runs in one self-contained HTML file."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,9 +38,14 @@ def write_report(
     title: str = "Domain generalization report",
     against: Source | None = None,
 ) -> Path:
-    """Write the report and return its path; a folder gets a `report.html` inside.
+    """Write the report and return its path.
 
-    With published results to hold against, those come beside ours.
+    Args:
+        runs: Runs to report.
+        path: File to write; for a folder, `report.html` in it.
+        command: Command line that made the report.
+        title: Title of the page.
+        against: Published results to compare with.
     """
     runs = list(runs)
     path = Path(path)
@@ -49,7 +54,7 @@ def write_report(
 
 
 def sections_of(runs: Sequence[Run], against: Source | None = None) -> list[Section]:
-    """Everything there is to show of some runs; what was not measured is not there."""
+    """Return the sections of the report. Parts without measurements are left out."""
     if not runs:
         return [Section("Runs", text="There are no runs here yet.")]
     datasets, rounds = list(dict.fromkeys(run.dataset for run in runs)), rounds_of(runs)
@@ -64,7 +69,7 @@ def sections_of(runs: Sequence[Run], against: Source | None = None) -> list[Sect
 
 
 def facts_of(runs: Sequence[Run]) -> dict[str, str]:
-    """What a reader wants to know first."""
+    """Return the facts at the top of the page."""
     counts = Counter(run.status for run in runs)
     statuses = ["done", *sorted(counts.keys() - {"done"})]
     return {
@@ -77,7 +82,7 @@ def facts_of(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _provenance(runs: Iterable[Run]) -> list[str]:
-    """What the runs say they were made with; every value, where they differ."""
+    """Versions and hardware of the runs, with all values if they differ."""
     values: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.provenance.items():
@@ -108,7 +113,7 @@ def _ranks(table: Table) -> Html:
 
 
 def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
-    here = [run for run in runs if run.dataset == dataset]
+    of_dataset = [run for run in runs if run.dataset == dataset]
     exhibits: list[Exhibit] = []
     chosen: list[tuple[str, Choice]] = []
     for selection in SELECTIONS:
@@ -117,13 +122,17 @@ def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
             exhibits.append(paragraph(f"{selection.title} needs runs that hold out two domains: none here."))
             continue
         exhibits.append(table)
-        chosen += [(selection.name, choice) for choice in selection(here)]
-    exhibits += [_chosen(chosen, domains_of(here)), *figures_of(runs, dataset), *measurements(runs, dataset, rounds)]
+        chosen += [(selection.name, choice) for choice in selection(of_dataset)]
+    exhibits += [
+        _chosen(chosen, domains_of(of_dataset)),
+        *figures_of(runs, dataset),
+        *measurements(runs, dataset, rounds),
+    ]
     return Section(dataset, (*exhibits,))
 
 
 def figures_of(runs: Sequence[Run], dataset: str) -> list[Figure]:
-    """Accuracy on what was held out, and the update's agreement with what was not; what there is of it."""
+    """Return charts of the accuracy on held-out domains and of the cosines with source domains."""
     domains = domains_of(run for run in runs if run.dataset == dataset)
     accuracies = {f"Held out: {name}": curves(runs, dataset, i) for i, name in enumerate(domains)}
     measured = {"Mean over source domains": angles(runs, dataset)}
@@ -191,7 +200,7 @@ def _trials(runs: Sequence[Run]) -> Section:
 
 
 def _settings(trial: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Everything that was set, but for what the other columns say."""
+    """All settings of a trial that are not in another column."""
     for key, value in trial.items():
         if key in ("dataset", "test_domains", "hparams_seed", "trial_seed"):
             continue

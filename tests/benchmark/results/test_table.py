@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from run_folders import text_table
 
 from pogm._system.errors import UsageError
-from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate, tables_csv, text_table
+from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate, tables_csv
 from pogm.report.markup import table_html
 
 COLUMNS = (

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -64,7 +64,7 @@ class Column:
     digits: str = ".1f"  # format of its means and numbers
     error_digits: str = ".1f"  # format of its standard errors
     csv_digits: str = ".4f"  # format of its numbers in CSV
-    missing: str = "X"  # text of an estimate without a mean
+    missing: str = "X"  # text of an estimate without a mean, and of NaN
     best: Literal["", "highest", "lowest"] = ""  # which of its means is marked
     per_trial: bool = False  # n of a cell is the number of trials of its mean
     fields: tuple[str, ...] = FIELDS  # fields of its estimates in JSON; the numbers among them are in CSV
@@ -82,11 +82,13 @@ class Column:
             if cell.mean is None:
                 return f"{self.missing} ({cell.reason})" if cell.reason else self.missing
             return self.mean_text(cell.mean) + self.error_text(cell)
-        return cell if isinstance(cell, str) else str(cell) if isinstance(cell, int) else self.mean_text(cell)
+        if isinstance(cell, float):
+            return self.missing if math.isnan(cell) else self.mean_text(cell)
+        return str(cell)
 
     def mean_text(self, value: float) -> str:
         """Return a number with the digits of the column; zero has no minus sign."""
-        text = format(value, self.digits)
+        text = format(value, self.digits).rstrip(".")
         return format(0.0, self.digits) if float(text) == 0 else text
 
     def error_text(self, cell: Estimate) -> str:
@@ -235,15 +237,6 @@ def _has_one_trial(cell: Cell) -> bool:
     return isinstance(cell, Estimate) and cell.n == 1
 
 
-def text_table(
-    title: str, headings: Sequence[str], rows: Iterable[Sequence[object]], footnotes: Sequence[str] = ()
-) -> Table:
-    """Return a table of texts and integers, without labels for its rows."""
-    columns = tuple(Column(heading, kind="text") for heading in headings)
-    cells = (tuple(value if isinstance(value, str | int) else str(value) for value in row) for row in rows)
-    return Table(title, columns, tuple(map(Row, cells)), footnotes=tuple(footnotes))
-
-
 # Plain text.
 
 
@@ -355,7 +348,7 @@ def _csv_values(column: Column, cell: Cell) -> list[str]:
 
 
 def _csv_number(value: str | int | float | None, column: Column) -> str:
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return format(value, column.csv_digits) if isinstance(value, float) else str(value)
 
