@@ -17,8 +17,7 @@ from pogm.benchmark.results.records import read_runs
 from pogm.cli import main
 from pogm.data import sources
 from pogm.data.datasets import all_datasets, dataset_class
-from pogm.data.sources.catalogue import CATALOGUE, Publication
-from pogm.data.sources.source import Source
+from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
 
 SMALL = ("--set", "network=mlp", "--set", "weights=random", "--set", "image_size=8", "--set", "batch_size=4")
 BRIEF = ("--steps", "5", "--evaluate-every", "4", "--device", "cpu")
@@ -98,7 +97,7 @@ def test_a_dataset_is_fetched_prepared_and_trained_on(served, tmp_path, monkeypa
                 picture(number * 10 + len(domain), (6, 6)).save(content, "PNG")
                 for copy in range(2):
                     archive.writestr(f"PACS/kfold/{domain}/class{number}/{copy}.png", content.getvalue())
-    source = Source("PACS.zip", (f"{address}/PACS.zip",), page="")
+    source = PublishedFile("PACS.zip", (f"{address}/PACS.zip",), page="")
     monkeypatch.setitem(CATALOGUE, "PACS", Publication((source,), terms="the authors' page"))
     data = tmp_path / "data"
     assert main(["data", "fetch", "PACS", "--data", str(data)]) == 0

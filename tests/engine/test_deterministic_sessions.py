@@ -16,7 +16,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.core import trees
 from pogm.core.hyperparameters import fields
-from pogm.data.transforms.randaugment import equalized
+from pogm.data.transforms.randaugment import equalize
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
 from pogm.modifiers import all_modifiers
@@ -185,15 +185,15 @@ def test_histogram_of_randaugment_can_be_captured():
     images = torch.randint(256, (4, 3, 65, 65)).float() / 255
     on_gpu_images = images.cuda()
     with deterministic_algorithms():
-        direct = equalized(on_gpu_images)
+        direct = equalize(on_gpu_images)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = equalized(on_gpu_images)
+            found = equalize(on_gpu_images)
         graph.replay()
     assert torch.equal(found, direct)
     # A GPU multiplies by 1/255 and a CPU divides by 255, so the last bit may differ, but not the bytes.
-    assert torch.equal((found.cpu() * 255).round(), (equalized(images) * 255).round())
+    assert torch.equal((found.cpu() * 255).round(), (equalize(images) * 255).round())
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ from torch.func import vmap
 
 from pogm.core import random, trees
 from pogm.data.datasets.base import Domain
-from pogm.data.transforms.pixels import Pixels
+from pogm.data.transforms.base import Pixels
 from pogm.engine.image_store import Resident
 from pogm.engine.sampling import (
     ImageTable,

@@ -32,9 +32,9 @@ def test_resnet18_of_timm_is_resnet18_of_torchvision():
 def test_no_layer_draws_from_torchs_generators(name):
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=0)
-    from pogm.models.timm_models import _without_randomness
+    from pogm.models.timm_models import _disable_randomness
 
-    _without_randomness(model)
+    _disable_randomness(model)
     for layer in model.modules():
         assert not any(getattr(layer, rate, None) for rate in ("drop_prob", "drop_rate"))
         assert not (isinstance(layer, torch.nn.Dropout) and layer.p)

@@ -23,7 +23,7 @@ from pogm.benchmark.runs.runner import Settings, run
 from pogm.cli import main
 from pogm.trackers import all_trackers, check_trackers
 from pogm.trackers.base import scalars
-from pogm.trackers.mlflow import allowed
+from pogm.trackers.mlflow import escape_name
 
 TRACKERS = [
     pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"needs the package {name}"))
@@ -151,6 +151,6 @@ def test_the_folder_is_the_registry():
 
 def test_no_two_names_become_one_for_mlflow():
     names = ["+90%", "*90%", ":2b:90:25:", "a b", "a_b", "naïve"]
-    assert len({allowed(name) for name in names}) == len(names)
-    assert allowed("accuracy/in/75") == "accuracy/in/75"
-    assert Counter(allowed("+90%"))[":"] == 4
+    assert len({escape_name(name) for name in names}) == len(names)
+    assert escape_name("accuracy/in/75") == "accuracy/in/75"
+    assert Counter(escape_name("+90%"))[":"] == 4

@@ -36,6 +36,7 @@ from pogm.cli.options import (
     settings_of,
     show_estimates,
 )
+from pogm.data.images.index import reuse_scans
 from pogm.diagnostics import Probe
 from pogm.experiments import catalogue
 from pogm.report.picture import write_picture
@@ -57,6 +58,7 @@ def demo(options: argparse.Namespace) -> int:
     return _finished(run_all(trials, options.out, Settings(), options.workers), len(trials), options.out)
 
 
+@reuse_scans()
 def run_one(options: argparse.Namespace) -> int:
     """Train one algorithm on one dataset with some domains held out."""
     settings = among_others(options, settings_of(options, [options.dataset]))

@@ -53,8 +53,8 @@ def check_data(options: argparse.Namespace) -> int:
     findings = check(folder, progress=partial(tracked, what="images"))
     print(findings.json() if options.json else findings.text(), end="")
     known = all_datasets().get(options.dataset)
-    if known is not None and issubclass(known, ImageDataset) and (miscounted := known().miscounted(findings.tree)):
-        print(f"pogm: {miscounted}", file=sys.stderr)
+    if known is not None and issubclass(known, ImageDataset) and (warning := known().count_warning(findings.tree)):
+        print(f"pogm: {warning}", file=sys.stderr)
     return 0 if findings.clean else DataError.exit_code
 
 
@@ -66,7 +66,7 @@ def _folder(name: str, data: Path | None) -> Path:
             raise UsageError(
                 f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
             )
-        return found().place(data)
+        return found().directory(data)
     folder = own_folder(name, data)
     if folder is None:
         raise unknown("a dataset or a folder of images", name, all_datasets())

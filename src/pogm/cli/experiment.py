@@ -39,7 +39,7 @@ from pogm.data.datasets.folder import Folder
 from pogm.experiments import all_experiments, experiments_named
 from pogm.experiments.base import Exhibit, Experiment, Plan, Row, Scale, folded, scale_named
 from pogm.models import check_network
-from pogm.models.weights import PLACE, known_file, network_of, weights_of
+from pogm.models.weights import WEIGHTS_VARIABLE, known_file, network_of, weights_of
 from pogm.report.figure import Figure
 from pogm.report.page import Section, write_page
 from pogm.report.publication import write_figure
@@ -116,11 +116,13 @@ def _with_weights(scale: Scale, path: Path | None) -> Scale:
     """
     large = any(dataset_class(name).large for name in scale.datasets)
     if path is None:
-        place = os.environ.get(PLACE)
+        place = os.environ.get(WEIGHTS_VARIABLE)
         path = known_file(Path(place)) if place and large and not scale.was_given("--network") else None
         if path is None:
             return scale
-        print(f"pogm: First weights of networks for photographs: {path}, found by ${PLACE}.", file=sys.stderr)
+        print(
+            f"pogm: First weights of networks for photographs: {path}, found by ${WEIGHTS_VARIABLE}.", file=sys.stderr
+        )
     weights, words = weights_of(path), [*scale.given, "--weights", str(path)]
     network = None if scale.was_given("--network") else network_of(weights)
     if network is not None:

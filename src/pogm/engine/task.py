@@ -15,7 +15,7 @@ from pogm.data.datasets.splits import seed_hash
 from pogm.data.transforms.base import Transform
 from pogm.diagnostics import Probe
 from pogm.models import build_features
-from pogm.models.classifier import nonlinear
+from pogm.models.layers import build_nonlinear_classifier
 from pogm.modifiers.base import Modifier
 
 
@@ -59,7 +59,7 @@ class Task:
             features, width = self.algorithm.featurizer(make, self.transform.shape)
             network = self.algorithm.build(features, width, self.dataset.num_classes, self.num_domains)
             if self.training.nonlinear_classifier:
-                network.head = nonlinear(network.head)
+                network.head = build_nonlinear_classifier(network.head)
             for modifier in self.modifiers:
                 network = modifier.network(network)
         return network

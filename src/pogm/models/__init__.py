@@ -1,4 +1,8 @@
-"""One architecture per file; the folder is the registry. A file with ``build(input_shape)`` is an architecture."""
+"""Networks from images to features. The files of this folder are the registry.
+
+A file with a function ``build(input_shape)`` is a network with the name of the file. A file with a dictionary
+``NETWORKS`` holds several networks: names and functions.
+"""
 
 import importlib
 import pkgutil
@@ -9,22 +13,22 @@ from torch import nn
 
 from pogm._system.errors import unknown
 from pogm.core.random_layers import set_dropout
-from pogm.models.batch_norm import freeze_batch_norm
 from pogm.models.featurizer import Featurizer
+from pogm.models.layers import freeze_batch_norm
 from pogm.models.timm_models import PREFIX, build_timm
-from pogm.models.weights import RANDOM, check_weights, fill
+from pogm.models.weights import RANDOM, check_weights, load_weights
 from pogm.models.weights import weights_of as weights_of
 
 Build = Callable[[tuple[int, int, int]], Featurizer]
 
 
 def all_networks() -> list[str]:
-    """Every architecture of ours by name; those of timm come on top."""
+    """Return the names of all networks in this folder; every model of timm can be used too, as timm/MODEL."""
     return list(_builders())
 
 
 def check_network(name: str, weights: str = RANDOM) -> None:
-    """Refuse what cannot be the name of a network or of weights, without building anything."""
+    """Raise a `UsageError` if the name of the network or of the weights is not valid; nothing is built."""
     if name not in all_networks() and not name.startswith(PREFIX):
         raise unknown("a network", name, [*all_networks(), f"{PREFIX}MODEL"])
     check_weights(weights)
@@ -38,16 +42,23 @@ def build_features(
     freeze_bn: bool = True,
     dropout: float = 0.0,
 ) -> tuple[nn.Module, int]:
-    """A featurizer and the number of its outputs.
+    """Build a featurizer.
 
-    ``name`` is one of ours or ``timm/MODEL``. ``weights`` is "random", "pretrained" (published with the architecture)
-    or "sha256:..." (a file with that content, at or in $POGM_WEIGHTS). ``dropout`` is the rate after the last
-    features, of networks that have it.
+    Args:
+        name: A network of this folder, or ``timm/MODEL``.
+        input_shape: Channels, height and width of the images.
+        weights: "random", "pretrained" (published with the architecture), or "sha256:..." (a file with this hash, at or
+            in $POGM_WEIGHTS).
+        freeze_bn: Keep the running statistics of batch norm fixed.
+        dropout: Rate of the dropout on the features, for networks that have it.
+
+    Returns:
+        The module, and the number of features.
     """
     check_network(name, weights)
     build: Build = partial(build_timm, name.removeprefix(PREFIX)) if name.startswith(PREFIX) else _builders()[name]
     featurizer = build(input_shape)
-    fill(featurizer, weights)
+    load_weights(featurizer, weights)
     if freeze_bn:
         freeze_batch_norm(featurizer.module)
     set_dropout(featurizer.module, dropout)
@@ -56,6 +67,11 @@ def build_features(
 
 @cache
 def _builders() -> dict[str, Build]:
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
-    return {name: module.build for name, module in modules.items() if hasattr(module, "build")}
+    """Return the build functions of all networks by name, sorted."""
+    found: dict[str, Build] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found |= getattr(module, "NETWORKS", {})
+        if hasattr(module, "build"):
+            found[info.name] = module.build
+    return dict(sorted(found.items()))

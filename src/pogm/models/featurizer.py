@@ -1,4 +1,4 @@
-"""A featurizer: what an architecture builds."""
+"""The result of building a network: a featurizer."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from pogm.core.trees import Params
 
 
 class Stages(nn.Sequential):
-    """Stages one after the other, which say after which of them the feature maps may be changed, early ones first."""
+    """Sequence of stages. `blocks` names the stages, in order, after which modifiers may change the feature maps."""
 
     def __init__(self, stages: OrderedDict[str, nn.Module], blocks: tuple[str, ...] = ()):
         super().__init__(stages)
-        self.blocks = blocks  # names of submodules; modifiers read it
+        self.blocks = blocks
 
 
 class Featurizer(NamedTuple):
-    """A module from images to features, and what it takes to fill it from a file."""
+    """A module from images to features, and what is needed to load weights into it."""
 
     module: nn.Module
-    width: int  # outputs
-    inside: str = ""  # the part that files hold, under their own names
-    first: str = ""  # its convolution that sees the image
-    classifier: tuple[str, ...] = ()  # what files have on top of the features; left out
-    pretrained: Callable[[], Params] | None = None  # reads the weights its authors published
+    width: int  # number of features
+    inside: str = ""  # name of the submodule that weight files contain; empty for the whole module
+    first: str = ""  # name of the convolution that sees the image, in that submodule
+    classifier: tuple[str, ...] = ()  # names of the layers in weight files that are left out
+    pretrained: Callable[[], Params] | None = None  # reads the published weights

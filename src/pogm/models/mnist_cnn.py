@@ -1,17 +1,17 @@
-"""The network that DomainBed trains on MNIST."""
+"""DomainBed's convolutional network for MNIST."""
 
 from collections import OrderedDict
 
 from torch import nn
 
 from pogm.models.featurizer import Featurizer, Stages
-from pogm.models.im2col import FEW, FewChannels
+from pogm.models.layers import FEW_CHANNELS, Im2colConv2d
 
 WIDTH = 64
 
 
 def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
-    """Four blocks of convolution, ReLU and group norm, then the mean over positions."""
+    """Build four blocks of convolution, ReLU and group norm, then the mean over positions; 128 features."""
     stages: OrderedDict[str, nn.Module] = OrderedDict(
         block1=_block(input_shape[0], width),
         block2=_block(width, 2 * width, stride=2),
@@ -24,7 +24,7 @@ def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    kind = FewChannels if inputs <= FEW else nn.Conv2d
+    kind = Im2colConv2d if inputs <= FEW_CHANNELS else nn.Conv2d
     return nn.Sequential(
         kind(inputs, outputs, 3, stride, padding=1),
         nn.ReLU(),

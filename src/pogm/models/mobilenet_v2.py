@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al., 2018), as torchvision has it: small enough to fine-tune on a CPU."""
+"""MobileNetV2 (Sandler et al., 2018), as in torchvision. It can be fine-tuned on a CPU."""
 
 from collections import OrderedDict
 from functools import partial
@@ -7,23 +7,24 @@ from torch import nn
 
 from pogm.core.random_layers import Dropout
 from pogm.models.featurizer import Featurizer, Stages
-from pogm.models.torchvision_models import set_channels
-from pogm.models.weights import published
+from pogm.models.weights import load_published, set_input_channels
 
 
 def build(input_shape: tuple[int, int, int]) -> Featurizer:
-    """Nineteen stages, ``features.0`` … ``features.18``, and the mean over positions; 1280 features."""
+    """Build nineteen stages, ``features.0`` … ``features.18``, and the mean over positions; 1280 features."""
     from torchvision import models
 
     model = models.mobilenet_v2()
-    set_channels(model.features[0][0], input_shape[0])
+    set_input_channels(model.features[0][0], input_shape[0])
     stages: OrderedDict[str, nn.Module] = OrderedDict(
         features=model.features, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), dropout=Dropout()
     )
     return Featurizer(
-        Stages(stages, ("features.3", "features.6", "features.13", "features.17")),  # a quarter of the size to a 32nd
+        Stages(
+            stages, ("features.3", "features.6", "features.13", "features.17")
+        ),  # at 1/4, 1/8, 1/16 and 1/32 of the size
         model.last_channel,
         first="features.0.0",
         classifier=("classifier",),
-        pretrained=partial(published, models.MobileNet_V2_Weights.IMAGENET1K_V1.url),
+        pretrained=partial(load_published, models.MobileNet_V2_Weights.IMAGENET1K_V1.url),
     )

@@ -1,4 +1,4 @@
-"""A network with feature maps for 8×8 digits, small enough that a step takes a millisecond or two on one core."""
+"""Small convolutional network for 8×8 digits. A step takes one or two milliseconds on one core."""
 
 from collections import OrderedDict
 
@@ -10,10 +10,9 @@ WIDTH = 16
 
 
 def build(input_shape: tuple[int, int, int]) -> Featurizer:
-    """Three blocks of convolution, ReLU and group norm, each on half as many rows and columns as the one before.
+    """Build three blocks of convolution, ReLU and group norm; each halves the number of rows and columns.
 
-    The last block's maps are not averaged over positions but read out, as a network for digits this small must know
-    where a stroke is.
+    The last feature maps are flattened and not averaged over positions, because positions matter in such small digits.
     """
     rows, columns = (-(-side // 8) for side in input_shape[1:])
     stages: OrderedDict[str, nn.Module] = OrderedDict(

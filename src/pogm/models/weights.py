@@ -1,4 +1,4 @@
-"""Weights from files: found by what they contain, read without running anything, compared name by name."""
+"""Weights from files: found by their hash, read without running code, compared name by name."""
 
 import io
 import os
@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.files import digest
@@ -17,73 +17,87 @@ from pogm.core.trees import Params
 from pogm.models.featurizer import Featurizer
 
 RANDOM, PRETRAINED = "random", "pretrained"
-CONTENT = "sha256:"
-PLACE = "POGM_WEIGHTS"  # a file of weights, or a folder of them
+HASH_PREFIX = "sha256:"
+WEIGHTS_VARIABLE = "POGM_WEIGHTS"  # environment variable: path of a weights file, or of a folder of them
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-WRAPPERS = ("state_dict", "model")  # of other people's checkpoints, around the tensors
-LISTED = 8  # differences a message names
-TRAINED_WITH = {  # files whose tensors fit several networks, or that name none, and the network they belong to
-    CONTENT + "ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf": "resnet50_v1",
-    CONTENT + "73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0": "mobilenet_v2",
+WRAPPERS = ("state_dict", "model")  # keys of checkpoints that contain the tensors
+LISTED = 8  # differences that a message names
+TRAINED_WITH = {  # network of known files, whose tensors also fit other networks or do not name one
+    HASH_PREFIX + "ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf": "resnet50_v1",
+    HASH_PREFIX + "73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0": "mobilenet_v2",
 }
 
 
 def check_weights(weights: str) -> None:
-    """Refuse a text that cannot name weights, before anything is read."""
-    if weights not in (RANDOM, PRETRAINED) and not re.fullmatch(CONTENT + "[0-9a-f]{64}", weights):
+    """Raise a `UsageError` for a text that is not a valid name of weights; nothing is read."""
+    if weights not in (RANDOM, PRETRAINED) and not re.fullmatch(HASH_PREFIX + "[0-9a-f]{64}", weights):
         raise UsageError(
-            f"Expected weights to be {RANDOM!r}, {PRETRAINED!r} or '{CONTENT}' and the 64 digits that sha256sum prints "
-            f"for a file; found {weights!r}. Paths are no part of a trial: put the file's own into {PLACE}."
+            f"Expected weights to be {RANDOM!r}, {PRETRAINED!r} or '{HASH_PREFIX}' and the 64 digits of sha256sum for "
+            f"a file; found {weights!r}. A trial does not contain paths: set {WEIGHTS_VARIABLE} to the file's path."
         )
 
 
 def weights_of(path: Path) -> str:
-    """What a file of weights is called in a trial: by its content, wherever it lies."""
-    return CONTENT + digest(_content(path))
+    """Return the name of a weights file in a trial: ``sha256:`` and its hash. It does not depend on the path."""
+    return HASH_PREFIX + digest(_read_file(path))
 
 
 def network_of(weights: str) -> str | None:
-    """Network that a known file of weights was trained with; None if the file is not known.
+    """Return the network that a known weights file was trained with; None if the file is not known.
 
-    The tensors of ``resnet50_v1`` also fit ``resnet50``, which loses accuracy with them, so shapes cannot tell.
+    The shapes do not tell: the tensors of ``resnet50_v1`` also fit ``resnet50``, but with lower accuracy.
     """
     return TRAINED_WITH.get(weights)
 
 
-def known_file(place: Path) -> Path | None:
-    """First file at or in ``place`` whose network is known; None if there is none."""
-    return next((path for path in _files(place) if network_of(weights_of(path)) is not None), None)
+def known_file(path: Path) -> Path | None:
+    """Return the first file at or in a path for which the network is known; None if there is none."""
+    return next((file for file in _list_files(path) if network_of(weights_of(file)) is not None), None)
 
 
-def fill(featurizer: Featurizer, weights: str) -> None:
-    """Fill a featurizer with the weights of that name; files are looked for in $POGM_WEIGHTS."""
+def load_weights(featurizer: Featurizer, weights: str) -> None:
+    """Load weights into a featurizer.
+
+    Args:
+        featurizer: The featurizer.
+        weights: "random" (nothing is loaded), "pretrained", or "sha256:..." for a file at or in $POGM_WEIGHTS.
+    """
     check_weights(weights)
     if weights == RANDOM:
         return
     if weights != PRETRAINED:
-        path, content = _find(weights)
-        fill_from(featurizer, read_tensors(path.name, content), str(path))
+        path, content = _find_file(weights)
+        load_tensors(featurizer, read_tensors(path.name, content), str(path))
     elif featurizer.pretrained is not None:
-        fill_from(featurizer, featurizer.pretrained(), "the published weights")
+        load_tensors(featurizer, featurizer.pretrained(), "the published weights")
     else:
         raise UsageError(
             f"Expected a network with published weights for weights={PRETRAINED!r}; found one without. "
-            f"Pass --weights FILE, name a file by its content (weights={CONTENT}...), or set weights={RANDOM}."
+            f"Pass --weights FILE, name a file by its hash (weights={HASH_PREFIX}...), or set weights={RANDOM}."
         )
 
 
-def fill_from(featurizer: Featurizer, tensors: Params, source: str, *, strict: bool = True) -> list[str]:
-    """Copy tensors into a featurizer, as its own type of number; the differences, which ``strict`` refuses.
+def load_tensors(featurizer: Featurizer, tensors: Params, source: str, *, strict: bool = True) -> list[str]:
+    """Copy tensors into a featurizer, converted to its dtypes.
 
-    The classifier's are left out. Input channel i of the first convolution is channel i mod 3 of the file's.
+    The tensors of the classifier are left out. Input channel i of the first convolution is channel i mod 3 of the file.
+
+    Args:
+        featurizer: The featurizer.
+        tensors: Tensors by name.
+        source: Description of where they are from, for the error.
+        strict: Raise a `DataError` if names or shapes differ.
+
+    Returns:
+        Differences between the tensors and the featurizer.
     """
-    own: Params = featurizer.module.get_submodule(featurizer.inside).state_dict()
+    expected: Params = featurizer.module.get_submodule(featurizer.inside).state_dict()
     given = {name: tensor for name, tensor in tensors.items() if not name.startswith(_prefixes(featurizer.classifier))}
     first = f"{featurizer.first}.weight"
-    if first in given and first in own and given[first].ndim == 4 and given[first].shape[1] == 3:
-        given[first] = with_channels(given[first], own[first].shape[1])
+    if first in given and first in expected and given[first].ndim == 4 and given[first].shape[1] == 3:
+        given[first] = repeat_channels(given[first], expected[first].shape[1])
 
-    differences = _differences(own, given)
+    differences = _compare(expected, given)
     if differences and strict:
         more = f" and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
         raise DataError(
@@ -91,19 +105,30 @@ def fill_from(featurizer: Featurizer, tensors: Params, source: str, *, strict: b
             "Choose the network that the file was made with: --set network=NAME."
         )
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in expected.items():
             if name in given and given[name].shape == tensor.shape:
                 tensor.copy_(given[name])
     return differences
 
 
-def with_channels(weight: Tensor, channels: int) -> Tensor:
-    """The weights of a convolution for another number of channels: channel i is the old one i modulo their number."""
+def set_input_channels(layer: nn.Conv2d, channels: int) -> None:
+    """Change the number of input channels of a convolution."""
+    layer.in_channels = channels
+    layer.weight = nn.Parameter(repeat_channels(layer.weight.detach(), channels))
+
+
+def repeat_channels(weight: Tensor, channels: int) -> Tensor:
+    """Return convolution weights for another number of input channels: new channel i is old channel i mod C."""
     return weight[:, torch.arange(channels) % weight.shape[1]]
 
 
 def read_tensors(name: str, content: bytes) -> Params:
-    """The tensors of a file: safetensors, or what ``torch.save`` wrote, of which nothing but tensors is accepted."""
+    """Read tensors from the content of a file: safetensors, or a file of ``torch.save`` that contains only tensors.
+
+    Raises:
+        IntegrityError: If the file is damaged or would run code.
+        DataError: If it does not contain tensors by name.
+    """
     from safetensors.torch import load
 
     tensors: Any
@@ -112,33 +137,33 @@ def read_tensors(name: str, content: bytes) -> Params:
             tensors = load(content)
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about pickles of other versions: they load, or are refused below
+                warnings.simplefilter("ignore")  # about pickles of other versions, which load or fail below
                 tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that was tampered with fails in any way it likes
+    except Exception as error:  # damaged or manipulated files raise any exception
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise IntegrityError(
-            f"Expected nothing but tensors in {name}; found a file that is damaged or wants to run code, which was "
-            f"not done ({reason}). Get it from its authors again, as safetensors if they have it."
+            f"Expected only tensors in {name}; found a file that is damaged or would run code, which was not done "
+            f"({reason}). Get it from its authors again, if possible as safetensors."
         ) from error
     for wrapper in WRAPPERS:
         if isinstance(tensors, dict) and isinstance(tensors.get(wrapper), dict):
             tensors = tensors[wrapper]
-    named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
-    if not named or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    is_named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
+    if not is_named or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise DataError(f"Expected tensors by name in {name}; found something else. Save the state_dict alone.")
     return dict(tensors)
 
 
-def published(url: str) -> Params:
-    """The tensors at an address whose file name ends with the first digits of its SHA-256, as torch's hub has it.
+def load_published(url: str) -> Params:
+    """Load tensors from an address of torch's hub, where the file name ends with the first digits of the SHA-256.
 
-    The file is taken from $POGM_WEIGHTS or the hub's cache, and downloaded into the latter if it is in neither.
+    The file is read from $POGM_WEIGHTS or the cache of the hub, and downloaded into the cache if it is in neither.
     """
     name = Path(urlparse(url).path).name
     wanted = name.rpartition(".")[0].rpartition("-")[2]
     cached = Path(torch.hub.get_dir()) / "checkpoints" / name
-    place = Path(os.environ.get(PLACE) or cached.parent)
-    path = place / name if (place / name).exists() else cached
+    directory = Path(os.environ.get(WEIGHTS_VARIABLE) or cached.parent)
+    path = directory / name if (directory / name).exists() else cached
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,60 +174,61 @@ def published(url: str) -> Params:
                 "or pass --weights FILE and the network that it was trained with (--set network=resnet50_v1, for "
                 f"example); or set weights={RANDOM}."
             ) from error
-    content = _content(path)
+    content = _read_file(path)
     if not digest(content).startswith(wanted):
         raise IntegrityError(
             f"Expected a SHA-256 that begins with {wanted} in {path}; found {digest(content)[:8]}. "
-            "Delete the file, and it will be downloaded again."
+            "Delete the file; it will be downloaded again."
         )
     return read_tensors(name, content)
 
 
-def _find(weights: str) -> tuple[Path, bytes]:
-    """The file with that content, and the content."""
-    if not os.environ.get(PLACE):
+def _find_file(weights: str) -> tuple[Path, bytes]:
+    """Return the file with this hash, and its content."""
+    if not os.environ.get(WEIGHTS_VARIABLE):
         raise DataError(
-            f"Expected {PLACE} to say where a file with {weights} is; found it not set. "
+            f"Expected {WEIGHTS_VARIABLE} to be the path of a file with {weights}; found it not set. "
             "Set it to the file or to its folder."
         )
-    place = Path(os.environ[PLACE])
-    paths = _files(place)
+    location = Path(os.environ[WEIGHTS_VARIABLE])
+    paths = _list_files(location)
     for path in paths:
-        content = _content(path)
-        if CONTENT + digest(content) == weights:
+        content = _read_file(path)
+        if HASH_PREFIX + digest(content) == weights:
             return path, content
-    others = ", ".join(path.name for path in paths) or "no file of weights"
+    others = ", ".join(path.name for path in paths) or "no weights file"
     raise DataError(
-        f"Expected a file with {weights} at {place}; found {others}. Put it there, or set {PLACE} to where it is."
+        f"Expected a file with {weights} at {location}; found {others}. "
+        f"Put it there, or set {WEIGHTS_VARIABLE} to its path."
     )
 
 
-def _files(place: Path) -> list[Path]:
-    """A file of weights, or all of a folder."""
-    return sorted(path for path in place.iterdir() if path.suffix in SUFFIXES) if place.is_dir() else [place]
+def _list_files(path: Path) -> list[Path]:
+    """Return the path of a file, or of all weights files in a folder."""
+    return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"Expected to read {path}; found: {error.strerror}. Name a file of weights.") from error
+        raise DataError(f"Expected to read {path}; found: {error.strerror}. Name a weights file.") from error
 
 
 def _prefixes(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{name}." for name in names)
 
 
-def _differences(own: Params, given: Params) -> list[str]:
-    """What the file lacks, has in excess or has in another shape. How many batches a norm has seen does not count."""
+def _compare(expected: Params, given: Params) -> list[str]:
+    """Return the names that are missing, unknown or of another shape; batch counters of batch norm are ignored."""
     found = []
-    for name in own | given:
+    for name in expected | given:
         if name.endswith(".num_batches_tracked"):
             continue
         if name not in given:
             found.append(f"no {name}")
-        elif name not in own:
+        elif name not in expected:
             found.append(f"{name}, which the network does not have")
-        elif own[name].shape != given[name].shape:
-            found.append(f"{name} of shape {list(given[name].shape)}, not {list(own[name].shape)}")
+        elif expected[name].shape != given[name].shape:
+            found.append(f"{name} of shape {list(given[name].shape)}, not {list(expected[name].shape)}")
     return found

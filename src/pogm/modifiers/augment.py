@@ -10,8 +10,8 @@ from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import hyper
 from pogm.data.transforms.affine import affine_maps, warp
+from pogm.data.transforms.photographs import is_large, to_inputs, to_pixels
 from pogm.data.transforms.randaugment import randaugment
-from pogm.data.transforms.ranges import is_large, to_inputs, to_pixels
 from pogm.modifiers.base import Modifier
 
 

@@ -17,7 +17,7 @@ from pogm.core.problem import Problem
 from pogm.core.random_layers import RandomLayer
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params, Tree
-from pogm.data.transforms.ranges import to_inputs, to_pixels
+from pogm.data.transforms.photographs import to_inputs, to_pixels
 from pogm.modifiers.base import Modifier, add_part, check_head_takes
 
 INDEPENDENCE = 0.005  # weight of the correlations of different features

@@ -1,4 +1,4 @@
-"""One tracker per file, which has the name of its package; the folder is the registry."""
+"""Experiment trackers, one per file. The name of a tracker is that of its file and of its Python package."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -11,12 +11,12 @@ from pogm.trackers.base import Tracker as Tracker
 
 @cache
 def all_trackers() -> dict[str, type[Tracker]]:
-    """Every tracker by the name of its file."""
+    """Return all tracker classes by name."""
     return {found.__module__.rpartition(".")[2]: found for found in classes_in(__name__, Tracker).values()}
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Refuse, before anything is trained, a name that nobody has and a package that is not here."""
+    """Raise a `UsageError` if a tracker is unknown or its package is not installed."""
     for name in names:
         if name not in all_trackers():
             raise unknown("a tracker", name, all_trackers())

@@ -1,54 +1,55 @@
-"""What a tracker is: something that is told of a run while it goes."""
+"""Base class of trackers, and the names of the numbers that they receive."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Config = Mapping[str, Any]  # of a run: what its trial.json says
-Record = Mapping[str, Any]  # a line of its records.jsonl
+Config = Mapping[str, Any]  # content of the trial.json of a run
+Record = Mapping[str, Any]  # one line of the records.jsonl of a run
 
 
 class Tracker:
-    """Told of one run. It may fail: whoever tells it goes on without it."""
+    """Tracker of one run. An exception in a tracker does not affect the run."""
 
     def start(self, run_id: str, folder: Path, config: Config) -> None:
-        """Begin the run in this folder, or go on with it if it was begun before."""
+        """Start the run in this folder, or continue it if it was started before."""
 
     def record(self, record: Record) -> None:
-        """Take an evaluation; one that was taken before, by this process or a killed one, is not taken again."""
+        """Log an evaluation, unless this process or an earlier one has logged it."""
 
     def end(self, status: str) -> None:
-        """The run is done, interrupted, diverged or failed."""
+        """End the run; the status is "done", "interrupted", "diverged" or "failed"."""
 
 
 def scalars(record: Record, config: Config) -> dict[str, float]:
-    """The numbers of a record by name, such as accuracy/out/75, metrics/loss and metrics/angle/30.
+    """Return the numbers of a record by name, such as accuracy/out/75, metrics/loss and metrics/angle/30.
 
-    What it is marked as (swad: of averaged weights) heads its names, for it shares its step with another record.
+    If a record has a mark (`swad` for averaged weights), the mark is a prefix of its names, because another record has
+    the same step.
     """
     domains = config["domains"]
     trained = [name for number, name in enumerate(domains) if number not in config["trial"]["test_domains"]]
     numbers: dict[str, Any] = {name: record.get(name) for name in ("epoch", "seconds_per_step", "memory_gb")}
-    numbers |= _named("accuracy", record.get("accuracy"), domains)
-    numbers |= _named("metrics", record.get("metrics"), trained)
-    return {marked(name, record): float(value) for name, value in numbers.items() if _is_number(value)}
+    numbers |= _flatten("accuracy", record.get("accuracy"), domains)
+    numbers |= _flatten("metrics", record.get("metrics"), trained)
+    return {add_mark(name, record): float(value) for name, value in numbers.items() if _is_number(value)}
 
 
-def marked(name: str, record: Record) -> str:
-    """A name headed by what the record is marked as, if anything."""
+def add_mark(name: str, record: Record) -> str:
+    """Return the name with the marks of the record as a prefix, such as swad/accuracy."""
     return "/".join([*(mark for mark, value in record.items() if value is True), name])
 
 
-def title(config: Config) -> str:
-    """What people call the run."""
+def run_title(config: Config) -> str:
+    """Return the title of a run: method, dataset and test domains."""
     dataset = config["trial"]["dataset"]
     held_out = ", ".join(config["domains"][number] for number in config["trial"]["test_domains"])
     return f"{config['label']} on {dataset.get('title', dataset['name'])}, held out {held_out}"
 
 
-def _named(name: str, value: Any, domains: Sequence[str]) -> dict[str, Any]:
-    """The leaves of a value; those of a list that has one for each domain by the domains' names."""
+def _flatten(name: str, value: Any, domains: Sequence[str]) -> dict[str, Any]:
+    """Return the leaves of a value by path; items of a list with one item per domain have the domains' names."""
     return dict(_leaves(name, value, domains))
 
 

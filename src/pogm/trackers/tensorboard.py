@@ -1,4 +1,4 @@
-"""TensorBoard: an event file in the run's folder, for ``tensorboard --logdir runs``."""
+"""TensorBoard: logs to an event file in the run's folder, for ``tensorboard --logdir runs``."""
 
 import time
 from collections.abc import Iterator
@@ -8,19 +8,19 @@ from pogm.trackers.base import Config, Record, Tracker, scalars
 
 
 class TensorBoard(Tracker):
-    """Writes one event for each evaluation: all of its numbers, or, where the process is killed, none."""
+    """Event file with one event per evaluation. If the process is killed, an event is complete or missing."""
 
     def start(self, run_id: str, folder: Path, config: Config) -> None:
-        """Open another event file beside those of earlier processes."""
+        """Open a new event file next to those of earlier processes."""
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        place = folder / "tensorboard"
+        directory = folder / "tensorboard"
         self.config = config
-        self.written = set(_written(place))
-        self.writer = EventFileWriter(str(place))
+        self.written = set(_read_written(directory))
+        self.writer = EventFileWriter(str(directory))
 
     def record(self, record: Record) -> None:
-        """Write what the event files do not have yet."""
+        """Write the numbers that the event files do not have yet."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -36,11 +36,11 @@ class TensorBoard(Tracker):
         self.writer.close()
 
 
-def _written(place: Path) -> Iterator[tuple[int, str]]:
-    """The steps and names in the event files of a folder; a file that was cut short is read as far as it goes."""
+def _read_written(directory: Path) -> Iterator[tuple[int, str]]:
+    """Yield the steps and names in all event files of a directory; a truncated file is read up to its end."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    for path in sorted(place.glob("events.*")):
+    for path in sorted(directory.glob("events.*")):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 yield event.step, value.tag

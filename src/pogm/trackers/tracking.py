@@ -1,4 +1,4 @@
-"""Telling trackers of a run, each from a thread of its own: one that raises, or hangs, never hurts the run."""
+"""Sends the evaluations of a run to its trackers, one thread each, so that a tracker cannot fail or block the run."""
 
 import threading
 import time
@@ -13,60 +13,63 @@ from pogm._system.files import read_json
 from pogm.trackers import all_trackers
 from pogm.trackers.base import Record
 
-END_SECONDS = 20.0  # for a tracker to take what it was told, once the run has ended
+END_SECONDS = 20.0  # that a tracker may take after the end of the run
 
 
 class TrackerWarning(UserWarning):
-    """A tracker failed, and is told no more of the run."""
+    """A tracker failed and receives nothing more."""
 
 
 class Tracking:
-    """The trackers of one run, whose folder has its trial.json; used as ``with Tracking(...) as tracking``."""
+    """The trackers of one run, as a context manager: ``with Tracking(names, folder) as tracking``.
+
+    The folder must contain the trial.json of the run.
+    """
 
     def __init__(self, names: Sequence[str], folder: Path) -> None:
-        self.tellers = [_Teller(name, folder) for name in names]
+        self.threads = [_TrackerThread(name, folder) for name in names]
         self.ended: float | None = None
 
     def record(self, record: Record) -> None:
-        """Tell of an evaluation."""
-        self._tell(record)
+        """Send an evaluation to all trackers."""
+        self._send(record)
 
     def end(self, status: str) -> None:
-        """Tell how the run ended; only the first time counts."""
+        """Send the final status of the run; only the first call has an effect."""
         if self.ended is None:
             self.ended = time.monotonic()
-            self._tell(status)
+            self._send(status)
 
-    def _tell(self, message: Record | str) -> None:
-        for teller in list(self.tellers):
-            teller.messages.put(message)
-            if teller.error is not None:
-                self._leave_out(teller, f"{type(teller.error).__name__}: {teller.error}")
+    def _send(self, message: Record | str) -> None:
+        for thread in list(self.threads):
+            thread.messages.put(message)
+            if thread.error is not None:
+                self._remove(thread, f"{type(thread.error).__name__}: {thread.error}")
 
-    def _leave_out(self, teller: "_Teller", why: str) -> None:
-        self.tellers.remove(teller)
-        text = f"The tracker {teller.name} failed and is left out; the run is not affected. {why}"
+    def _remove(self, thread: "_TrackerThread", reason: str) -> None:
+        self.threads.remove(thread)
+        text = f"The tracker {thread.name} failed and is left out; the run is not affected. {reason}"
         warnings.warn(text, TrackerWarning, stacklevel=4)
 
     def __enter__(self) -> "Tracking":
-        for teller in self.tellers:
-            teller.start()
+        for thread in self.threads:
+            thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.end(_status(error))
         if kind is not None and not issubclass(kind, Exception):
-            return  # somebody wants this process to end, now
-        for teller in list(self.tellers):
-            teller.join(max(0.0, (self.ended or 0.0) + END_SECONDS - time.monotonic()))
-            if teller.error is not None:
-                self._leave_out(teller, f"{type(teller.error).__name__}: {teller.error}")
-            elif teller.is_alive():
-                self._leave_out(teller, f"It was not ready {END_SECONDS:.0f} s after the run's end.")
+            return  # KeyboardInterrupt or SystemExit: do not wait
+        for thread in list(self.threads):
+            thread.join(max(0.0, (self.ended or 0.0) + END_SECONDS - time.monotonic()))
+            if thread.error is not None:
+                self._remove(thread, f"{type(thread.error).__name__}: {thread.error}")
+            elif thread.is_alive():
+                self._remove(thread, f"It was not ready {END_SECONDS:.0f} s after the run's end.")
 
 
-class _Teller(threading.Thread):
-    """Passes on to one tracker what it is told, in order; a daemon, so that no process waits for it."""
+class _TrackerThread(threading.Thread):
+    """Thread that sends messages to one tracker, in order. It is a daemon, so the process does not wait for it."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name=name, daemon=True)
@@ -82,7 +85,7 @@ class _Teller(threading.Thread):
             while not isinstance(message := self.messages.get(), str):
                 tracker.record(message)
             tracker.end(message)
-        except BaseException as error:  # whatever it is, the run goes on
+        except BaseException as error:  # the run continues after any error
             self.error = error
 
 

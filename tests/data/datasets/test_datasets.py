@@ -11,14 +11,13 @@ from PIL import Image
 
 from pogm._system.errors import DataError, UsageError
 from pogm.data.datasets import all_datasets, dataset_class
-from pogm.data.datasets.coloring import color, colored
-from pogm.data.datasets.digits import read_digits
+from pogm.data.datasets.colored_mnist import color_digits, make_colored_domains
+from pogm.data.datasets.digits import read_digits, read_idx, read_mnist
 from pogm.data.datasets.image_dataset import ImageDataset
-from pogm.data.datasets.mnist import read_idx, read_mnist
-from pogm.data.datasets.rotation import rotate
+from pogm.data.datasets.rotated_mnist import rotate
 from pogm.data.datasets.splits import seed_hash, split
 
-REAL = Path(os.environ.get("POGM_DATA") or Path(__file__).parents[3] / "shared" / "data")
+REAL = Path(os.environ.get("POGM_DATA") or Path(__file__).parents[4] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(not (REAL / "MNIST" / "raw").exists(), reason="needs MNIST in POGM_DATA")
 
 
@@ -66,7 +65,7 @@ def test_a_seed_decides_how_digits_are_dealt_out(name):
 
 def test_no_digit_is_in_two_domains():
     images = torch.arange(70, dtype=torch.uint8).reshape(70, 1, 1)
-    domains = colored(images, torch.zeros(70, dtype=torch.long), seed=0)
+    domains = make_colored_domains(images, torch.zeros(70, dtype=torch.long), seed=0)
     seen = torch.cat([domain.images.sum((1, 2, 3)) for domain in domains])
     assert sorted(seen.tolist()) == list(range(70))
     assert [len(domain.labels) for domain in domains] == [24, 23, 23]
@@ -76,7 +75,7 @@ def test_color_agrees_with_the_noisy_label_as_often_as_it_should():
     digits = torch.arange(10).repeat(4000)
     images = torch.full((len(digits), 2, 2), 255, dtype=torch.uint8)
     for noise in (0.1, 0.2, 0.9):
-        domain = color(images, digits, noise, torch.Generator().manual_seed(0))
+        domain = color_digits(images, digits, noise, torch.Generator().manual_seed(0))
         shown = (domain.images[:, 1].sum((1, 2)) > 0).long()  # colour 1 keeps channel 1
         assert ((domain.images.sum((2, 3)) > 0).sum(1) == 1).all(), "one channel is black"
         assert abs((shown != domain.labels).float().mean() - noise) < 0.01

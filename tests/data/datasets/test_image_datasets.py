@@ -13,12 +13,11 @@ from pogm._system.errors import DataError
 from pogm.core.hyperparameters import Power
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.folder import Folder
-from pogm.data.datasets.image_dataset import ImageDataset
-from pogm.data.datasets.large_images import LargeImages
+from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
 from pogm.data.images.class_folders import FolderWarning
 
 PUBLISHED = [name for name, found in all_datasets().items() if issubclass(found, ImageDataset) and found is not Folder]
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 needs_pacs = pytest.mark.skipif(not (SHARED / "PACS").exists(), reason="needs PACS in ../shared/data")
 
 
@@ -67,7 +66,7 @@ def test_a_difference_in_one_class_is_named(tmp_path):
     vlcs = dataset_class("VLCS")()
     write_folder(tmp_path / "VLCS", vlcs.folders, ["bird", "car", "chair", "dog", "person"], images=1)
     with pytest.warns(FolderWarning, match=r"5 instead of 1415 in Caltech101.* 1 instead of 420 in VOC2007/dog"):
-        vlcs.read(tmp_path)
+        vlcs.scan(tmp_path)
 
 
 def test_the_search_is_the_protocols():
@@ -82,7 +81,7 @@ def test_the_search_is_the_protocols():
 
 @needs_pacs
 def test_pacs_has_its_counts_and_one_map_of_classes():
-    tree = dataset_class("PACS")().read(SHARED)
+    tree = dataset_class("PACS")().scan(SHARED).tree
     assert [sum(column) for column in zip(*tree.counts, strict=True)] == [2048, 2344, 1670, 3929]
     assert tree.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
@@ -93,7 +92,7 @@ def own(tmp_path):
 
 
 def test_any_folder_is_a_dataset(own):
-    dataset = Folder.of(own)
+    dataset = Folder.from_directory(own)
     assert (dataset.title, dataset.domains, dataset.classes) == ("sites", ("north", "south", "west"), ("cat", "dog"))
     assert dataset.num_classes == 2
     domains = dataset.load(own.parent, seed=0)
@@ -104,10 +103,10 @@ def test_any_folder_is_a_dataset(own):
 
 
 def test_a_folder_is_the_same_wherever_it_lies_and_whatever_it_is_called(own, tmp_path):
-    dataset = Folder.of(own)
+    dataset = Folder.from_directory(own)
     moved = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(own, moved)
-    other = Folder.of(moved)
+    other = Folder.from_directory(moved)
     assert other.content == dataset.content
     assert other.seed_name == dataset.seed_name
     assert replace(other, title=dataset.title) == dataset
@@ -115,7 +114,7 @@ def test_a_folder_is_the_same_wherever_it_lies_and_whatever_it_is_called(own, tm
 
 
 def test_images_that_changed_since_are_refused(own):
-    dataset = Folder.of(own)
+    dataset = Folder.from_directory(own)
     picture(999).save(own / "north" / "cat" / "000.png")
     with pytest.raises(DataError, match="Expected the images that this run began with"):
         dataset.load(own.parent, seed=0)
@@ -124,7 +123,7 @@ def test_images_that_changed_since_are_refused(own):
 def test_classes_are_one_map_and_differences_are_warned_of(own):
     shutil.rmtree(own / "north" / "cat")
     with pytest.warns(FolderWarning, match=r"cat: missing from north(?s:.)*north  south  west"):
-        dataset = Folder.of(own)
+        dataset = Folder.from_directory(own)
     assert dataset.load(own.parent, seed=0)[0].labels.tolist() == [1] * 10, "a dog is a dog in every domain"
 
 
@@ -132,7 +131,7 @@ def test_a_class_that_only_the_test_domain_has_is_refused_unless_allowed(own):
     for domain in ("south", "west"):
         shutil.rmtree(own / domain / "cat")
     with pytest.warns(FolderWarning):
-        dataset = Folder.of(own)
+        dataset = Folder.from_directory(own)
     domains = dataset.load(own.parent, seed=0)
     with pytest.raises(DataError, match=r"test domain north in some training domain; found none .* of class cat"):
         dataset.check(domains, (0,))
@@ -142,7 +141,7 @@ def test_a_class_that_only_the_test_domain_has_is_refused_unless_allowed(own):
 
 def test_a_bad_image_is_refused_or_left_out_and_changes_what_the_run_is(own):
     (own / "north" / "cat" / "003.png").write_bytes(b"not a picture")
-    dataset = Folder.of(own)
+    dataset = Folder.from_directory(own)
     with pytest.raises(DataError, match=r"north/cat/003.png"):
         dataset.load(own.parent, seed=0)
     domains = replace(dataset, on_bad_image="skip").load(own.parent, seed=0)
@@ -152,7 +151,7 @@ def test_a_bad_image_is_refused_or_left_out_and_changes_what_the_run_is(own):
 
 def test_the_cache_is_made_with_a_bar_and_then_only_read(own, tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "cache"))
-    dataset, shown = Folder.of(own), []
+    dataset, shown = Folder.from_directory(own), []
 
     def progress(items, total):
         shown.append(total)
@@ -168,5 +167,5 @@ def test_the_cache_is_made_with_a_bar_and_then_only_read(own, tmp_path, monkeypa
 def test_domains_are_slices_of_one_mapped_file(own):
     from pogm.engine.sampling import concatenate_images
 
-    domains = Folder.of(own).load(own.parent, seed=0)
+    domains = Folder.from_directory(own).load(own.parent, seed=0)
     assert concatenate_images(domains).data_ptr() == domains[0].images.data_ptr()

@@ -18,11 +18,10 @@ from PIL import Image
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, UsageError
 from pogm.data.images import cache, store
-from pogm.data.images import cache_directory as place_module
-from pogm.data.images.cache import Cached, cached
+from pogm.data.images.cache import CachedImages, load_cached
 from pogm.data.images.class_folders import read_tree
 from pogm.data.images.decode import decode
-from pogm.data.images.index import index_of
+from pogm.data.images.index import read_index
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["pogm.data.images.cache"])
@@ -44,8 +43,8 @@ def decoded(monkeypatch):
     return names
 
 
-def images(root: Path, folder: Path, how: str = "refuse") -> Cached:
-    return cached(read_tree(root), how, folder=folder)
+def images(root: Path, folder: Path, how: str = "refuse") -> CachedImages:
+    return load_cached(read_tree(root), how, cache=folder)
 
 
 def place(folder: Path) -> Path:
@@ -53,7 +52,7 @@ def place(folder: Path) -> Path:
     return found
 
 
-def assert_same(left: Cached, right: Cached) -> None:
+def assert_same(left: CachedImages, right: CachedImages) -> None:
     assert torch.equal(left.images, right.images)
     assert torch.equal(left.sizes, right.sizes)
     assert (left.kept, left.bad) == (right.kept, right.bad)
@@ -201,10 +200,10 @@ def test_a_folder_without_any_good_image_is_explained(tmp_path, content):
 
 def test_a_file_that_changes_between_index_and_decoding_is_noticed(tmp_path):
     tree = read_tree(small_dataset(tmp_path / "data"))
-    index = index_of(tree, tmp_path)
+    index = read_index(tree, tmp_path)
     write_files(tree.root, {"art/cat/0.png": png(99)})
-    with pytest.raises(DataError, match=r"art/cat/0\.png as it was a moment ago; found it changed"):
-        cached(tree, index=index, folder=tmp_path)
+    with pytest.raises(DataError, match=r"art/cat/0\.png as it was when the folder was indexed; found it changed"):
+        load_cached(tree, index=index, cache=tmp_path)
 
 
 DAMAGES = {
@@ -230,7 +229,7 @@ def test_a_damaged_cache_is_built_again(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(cache, "CHUNK", 3)
     root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.png": b""})
     first = images(root, tmp_path, "skip")
-    expected = Cached(first.images.clone(), first.sizes, first.kept, first.bad)
+    expected = CachedImages(first.images.clone(), first.sizes, first.kept, first.bad)
     DAMAGES[damage](place(tmp_path))
     assert_same(images(root, tmp_path, "skip"), expected)
     assert (place(tmp_path) / "pixels").stat().st_size == expected.images.numel()
@@ -269,7 +268,7 @@ def test_two_processes_that_build_the_same_cache_agree(tmp_path):
 
 
 def test_who_comes_second_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch):
-    monkeypatch.setattr(place_module, "PAUSE", 0.01)
+    monkeypatch.setattr(store, "POLL_SECONDS", 0.01)
     root = small_dataset(tmp_path / "data")
     begun, go_on = threading.Event(), threading.Event()
     found = []
@@ -280,11 +279,13 @@ def test_who_comes_second_waits_and_decodes_nothing(tmp_path, decoded, monkeypat
             go_on.wait(30)
             yield item
 
-    tree, index = read_tree(root), index_of(read_tree(root), tmp_path)
-    first = threading.Thread(target=lambda: found.append(cached(tree, index=index, folder=tmp_path, progress=slowly)))
+    tree, index = read_tree(root), read_index(read_tree(root), tmp_path)
+    first = threading.Thread(
+        target=lambda: found.append(load_cached(tree, index=index, cache=tmp_path, progress=slowly))
+    )
     first.start()
     begun.wait(30)
-    second = threading.Thread(target=lambda: found.append(cached(tree, index=index, folder=tmp_path)))
+    second = threading.Thread(target=lambda: found.append(load_cached(tree, index=index, cache=tmp_path)))
     second.start()
     second.join(0.1)
     assert second.is_alive()
@@ -323,11 +324,11 @@ def test_progress_sees_the_files_of_both_passes(tmp_path):
         totals.append(total)
         return items
 
-    cached(read_tree(small_dataset(tmp_path / "data")), folder=tmp_path, progress=progress)
+    load_cached(read_tree(small_dataset(tmp_path / "data")), cache=tmp_path, progress=progress)
     assert totals == [8, 8]
 
 
 def test_the_environment_s_cache_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "elsewhere"))
-    cached(read_tree(small_dataset(tmp_path / "data")))
+    load_cached(read_tree(small_dataset(tmp_path / "data")))
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"images", "indexes"}

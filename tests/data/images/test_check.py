@@ -70,8 +70,8 @@ def test_the_seeded_folder_gives_every_fault_and_nothing_else(tmp_path):
     assert found.across_classes == [["art/cat/both.png", "art/dog/both.bmp"]]
     assert found.repeated == 1
     assert found.tree.problems == {
-        "Bird": "missing from art; spelt like bird, but a class of its own",
-        "bird": "missing from photo; spelt like Bird, but a class of its own",
+        "Bird": "missing from art; spelt like bird, but a separate class",
+        "bird": "missing from photo; spelt like Bird, but a separate class",
         "fish": "an empty folder in art",
     }
     assert found.tree.bad_links == (

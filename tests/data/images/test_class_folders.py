@@ -10,7 +10,7 @@ from torchvision.datasets import ImageFolder
 from pogm._system.errors import DataError
 from pogm.data.images.class_folders import FolderWarning, read_tree
 
-PACS = Path(__file__).parents[2].parent / "shared" / "data" / "PACS"
+PACS = Path(__file__).parents[4] / "shared" / "data" / "PACS"
 
 
 def paths(root: Path) -> list[str]:

@@ -4,6 +4,7 @@ import io
 import pickle
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from image_files import encoded, picture, png, raw_png
 from PIL import Image, ImageFile, ImageOps
 
 from pogm._system.errors import DataError
-from pogm.data.images.decode import FORMATS, KINDS, MOST_PIXELS, BadImage, decode, size_of
+from pogm.data.images.decode import FORMATS, KINDS, MOST_PIXELS, BadImage, decode, ignore_warnings, read_size
 
 LOSSLESS = {"PNG": {}, "WEBP": {"lossless": True}, "BMP": {}, "TIFF": {}, "PPM": {}}
 EVERY = {**LOSSLESS, "JPEG": {}, "GIF": {}}
@@ -110,10 +111,10 @@ def test_the_camera_s_orientation_is_applied(orientation):
     for kind, options in {"PNG": {}, "WEBP": {"lossless": True}, "TIFF": {}}.items():
         content = encoded(pixels, kind, exif=exif, **options)
         np.testing.assert_array_equal(decode(content, "x"), expected)
-        assert size_of(content, "x") == expected.shape[:2]
+        assert read_size(content, "x") == expected.shape[:2]
     content = encoded(pixels, "JPEG", exif=exif)
     assert decode(content, "x").shape == expected.shape
-    assert size_of(content, "x") == expected.shape[:2]
+    assert read_size(content, "x") == expected.shape[:2]
 
 
 def test_orientation_6_turns_the_left_column_into_the_top_row():
@@ -144,7 +145,7 @@ def test_an_animation_gives_its_first_frame():
 def test_the_size_is_known_from_the_header(kind, monkeypatch):
     content = encoded(NOISE, kind, **EVERY[kind])
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
-    assert size_of(content, "x") == (40, 60)
+    assert read_size(content, "x") == (40, 60)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +194,12 @@ def test_a_header_that_asks_for_too_much_is_refused_before_decoding(side, monkey
     content = raw_png(side, side, 8, 2, b"\0" * 1000)
     assert kind_of(content) == "too large"
     with pytest.raises(BadImage, match="too large"):
-        size_of(content, "x")
+        read_size(content, "x")
 
 
 def test_the_largest_image_that_is_accepted_has_the_limit_s_pixels():
     height = 2
-    assert size_of(raw_png(MOST_PIXELS // height, height, 1, 0, b""), "x") == (height, MOST_PIXELS // height)
+    assert read_size(raw_png(MOST_PIXELS // height, height, 1, 0, b""), "x") == (height, MOST_PIXELS // height)
 
 
 def test_text_that_unpacks_to_gigabytes_is_refused():
@@ -265,8 +266,34 @@ def test_any_change_of_bytes_gives_pixels_or_a_bad_image(data):
 @given(st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0", b"P6 "]), st.binary())
 def test_any_bytes_give_pixels_or_a_bad_image(start, rest):
     try:
-        size = size_of(start + rest, "x")
+        size = read_size(start + rest, "x")
         found = decode(start + rest, "x")
     except BadImage:
         return
     assert found.shape == (*size, 3)
+
+
+def test_warnings_are_ignored_inside_and_heard_after():
+    with ignore_warnings(), ignore_warnings():
+        warnings.warn("unheard", stacklevel=1)
+    with pytest.raises(UserWarning, match="heard"):
+        warnings.warn("heard", stacklevel=1)
+
+
+def test_an_error_inside_ends_the_silence_too():
+    with pytest.raises(ZeroDivisionError), ignore_warnings():
+        1 / 0  # noqa: B018
+    with pytest.raises(UserWarning, match="heard"):
+        warnings.warn("heard", stacklevel=1)
+
+
+def test_threads_that_decode_leave_the_filters_of_warnings_as_they_were():
+    image = Image.new("P", (3, 2), 1)
+    image.putpalette([1, 2, 3, 40, 50, 60])
+    content = encoded(image, transparency=b"\x00\x80")  # of which Pillow warns when it is converted
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: decode(content, "x"), range(500)))
+    assert warnings.filters == before
+    with pytest.raises(UserWarning, match="heard"):
+        warnings.warn("heard", stacklevel=1)

@@ -9,9 +9,9 @@ import pytest
 from image_files import encoded, picture, png, small_dataset, write_files
 
 from pogm._system.files import digest
-from pogm.data.images import cache_directory, index
+from pogm.data.images import index, store
 from pogm.data.images.class_folders import read_tree
-from pogm.data.images.index import Record, fingerprint, index_of
+from pogm.data.images.index import FileRecord, FolderScan, fingerprint, read_index
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def read(monkeypatch):
     return names
 
 
-def look(root: Path, cache: Path) -> dict[str, Record]:
+def look(root: Path, cache: Path) -> dict[str, FileRecord]:
     tree = read_tree(root)
-    return {file.path: record for file, record in zip(tree.files, index_of(tree, cache), strict=True)}
+    return {file.path: record for file, record in zip(tree.files, read_index(tree, cache), strict=True)}
 
 
 def test_a_record_has_the_hash_and_the_size_or_what_is_wrong(tmp_path):
@@ -36,8 +36,8 @@ def test_a_record_has_the_hash_and_the_size_or_what_is_wrong(tmp_path):
         "b/x/2.webp": encoded(picture(), "WEBP"),
     }
     found = look(write_files(tmp_path / "data", files), tmp_path)
-    assert found["a/x/1.png"] == Record(digest(png(1, 3, 5)), 3, 5, None, "")
-    assert found["a/x/2.jpg"] == Record(digest(b""), kind="empty", reason="no bytes")
+    assert found["a/x/1.png"] == FileRecord(digest(png(1, 3, 5)), 3, 5, None, "")
+    assert found["a/x/2.jpg"] == FileRecord(digest(b""), kind="empty", reason="no bytes")
     assert found["b/x/1.gif"].kind == "not an image"
     assert (found["b/x/2.webp"].height, found["b/x/2.webp"].width) == (6, 8)
 
@@ -103,17 +103,17 @@ def test_an_interrupted_start_keeps_what_it_has_read(tmp_path, read, monkeypatch
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        index_of(tree, tmp_path, stop)
+        read_index(tree, tmp_path, stop)
     read.clear()
-    index_of(tree, tmp_path)
+    read_index(tree, tmp_path)
     assert sorted(read) == [file.path for file in tree.files[3:]]
 
 
 def test_many_that_index_the_same_folder_at_once_agree(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_directory, "PAUSE", 0.001)
+    monkeypatch.setattr(store, "POLL_SECONDS", 0.001)
     tree = read_tree(small_dataset(tmp_path / "data"))
     with ThreadPoolExecutor(8) as pool:
-        first, *others = pool.map(lambda _: index_of(tree, tmp_path), range(8))
+        first, *others = pool.map(lambda _: read_index(tree, tmp_path), range(8))
     assert others == [first] * 7
 
 
@@ -121,9 +121,9 @@ def test_a_file_that_cannot_be_read_is_bad_and_tried_again(tmp_path):
     root = small_dataset(tmp_path / "data")
     tree = read_tree(root)
     (root / "art/cat/0.png").unlink()
-    assert index_of(tree, tmp_path)[0] == Record("", kind="unreadable", reason="No such file or directory")
+    assert read_index(tree, tmp_path)[0] == FileRecord("", kind="unreadable", reason="No such file or directory")
     write_files(root, {"art/cat/0.png": png(7)})
-    assert index_of(tree, tmp_path)[0].sha256 == digest(png(7))
+    assert read_index(tree, tmp_path)[0].sha256 == digest(png(7))
 
 
 def test_the_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
@@ -131,7 +131,7 @@ def test_the_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     os.rename(tmp_path / "two/art/cat/1.png", tmp_path / "two/art/cat/2.jpeg")  # the same order under other names
     second = read_tree(tmp_path / "two")
-    assert fingerprint(first, index_of(first, tmp_path)) == fingerprint(second, index_of(second, tmp_path))
+    assert fingerprint(first, read_index(first, tmp_path)) == fingerprint(second, read_index(second, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_the_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
 def test_the_fingerprint_changes_with_every_image_its_class_and_its_domain(tmp_path, monkeypatch, change):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path))
     root = small_dataset(tmp_path / "data")
-    before = fingerprint(read_tree(root))
-    assert fingerprint(read_tree(root)) == before
+    before = FolderScan(root).fingerprint
+    assert FolderScan(root).fingerprint == before
     change(root)
-    assert fingerprint(read_tree(root)) != before
+    assert FolderScan(root).fingerprint != before

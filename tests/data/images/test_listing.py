@@ -6,10 +6,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from image_files import small_dataset, write_files
 
 from pogm._system.errors import DataError
 from pogm.data.images.class_folders import list_tree, read_tree
+from pogm.data.images.listing import printable
 
 
 def paths(root: Path) -> list[str]:
@@ -118,3 +121,14 @@ def test_many_files_are_listed_quickly_and_without_asking_about_each(tmp_path, m
     began = time.monotonic()
     assert len(read_tree(tmp_path).files) == 100_006
     assert time.monotonic() - began < 10  # ten times what it takes on a busy machine
+
+
+@given(st.text(st.characters()))
+def test_any_name_can_be_printed_on_one_line(name):
+    assert len(printable(name).splitlines()) <= 1
+    printable(name).encode()
+
+
+def test_printable_names_stay_as_they_are():
+    assert printable("Real World/ß 日本 🦒.jpg") == "Real World/ß 日本 🦒.jpg"
+    assert printable("a\nb\udcff\x1b") == r"a\nb\udcff\x1b"

@@ -5,16 +5,16 @@ import threading
 import pytest
 
 from pogm.data.images import parallel
-from pogm.data.images.parallel import in_order, unseen
+from pogm.data.images.parallel import map_in_order, no_progress
 
 
 def test_results_come_in_order_and_once():
-    assert list(in_order(lambda number: number**2, range(1000))) == [number**2 for number in range(1000)]
-    assert list(in_order(str, [])) == []
+    assert list(map_in_order(lambda number: number**2, range(1000))) == [number**2 for number in range(1000)]
+    assert list(map_in_order(str, [])) == []
 
 
 def test_an_error_reaches_the_caller_at_its_place():
-    results = in_order(lambda number: 1 // (3 - number), range(10))
+    results = map_in_order(lambda number: 1 // (3 - number), range(10))
     assert [next(results) for _ in range(3)] == [0, 0, 1]
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -23,7 +23,7 @@ def test_an_error_reaches_the_caller_at_its_place():
 def test_only_so_much_is_computed_ahead(monkeypatch):
     monkeypatch.setattr(parallel, "AHEAD", 5)
     begun = []
-    results = in_order(begun.append, range(100))
+    results = map_in_order(begun.append, range(100))
     next(results)
     assert len(begun) <= 6
     results.close()
@@ -32,4 +32,4 @@ def test_only_so_much_is_computed_ahead(monkeypatch):
 
 
 def test_the_unseen_progress_passes_everything_on():
-    assert list(unseen([1, 2], 2)) == [1, 2]
+    assert list(no_progress([1, 2], 2)) == [1, 2]

@@ -2,14 +2,17 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from pogm._system.errors import DataError, UsageError
 from pogm._system.files import digest
-from pogm.data.images.store import Builder, Chunk, open_store
+from pogm.data.images import store
+from pogm.data.images.store import Chunk, StoreBuilder, cache_directory, lock_directory, open_store
 
 SIZE = 3 * 4 * 5
 
@@ -22,9 +25,9 @@ def chunk(first: int, count: int) -> Chunk:
     return Chunk(list(range(first, first + count)), [(9, 9)] * count, [], first + count)
 
 
-def begun(folder: Path) -> Builder:
+def begun(folder: Path) -> StoreBuilder:
     """Two chunks of two images, written."""
-    builder = Builder(folder, 4, 5)
+    builder = StoreBuilder(folder, 4, 5)
     builder.add([image(0), image(1)], chunk(0, 2))
     builder.add([image(2), image(3)], chunk(2, 2))
     return builder
@@ -46,12 +49,12 @@ def test_there_is_no_store_where_there_is_nothing(tmp_path):
 
 def test_a_new_builder_goes_on_after_the_last_whole_chunk(tmp_path):
     begun(tmp_path)
-    assert (Builder(tmp_path, 4, 5).images, Builder(tmp_path, 4, 5).files) == (4, 4)
+    assert (StoreBuilder(tmp_path, 4, 5).images, StoreBuilder(tmp_path, 4, 5).files) == (4, 4)
     with open(tmp_path / "pixels", "ab") as file:
         file.write(b"half an image")
     with open(tmp_path / "journal", "ab") as file:
         file.write(b"[[4,5],[[9,9")
-    builder = Builder(tmp_path, 4, 5)
+    builder = StoreBuilder(tmp_path, 4, 5)
     assert (builder.images, builder.files) == (4, 4)
     assert (tmp_path / "pixels").stat().st_size == 4 * SIZE
     builder.add([image(4)], chunk(4, 1))
@@ -65,7 +68,7 @@ def test_a_new_builder_goes_on_after_the_last_whole_chunk(tmp_path):
 def test_a_line_without_its_pixels_does_not_count(tmp_path, size, images):
     begun(tmp_path)
     os.truncate(tmp_path / "pixels", size)
-    assert Builder(tmp_path, 4, 5).images == images
+    assert StoreBuilder(tmp_path, 4, 5).images == images
     assert (tmp_path / "pixels").stat().st_size == images * SIZE
 
 
@@ -73,7 +76,7 @@ def test_a_store_that_was_finished_and_then_damaged_starts_from_nothing(tmp_path
     begun(tmp_path).finish()
     os.truncate(tmp_path / "pixels", 3 * SIZE)
     assert open_store(tmp_path) is None
-    assert Builder(tmp_path, 4, 5).images == 0
+    assert StoreBuilder(tmp_path, 4, 5).images == 0
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -81,7 +84,7 @@ def test_images_already_mapped_survive_a_rebuild(tmp_path):
     begun(tmp_path).finish()
     images, _ = open_store(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
-    Builder(tmp_path, 4, 5).add([image(9)], chunk(0, 1))
+    StoreBuilder(tmp_path, 4, 5).add([image(9)], chunk(0, 1))
     assert torch.equal(images[3], torch.tensor(image(3)))
 
 
@@ -98,3 +101,46 @@ def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
     images, _ = open_store(tmp_path)
     assert list(images.shape) == shape
     assert images[-1].sum() == 0
+
+
+def test_the_environment_names_the_cache_and_home_has_it_otherwise(monkeypatch, tmp_path):
+    monkeypatch.setenv("POGM_CACHE", str(tmp_path))
+    assert cache_directory() == tmp_path
+    monkeypatch.delenv("POGM_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == Path(tmp_path, ".cache", "pogm")
+
+
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataError, match=r"Expected to make the folder .*file/x; found: Not a directory. .*POGM_CACHE"):
+        lock_directory(tmp_path / "file" / "x").__enter__()
+
+
+def test_owners_of_a_folder_come_one_after_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "POLL_SECONDS", 0.001)
+    inside, most = [], []
+
+    def own() -> None:
+        with lock_directory(tmp_path / "a" / "b"):
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+
+    threads = [threading.Thread(target=own) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == [1] * 8
+
+
+def test_an_owner_s_own_error_is_not_waited_for(tmp_path):
+    with pytest.raises(UsageError, match="mine"), lock_directory(tmp_path):
+        raise UsageError("mine")
+
+
+def test_a_folder_that_cannot_be_owned_is_explained(tmp_path):
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(DataError, match=r"Expected to write to the folder .*POGM_CACHE"), lock_directory(tmp_path):
+        pytest.fail("owned")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 
 import pytest
-from lying_server import Answering, Site
+from faulty_server import Answering, Site
 
 
 @pytest.fixture

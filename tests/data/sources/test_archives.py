@@ -148,7 +148,7 @@ def test_a_file_under_a_password_is_refused(tmp_path):
     content = bytearray(archive.read_bytes())
     content[content.index(b"PK\x01\x02") + 8] |= 1
     archive.write_bytes(content)
-    assert "under a password" in refusal(archive, tmp_path)
+    assert "with a password" in refusal(archive, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS)
@@ -184,11 +184,11 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path):
 def test_a_target_that_is_there_is_left_alone(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "mine").write_bytes(b"mine")
-    with pytest.raises(UsageError, match="Expected no"):
+    with pytest.raises(UsageError, match="does not exist; found it"):
         extract(zipped(tmp_path / "x.zip", GOOD), tmp_path / "target")
     assert tree(tmp_path / "target") == {"mine": b"mine"}
 
 
 def test_other_kinds_of_archive_are_named(tmp_path):
-    with pytest.raises(UsageError, match=r"x\.rar, which is none"):
+    with pytest.raises(UsageError, match=r"x\.rar"):
         extract(tmp_path / "x.rar", tmp_path / "target")

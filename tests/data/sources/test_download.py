@@ -12,14 +12,14 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
-from lying_server import in_turn, ranged
+from faulty_server import in_turn, ranged
 
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.files import locked
 from pogm.data.sources import transfer as transfers
+from pogm.data.sources.catalogue import PublishedFile, hash_file
 from pogm.data.sources.download import UnverifiedWarning, download
-from pogm.data.sources.source import Source, hash_of
 from pogm.data.sources.transfer import Redirects, RefusedError
 
 BODY = bytes(range(256)) * 40
@@ -29,7 +29,7 @@ PAGE = "https://example.org/data"
 
 
 def source(*mirrors, sha256=HASH, size=None, **more):
-    return Source("data.bin", mirrors, PAGE, sha256=sha256, size=size, **more)
+    return PublishedFile("data.bin", mirrors, PAGE, sha256=sha256, size=size, **more)
 
 
 def get(asked, folder, **more):
@@ -144,7 +144,7 @@ def test_a_server_that_dies_in_mid_transfer_every_time_is_asked_as_long_as_that_
 def test_what_was_cut_is_kept_for_the_next_time(site, tmp_path):
     address = site.put("/a", lambda request: request.give(BODY[:1000], claim=len(BODY)))
     said = failure(source(address), tmp_path)
-    assert f"cut after 1000 of {len(BODY)} bytes" in said
+    assert f"closed after 1000 of {len(BODY)} bytes" in said
     assert (tmp_path / "data.bin.part").read_bytes() == BODY[:1000]
     site.put("/a", ranged(BODY))
     site.asked.clear()
@@ -236,7 +236,7 @@ def test_a_body_without_a_length_ends_where_it_should_or_is_refused(site, tmp_pa
         request.wfile.write(BODY * 2)
 
     said = failure(source(site.put("/a", endless), size=len(BODY)), tmp_path)
-    assert f"more than the {len(BODY)} bytes" in said
+    assert f"more than the expected {len(BODY)} bytes" in said
     assert "data.bin.part" not in files(tmp_path)
 
 
@@ -330,7 +330,7 @@ def test_the_hash_of_the_unpacked_content_accepts_any_packing_and_nothing_else(s
 def test_a_cut_gzip_file_has_no_hash(tmp_path):
     path = Path(tmp_path / "cut.gz")
     path.write_bytes(gzip.compress(BODY)[:-9])
-    assert hash_of(path, unpacked=True) == ""
+    assert hash_file(path, unpacked=True) == ""
 
 
 def test_two_downloads_into_one_folder_do_not_meet(tmp_path):

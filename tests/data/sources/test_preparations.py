@@ -17,21 +17,9 @@ from pogm._system import fault_injection
 from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm.data.datasets.office_home import OfficeHome
 from pogm.data.datasets.pacs import PACS
-from pogm.data.sources import (
-    catalogue,
-    domain_net,
-    fetch,
-    layout,
-    mnist,
-    office_home,
-    pacs,
-    preparations,
-    prepare,
-    vlcs,
-)
+from pogm.data.sources import catalogue, domain_net, fetch, layout, mnist, preparations, prepare, vlcs
 from pogm.data.sources import terra_incognita as terra
-from pogm.data.sources.catalogue import CATALOGUE, Publication
-from pogm.data.sources.source import Source
+from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
 
 PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
@@ -100,23 +88,23 @@ def test_pacs_is_taken_out_of_its_archive_whatever_folder_is_around_it(raw, out,
 def test_folders_unpacked_by_hand_do_as_well_and_are_not_touched(raw, out, pacs_files):
     grow(raw / "kfold", pacs_files)
     before = contents(raw)
-    pacs.prepare(raw, out)
+    prepare("PACS", raw, out)
     assert contents(raw) == before
     assert contents(out / "PACS") == {path: path.encode() for path in pacs_files}
 
 
 def test_a_second_preparation_does_nothing(raw, out, pacs_files):
     grow(raw, pacs_files)
-    made = pacs.prepare(raw, out)
+    made = prepare("PACS", raw, out)
     born = made.stat().st_ino
-    assert pacs.prepare(raw, out).stat().st_ino == born
+    assert prepare("PACS", raw, out).stat().st_ino == born
 
 
 def test_a_folder_of_something_else_is_not_overwritten(raw, out, pacs_files):
     grow(raw, pacs_files)
     grow(out / "PACS", ["mine.txt"])
-    with pytest.raises(UsageError, match="found 1 files where 28 would be"):
-        pacs.prepare(raw, out)
+    with pytest.raises(UsageError, match="found 1 files instead of 28"):
+        prepare("PACS", raw, out)
     assert listed(out) == ["PACS/mine.txt"]
 
 
@@ -126,7 +114,7 @@ def test_where_links_are_impossible_files_are_copied(raw, out, pacs_files, monke
 
     grow(raw, pacs_files)
     monkeypatch.setattr(os, "link", refuse)
-    made = pacs.prepare(raw, out)
+    made = prepare("PACS", raw, out)
     assert contents(made) == {path: path.encode() for path in pacs_files}
     assert (made / pacs_files[0]).stat().st_nlink == 1
 
@@ -134,7 +122,7 @@ def test_where_links_are_impossible_files_are_copied(raw, out, pacs_files, monke
 def test_an_environment_that_lacks_a_class_is_refused_by_name(raw, out, pacs_files):
     grow(raw, [path for path in pacs_files if path != "sketch/guitar/pic_1.jpg"])
     with pytest.raises(DataError, match=r"same 7 classes.* found 6 .*sketch \(it lacks guitar"):
-        pacs.prepare(raw, out)
+        prepare("PACS", raw, out)
     assert not out.exists()
 
 
@@ -150,7 +138,7 @@ def test_raw_files_of_something_else_are_named(raw, out):
 def _killed(raw, out, fault):
     os.environ["POGM_FAULT"] = fault
     fault_injection._passed.clear()
-    pacs.prepare(raw, out)
+    prepare("PACS", raw, out)
 
 
 @pytest.mark.parametrize("fault", ["kill@write:10", "kill@replace:1"])
@@ -163,7 +151,7 @@ def test_a_kill_in_the_middle_leaves_no_half_layout_and_the_next_time_succeeds(r
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     assert not (out / "PACS").exists()
-    pacs.prepare(raw, out)
+    prepare("PACS", raw, out)
     assert os.listdir(out) == ["PACS"]
     assert listed(out / "PACS") == sorted(pacs_files)
 
@@ -173,7 +161,7 @@ def test_a_full_disk_leaves_nothing(raw, out, pacs_files, monkeypatch):
     monkeypatch.setattr(fault_injection, "_passed", Counter())
     monkeypatch.setenv("POGM_FAULT", "full@write:10")
     with pytest.raises(DataError, match="No space left"):
-        pacs.prepare(raw, out)
+        prepare("PACS", raw, out)
     assert os.listdir(out) == []
 
 
@@ -182,7 +170,7 @@ def test_office_home_keeps_the_space_in_its_last_environment(raw, out):
     paths = [f"{place}/{kind}/00001.jpg" for place in OfficeHome.folders for kind in kinds]
     top = "OfficeHomeDataset_10072016"
     zip_of(raw / f"{top}.zip", [f"{top}/{path}" for path in paths] + [f"{top}/ImageInfo.csv"])
-    office_home.prepare(raw, out)
+    prepare("OfficeHome", raw, out)
     assert listed(out) == sorted(f"office_home/{path}" for path in paths)
     assert sorted(os.listdir(out / "office_home")) == ["Art", "Clipart", "Product", "Real World"]
 
@@ -326,7 +314,7 @@ def test_a_file_name_that_leads_out_of_the_folder_names_no_image(raw, out):
 def tiny_mnist(monkeypatch):
     """A catalogue whose four files are short."""
     sources = tuple(
-        Source(source.name, (), "", hashlib.sha256(source.name.encode()).hexdigest(), unpacked=True)
+        PublishedFile(source.name, (), "", hashlib.sha256(source.name.encode()).hexdigest(), unpacked=True)
         for source in CATALOGUE["MNIST"].files
     )
     monkeypatch.setitem(catalogue.CATALOGUE, "MNIST", Publication(sources, ""))

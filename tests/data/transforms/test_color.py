@@ -10,7 +10,17 @@ from torch.testing import assert_close
 from torchvision.transforms import functional
 
 from pogm.core import random
-from pogm.data.transforms.color import BRIGHTNESS, CONTRAST, HUE, SATURATION, blend, greyscale, hue, in_order, jitter
+from pogm.data.transforms.color import (
+    BRIGHTNESS,
+    CONTRAST,
+    HUE,
+    SATURATION,
+    apply_jitter,
+    blend,
+    draw_jitter,
+    shift_hue,
+    to_greyscale,
+)
 
 THEIRS = {
     BRIGHTNESS: functional.adjust_brightness,
@@ -45,7 +55,7 @@ def test_a_blend_is_torchvisions(kind):
 def test_hue_is_torchvisions():
     images, shifts = draw(16, 3, 9, 11), amounts(16)[:, HUE]
     theirs = [THEIRS[HUE](image, shift) for image, shift in zip(images, shifts.tolist(), strict=True)]
-    close(hue(images, shifts), torch.stack(theirs))
+    close(shift_hue(images, shifts), torch.stack(theirs))
 
 
 def test_pixels_with_equal_channels_are_torchvisions_too():
@@ -53,17 +63,19 @@ def test_pixels_with_equal_channels_are_torchvisions_too():
     levels = torch.tensor([0.0, 0.5, 1.0])
     image = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 1, 27)
     for shift in (-0.5, -1 / 3, -0.1, 0.0, 1 / 6, 0.3, 0.5):
-        close(hue(image, torch.tensor([shift])), functional.adjust_hue(image, shift))
+        close(shift_hue(image, torch.tensor([shift])), functional.adjust_hue(image, shift))
 
 
 def test_a_third_of_a_turn_moves_each_channel_on_by_one():
     images = draw(2, 3, 5, 5, dtype=torch.float64)
-    assert_close(hue(images, torch.full((2,), 1 / 3, dtype=torch.float64)), images.roll(1, -3), atol=1e-12, rtol=0)
+    assert_close(
+        shift_hue(images, torch.full((2,), 1 / 3, dtype=torch.float64)), images.roll(1, -3), atol=1e-12, rtol=0
+    )
 
 
 def test_a_grey_image_is_torchvisions_where_chosen_and_untouched_elsewhere():
     images = draw(3, 3, 9, 11)
-    found = greyscale(images, torch.tensor([True, False, True]))
+    found = to_greyscale(images, torch.tensor([True, False, True]))
     close(found[::2], functional.rgb_to_grayscale(images[::2], num_output_channels=3))
     assert torch.equal(found[1], images[1])
 
@@ -71,7 +83,7 @@ def test_a_grey_image_is_torchvisions_where_chosen_and_untouched_elsewhere():
 @pytest.mark.parametrize("seed", range(3))
 def test_each_of_the_24_orders_is_torchvisions_functions_in_that_order(seed):
     images, settings = draw(24, 3, 9, 11, seed=seed), amounts(24, seed + 10)
-    found = in_order(images, settings, torch.tensor(ORDERS))
+    found = apply_jitter(images, settings, torch.tensor(ORDERS))
     for ours, image, setting, order in zip(found, images, settings.tolist(), ORDERS, strict=True):
         for kind in order:
             image = THEIRS[kind](image, setting[kind])
@@ -81,14 +93,14 @@ def test_each_of_the_24_orders_is_torchvisions_functions_in_that_order(seed):
 def test_factors_of_one_and_no_turn_change_nothing():
     images = draw(24, 3, 9, 11)
     neutral = torch.tensor([1.0, 1.0, 1.0, 0.0]).expand(24, 4)
-    assert_close(in_order(images, neutral, torch.tensor(ORDERS)), images, atol=1e-6, rtol=0)
+    assert_close(apply_jitter(images, neutral, torch.tensor(ORDERS)), images, atol=1e-6, rtol=0)
     assert torch.equal(blend(images, torch.arange(24) % 3, torch.ones(24)), images)
 
 
 @pytest.fixture
 def drawn():
     """The amounts and orders of 6000 images."""
-    return jitter(random.key(0), (6000,))
+    return draw_jitter(random.key(0), (6000,))
 
 
 def test_amounts_are_uniform_and_independent(drawn):
@@ -109,19 +121,19 @@ def test_orders_are_uniform_and_independent_of_the_amounts(drawn):
 
 
 def test_the_same_key_gives_the_same_numbers_in_any_shape_and_another_does_not():
-    first, again, other = (torch.cat(jitter(random.key(seed), (6,)), -1) for seed in (1, 1, 2))
+    first, again, other = (torch.cat(draw_jitter(random.key(seed), (6,)), -1) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert ((first - other).abs().amax(-1) > 1e-2).all()
-    assert torch.equal(torch.cat(jitter(random.key(1), (2, 3)), -1).flatten(0, 1), first)
+    assert torch.equal(torch.cat(draw_jitter(random.key(1), (2, 3)), -1).flatten(0, 1), first)
     keys = random.split(random.key(1), 2)
-    mapped = vmap(lambda key: torch.cat(jitter(key, (3,)), -1))(keys)
-    assert torch.equal(mapped, torch.stack([torch.cat(jitter(key, (3,)), -1) for key in keys]))
+    mapped = vmap(lambda key: torch.cat(draw_jitter(key, (3,)), -1))(keys)
+    assert torch.equal(mapped, torch.stack([torch.cat(draw_jitter(key, (3,)), -1) for key in keys]))
 
 
 def test_leading_axes_and_maps_change_nothing():
     images = draw(2, 3, 3, 6, 6, dtype=torch.float64)
-    amounts, order = jitter(random.key(1), (2, 3))
-    flat = in_order(images.flatten(0, 1), amounts.flatten(0, 1), order.flatten(0, 1))
+    amounts, order = draw_jitter(random.key(1), (2, 3))
+    flat = apply_jitter(images.flatten(0, 1), amounts.flatten(0, 1), order.flatten(0, 1))
     assert flat.dtype == torch.float64
-    assert_close(in_order(images, amounts, order).flatten(0, 1), flat, atol=1e-14, rtol=0)
-    assert_close(vmap(in_order)(images, amounts, order).flatten(0, 1), flat, atol=1e-14, rtol=0)
+    assert_close(apply_jitter(images, amounts, order).flatten(0, 1), flat, atol=1e-14, rtol=0)
+    assert_close(vmap(apply_jitter)(images, amounts, order).flatten(0, 1), flat, atol=1e-14, rtol=0)

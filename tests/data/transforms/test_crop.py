@@ -9,14 +9,14 @@ from torch.func import vmap
 from torchvision.transforms import RandomResizedCrop
 
 from pogm.core import random
-from pogm.data.transforms.crop import AREA, RATIO, crop_boxes
+from pogm.data.transforms.crop import AREA, RATIO, draw_crop_boxes
 
 DRAWS = 3000
 UNLIKELY = 1e-3  # of chance to make two samples of one distribution as different as these
 
 
 def ours(height, width, count=DRAWS):
-    return crop_boxes(random.key(0), torch.tensor([height, width]).expand(count, 2))
+    return draw_crop_boxes(random.key(0), torch.tensor([height, width]).expand(count, 2))
 
 
 def theirs(height, width, count=DRAWS):
@@ -34,7 +34,7 @@ def measures(boxes):
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**31), height=st.integers(1, 3000), width=st.integers(1, 3000))
 def test_a_box_holds_whole_pixels_of_the_image(seed, height, width):
-    box = crop_boxes(random.key(seed), torch.tensor([height, width]))
+    box = draw_crop_boxes(random.key(seed), torch.tensor([height, width]))
     top, left, tall, wide = box.tolist()
     assert torch.equal(box, box.round())
     assert tall >= 1
@@ -80,18 +80,18 @@ def test_an_image_that_often_refuses_an_attempt_is_hardly_ever_given_up():
 
 def test_each_image_has_its_own_size_and_its_own_numbers():
     sizes = torch.tensor([[300, 200], [40, 50], [300, 200], [20, 1000]])
-    together = crop_boxes(random.key(3), sizes)
+    together = draw_crop_boxes(random.key(3), sizes)
     assert not torch.equal(together[0], together[2])
     assert (together[:, :2] + together[:, 2:] <= sizes).all()
     assert together[3].tolist() == [0, 486, 20, 27]
-    assert torch.equal(crop_boxes(random.key(3), sizes[:2]), together[:2])  # whatever comes after it in the batch
+    assert torch.equal(draw_crop_boxes(random.key(3), sizes[:2]), together[:2])  # whatever comes after it in the batch
 
 
 def test_leading_axes_and_maps_change_nothing():
     sizes = torch.tensor([[300, 200], [40, 50], [30, 200], [20, 1000], [7, 9], [256, 256]])
     key = random.key(4)
-    assert torch.equal(crop_boxes(key, sizes.reshape(2, 3, 2)).reshape(6, 4), crop_boxes(key, sizes))
+    assert torch.equal(draw_crop_boxes(key, sizes.reshape(2, 3, 2)).reshape(6, 4), draw_crop_boxes(key, sizes))
     keys = random.split(key, 3)
     pairs = sizes.reshape(3, 2, 2)
-    one_by_one = torch.stack([crop_boxes(*each) for each in zip(keys, pairs, strict=True)])
-    assert torch.equal(vmap(crop_boxes)(keys, pairs), one_by_one)
+    one_by_one = torch.stack([draw_crop_boxes(*each) for each in zip(keys, pairs, strict=True)])
+    assert torch.equal(vmap(draw_crop_boxes)(keys, pairs), one_by_one)

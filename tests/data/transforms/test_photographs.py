@@ -14,8 +14,9 @@ from torchvision.transforms import functional
 from pogm._system.errors import UsageError
 from pogm.core import random
 from pogm.data.transforms import photographs
-from pogm.data.transforms.crop import crop_boxes
-from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
+from pogm.data.transforms.base import Pixels
+from pogm.data.transforms.crop import draw_crop_boxes
+from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs, is_large, to_inputs, to_pixels
 
 NORMALIZE = transforms.Normalize(MEAN, DEVIATION)
 SMALL = Photographs((3, 12, 12))
@@ -62,11 +63,13 @@ def test_what_comes_out_has_the_type_asked_for_and_the_shape_promised():
 
 
 def test_without_jitter_training_sees_torchvisions_crops_flips_and_greys(monkeypatch):
-    monkeypatch.setattr(photographs, "in_order", lambda images, *_: images)
+    monkeypatch.setattr(photographs, "apply_jitter", lambda images, *_: images)
     count = 60
     images, sizes, key = draw(count, 3, 30, 40), same((30, 40), count), random.key(1)
     boxes = []
-    monkeypatch.setattr(photographs, "crop_boxes", lambda *given: boxes.append(crop_boxes(*given)) or boxes[0])
+    monkeypatch.setattr(
+        photographs, "draw_crop_boxes", lambda *given: boxes.append(draw_crop_boxes(*given)) or boxes[0]
+    )
     outputs = SMALL.augmented(images, sizes, key, torch.float64)
     kinds = set()
     for ours, image, box in zip(outputs, images, boxes[0].int().tolist(), strict=True):
@@ -81,8 +84,8 @@ def test_without_jitter_training_sees_torchvisions_crops_flips_and_greys(monkeyp
 
 def test_boxes_of_the_original_are_cut_out_of_the_stored_image(monkeypatch):
     """An original of 60 × 20 was stored as 30 × 40: half as high, twice as wide."""
-    monkeypatch.setattr(photographs, "in_order", lambda images, *_: images)
-    monkeypatch.setattr(photographs, "crop_boxes", lambda *_: torch.tensor([[10.0, 4.0, 40.0, 15.0]]).double())
+    monkeypatch.setattr(photographs, "apply_jitter", lambda images, *_: images)
+    monkeypatch.setattr(photographs, "draw_crop_boxes", lambda *_: torch.tensor([[10.0, 4.0, 40.0, 15.0]]).double())
     monkeypatch.setattr(photographs, "FLIPPED", 0.0)
     monkeypatch.setattr(photographs, "GREYED", 0.0)
     image = draw(1, 3, 30, 40)
@@ -153,7 +156,7 @@ def test_the_same_key_gives_the_same_images_and_another_does_not():
 def test_a_handful_at_a_time_is_all_at_once(monkeypatch):
     given = draw(7, 3, 20, 30), same((40, 60), 7), random.key(1), torch.float32
     few = SMALL.augmented(*given)
-    monkeypatch.setattr(photographs, "HANDFUL", 100)
+    monkeypatch.setattr(photographs, "CPU_BATCH", 100)
     assert_close(SMALL.augmented(*given), few, atol=1e-6, rtol=0)
 
 
@@ -231,3 +234,20 @@ def test_a_part_of_a_minibatch_is_what_it_is_in_the_whole():
     whole = SMALL.augmented(images, sizes, key, torch.float64)
     for part in ((slice(1, 3), slice(None)), (slice(None), slice(2, 4)), (slice(0, 1), slice(1, 3))):
         assert_close(SMALL.augmented(images[part], sizes, key, torch.float64, part), whole[part], atol=0, rtol=0)
+
+
+BYTES = torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_photographs_go_back_to_pixels_and_return():
+    inputs = Photographs((3, 96, 96)).plain(BYTES, torch.float64)
+    torch.testing.assert_close(to_pixels(inputs), BYTES.double() / 255)
+    torch.testing.assert_close(to_inputs(to_pixels(inputs)), inputs)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (2, 28, 28), (3, 64, 64), (1, 224, 224)])
+def test_small_images_are_pixels_already(shape):
+    inputs = Pixels(shape).plain(torch.full((2, *shape), 51, dtype=torch.uint8), torch.float64)
+    assert not is_large(inputs)
+    assert to_pixels(inputs) is inputs
+    assert to_inputs(inputs) is inputs

@@ -10,7 +10,7 @@ from torchvision.transforms import InterpolationMode, RandAugment, autoaugment
 from pogm.core import random
 from pogm.data.transforms import randaugment as ours
 from pogm.data.transforms.color import BRIGHTNESS, CONTRAST, SATURATION
-from pogm.data.transforms.randaugment import changed, randaugment
+from pogm.data.transforms.randaugment import apply_operation, randaugment
 
 NAMES = {
     "Brightness": BRIGHTNESS,
@@ -56,12 +56,14 @@ def theirs(images, name, sign, magnitude):
 def mine(images, name, sign, magnitude):
     count = len(images)
     pixels = images.double() / 255
-    return changed(pixels, torch.full((count,), NAMES[name]), torch.full((count,), float(sign)).double(), magnitude)
+    return apply_operation(
+        pixels, torch.full((count,), NAMES[name]), torch.full((count,), float(sign)).double(), magnitude
+    )
 
 
 def test_the_changes_are_torchvisions():
     assert NAMES.keys() == RandAugment()._augmentation_space(31, (HEIGHT, WIDTH)).keys()
-    assert sorted(NAMES.values()) == list(range(ours.CHANGES))
+    assert sorted(NAMES.values()) == list(range(ours.OPERATIONS))
 
 
 @pytest.mark.parametrize("magnitude", [9, 17])
@@ -84,16 +86,16 @@ def test_an_image_of_one_colour_has_nothing_to_spread(name):
 
 
 def test_magnitude_nought_changes_hardly_anything_but_the_last_two():
-    images = pictures(1).expand(ours.CHANGES, -1, -1, -1).double() / 255
-    kinds = torch.arange(ours.CHANGES)
-    found = changed(images, kinds, torch.ones(ours.CHANGES).double(), 0)
-    same = [k for k in range(ours.CHANGES) if torch.allclose(found[k], images[k])]
+    images = pictures(1).expand(ours.OPERATIONS, -1, -1, -1).double() / 255
+    kinds = torch.arange(ours.OPERATIONS)
+    found = apply_operation(images, kinds, torch.ones(ours.OPERATIONS).double(), 0)
+    same = [k for k in range(ours.OPERATIONS) if torch.allclose(found[k], images[k])]
     assert [k for k in kinds.tolist() if k not in same] == [ours.AUTOCONTRAST, ours.EQUALIZE]
 
 
 def test_every_image_has_its_own_change():
-    images = pictures(1).expand(ours.CHANGES, -1, -1, -1).double() / 255
-    together = changed(images, torch.arange(ours.CHANGES), torch.ones(ours.CHANGES).double(), 9)
+    images = pictures(1).expand(ours.OPERATIONS, -1, -1, -1).double() / 255
+    together = apply_operation(images, torch.arange(ours.OPERATIONS), torch.ones(ours.OPERATIONS).double(), 9)
     for name, kind in NAMES.items():
         assert torch.equal(together[kind], mine(pictures(1), name, 1, 9)[0])
 
@@ -101,9 +103,9 @@ def test_every_image_has_its_own_change():
 def test_each_change_and_each_sign_is_as_likely_as_the_others():
     """Read from the outcomes: each of the 14 changes of an image has its own, 9 of them one for each sign."""
     image = pictures(1)[:, :, :16, :16].double() / 255
-    kinds = torch.cat([torch.arange(ours.CHANGES), torch.arange(ours.POSTERIZE)])
-    signs = torch.where(torch.arange(len(kinds)) < ours.CHANGES, 1.0, -1.0).double()
-    outcomes = changed(image.expand(len(kinds), -1, -1, -1), kinds, signs, 9)
+    kinds = torch.cat([torch.arange(ours.OPERATIONS), torch.arange(ours.POSTERIZE)])
+    signs = torch.where(torch.arange(len(kinds)) < ours.OPERATIONS, 1.0, -1.0).double()
+    outcomes = apply_operation(image.expand(len(kinds), -1, -1, -1), kinds, signs, 9)
     drawn = randaugment(image.expand(2800, -1, -1, -1), random.key(0), 1, 9)
     nearest = torch.cdist(drawn.flatten(1), outcomes.flatten(1)).argmin(1)
     counts = nearest.bincount(minlength=len(kinds)).double()
@@ -115,7 +117,7 @@ def test_operations_follow_one_another():
     images = pictures(8).double() / 255
     once = randaugment(images, random.key(0), 1, 9)
     which, coin = random.uniform(random.fold(random.key(0), 1), (2, 8)).unbind()
-    twice = changed(once, (which * 14).long(), torch.where(coin < 0.5, -1.0, 1.0).double(), 9)
+    twice = apply_operation(once, (which * 14).long(), torch.where(coin < 0.5, -1.0, 1.0).double(), 9)
     assert torch.equal(randaugment(images, random.key(0), 2, 9), twice)
     assert torch.equal(randaugment(images, random.key(0), 0, 9), images)
 

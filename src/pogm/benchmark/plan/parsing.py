@@ -96,7 +96,7 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
         return dataset_class(name)()
     folder = own_folder(name, data)
     if folder is not None:
-        return Folder.of(folder)
+        return Folder.from_directory(folder)
     if os.sep in name:
         raise UsageError(f"Expected a folder of images at {name}; found none. Check the path.")
     raise unknown("a dataset", name, all_datasets().keys() - {Folder.__name__})

@@ -154,7 +154,7 @@ class Trial:
         return Task(
             algorithm=self.algorithm,
             dataset=self.dataset,
-            load=lambda: _loaded(self.dataset, data, self.data_seed if self.dataset.drawn else 0),
+            load=lambda: _loaded(self.dataset, data, self.data_seed if self.dataset.uses_seed else 0),
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,

@@ -13,6 +13,7 @@ from pogm.benchmark.runs.context import Stop, memory_explained, note_failure, st
 from pogm.benchmark.runs.directory import TRIAL, check_owner, describe, make_folder
 from pogm.benchmark.runs.runner import RECORDS, Settings, diverged, provenance, record_of, save
 from pogm.core import trees
+from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.engine.engine import SMALL
 from pogm.engine.session import Session
 from pogm.engine.trainer import final, train
@@ -39,6 +40,7 @@ def _small(trial: Trial) -> bool:
     return height * width <= SMALL
 
 
+@reuse_scans()
 def run_together(trials: Sequence[Trial], root: Path, settings: Settings) -> list[str | None]:
     """Run new trials as one batch, each into ``root/<its id>``; what went wrong with each, if anything did.
 
@@ -71,6 +73,7 @@ def _run(trials: Sequence[Trial], root: Path, settings: Settings, stopped: Stop)
         engine = settings.engine.for_steps(trials[0].steps)
         session = Session([trial.task(settings.data) for trial in trials], engine)
         facts = provenance(settings, session)
+        forget_scans()  # training does not need them
         for trial, folder in zip(trials, folders, strict=True):
             remove_temporary(folder)
             describe(folder, trial, facts)

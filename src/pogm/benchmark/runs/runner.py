@@ -20,13 +20,14 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import Stop, failure_noted, memory_explained, stoppable, threads
 from pogm.benchmark.runs.directory import check_owner, describe, make_folder
+from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import Launch, SingleProcess, World, connect
 from pogm.engine import checkpoint
 from pogm.engine.sampling import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Evaluation, final, train
 from pogm.engine.vectorise import TrainState
-from pogm.models.weights import PLACE
+from pogm.models.weights import WEIGHTS_VARIABLE
 from pogm.trackers import check_trackers
 from pogm.trackers.tracking import Tracking
 
@@ -51,7 +52,7 @@ class Settings:
     def enter(self) -> None:
         """Let this process find what it needs."""
         if self.weights is not None:
-            os.environ[PLACE] = str(self.weights)
+            os.environ[WEIGHTS_VARIABLE] = str(self.weights)
         if self.engine.deterministic and self.engine.torch_device().type == "cuda":
             fix_cublas_workspace()  # before the processes of a run join, which uses CUDA
 
@@ -69,6 +70,7 @@ class TrajectoryWarning(UserWarning):
     """Some domain's training left the finite numbers, and the algorithm left its update out."""
 
 
+@reuse_scans()
 def run(
     trial: Trial,
     folder: Path,
@@ -90,6 +92,7 @@ def run(
         with ExitStack() as held:
             held.callback(session.close)
             world.run_on_first(lambda: _take(folder, trial, settings, session, held))
+            forget_scans()  # training does not need them
             with memory_explained(trial), Tracking(settings.trackers if world.is_first else (), folder) as tracking:
                 _train(trial, folder, settings, session, world, stopped, tracking, on_evaluation)
 
@@ -192,7 +195,7 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "compiled": session.compiles,
         "trajectories": session.trajectory_storage,
         "deterministic": settings.engine.deterministic,
-        **session.tasks[0].dataset.found(settings.data),
+        **session.tasks[0].dataset.describe_data(settings.data),
     }
 
 

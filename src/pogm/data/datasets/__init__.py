@@ -1,4 +1,4 @@
-"""One dataset per file; the folder is the registry."""
+"""Datasets, one per file. Every `DomainDataset` class in a file of this folder is registered under its name."""
 
 from functools import cache
 
@@ -9,12 +9,12 @@ from pogm.data.datasets.base import DomainDataset as DomainDataset
 
 @cache
 def all_datasets() -> dict[str, type[DomainDataset]]:
-    """Every dataset by name."""
+    """Return all dataset classes by name."""
     return classes_in(__name__, DomainDataset)
 
 
 def dataset_class(name: str) -> type[DomainDataset]:
-    """The dataset of that name."""
+    """Return the dataset class of a name; raise a `UsageError` with the nearest name if there is none."""
     if name not in all_datasets():
         raise unknown("a dataset", name, all_datasets())
     return all_datasets()[name]

@@ -1,4 +1,4 @@
-"""A dataset: four facts and ``load``."""
+"""Base class of all datasets, and the training settings that a dataset chooses."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,87 +9,98 @@ import torch
 from torch import Tensor
 
 from pogm.core.hyperparameters import Choice, Power, hyper, validate
-from pogm.data.transforms.base import Transform
-from pogm.data.transforms.pixels import Pixels
+from pogm.data.transforms.base import Pixels, Transform
 
 
 class Domain(NamedTuple):
-    """The images and labels of one domain."""
+    """Images and labels of one domain."""
 
     images: Tensor  # [N, channels, height, width] uint8
     labels: Tensor  # [N] int64
-    sizes: Tensor | None = None  # [N, 2] height and width before all were made one size; None: as the images are
+    sizes: Tensor | None = None  # [N, 2] heights and widths before images were resized; None if they were not
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the data decides, whatever the algorithm: DomainBed's settings for small images."""
+    """Training settings that depend on the data and not on the algorithm. Defaults: DomainBed's for small images."""
 
-    network: str = hyper("mnist_cnn")
-    weights: str = hyper("random")  # or "pretrained", or "sha256:..." for a file with that content
-    freeze_bn: bool = hyper(True)  # keep the running statistics of batch norm
-    dropout: float = hyper(0.0, Choice(0.0, 0.1, 0.5), least=0, most=0.99, draw_as="resnet_dropout")  # of features
-    nonlinear_classifier: bool = hyper(False)  # three layers instead of one
-    lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)
-    weight_decay: float = hyper(0.0, least=0)
-    batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # of each domain
-    class_balanced: bool = hyper(False)  # draw every class of a domain equally often
+    network: str = hyper("mnist_cnn")  # name of the network, or timm/MODEL
+    weights: str = hyper("random")  # initial weights: "random", "pretrained", or "sha256:..." for a file
+    freeze_bn: bool = hyper(True)  # keep the running statistics of batch norm fixed
+    dropout: float = hyper(
+        0.0, Choice(0.0, 0.1, 0.5), least=0, most=0.99, draw_as="resnet_dropout"
+    )  # rate, on features
+    nonlinear_classifier: bool = hyper(False)  # use a classifier of three layers instead of one
+    lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)  # learning rate
+    weight_decay: float = hyper(0.0, least=0)  # L2 penalty of the optimizer
+    batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # images of each domain in a minibatch
+    class_balanced: bool = hyper(False)  # sample all classes of a domain equally often
 
     def __post_init__(self) -> None:
         validate(self)
 
     def transform(self, input_shape: tuple[int, int, int]) -> Transform:
-        """How stored images become inputs of that shape."""
+        """Return the transform from stored images to inputs of this shape."""
         return Pixels(input_shape)
 
 
 @dataclass(frozen=True)
 class DomainDataset:
-    """Images of the same things, seen in several domains. A subclass states the facts and loads."""
+    """Images of the same classes in several domains. A subclass sets the class attributes and implements `load`."""
 
-    domains: ClassVar[tuple[str, ...]]
+    domains: ClassVar[tuple[str, ...]]  # names of the domains
     num_classes: ClassVar[int]
-    input_shape: ClassVar[tuple[int, int, int]]
-    training: ClassVar[Training] = Training()
+    input_shape: ClassVar[tuple[int, int, int]]  # channels, height, width
+    training: ClassVar[Training] = Training()  # default training settings
     steps: ClassVar[int] = 5001  # minibatches of each domain
-    evaluate_every: ClassVar[int] = 100
-    large: ClassVar[bool] = False  # photographs rather than digits: some methods have other defaults for them
-    drawn: ClassVar[bool] = True  # whether the seed decides anything about the data
-    embedded: ClassVar[bool] = False  # whether it comes with the installation
+    evaluate_every: ClassVar[int] = 100  # minibatches between two evaluations
+    large: ClassVar[bool] = False  # photographs rather than digits; some methods have other defaults for them
+    uses_seed: ClassVar[bool] = True  # True if the data depend on the seed
+    embedded: ClassVar[bool] = False  # True if the data come with the installation
 
     def __post_init__(self) -> None:
         validate(self)
 
     @property
     def title(self) -> str:
-        """Its name in a table."""
+        """Name of the dataset in tables."""
         return type(self).__name__
 
     @property
     def seed_name(self) -> str:
-        """What stands for it in the seeds of a sweep."""
+        """Text that stands for the dataset in the seeds of a sweep."""
         return self.title
 
     def to_json(self) -> dict[str, Any]:
-        """What it is, as plain JSON values; where it lies is no part of that."""
+        """Return the name and the settings of the dataset as JSON values. The path of the data is not included."""
         return {"name": type(self).__name__, **dataclasses.asdict(self)}
 
     def prepare(self, root: Path | None, progress: Any) -> None:
-        """Make ready, once and for all, what loading needs; ``progress`` shows how far it is."""
+        """Prepare the data once, so that `load` is fast afterwards.
 
-    def found(self, root: Path | None) -> dict[str, Any]:
-        """What a record should say about the data that were there, as plain JSON values."""
+        Args:
+            root: The data folder.
+            progress: Function that shows the progress, see `pogm.data.images.parallel.Progress`.
+        """
+
+    def describe_data(self, root: Path | None) -> dict[str, Any]:
+        """Return facts about the data that a run should record, as JSON values."""
         return {}
 
     def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
-        """Refuse data that cannot be meant for a run with those domains held out."""
+        """Raise a `DataError` if the data cannot be used with these domains held out."""
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
-        """Every domain, in order. ``seed`` decides what a construction draws at random."""
+        """Load all domains, in the order of `domains`.
+
+        Args:
+            root: The data folder.
+            seed: Seed of the random parts of the data, such as label noise.
+        """
         raise NotImplementedError
 
 
-def shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
-    """Deal ``count`` items out to ``parts`` domains after one shuffle: no item is in two of them."""
+def partition(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
+    """Shuffle the indices 0 … count - 1 and split them into disjoint parts of nearly equal size."""
     order = torch.randperm(count, generator=generator)
     return [order[i::parts] for i in range(parts)]

@@ -1,18 +1,18 @@
-"""Colored digits, small enough to come with the package."""
+"""ColoredDigits: a small ColoredMNIST that comes with the installation."""
 
 from pathlib import Path
 
 from pogm.data.datasets.base import Domain, DomainDataset
-from pogm.data.datasets.coloring import COLOR_NOISE, colored
+from pogm.data.datasets.colored_mnist import COLOR_NOISE, make_colored_domains
 from pogm.data.datasets.digits import SmallDigits, read_digits
 
 
 class ColoredDigits(DomainDataset):
-    """Is the digit below five? Its colour tells, except where it lies.
+    """Digits below five against the others, with a colour that is a misleading feature.
 
-    Input: the digits that scikit-learn ships, 2×8×8.
+    Input: digits of scikit-learn, 2×8×8.
     Label: 1 if the digit is below five, else 0; a quarter of the labels is flipped.
-    Domain: how often the colour agrees with the label; the shape agrees with it three times in four everywhere.
+    Domain: how often the colour agrees with the label. The shape agrees with it in 75% of the images of all domains.
     Images: 599, 599, 599.
     Paper: Arjovsky et al., Invariant Risk Minimization, 2019.
     Licence: CC BY 4.0 (UCI, Optical Recognition of Handwritten Digits).
@@ -27,5 +27,5 @@ class ColoredDigits(DomainDataset):
     embedded = True
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
-        """Every domain, dealt out by the seed."""
-        return colored(*read_digits(), seed)
+        """Load all domains; the seed decides the domain, the label noise and the colour of every digit."""
+        return make_colored_domains(*read_digits(), seed)

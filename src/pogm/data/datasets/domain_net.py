@@ -1,24 +1,23 @@
-"""DomainNet: 345 things in six styles."""
+"""DomainNet: objects of 345 classes in six styles."""
 
 from dataclasses import dataclass
 
 from pogm.core.hyperparameters import Power, hyper
-from pogm.data.datasets.image_dataset import ImageDataset
-from pogm.data.datasets.large_images import LargeImages
+from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
 
 
 @dataclass(frozen=True)
 class ManyImages(LargeImages):
-    """The same as for other large images, but for smaller batches in the search."""
+    """Settings for large images, with smaller batches in the search."""
 
-    batch_size: int = hyper(32, Power(2, 3, 5, integer=True), least=1)
+    batch_size: int = hyper(32, Power(2, 3, 5, integer=True), least=1)  # images of each domain in a minibatch
 
 
 class DomainNet(ImageDataset):
-    """Which of 345 things, in a picture of a style that names the domain.
+    """Objects of 345 classes; the domain is the style of the picture.
 
     Input: pictures of any size.
-    Label: the thing, such as "aircraft_carrier".
+    Label: the object, such as "aircraft_carrier".
     Domain: clip art, infographics, paintings, quick drawings, photographs or sketches.
     Images: 586575: the "cleaned" archives without the duplicates that DomainBed lists.
     Paper: Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019.

@@ -1,4 +1,4 @@
-"""Any folder of images, ``<folder>/<domain>/<class>/<image>``: a dataset of one's own without writing Python."""
+"""Any image folder ``<folder>/<domain>/<class>/<image>`` as a dataset, without writing Python."""
 
 import warnings
 from dataclasses import dataclass
@@ -8,16 +8,15 @@ from typing import ClassVar, Self
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import hyper
 from pogm.data.datasets.image_dataset import ImageDataset
-from pogm.data.images.class_folders import Tree, read_tree
-from pogm.data.images.index import fingerprint, index_of
-from pogm.data.images.parallel import Progress, unseen
+from pogm.data.images.index import FolderScan, scan_folder
+from pogm.data.images.parallel import Progress, no_progress
 
 
 @dataclass(frozen=True)
 class Folder(ImageDataset):
-    """Images of your own: the folders in the folder are the domains, the folders in those the classes.
+    """Your own images: the folders in the folder are the domains, and the folders in those are the classes.
 
-    What it is, is its content, wherever the folder lies and whatever it is called.
+    The dataset is identified by its content. The path and the name of the folder may change.
 
     Input: images of any size.
     Label: the class folder.
@@ -25,51 +24,57 @@ class Folder(ImageDataset):
     Licence: yours.
     """
 
-    facts: ClassVar[tuple[str, ...]] = ("title", "domains", "classes", "content")  # found, not chosen
+    facts: ClassVar[tuple[str, ...]] = ("title", "domains", "classes", "content")  # read from the folder, not settable
 
-    title: str = hyper("")
+    title: str = hyper("")  # name of the folder
     domains: tuple[str, ...] = hyper(())  # type: ignore[misc]
     classes: tuple[str, ...] = hyper(())
-    content: str = hyper("")  # a fingerprint of all images with their domains and classes
+    content: str = hyper("")  # fingerprint of all images with their domains and classes
 
     @classmethod
-    def of(cls, folder: Path, progress: Progress = unseen) -> Self:
-        """The dataset in a folder."""
-        tree = read_tree(folder)
-        if warning := tree.warning():
+    def from_directory(cls, directory: Path, progress: Progress = no_progress) -> Self:
+        """Return the dataset in a directory. The whole content is read the first time, to compute its fingerprint."""
+        scan = scan_folder(directory)
+        if warning := scan.tree.warning():
             warnings.warn(warning, stacklevel=2)
-        content = fingerprint(tree, index_of(tree, progress=progress))
-        return cls(title=folder.resolve().name, domains=tree.domains, classes=tree.classes, content=content)
+        scan.index(progress)
+        return cls(
+            title=directory.resolve().name,
+            domains=scan.tree.domains,
+            classes=scan.tree.classes,
+            content=scan.fingerprint,
+        )
 
     @property
     def num_classes(self) -> int:  # type: ignore[override]
-        """How many class folders there are."""
+        """Number of classes."""
         return len(self.classes)
 
     @property
     def seed_name(self) -> str:
-        """Its content: the folder may be renamed."""
+        """Fingerprint of the content, because the folder may be renamed."""
         return self.content
 
-    def read(self, root: Path | None, progress: Progress = unseen) -> Tree:
-        """What the folder holds, if it is what it was."""
-        tree = read_tree(self.place(root))
-        if fingerprint(tree, index_of(tree, progress=progress)) != self.content:
+    def scan(self, root: Path | None, progress: Progress = no_progress) -> FolderScan:
+        """Scan the folder; raise a `DataError` if its content is not that of this dataset."""
+        scan = scan_folder(self.directory(root))
+        scan.index(progress)
+        if scan.fingerprint != self.content:
             raise DataError(
-                f"Expected the images that this run began with in {tree.root}; found others. Restore them, name the "
+                f"Expected the images that this run began with in {scan.root}; found others. Restore them, name the "
                 "folder that has them with --data, or start a new run."
             )
-        return tree
+        return scan
 
-    def place(self, root: Path | None) -> Path:
-        """The folder of its name in the data folder; or, if it was renamed, the data folder itself."""
+    def directory(self, root: Path | None) -> Path:
+        """Return the folder with this title in the data folder or, if it was renamed, the data folder itself."""
         if root is None:
             raise DataError(
-                f"Expected to be told where the images of {self.title} are; found no data folder. "
+                f"Expected the folder of the images of {self.title}; found no data folder given. "
                 "Pass --data with that folder, or the one around it."
             )
         return root / self.title if (root / self.title).is_dir() else root
 
     def class_name(self, label: int) -> str:
-        """The folder's name."""
+        """Return the name of the class folder."""
         return self.classes[label]

@@ -1,4 +1,4 @@
-"""Images in folders: ``<data folder>/<dataset>/<domain>/<class>/<image>``."""
+"""Datasets of image folders: ``<data folder>/<dataset>/<domain>/<class>/<image>``."""
 
 import warnings
 from dataclasses import dataclass
@@ -8,58 +8,86 @@ from typing import Any, ClassVar
 import torch
 
 from pogm._system.errors import DataError
-from pogm.core.hyperparameters import hyper
+from pogm.core.hyperparameters import Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training
-from pogm.data.datasets.large_images import LargeImages
-from pogm.data.images.cache import ON_BAD_IMAGE, Cached, cached
-from pogm.data.images.class_folders import FolderWarning, Tree, read_tree
-from pogm.data.images.index import fingerprint, index_of
-from pogm.data.images.parallel import Progress, unseen
+from pogm.data.images.cache import ON_BAD_IMAGE, CachedImages, load_cached
+from pogm.data.images.class_folders import FolderWarning, ImageTree
+from pogm.data.images.index import FolderScan, scan_folder
+from pogm.data.images.parallel import Progress, no_progress
+from pogm.data.transforms.base import Transform
+from pogm.data.transforms.photographs import Photographs
 
 LISTED = 1000  # bad images that a record names
 
 
 @dataclass(frozen=True)
+class LargeImages(Training):
+    """DomainBed's settings for images of 224×224: a ResNet-50 with ImageNet weights, and augmented images.
+
+    Training domains are also *evaluated* on augmented images, as in DomainBed, where a domain has one transform.
+    ``eval_augment=False`` evaluates all domains on images without augmentation.
+    """
+
+    network: str = hyper("resnet50")  # name of the network, or timm/MODEL
+    weights: str = hyper("pretrained")  # initial weights: "random", "pretrained", or "sha256:..." for a file
+    lr: float = hyper(5e-5, Power(10, -5, -3.5), above=0)  # learning rate
+    weight_decay: float = hyper(0.0, Power(10, -6, -2), least=0)  # L2 penalty of the optimizer
+    batch_size: int = hyper(32, Power(2, 3, 5.5, integer=True), least=1)  # images of each domain in a minibatch
+    data_augmentation: bool = hyper(True)  # crop, flip and colour jitter of training images
+    eval_augment: bool = hyper(True)  # evaluate training domains on augmented images
+    image_size: int = hyper(224, least=8, most=1024)  # height and width of the network's input
+
+    def transform(self, input_shape: tuple[int, int, int]) -> Transform:
+        """Return the transform that resizes to a square of `image_size`, normalises and, if set, augments."""
+        shape = (input_shape[0], self.image_size, self.image_size)
+        return Photographs(shape, self.data_augmentation, self.eval_augment)
+
+
+@dataclass(frozen=True)
 class ImageDataset(DomainDataset):
-    """A dataset in folders. Its classes are one map over all domains: the names of the class folders, sorted."""
+    """Base class of datasets of image folders. The classes of all domains are the sorted names of the class folders."""
 
-    abstract: ClassVar[bool] = True  # not a dataset, but the base of some
+    abstract: ClassVar[bool] = True  # a base class; not registered
 
-    folder: ClassVar[str]  # in the data folder
-    folders: ClassVar[tuple[str, ...]]  # of each domain
-    counts: ClassVar[tuple[int, ...]]  # images of each domain, where all are there
-    class_counts: ClassVar[tuple[tuple[int, ...], ...]] = ()  # of each domain and class, where published
+    folder: ClassVar[str]  # name of the dataset's folder in the data folder
+    folders: ClassVar[tuple[str, ...]]  # names of the domains' folders
+    counts: ClassVar[tuple[int, ...]]  # published number of images of each domain
+    class_counts: ClassVar[tuple[tuple[int, ...], ...]] = ()  # published number for each domain and class, if known
 
     input_shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
     training: ClassVar[Training] = LargeImages()
     evaluate_every: ClassVar[int] = 300
     large: ClassVar[bool] = True
-    drawn: ClassVar[bool] = False
+    uses_seed: ClassVar[bool] = False
 
-    on_bad_image: str = hyper("refuse", options=ON_BAD_IMAGE)
-    allow_unseen: bool = hyper(False)  # let a test domain have a class that no training domain has
+    on_bad_image: str = hyper("refuse", options=ON_BAD_IMAGE)  # refuse, skip or pad images that cannot be decoded
+    allow_unseen: bool = hyper(False)  # allow classes in a test domain that no training domain has
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
-        """Every domain, out of the cache, which is made first where there is none."""
-        tree = self.read(root)
-        return domains_of(tree, cached(tree, self.on_bad_image))
+        """Load all domains from the cache; build the cache first if there is none."""
+        scan = self.scan(root)
+        return split_domains(scan.tree, load_cached(scan.tree, self.on_bad_image, index=scan.index()))
 
     def prepare(self, root: Path | None, progress: Progress) -> None:
-        """Make the cache."""
-        tree = self.read(root, progress)
-        cached(tree, self.on_bad_image, progress=progress)
+        """Build the cache."""
+        scan = self.scan(root, progress)
+        load_cached(scan.tree, self.on_bad_image, index=scan.index(progress), progress=progress)
 
-    def found(self, root: Path | None) -> dict[str, Any]:
-        """Which images they were, by content, and which were left out or padded."""
-        tree = read_tree(self.place(root))
-        index = index_of(tree)
-        bad = cached(tree, self.on_bad_image, index=index).bad
+    def describe_data(self, root: Path | None) -> dict[str, Any]:
+        """Return the fingerprint of the images, and which of them were skipped or padded."""
+        scan = scan_folder(self.directory(root))
+        bad = load_cached(scan.tree, self.on_bad_image, index=scan.index()).bad
         paths = [image.path for image in bad]
-        return {"content": fingerprint(tree, index), "bad_images": len(paths), "bad": paths[:LISTED]}
+        return {"content": scan.fingerprint, "bad_images": len(paths), "bad": paths[:LISTED]}
 
-    def read(self, root: Path | None, progress: Progress = unseen) -> Tree:
-        """What the folder holds, compared with what it should."""
-        tree = read_tree(self.place(root))
+    def scan(self, root: Path | None, progress: Progress = no_progress) -> FolderScan:
+        """Scan the dataset's folder, and compare it with what was published.
+
+        Raises:
+            DataError: If the domains or the number of classes differ. Other numbers of images are only a warning.
+        """
+        scan = scan_folder(self.directory(root))
+        tree = scan.tree
         if tree.domains != self.folders:
             raise DataError(
                 f"Expected the folders {', '.join(self.folders)} in {tree.root}; found {', '.join(tree.domains)}. "
@@ -68,14 +96,14 @@ class ImageDataset(DomainDataset):
         if len(tree.classes) != self.num_classes:
             raise DataError(
                 f"Expected {self.num_classes} classes in {tree.root}; found {len(tree.classes)}:\n{tree.table()}\n"
-                f"Get {self.title} again, or give the folder's path to use it as images of your own."
+                f"Get {self.title} again, or give the folder's path to use it as a dataset of your own."
             )
-        for warning in filter(None, (tree.warning(), self.miscounted(tree))):
+        for warning in filter(None, (tree.warning(), self.count_warning(tree))):
             warnings.warn(warning, stacklevel=2)
-        return tree
+        return scan
 
-    def place(self, root: Path | None) -> Path:
-        """Where it is."""
+    def directory(self, root: Path | None) -> Path:
+        """Return the dataset's folder in the data folder; raise a `DataError` if it is not there."""
         if root is None:
             raise DataError(
                 f"Expected the folder that holds {self.folder}; found none given. Pass --data FOLDER or set POGM_DATA."
@@ -87,14 +115,14 @@ class ImageDataset(DomainDataset):
             )
         return root / self.folder
 
-    def miscounted(self, tree: Tree) -> FolderWarning | None:
-        """How the numbers of images differ from the published ones, if they do."""
+    def count_warning(self, tree: ImageTree) -> FolderWarning | None:
+        """Return a warning if the numbers of images differ from the published ones, else None."""
         if tree.domains != self.folders:
             return FolderWarning(
                 f"Expected the folders {', '.join(self.folders)} in {tree.root}; found {', '.join(tree.domains)}."
             )
         found = [sum(column) for column in zip(*tree.counts, strict=True)]
-        unlike = [
+        differences = [
             f"{have} instead of {want} in {name}"
             for name, have, want in zip(self.folders, found, self.counts, strict=True)
             if have != want
@@ -102,16 +130,16 @@ class ImageDataset(DomainDataset):
         for name, wanted, has in zip(self.folders, self.class_counts, zip(*tree.counts, strict=True), strict=False):
             for kind, want, have in zip(tree.classes, wanted, has, strict=True):
                 if have != want:
-                    unlike.append(f"{have} instead of {want} in {name}/{kind}")
-        if not unlike:
+                    differences.append(f"{have} instead of {want} in {name}/{kind}")
+        if not differences:
             return None
         return FolderWarning(
-            f"Expected {sum(self.counts)} images of {self.title}; found {sum(found)}: {', '.join(unlike)}. "
+            f"Expected {sum(self.counts)} images of {self.title}; found {sum(found)}: {', '.join(differences)}. "
             "Results may differ from published ones."
         )
 
     def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
-        """Refuse test domains with a class that no training domain has: nothing could learn it."""
+        """Raise a `DataError` if a test domain has a class that no training domain has, unless `allow_unseen`."""
         trained = [domain.labels for number, domain in enumerate(domains) if number not in test_domains]
         seen = set(torch.cat(trained).tolist())
         for number in test_domains:
@@ -124,12 +152,12 @@ class ImageDataset(DomainDataset):
                 )
 
     def class_name(self, label: int) -> str:
-        """What a message calls a class."""
+        """Return the name of a class for messages."""
         return str(label)
 
 
-def domains_of(tree: Tree, images: Cached) -> list[Domain]:
-    """The kept images of each domain with their labels: slices of one mapped file."""
+def split_domains(tree: ImageTree, images: CachedImages) -> list[Domain]:
+    """Return the images of each domain with their labels, as slices of one memory-mapped file."""
     files = [tree.files[number] for number in images.kept]
     labels = torch.tensor([file.label for file in files])
     counts = [sum(file.domain == number for file in files) for number in range(len(tree.domains))]

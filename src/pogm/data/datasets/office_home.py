@@ -1,10 +1,10 @@
-"""OfficeHome: everyday objects in four styles."""
+"""OfficeHome: everyday objects of 65 classes in four styles."""
 
 from pogm.data.datasets.image_dataset import ImageDataset
 
 
 class OfficeHome(ImageDataset):
-    """Which of 65 objects of offices and homes, in a picture of a style that names the domain.
+    """Objects of offices and homes, of 65 classes; the domain is the style of the picture.
 
     Input: pictures of any size.
     Label: the object, such as "Alarm Clock".

@@ -1,10 +1,10 @@
-"""PACS: paintings, cartoons, photographs and sketches."""
+"""PACS: objects of seven classes in photographs, art paintings, cartoons and sketches."""
 
 from pogm.data.datasets.image_dataset import ImageDataset
 
 
 class PACS(ImageDataset):
-    """Which of seven things, in a picture of a style that names the domain.
+    """Objects of seven classes; the domain is the style of the picture.
 
     Input: pictures, mostly 227×227.
     Label: dog, elephant, giraffe, guitar, horse, house or person.

@@ -1,16 +1,16 @@
-"""Rotated digits, small enough to come with the package."""
+"""RotatedDigits: a small RotatedMNIST that comes with the installation."""
 
 from pathlib import Path
 
 from pogm.data.datasets.base import Domain, DomainDataset
 from pogm.data.datasets.digits import SmallDigits, read_digits
-from pogm.data.datasets.rotation import ANGLES, rotated
+from pogm.data.datasets.rotated_mnist import ANGLES, make_rotated_domains
 
 
 class RotatedDigits(DomainDataset):
-    """Which digit, turned by an angle that names the domain.
+    """Digits, rotated by the angle of the domain.
 
-    Input: the digits that scikit-learn ships, 1×8×8.
+    Input: digits of scikit-learn, 1×8×8.
     Label: the digit.
     Domain: the angle in degrees, counter-clockwise.
     Images: 300 in each of the first three, 299 in the others.
@@ -27,5 +27,5 @@ class RotatedDigits(DomainDataset):
     embedded = True
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
-        """Every domain, dealt out by the seed."""
-        return rotated(*read_digits(), seed)
+        """Load all domains; the seed decides the domain of every digit."""
+        return make_rotated_domains(*read_digits(), seed)

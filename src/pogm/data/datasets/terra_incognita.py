@@ -1,15 +1,15 @@
-"""TerraIncognita: camera traps at four places."""
+"""TerraIncognita: animals in pictures of camera traps at four locations."""
 
 from pogm.data.datasets.image_dataset import ImageDataset
 
 
 class TerraIncognita(ImageDataset):
-    """Which animal, if any, in a photograph of the camera trap that names the domain.
+    """Animals in pictures of camera traps; the domain is the location of the camera.
 
     Input: photographs by day and night.
     Label: bird, bobcat, cat, coyote, dog, empty, opossum, rabbit, raccoon or squirrel.
-    Domain: the location, 100, 38, 43 or 46; in this order, since folders are sorted as text.
-    Images: 24330 of those that can still be had; DomainBed's paper counted 24788.
+    Domain: the location 100, 38, 43 or 46, in this order, because folders are sorted as text.
+    Images: 24330 that can still be downloaded; DomainBed's paper counts 24788.
     Paper: Beery et al., Recognition in Terra Incognita, ECCV 2018.
     Licence: CDLA-Permissive (Caltech Camera Traps).
     """

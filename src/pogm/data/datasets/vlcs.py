@@ -1,17 +1,17 @@
-"""VLCS: photographs of four older datasets."""
+"""VLCS: photographs of objects of five classes from four older datasets."""
 
 from pogm.data.datasets.image_dataset import ImageDataset
 
 
 class VLCS(ImageDataset):
-    """Which of five things, in a photograph from the dataset that names the domain.
+    """Objects of five classes in photographs; the domain is the dataset that the photograph is from.
 
     Input: photographs of any size.
     Label: bird, car, chair, dog or person.
     Domain: Caltech101, LabelMe, SUN09 or VOC2007.
     Images: 10729.
     Paper: Fang et al., Unbiased Metric Learning, ICCV 2013.
-    Licence: that of each of the four.
+    Licence: those of the four datasets.
     """
 
     folder = "VLCS"

@@ -1,1 +1,1 @@
-"""Folders of images: listed, decoded safely, remembered by content, cached as one file of pixels, checked."""
+"""Folders of images: list them, decode them safely, index them by content, cache their pixels, check them."""

@@ -1,4 +1,7 @@
-"""Images decoded once, squeezed to one size, and kept by their content: two folders of the same images share them."""
+"""Cache of decoded images. Images are decoded once, resized to one size, and stored under a hash of their content.
+
+Two folders with the same images share one cache entry.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,24 +14,22 @@ from torch import Tensor
 
 from pogm._system.errors import DataError, unknown
 from pogm._system.files import canonical_json, digest
-from pogm.data.images.cache_directory import alone_in
-from pogm.data.images.cache_directory import cache_folder as cache_folder
-from pogm.data.images.class_folders import Tree
+from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, Pixels, decode
-from pogm.data.images.index import Record, index_of
-from pogm.data.images.names import shown
-from pogm.data.images.parallel import Progress, in_order, unseen
-from pogm.data.images.store import Builder, Chunk, open_store
+from pogm.data.images.index import FileRecord, read_index
+from pogm.data.images.listing import printable
+from pogm.data.images.parallel import Progress, map_in_order, no_progress
+from pogm.data.images.store import Chunk, StoreBuilder, cache_directory, lock_directory, open_store
 
 REFUSE, SKIP, PAD = ON_BAD_IMAGE = ("refuse", "skip", "pad")
-VERSION = 1  # to be raised when the same files may give other pixels
-LARGEST = 256  # pixels of a side that are kept
-CHUNK = 256  # files after which a killed build goes on
-LISTED = 5  # bad files a message names
+VERSION = 1  # raise it when the same files may give other pixels
+LARGEST = 256  # longest side of a stored image, in pixels
+CHUNK = 256  # files per chunk; a killed build continues after its last complete chunk
+LISTED = 5  # bad files that a message names
 
 
-class Bad(NamedTuple):
-    """A file that gave no whole image."""
+class BadFile(NamedTuple):
+    """A file that could not be decoded completely."""
 
     path: str
     kind: Kind
@@ -36,77 +37,84 @@ class Bad(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cached:
-    """The images of a tree.
+class CachedImages:
+    """Decoded images of a folder."""
 
-    ``images`` [N, 3, H, W] is uint8, mapped and not read; ``sizes`` [N, 2] is the height and width that each had;
-    ``kept`` says which of the tree's files they are. ``bad`` are the files that were skipped or padded.
-    """
-
-    images: Tensor
-    sizes: Tensor
-    kept: list[int]
-    bad: list[Bad]
+    images: Tensor  # [N, 3, H, W] uint8, memory-mapped
+    sizes: Tensor  # [N, 2] original heights and widths
+    kept: list[int]  # index of each image in the files of the tree
+    bad: list[BadFile]  # files that were skipped or padded
 
 
-def cached(
-    tree: Tree,
+def load_cached(
+    tree: ImageTree,
     on_bad_image: str = REFUSE,
     *,
-    index: Sequence[Record] | None = None,
-    folder: Path | None = None,
-    progress: Progress = unseen,
-) -> Cached:
-    """The images of a tree, out of the cache in ``folder``; decoded first, by all cores, if they are not there.
+    index: Sequence[FileRecord] | None = None,
+    cache: Path | None = None,
+    progress: Progress = no_progress,
+) -> CachedImages:
+    """Load the images of a folder from the cache; decode them first, on all cores, if they are not there.
 
-    Bad images are refused, skipped, or, where only their end is missing, padded; other damage cannot be padded and is
-    refused then too. A build that was killed goes on where it was; of two at once, one builds and the other waits.
+    A build that was killed continues after its last complete chunk. If two processes need the same entry, one builds it
+    and the other waits.
+
+    Args:
+        tree: Listing of the folder.
+        on_bad_image: "refuse" raises an error; "skip" leaves bad images out; "pad" fills the missing part of truncated
+            images and refuses all others.
+        index: Index of the folder; read if None.
+        cache: Directory of the cache; the default one if None.
+        progress: Shows how many files were decoded.
+
+    Raises:
+        DataError: If an image is refused, no image is left, or the disk is full.
     """
     if on_bad_image not in ON_BAD_IMAGE:
         raise unknown("on_bad_image", on_bad_image, ON_BAD_IMAGE)
-    folder = folder or cache_folder()
-    index = index_of(tree, folder, progress) if index is None else index
+    cache = cache or cache_directory()
+    index = read_index(tree, cache, progress) if index is None else index
     if on_bad_image != SKIP:
-        numbered = zip(tree.files, index, strict=True)
-        _refuse(tree, [Bad(file.path, record.kind, record.reason) for file, record in numbered if record.kind])
+        pairs = zip(tree.files, index, strict=True)
+        _refuse(tree, [BadFile(file.path, record.kind, record.reason) for file, record in pairs if record.kind])
     height, width = stored_size(tree, index)
     contents = [record.sha256 for record in index]
     key = digest(canonical_json([VERSION, height, width, on_bad_image, contents]).encode())
-    place = folder / "images" / key
+    directory = cache / "images" / key
 
-    found = open_store(place)
+    found = open_store(directory)
     if found is None:
-        with alone_in(place):
-            found = open_store(place)
-            if found is None:  # nobody built it while we waited
-                _Build(tree, contents, height, width, on_bad_image).into(place, progress)
-                found = open_store(place)
+        with lock_directory(directory):
+            found = open_store(directory)
+            if found is None:  # no other process built it while this one waited
+                _Build(tree, contents, height, width, on_bad_image).run(directory, progress)
+                found = open_store(directory)
     if found is None:
-        raise DataError(f"Expected the images just written to {place}; found them changed. Start again.")
+        raise DataError(f"Expected the images just written to {directory}; found them changed. Start again.")
     images, chunks = found
-    return Cached(
+    return CachedImages(
         images=images,
         sizes=torch.tensor([size for chunk in chunks for size in chunk.sizes], dtype=torch.int64),
         kept=[number for chunk in chunks for number in chunk.kept],
-        bad=[Bad(tree.files[number].path, kind, reason) for chunk in chunks for number, kind, reason in chunk.bad],
+        bad=[BadFile(tree.files[number].path, kind, reason) for chunk in chunks for number, kind, reason in chunk.bad],
     )
 
 
-def stored_size(tree: Tree, index: Sequence[Record]) -> tuple[int, int]:
-    """The height and width that images are kept at: their own, if it is one for all and small; else the largest."""
+def stored_size(tree: ImageTree, index: Sequence[FileRecord]) -> tuple[int, int]:
+    """Return the height and width of stored images: the original size if all share one of at most 256, else 256."""
     sizes = {(record.height, record.width) for record in index if record.kind is None}
     if not sizes:
         raise DataError(
-            f"Expected images in {shown(str(tree.root))}; found none that can be read. "
-            f"See: pogm data check {shown(str(tree.root))}"
+            f"Expected images in {printable(str(tree.root))}; found none that can be read. "
+            f"See: pogm data check {printable(str(tree.root))}"
         )
     height, width = max(sizes)
-    own = len(sizes) == 1 and max(height, width) <= LARGEST
-    return (height, width) if own else (LARGEST, LARGEST)
+    is_small = len(sizes) == 1 and max(height, width) <= LARGEST
+    return (height, width) if is_small else (LARGEST, LARGEST)
 
 
 class _Decoded(NamedTuple):
-    """What a file gave: pixels [3, H, W], an error, or, if it was padded, both."""
+    """Result of decoding a file: pixels [3, H, W], an error, or both if the image was padded."""
 
     number: int
     pixels: Pixels | None
@@ -116,49 +124,49 @@ class _Decoded(NamedTuple):
 
 @dataclass(frozen=True)
 class _Build:
-    """The decoding of a tree whose files had those contents."""
+    """Builder of one cache entry from the files of a folder with known content hashes."""
 
-    tree: Tree
+    tree: ImageTree
     contents: list[str]
     height: int
     width: int
     on_bad_image: str
 
-    def into(self, place: Path, progress: Progress) -> None:
-        """Decode what the store there still lacks."""
-        builder = Builder(place, self.height, self.width)
+    def run(self, directory: Path, progress: Progress) -> None:
+        """Decode the files that the store in this directory does not have yet, and finish the store."""
+        builder = StoreBuilder(directory, self.height, self.width)
         left = range(builder.files, len(self.tree.files))
-        builder.expect_room(len(left))
-        some: list[_Decoded] = []
-        for decoded in progress(in_order(self.decoded, left), len(left)):
-            some.append(decoded)
-            if len(some) == CHUNK or decoded.number == left[-1]:
-                self.add(builder, some)
-                some = []
+        builder.check_space(len(left))
+        pending: list[_Decoded] = []
+        for decoded in progress(map_in_order(self.decode_file, left), len(left)):
+            pending.append(decoded)
+            if len(pending) == CHUNK or decoded.number == left[-1]:
+                self.add_chunk(builder, pending)
+                pending = []
         if not builder.images:
             raise DataError(
-                f"Expected images in {shown(str(self.tree.root))}; found none that can be decoded. "
-                f"See: pogm data check {shown(str(self.tree.root))}"
+                f"Expected images in {printable(str(self.tree.root))}; found none that can be decoded. "
+                f"See: pogm data check {printable(str(self.tree.root))}"
             )
         builder.finish()
 
-    def add(self, builder: Builder, some: list[_Decoded]) -> None:
-        """Write a chunk of files, unless one must be refused."""
-        wrong = [(decoded, decoded.error) for decoded in some if decoded.error is not None]
+    def add_chunk(self, builder: StoreBuilder, pending: list[_Decoded]) -> None:
+        """Write a chunk of files, unless one of them must be refused."""
+        wrong = [(decoded, decoded.error) for decoded in pending if decoded.error is not None]
         if self.on_bad_image != SKIP:
             refused = [error for decoded, error in wrong if decoded.pixels is None]
-            _refuse(self.tree, [Bad(error.name, error.kind, error.reason) for error in refused])
-        good = [decoded for decoded in some if decoded.pixels is not None]
+            _refuse(self.tree, [BadFile(error.name, error.kind, error.reason) for error in refused])
+        good = [decoded for decoded in pending if decoded.pixels is not None]
         chunk = Chunk(
             kept=[decoded.number for decoded in good],
             sizes=[decoded.size for decoded in good],
             bad=[(decoded.number, error.kind, error.reason) for decoded, error in wrong],
-            files=some[-1].number + 1,
+            files=pending[-1].number + 1,
         )
         builder.add([decoded.pixels for decoded in good if decoded.pixels is not None], chunk)
 
-    def decoded(self, number: int) -> _Decoded:
-        """Read, decode and squeeze one file."""
+    def decode_file(self, number: int) -> _Decoded:
+        """Read, decode and resize one file."""
         name = self.tree.files[number].path
         content = b""
         try:
@@ -168,20 +176,20 @@ class _Build:
                 raise BadImage(name, "unreadable", error.strerror or str(error)) from error
             if digest(content) != self.contents[number]:
                 raise DataError(
-                    f"Expected {shown(name)} as it was a moment ago; found it changed. "
+                    f"Expected {printable(name)} as it was when the folder was indexed; found it changed. "
                     "Start again when nothing writes to the folder."
                 )
-            return self.squeezed(number, decode(content, name), None)
+            return self.resize(number, decode(content, name), None)
         except BadImage as error:
             if self.on_bad_image == PAD and error.kind == "truncated":
                 try:
-                    return self.squeezed(number, decode(content, name, truncated="pad"), error)
-                except BadImage:  # cut in its header: there is nothing to pad
+                    return self.resize(number, decode(content, name, truncated="pad"), error)
+                except BadImage:  # truncated in its header: there are no pixels to keep
                     pass
             return _Decoded(number, None, (0, 0), error)
 
-    def squeezed(self, number: int, pixels: Pixels, error: BadImage | None) -> _Decoded:
-        """The image at the stored size, channels first."""
+    def resize(self, number: int, pixels: Pixels, error: BadImage | None) -> _Decoded:
+        """Resize an image to the stored size and put its channels first."""
         from PIL import Image
 
         size = pixels.shape[:2]
@@ -191,12 +199,12 @@ class _Build:
         return _Decoded(number, np.ascontiguousarray(pixels.transpose(2, 0, 1)), (size[0], size[1]), error)
 
 
-def _refuse(tree: Tree, bad: Sequence[Bad]) -> None:
-    """Raise if there is anything to refuse."""
+def _refuse(tree: ImageTree, bad: Sequence[BadFile]) -> None:
+    """Raise an error that names the bad files, if there are any."""
     if bad:
-        named = "; ".join(f"{shown(path)} ({kind}: {shown(reason)})" for path, kind, reason in bad[:LISTED])
+        named = "; ".join(f"{printable(path)} ({kind}: {printable(reason)})" for path, kind, reason in bad[:LISTED])
         more = f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
         raise DataError(
-            f"Expected an image in every file of {shown(str(tree.root))}; found {named}{more}. List all of them with "
-            "`pogm data check`, or leave them out with --on-bad-image skip."
+            f"Expected an image in every file of {printable(str(tree.root))}; found {named}{more}. List all of them "
+            "with `pogm data check`, or leave them out with --on-bad-image skip."
         )

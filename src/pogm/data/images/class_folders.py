@@ -1,4 +1,4 @@
-"""A dataset as folders: ``<root>/<domain>/<class>/<image>``, every name in sorted order."""
+"""A dataset as folders, ``<root>/<domain>/<class>/<image>``: its domains, classes and files in sorted order."""
 
 import unicodedata
 from collections import Counter, defaultdict
@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pogm._system.errors import DataError
-from pogm.data.images.listing import BadLink, Folder, Walker
-from pogm.data.images.names import shown
+from pogm.data.images.decode import IMAGE_SUFFIXES
+from pogm.data.images.listing import BadLink, Directory, Walker, printable
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 LAYOUT = "Arrange the images as <root>/<domain>/<class>/<image>."
-LISTED = 5  # links a message names
+LISTED = 5  # links that a message names
 
 
 class FolderWarning(UserWarning):
-    """Domains that do not have the same classes."""
+    """An image folder differs from what is expected: classes differ between domains, or counts from published ones."""
 
 
-class File(NamedTuple):
-    """One image: its path below the root, with slashes, and the positions of its domain and its class."""
+class ImageFile(NamedTuple):
+    """One image: its path below the root, with slashes, and the numbers of its domain and its class."""
 
     path: str
     domain: int
@@ -30,139 +29,152 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tree:
-    """What a dataset's folder holds.
+class ImageTree:
+    """Listing of a dataset's folder.
 
-    The classes are one map over all domains: the sorted union of their class folders. ``files`` come domain by domain,
-    class by class; in a class, in the order of torchvision's ``ImageFolder``: folder by folder, then by name.
+    All domains share one list of classes: the sorted union of their class folders. `files` are sorted by domain, then
+    by class, then as torchvision's ``ImageFolder`` sorts them: by the path of the directory, then by name.
     """
 
     root: Path
     domains: tuple[str, ...]
     classes: tuple[str, ...]
-    files: tuple[File, ...]
-    folders: frozenset[tuple[int, int]]  # (class, domain) for which there is a folder, be it empty
+    files: tuple[ImageFile, ...]
+    folders: frozenset[tuple[int, int]]  # (class, domain) pairs that have a folder, even if it is empty
     bad_links: tuple[BadLink, ...] = ()
 
     @cached_property
     def counts(self) -> list[list[int]]:
-        """How many images each class (row) has in each domain (column)."""
+        """Number of images of each class (row) in each domain (column)."""
         found = Counter((file.label, file.domain) for file in self.files)
         return [[found[label, domain] for domain in range(len(self.domains))] for label in range(len(self.classes))]
 
     @cached_property
     def problems(self) -> dict[str, str]:
-        """What is wrong with which class."""
+        """Description of the problem of each class that has one."""
         alike: dict[str, list[str]] = defaultdict(list)
         for name in self.classes:
-            alike[_folded(name)].append(name)
+            alike[_fold(name)].append(name)
         found = {}
         for label, name in enumerate(self.classes):
             without = [domain for domain, count in enumerate(self.counts[label]) if not count]
             missing = [self.domains[domain] for domain in without if (label, domain) not in self.folders]
             empty = [self.domains[domain] for domain in without if (label, domain) in self.folders]
-            others = [other for other in alike[_folded(name)] if other != name]
-            said = [f"missing from {_listed(missing)}"] if missing else []
-            said += [f"an empty folder in {_listed(empty)}"] if empty else []
-            said += [f"spelt like {_listed(others)}, but a class of its own"] if others else []
-            if said:
-                found[name] = "; ".join(said)
+            similar = [other for other in alike[_fold(name)] if other != name]
+            texts = [f"missing from {_join(missing)}"] if missing else []
+            texts += [f"an empty folder in {_join(empty)}"] if empty else []
+            texts += [f"spelt like {_join(similar)}, but a separate class"] if similar else []
+            if texts:
+                found[name] = "; ".join(texts)
         return found
 
     def warning(self) -> FolderWarning | None:
-        """What to warn of, if anything: the classes that are not the same in every domain, and their counts."""
+        """Return a warning that lists the classes that differ between domains, with their counts; None if none do."""
         if not self.problems:
             return None
-        lines = [f"  {shown(name)}: {problem}" for name, problem in self.problems.items()]
+        lines = [f"  {printable(name)}: {problem}" for name, problem in self.problems.items()]
         return FolderWarning(
-            f"Expected the same classes in every domain of {shown(str(self.root))}; found {len(self.problems)} of "
-            f"{len(self.classes)} that are not:\n" + "\n".join(lines) + f"\n{self.table(self.problems)}\n"
-            "Every name is a class in all domains; rename or remove folders if that is not meant."
+            f"Expected the same classes in every domain of {printable(str(self.root))}; found {len(self.problems)} of "
+            f"{len(self.classes)} that differ:\n" + "\n".join(lines) + f"\n{self.table(self.problems)}\n"
+            "Every name is a class in all domains; rename or remove folders if this is not intended."
         )
 
     def table(self, classes: Iterable[str] | None = None) -> str:
-        """Images per class and domain as aligned text, of some classes or all; ``-`` where there is no folder."""
+        """Return the number of images per class and domain as aligned text; ``-`` where there is no folder.
+
+        Args:
+            classes: Classes to show; all if None.
+        """
         wanted = set(self.classes if classes is None else classes)
-        rows = [["class", *map(shown, self.domains)]]
+        rows = [["class", *map(printable, self.domains)]]
         for label, name in enumerate(self.classes):
             if name in wanted:
                 counts = enumerate(self.counts[label])
                 cells = [str(count) if (label, domain) in self.folders else "-" for domain, count in counts]
-                rows.append([shown(name), *cells])
+                rows.append([printable(name), *cells])
         rows.append(["all classes", *(str(sum(column)) for column in zip(*self.counts, strict=True))])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
-def read_tree(root: Path, *, follow_outside: bool = False) -> Tree:
-    """List a dataset's folder; links that loop, lead nowhere or leave the root are refused.
+def read_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
+    """List a dataset's folder and check that it can be used.
 
-    Every file in a class folder counts as an image, whatever it is called: decoding tells. Hidden files do not count.
+    Every file in a class folder counts as an image, whatever its name is: decoding finds the files that are not images.
+    Hidden files are ignored.
+
+    Args:
+        root: Folder of the domains.
+        follow_outside: Follow links that lead out of the root.
+
+    Raises:
+        DataError: If the layout is wrong, a domain has no images, or a link loops, leads nowhere or leaves the root.
     """
     tree = list_tree(root, follow_outside=follow_outside)
     if tree.bad_links:
-        named = "; ".join(f"{shown(link.path)} {link.reason}" for link in tree.bad_links[:LISTED])
+        named = "; ".join(f"{printable(link.path)} {link.reason}" for link in tree.bad_links[:LISTED])
         more = f" and {len(tree.bad_links) - LISTED} more" if len(tree.bad_links) > LISTED else ""
         raise DataError(
-            f"Expected files and folders in {shown(str(root))}; found that {named}{more}. "
+            f"Expected files and folders in {printable(str(root))}; found that {named}{more}. "
             "Remove them, or put the images themselves there (or, from Python, follow links: follow_outside=True)."
         )
-    _expect_images(tree)
+    _check_domains(tree)
     return tree
 
 
-def list_tree(root: Path, *, follow_outside: bool = False) -> Tree:
-    """The same for who wants to know more: links that are not followed are listed, and domains may be empty."""
+def list_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
+    """List a dataset's folder as `read_tree` does, but accept empty domains, and list bad links in `bad_links`."""
     if not root.is_dir():
-        raise DataError(f"Expected a folder of domains at {shown(str(root))}; found none. Check the path.")
+        raise DataError(f"Expected a folder of domains at {printable(str(root))}; found none. Check the path.")
     walker = Walker(str(root), follow_outside)
-    domains = _folders(walker, walker.top, root)
+    domains = _list_folders(walker, walker.top, root)
     if len(domains) < 2:
-        found = f"only {shown(domains[0].name)}" if domains else "none"
-        raise DataError(f"Expected two or more domains in {shown(str(root))}; found {found}. {LAYOUT}")
+        found = f"only {printable(domains[0].name)}" if domains else "none"
+        raise DataError(f"Expected two or more domains in {printable(str(root))}; found {found}. {LAYOUT}")
 
-    paths = {}  # of (class, domain), domain by domain
-    for domain, folder in enumerate(domains):
-        for inner in _folders(walker, folder, root):
-            paths[inner.name, domain] = list(walker.files(inner))
+    paths = {}  # files by (class name, domain number), in the order of the domains
+    for domain, directory in enumerate(domains):
+        for inner in _list_folders(walker, directory, root):
+            paths[inner.name, domain] = list(walker.walk_files(inner))
     classes = sorted({name for name, _ in paths})
     if not classes:
-        raise DataError(f"Expected class folders in the domains of {shown(str(root))}; found none. {LAYOUT}")
+        raise DataError(f"Expected class folders in the domains of {printable(str(root))}; found none. {LAYOUT}")
     labels = {name: label for label, name in enumerate(classes)}
-    return Tree(
+    return ImageTree(
         root=root,
-        domains=tuple(folder.name for folder in domains),
+        domains=tuple(directory.name for directory in domains),
         classes=tuple(classes),
-        files=tuple(File(path, domain, labels[name]) for (name, domain), found in paths.items() for path in found),
+        files=tuple(ImageFile(path, domain, labels[name]) for (name, domain), found in paths.items() for path in found),
         folders=frozenset((labels[name], domain) for name, domain in paths),
         bad_links=tuple(sorted(walker.bad)),
     )
 
 
-def _folders(walker: Walker, folder: Folder, root: Path) -> list[Folder]:
-    """The folders in the root or in a domain, where no image may lie; lists and read-me files may."""
-    folders, files = walker.listing(folder)
-    loose = [name for name in files if name.lower().endswith(SUFFIXES)]
+def _list_folders(walker: Walker, directory: Directory, root: Path) -> list[Directory]:
+    """List the folders in the root or in a domain. Images are not allowed there; text files are."""
+    directories, files = walker.list_directory(directory)
+    loose = [name for name in files if name.lower().endswith(IMAGE_SUFFIXES)]
     if loose:
         more = f" and {len(loose) - 1} more" if len(loose) > 1 else ""
-        place = shown(str(root / folder.path))
-        raise DataError(f"Expected only folders in {place}; found the image {shown(loose[0])}{more}. {LAYOUT}")
-    return folders
+        path = printable(str(root / directory.path))
+        raise DataError(f"Expected only folders in {path}; found the image {printable(loose[0])}{more}. {LAYOUT}")
+    return directories
 
 
-def _expect_images(tree: Tree) -> None:
+def _check_domains(tree: ImageTree) -> None:
+    """Raise if a domain has no images."""
     without = sorted(set(range(len(tree.domains))) - {file.domain for file in tree.files})
     if without:
         raise DataError(
-            f"Expected images in every domain of {shown(str(tree.root))}; found none in "
-            f"{_listed([tree.domains[domain] for domain in without])}. Put some there, or remove the folder."
+            f"Expected images in every domain of {printable(str(tree.root))}; found none in "
+            f"{_join([tree.domains[domain] for domain in without])}. Put images there, or remove the folder."
         )
 
 
-def _folded(name: str) -> str:
-    """The same for names that differ in case alone, or in how a system writes an accent."""
+def _fold(name: str) -> str:
+    """Return the same text for names that differ only in case or in the Unicode form of accents."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(shown, names))
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(map(printable, names))

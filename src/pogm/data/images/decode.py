@@ -1,27 +1,29 @@
-"""An image file as RGB pixels, or why it is not one.
+"""Decoding of image files to 8-bit RGB pixels, with a reason for every file that cannot be decoded.
 
-Only the formats below are ever parsed, whatever a file is called, and no pixel is decoded before the size in its header
-was found acceptable. What becomes of what is not 8-bit RGB:
+Only the formats below are parsed, whatever the name of a file is. The size in the header is checked before any pixel is
+decoded. Images that are not 8-bit RGB are converted:
 
-- greyscale and palettes: their colours; a transparency (alpha) is dropped and the colour beneath it stays, as in
-  DomainBed and torchvision;
-- CMYK: Pillow's conversion without a colour profile;
-- 16 bits per channel: the upper 8, of colour and grey alike (Pillow's own conversion clips grey to white); more bits
-  have no agreed range, and are refused;
-- EXIF orientation: applied, so that people stand upright. DomainBed ignores it; its datasets hardly use it;
-- an animation: its first frame.
+- greyscale and palettes: to RGB. Transparency (alpha) is dropped and the colour under it is kept, as in DomainBed and
+  torchvision.
+- CMYK: Pillow's conversion without a colour profile.
+- 16 bits per channel: the upper 8 bits, of colour and of grey (Pillow's conversion clips grey to white). Images with
+  more bits are refused, because their range is not defined.
+- EXIF orientation: applied. DomainBed ignores it; its datasets hardly use it.
+- animations: the first frame.
 """
 
 import io
-from contextlib import suppress
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from pogm._system.errors import DataError
-from pogm.data.images.names import shown
-from pogm.data.images.warning_filter import quiet
+from pogm.data.images.listing import printable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,11 +34,12 @@ Kind = Literal["empty", "not an image", "corrupt", "truncated", "too large", "fo
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Truncated = Literal["refuse", "pad"]
 
-MOST_PIXELS = 2**26  # 8192 × 8192: beyond cameras that fill datasets, and 256 MiB in Pillow for each thread
+MOST_PIXELS = 2**26  # 8192 × 8192: more than cameras give, and 256 MiB in Pillow for each thread
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 JPEG, PNG, WEBP = b"\xff\xd8\xff", b"\x89PNG", b"RIFF"
-OURS = (JPEG, PNG, WEBP, b"BM", b"GIF8", b"II*\0", b"MM\0*", b"P4", b"P5", b"P6")  # so begin those
-OTHERS = {
+SIGNATURES = (JPEG, PNG, WEBP, b"BM", b"GIF8", b"II*\0", b"MM\0*", b"P4", b"P5", b"P6")  # first bytes of FORMATS
+OTHER_SIGNATURES = {
     b"SIMPLE  =": "FITS",
     b"%!PS": "PostScript",
     b"\xc5\xd0\xd3\xc6": "PostScript",
@@ -50,8 +53,8 @@ OTHERS = {
 END_OF_JPEG = b"\xff\xd9"
 
 
-class BadImage(DataError):  # noqa: N818 - an image that is bad, before it is an error
-    """A file that does not give an image: which, of what kind, for what reason."""
+class BadImage(DataError):  # noqa: N818 - also used as a value that describes the file
+    """A file that cannot be decoded: its name, the kind of damage and the reason."""
 
     def __init__(self, name: str, kind: Kind, reason: str):
         super().__init__(name, kind, reason)
@@ -59,48 +62,54 @@ class BadImage(DataError):  # noqa: N818 - an image that is bad, before it is an
 
     def __str__(self) -> str:
         return (
-            f"Expected an image in {shown(self.name)}; found {self.kind}: {self.reason}. "
-            "Replace or remove it; `pogm data check` finds all like it."
+            f"Expected an image in {printable(self.name)}; found {self.kind}: {self.reason}. "
+            "Replace or remove it; `pogm data check` finds all such files."
         )
 
 
 def decode(content: bytes, name: str, *, truncated: Truncated = "refuse") -> Pixels:
-    """The pixels [H, W, 3] of a file with that content; the name is for messages.
+    """Decode the content of a file to pixels [H, W, 3].
 
-    ``truncated="pad"`` accepts a file that was cut: what is missing is grey in a JPEG and black elsewhere, as with
-    Pillow's LOAD_TRUNCATED_IMAGES, but without that flag, which would be set for every thread. Of a WebP that was cut,
-    nothing can be decoded.
+    Args:
+        content: The bytes of the file.
+        name: Name of the file, for messages.
+        truncated: ``"pad"`` accepts a truncated file. The missing part is grey in a JPEG and black in other formats.
+            The result is that of Pillow's LOAD_TRUNCATED_IMAGES, but that flag is global and would affect other
+            threads. A truncated WebP cannot be decoded at all.
+
+    Raises:
+        BadImage: If the file cannot be decoded.
     """
-    with quiet():
+    with ignore_warnings():
         image = _open(content, name)
         try:
             image.load()
-            return _pixels(image, name)
+            return _to_pixels(image, name)
         except BadImage:
             raise
-        except Exception as error:  # decoders of hostile bytes fail in any way they like
-            bad = BadImage(name, _kind(error, content), _reason(error))
+        except Exception as error:  # decoders raise any exception on damaged input
+            bad = BadImage(name, _classify(error, content), _first_line(error))
             if truncated == "pad" and bad.kind == "truncated":
-                return _padded(content, bad)
+                return _pad(content, bad)
             raise bad from error
 
 
-def size_of(content: bytes, name: str) -> tuple[int, int]:
-    """The height and width that ``decode`` would give, from the header alone."""
-    with quiet():
+def read_size(content: bytes, name: str) -> tuple[int, int]:
+    """Return the height and width of the image that `decode` would return, from the header alone."""
+    with ignore_warnings():
         image = _open(content, name)
         width, height = image.size
-        return (width, height) if _orientation(image) > 4 else (height, width)
+        return (width, height) if _read_orientation(image) > 4 else (height, width)
 
 
 def _open(content: bytes, name: str) -> "ImageFile":
-    """The image with its header read and found acceptable."""
+    """Open an image and check its header."""
     from PIL import Image, UnidentifiedImageError
 
     if not content:
         raise BadImage(name, "empty", "no bytes")
     start = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n")
-    for signature, other in OTHERS.items():
+    for signature, other in OTHER_SIGNATURES.items():
         if start.startswith(signature) or (other == "SVG" and start.startswith(b"<?xml") and signature in start):
             raise BadImage(name, "format", f"{other}, which is not among {', '.join(FORMATS)}")
     if content[4:8] == b"ftyp":
@@ -110,59 +119,59 @@ def _open(content: bytes, name: str) -> "ImageFile":
     except Image.DecompressionBombError as error:
         raise BadImage(name, "too large", f"a header that asks for more than {MOST_PIXELS} pixels") from error
     except UnidentifiedImageError as error:
-        if not content.startswith(OURS):
+        if not content.startswith(SIGNATURES):
             raise BadImage(name, "not an image", f"bytes that begin with {content[:8]!r}") from error
-        raise BadImage(name, _kind(error, content), "a header that cannot be read") from error
+        raise BadImage(name, _classify(error, content), "a header that cannot be read") from error
     except Exception as error:
-        raise BadImage(name, _kind(error, content), _reason(error)) from error
+        raise BadImage(name, _classify(error, content), _first_line(error)) from error
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise BadImage(name, "too large", f"a header of {width} × {height}, more than {MOST_PIXELS} pixels")
     return image
 
 
-def _padded(content: bytes, bad: BadImage) -> Pixels:
-    """What can be decoded of a file that was cut; the error, if that is nothing."""
+def _pad(content: bytes, bad: BadImage) -> Pixels:
+    """Decode what there is of a truncated file; raise the original error if nothing can be decoded."""
     try:
         image = _open(content + END_OF_JPEG if content.startswith(JPEG) else content, bad.name)
         with suppress(OSError):
             image.load()
-        image.tile = []  # nothing left to do: what was decoded is the image
-        return _pixels(image, bad.name)
+        image.tile = []  # no tiles left: Pillow takes the pixels decoded so far as the image
+        return _to_pixels(image, bad.name)
     except Exception as error:
         raise bad from error
 
 
-def _pixels(image: "Image", name: str) -> Pixels:
-    return _upright(_rgb(image, name), _orientation(image))
+def _to_pixels(image: "Image", name: str) -> Pixels:
+    return _rotate_upright(_to_rgb(image, name), _read_orientation(image))
 
 
-def _rgb(image: "Image", name: str) -> Pixels:
-    if image.mode.startswith("I"):  # 16 bits: Pillow keeps some of them in 32
+def _to_rgb(image: "Image", name: str) -> Pixels:
+    if image.mode.startswith("I"):  # 16 bits, for some of which Pillow uses 32
         numbers = np.asarray(image)
         if numbers.min() < 0 or numbers.max() >= 2**16:
-            raise BadImage(name, "format", "32 bits per pixel, whose range is not known")
+            raise BadImage(name, "format", "32 bits per pixel of unknown range")
         grey = (numbers >> 8).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode in ("F", "LAB"):
-        raise BadImage(name, "format", f"pixels of kind {image.mode}, whose colours are not known")
-    if image.mode in ("RGBa", "La"):  # colours that were multiplied by their alpha
+        raise BadImage(name, "format", f"pixels of mode {image.mode}, which has no defined conversion")
+    if image.mode in ("RGBa", "La"):  # colours multiplied by alpha
         image = image.convert("RGBA" if image.mode == "RGBa" else "LA")
     return np.asarray(image.convert("RGB"))
 
 
-def _orientation(image: "Image") -> int:
-    """EXIF's number for how the camera was held, 1 to 8; 1 where it says nothing or nonsense."""
+def _read_orientation(image: "Image") -> int:
+    """Return the EXIF orientation, 1 to 8; 1 if it is missing or invalid."""
     if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
-        return 1  # Pillow turns a TIFF by itself, and would decode a whole PNG to look for a tag behind it
+        return 1  # Pillow rotates a TIFF itself, and would decode a whole PNG to search for a tag at its end
     try:
         number = image.getexif().get(0x0112, 1)
-    except Exception:  # the tags are damaged; the pixels need not be
+    except Exception:  # damaged tags; the pixels may be intact
         return 1
     return number if number in range(1, 9) else 1
 
 
-def _upright(pixels: Pixels, orientation: int) -> Pixels:
+def _rotate_upright(pixels: Pixels, orientation: int) -> Pixels:
     if orientation > 4:
         pixels = pixels.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
@@ -172,17 +181,46 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _kind(error: Exception, content: bytes) -> Kind:
-    """Whether a file that cannot be decoded was cut, or else is damaged."""
+def _classify(error: Exception, content: bytes) -> Kind:
+    """Return "truncated" or "corrupt" for a file that cannot be decoded."""
     cut = {
         JPEG: END_OF_JPEG not in content[-64:],
         PNG: b"IEND" not in content[-64:],
         WEBP: int.from_bytes(content[4:8], "little") + 8 > len(content),
     }
-    said = "truncated" in str(error).lower()
-    return "truncated" if said or any(cut[start] for start in cut if content.startswith(start)) else "corrupt"
+    reported = "truncated" in str(error).lower()
+    return "truncated" if reported or any(cut[start] for start in cut if content.startswith(start)) else "corrupt"
 
 
-def _reason(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+_lock = threading.Lock()
+_active = 0  # threads inside `ignore_warnings`
+_saved = warnings.catch_warnings()
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore warnings while the block runs, also if several threads run such a block at once.
+
+    Decoders warn about unusual tags, which does not matter here. ``warnings.catch_warnings`` alone is not thread-safe:
+    two threads may restore each other's filters. Here the first thread changes the filters and the last one restores
+    them.
+    """
+    global _active, _saved
+    with _lock:
+        if _active == 0:
+            _saved = warnings.catch_warnings()
+            _saved.__enter__()
+            warnings.simplefilter("ignore")
+        _active += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _active -= 1
+            if _active == 0:
+                _saved.__exit__(None, None, None)

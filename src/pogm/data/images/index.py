@@ -1,22 +1,25 @@
-"""What each image file is: the hash of its content and its size, remembered between starts."""
+"""Index of an image folder: content hash and size of every file, stored in the cache between runs."""
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from pogm._system.files import canonical_json, digest, write_whole
-from pogm.data.images.cache_directory import alone_in, cache_folder
-from pogm.data.images.class_folders import Tree
-from pogm.data.images.decode import BadImage, Kind, size_of
-from pogm.data.images.parallel import Progress, in_order, unseen
+from pogm.data.images.class_folders import ImageTree, read_tree
+from pogm.data.images.decode import BadImage, Kind, read_size
+from pogm.data.images.parallel import Progress, map_in_order, no_progress
+from pogm.data.images.store import cache_directory, lock_directory
 
-VERSION = 1  # to be raised when the same bytes may give another record
+VERSION = 1  # raise it when the same bytes may give another record
 
 
-class Record(NamedTuple):
-    """One file: its SHA-256, then its height and width, or the kind and reason why its header is that of no image."""
+class FileRecord(NamedTuple):
+    """One file: its SHA-256, and its height and width or, if its header is bad, the kind and reason."""
 
     sha256: str
     height: int = 0
@@ -25,82 +28,148 @@ class Record(NamedTuple):
     reason: str = ""
 
 
-Stamp = tuple[int, int, int]  # a file's size, and when its content (mtime) and its entry (ctime) changed
-Known = dict[str, tuple[Stamp, Record]]
+Stamp = tuple[int, int, int]  # size, mtime and ctime of a file
+Entries = dict[str, tuple[Stamp, FileRecord]]
 
 
-def index_of(tree: Tree, folder: Path | None = None, progress: Progress = unseen) -> list[Record]:
-    """A record of every file, in the tree's order. Files that are as they were at the last start are not read again.
+def read_index(tree: ImageTree, cache: Path | None = None, progress: Progress = no_progress) -> list[FileRecord]:
+    """Return a record of every file, in the order of the tree. Files that did not change are not read again.
 
-    Only headers are parsed: damage behind them shows when the image is decoded.
+    Only headers are parsed; damage behind the header is found when the image is decoded.
+
+    Args:
+        tree: Listing of the folder.
+        cache: Directory of the cache; the default one if None.
+        progress: Shows how many of the changed files were read.
     """
-    path = _path(tree.root, folder or cache_folder())
-    paths = [file.path for file in tree.files]
+    path = _index_path(tree.root, cache or cache_directory())
+    names = [file.path for file in tree.files]
     known = _load(path)
-    stamps = [_stamp(tree.root, name) for name in paths]
-    changed = [name for name, stamp in zip(paths, stamps, strict=True) if known.get(name, (None,))[0] != stamp]
-    kept = known.keys() & set(paths)
-    index: Known = {name: known[name] for name in kept}
+    stamps = [_read_stamp(tree.root, name) for name in names]
+    changed = [name for name, stamp in zip(names, stamps, strict=True) if known.get(name, (None,))[0] != stamp]
+    kept = known.keys() & set(names)
+    index: Entries = {name: known[name] for name in kept}
     try:
-        found = in_order(lambda name: (name, *_read(tree.root, name)), changed)
+        found = map_in_order(lambda name: (name, *_read(tree.root, name)), changed)
         for name, stamp, record in progress(found, len(changed)):
             index[name] = (stamp, record)
-    finally:  # what an interrupted start has read is not lost
+    finally:  # an interrupted run keeps what it has read
         if changed or len(kept) < len(known):
             _save(path, {name: entry for name, entry in index.items() if entry[1].kind != "unreadable"})
-    return [index[name][1] for name in paths]
+    return [index[name][1] for name in names]
 
 
-def fingerprint(tree: Tree, index: Sequence[Record] | None = None) -> str:
-    """A hash of every image with its domain and class, in order: the same wherever the folder lies."""
-    index = index_of(tree) if index is None else index
+def fingerprint(tree: ImageTree, index: Sequence[FileRecord]) -> str:
+    """Return a hash of every image with its domain and class, in order. It does not depend on the folder's path."""
     files = zip(tree.files, index, strict=True)
     listed = [(tree.domains[file.domain], tree.classes[file.label], record.sha256) for file, record in files]
     return digest(canonical_json(listed).encode())
 
 
-def _read(root: Path, name: str) -> tuple[Stamp, Record]:
-    stamp = _stamp(root, name)  # before the content: a change while reading makes the record old, not wrong
+class FolderScan:
+    """Listing, index and fingerprint of one image folder, each read at most once."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._index: list[FileRecord] | None = None
+
+    @cached_property
+    def tree(self) -> ImageTree:
+        """Listing of the folder."""
+        return read_tree(self.root)
+
+    def index(self, progress: Progress = no_progress) -> list[FileRecord]:
+        """Return a record of every file, in the order of the tree."""
+        if self._index is None:
+            self._index = read_index(self.tree, progress=progress)
+        return self._index
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the content, see `fingerprint`."""
+        return fingerprint(self.tree, self.index())
+
+
+_scans: ContextVar[dict[Path, FolderScan] | None] = ContextVar("scans", default=None)
+
+
+@contextmanager
+def reuse_scans() -> Iterator[None]:
+    """Scan each image folder at most once while the block (or the decorated function) runs.
+
+    A run needs the listing and the index of its dataset to create the trial, to build the cache, to load the images and
+    to describe them in its record. All of them must see the same state of the folder, and reading it once is faster. A
+    block inside another block uses the scans of the outer one.
+    """
+    if _scans.get() is not None:
+        yield
+        return
+    token = _scans.set({})
+    try:
+        yield
+    finally:
+        _scans.reset(token)
+
+
+def forget_scans() -> None:
+    """Free the memory of the scans of the current `reuse_scans` block: half a kilobyte for each image."""
+    scans = _scans.get()
+    if scans is not None:
+        scans.clear()
+
+
+def scan_folder(root: Path) -> FolderScan:
+    """Return the scan of an image folder: the existing one inside `reuse_scans`, else a new one."""
+    scans = _scans.get()
+    if scans is None:
+        return FolderScan(root)
+    return scans.setdefault(root.absolute(), FolderScan(root))
+
+
+def _read(root: Path, name: str) -> tuple[Stamp, FileRecord]:
+    stamp = _read_stamp(
+        root, name
+    )  # before the content: if the file changes meanwhile, the record is outdated, not wrong
     try:
         content = (root / name).read_bytes()
     except OSError as error:
-        return stamp, Record("", kind="unreadable", reason=error.strerror or str(error))
+        return stamp, FileRecord("", kind="unreadable", reason=error.strerror or str(error))
     try:
-        return stamp, Record(digest(content), *size_of(content, name))
+        return stamp, FileRecord(digest(content), *read_size(content, name))
     except BadImage as error:
-        return stamp, Record(digest(content), kind=error.kind, reason=error.reason)
+        return stamp, FileRecord(digest(content), kind=error.kind, reason=error.reason)
 
 
-def _stamp(root: Path, name: str) -> Stamp:
+def _read_stamp(root: Path, name: str) -> Stamp:
     try:
         status = os.stat(os.path.join(root, name))
     except OSError:
-        return (-1, -1, -1)  # reading will say why
+        return (-1, -1, -1)  # reading the file will give the reason
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _path(root: Path, folder: Path) -> Path:
-    place = os.fsencode(os.path.realpath(root))
-    return folder / "indexes" / f"{digest(place)}.json"
+def _index_path(root: Path, cache: Path) -> Path:
+    name = digest(os.fsencode(os.path.realpath(root)))
+    return cache / "indexes" / f"{name}.json"
 
 
-def _load(path: Path) -> Known:
-    """What is remembered; nothing, if the file is missing, damaged or of another version."""
+def _load(path: Path) -> Entries:
+    """Load a stored index; return an empty one if the file is missing, damaged or of another version."""
     try:
         content = path.read_bytes()
     except OSError:
         return {}
-    seal, _, body = content.partition(b"\n")
-    if seal != _seal(body):
+    checksum, _, body = content.partition(b"\n")
+    if checksum != _checksum(body):
         return {}
-    return {name: ((size, mtime, ctime), Record(*rest)) for name, size, mtime, ctime, *rest in json.loads(body)}
+    return {name: ((size, mtime, ctime), FileRecord(*rest)) for name, size, mtime, ctime, *rest in json.loads(body)}
 
 
-def _save(path: Path, index: Known) -> None:
+def _save(path: Path, index: Entries) -> None:
     body = json.dumps([[name, *stamp, *record] for name, (stamp, record) in index.items()]).encode()
-    with alone_in(path.parent):  # two that write the same file would take each other's temporary one
-        write_whole(path, _seal(body) + b"\n" + body)
+    with lock_directory(path.parent):  # two writers of the same file would use the same temporary file
+        write_whole(path, _checksum(body) + b"\n" + body)
 
 
-def _seal(body: bytes) -> bytes:
+def _checksum(body: bytes) -> bytes:
     return f"{VERSION} {digest(body)}".encode()

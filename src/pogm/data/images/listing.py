@@ -1,6 +1,6 @@
-"""Lists of folders: hidden files left out, links followed only where they lead somewhere new and allowed.
+"""Directory listings without hidden files, in which symbolic links are followed only where that is safe.
 
-Goes by what a folder's listing says, and asks the system again only about links: a million files take seconds.
+Only the directory entries are read; other system calls are made for links only. A million files take seconds.
 """
 
 import os
@@ -8,53 +8,52 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pogm._system.errors import DataError
-from pogm.data.images.names import shown
 
-IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}  # what systems leave behind, besides names that begin with a dot
+IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}  # files of operating systems, besides names that begin with a dot
 
 
 class BadLink(NamedTuple):
-    """What was not followed, a link or something that is neither file nor folder, and why."""
+    """A link that was not followed, or an entry that is neither file nor folder, and the reason."""
 
     path: str
     reason: str
 
 
-class Folder(NamedTuple):
-    """A folder by its path below the root, with the real paths of all folders above it and its own."""
+class Directory(NamedTuple):
+    """A directory: its path below the root, and the real paths of all directories above it and of itself."""
 
     path: str
     stack: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Last part of the path."""
         return self.path.rpartition("/")[2]
 
 
 class Walker:
-    """Walks below one root; collects in ``bad`` what it did not follow."""
+    """Lists directories below one root, and collects in `bad` what it did not follow."""
 
     def __init__(self, root: str, follow_outside: bool):
         self.root = os.path.realpath(root)
         self.follow_outside = follow_outside
-        self.top = Folder("", (self.root,))
+        self.top = Directory("", (self.root,))
         self.bad: list[BadLink] = []
 
-    def files(self, folder: Folder) -> Iterator[str]:
-        """The path of every file below a folder, sorted by its folder, as text, then by name."""
-        found, ahead = {}, [folder]
+    def walk_files(self, directory: Directory) -> Iterator[str]:
+        """Yield the path of every file below a directory, sorted by the path of its directory, then by name."""
+        found, ahead = {}, [directory]
         while ahead:
-            here = ahead.pop()
-            folders, found[here.path] = self.listing(here)
-            ahead += folders
+            current = ahead.pop()
+            directories, found[current.path] = self.list_directory(current)
+            ahead += directories
         for path in sorted(found):
             yield from (f"{path}/{name}" for name in found[path])
 
-    def listing(self, folder: Folder) -> tuple[list[Folder], list[str]]:
-        """The folders in a folder, and the names of its files, both sorted."""
-        folders, files = [], []
-        real = folder.stack[-1]
+    def list_directory(self, directory: Directory) -> tuple[list[Directory], list[str]]:
+        """Return the directories in a directory and the names of its files, both sorted."""
+        directories, files = [], []
+        real = directory.stack[-1]
         try:
             with os.scandir(real) as entries:
                 for entry in entries:
@@ -63,40 +62,45 @@ class Walker:
                         continue
                     target = os.path.join(real, name)
                     if entry.is_symlink():
-                        target, reason = self.target(target, folder)
+                        target, reason = self._resolve_link(target, directory)
                         if reason:
-                            self.bad.append(BadLink(_below(folder, name), reason))
+                            self.bad.append(BadLink(_join(directory, name), reason))
                             continue
                     if entry.is_dir():
-                        folders.append(Folder(_below(folder, name), (*folder.stack, target)))
+                        directories.append(Directory(_join(directory, name), (*directory.stack, target)))
                     elif entry.is_file():
                         files.append(name)
-                    else:  # a pipe, at which a reader would wait forever
-                        self.bad.append(BadLink(_below(folder, name), "is neither a file nor a folder"))
+                    else:  # a pipe, for example: reading it would block forever
+                        self.bad.append(BadLink(_join(directory, name), "is neither a file nor a folder"))
         except OSError as error:
             raise DataError(
-                f"Expected to list {shown(real)}; found: {error.strerror}. Permit reading it, or remove it."
+                f"Expected to list {printable(real)}; found: {error.strerror}. Permit reading it, or remove it."
             ) from error
-        return sorted(folders), sorted(files)
+        return sorted(directories), sorted(files)
 
-    def target(self, link: str, folder: Folder) -> tuple[str, str]:
-        """Where a link leads, and why it must not be followed, if so."""
+    def _resolve_link(self, link: str, directory: Directory) -> tuple[str, str]:
+        """Return the target of a link, and the reason why it must not be followed (empty if it may)."""
         try:
             target = os.path.realpath(link, strict=True)
         except FileNotFoundError:
             return link, "is a link that leads nowhere"
         except OSError:  # a link to itself, or a ring of links
             return link, "is a link that loops"
-        if any(_inside(above, target) for above in folder.stack):
+        if any(_is_inside(above, target) for above in directory.stack):
             return target, "is a link that loops"
-        if not _inside(target, self.root) and not self.follow_outside:
+        if not _is_inside(target, self.root) and not self.follow_outside:
             return target, "is a link that leaves the folder"
         return target, ""
 
 
-def _below(folder: Folder, name: str) -> str:
-    return f"{folder.path}/{name}" if folder.path else name
+def printable(name: str) -> str:
+    """Return a file name on one line, with escapes for newlines, broken characters and the like."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
 
 
-def _inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+def _join(directory: Directory, name: str) -> str:
+    return f"{directory.path}/{name}" if directory.path else name
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

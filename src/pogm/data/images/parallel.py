@@ -1,4 +1,4 @@
-"""The same work on many files, by all cores. Threads do: Pillow and hashlib let go of the interpreter."""
+"""Parallel map over many files, with progress. Threads are enough: Pillow and hashlib release the GIL."""
 
 import os
 from collections import deque
@@ -8,23 +8,30 @@ from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-AHEAD = 256  # results that may wait for the caller, so that threads go on while it writes
+AHEAD = 256  # results that may wait for the caller, so that the threads continue while it writes
 
 
 class Progress(Protocol):
-    """What shows how far a job is: gets the items and how many there will be, passes them on."""
+    """Function that shows the progress of a job. It receives the items and their number, and passes the items on.
+
+    The items arrive one by one, as soon as they are done, but not evenly: after a slow item several arrive at once. The
+    number counts only the items that need work, so the remaining time is elapsed / done * (total - done).
+    """
 
     def __call__(self, items: Iterable[Item], total: int, /) -> Iterable[Item]:
-        """The same items."""
+        """Return the same items."""
 
 
-def unseen(items: Iterable[Item], total: int, /) -> Iterable[Item]:
-    """The progress that shows nothing."""
+def no_progress(items: Iterable[Item], total: int, /) -> Iterable[Item]:
+    """Return the items and show nothing."""
     return items
 
 
-def in_order(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """The result of each item, in order; few are computed ahead, so that memory does not grow with the folder."""
+def map_in_order(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Apply a function to all items on all cores, and yield the results in the order of the items.
+
+    At most `AHEAD` results are computed ahead of the caller, so memory does not grow with the number of items.
+    """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     waiting: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(threads)

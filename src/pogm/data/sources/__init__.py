@@ -1,39 +1,60 @@
-"""Getting datasets: what is published where, fetching it, and preparing it for use.
+"""Published datasets: where they are published, how to download them, and how to prepare them for use.
 
-The folder is the registry: a file with ``DATASET`` and ``prepare(raw, out)`` prepares the dataset of that name.
+A file of this folder with ``DATASET`` and ``prepare(raw, out)`` prepares the dataset of that name. Datasets in the
+catalogue without such a file have the standard preparation, `layout.prepare_folders`.
 """
 
 import importlib
 import pkgutil
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 from pogm._system.errors import unknown
+from pogm.data.datasets import all_datasets
+from pogm.data.datasets.image_dataset import ImageDataset
 from pogm.data.sources.catalogue import CATALOGUE
 from pogm.data.sources.download import download as _download
-from pogm.data.sources.transfer import Progress
+from pogm.data.sources.layout import prepare_folders
+from pogm.data.sources.transfer import ByteProgress
 
 Prepare = Callable[[Path, Path], Path]
 
 
-@cache
 def preparations() -> dict[str, Prepare]:
-    """Every dataset that can be prepared, with the function that does: ``prepare(raw, out)``."""
+    """Return the function ``prepare(raw, out)`` of every dataset that can be prepared."""
     names = sorted(info.name for info in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    return {module.DATASET: module.prepare for module in modules if hasattr(module, "prepare")}
+    found: dict[str, Prepare] = {module.DATASET: module.prepare for module in modules if hasattr(module, "DATASET")}
+    for name in CATALOGUE.keys() & all_datasets().keys() - found.keys():
+        dataset = all_datasets()[name]
+        if issubclass(dataset, ImageDataset):
+            found[name] = partial(prepare_folders, dataset)
+    return found
 
 
-def fetch(dataset: str, raw: Path, progress: Progress | None = None) -> list[Path]:
-    """Download what a dataset is published as into ``raw``; what is there already is only checked."""
+def fetch(dataset: str, raw: Path, progress: ByteProgress | None = None) -> list[Path]:
+    """Download the published files of a dataset into `raw`. Files that exist are only verified.
+
+    Args:
+        dataset: Name in the catalogue.
+        raw: Folder of the downloaded files.
+        progress: Called with the number of bytes so far and in total.
+
+    Returns:
+        Paths of the files.
+    """
     if dataset not in CATALOGUE:
         raise unknown("a dataset that is fetched", dataset, CATALOGUE)
-    return [_download(source, raw, progress=progress) for source in CATALOGUE[dataset].files]
+    return [_download(file, raw, progress=progress) for file in CATALOGUE[dataset].files]
 
 
 def prepare(dataset: str, raw: Path, out: Path) -> Path:
-    """Make the dataset's folder in ``out`` from what was fetched into ``raw``, which stays as it is."""
+    """Make the dataset's folder in `out` from the downloaded files in `raw`, which are not changed.
+
+    Returns:
+        The dataset's folder.
+    """
     if dataset not in preparations():
         raise unknown("a dataset that is prepared", dataset, preparations())
     return preparations()[dataset](raw, out)

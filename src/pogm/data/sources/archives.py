@@ -1,6 +1,8 @@
-"""Unpacking other people's archives: plain files below the target, whole, or nothing."""
+"""Extraction of untrusted archives: all files below the target directory, or an error and nothing."""
 
 import gzip
+import os
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -12,47 +14,75 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from pogm._system.errors import IntegrityError, UsageError
+from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.fault_injection import fault_point
-from pogm.data.sources.staging import staged
+from pogm._system.files import TEMPORARY, locked, sync_folder
 
 MOST_MEMBERS = 2_000_000
 MOST_BYTES = 200 << 30
-MOST_RATIO = 1000  # unpacked to packed
+MOST_RATIO = 1000  # unpacked bytes / packed bytes
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".gz")
 DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True)
 class Member:
-    """One entry of an archive: what it calls itself, what it is, how long it says it is."""
+    """One entry of an archive, as its header describes it."""
 
     name: str
-    kind: str  # "file", "folder", or what it should not be
+    kind: str  # "file", "folder", or a kind that is refused
     size: int
-    open: Callable[[], IO[bytes]]  # its content, if it is a file
+    open: Callable[[], IO[bytes]]  # opens the content of a file
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the name is that of an archive that can be unpacked."""
+    """Return True if the path is a file with the suffix of a supported archive."""
     return path.name.endswith(SUFFIXES) and path.is_file()
 
 
 def extract(archive: Path, target: Path) -> None:
-    """Unpack a zip, tar, tar.gz or gz file into a new folder; refuse it if it is damaged or reaches for more.
+    """Unpack a zip, tar, tar.gz or gz file into a new directory.
 
-    Every member is checked before the first is written, except that a single gz file does not say how long it is.
+    All members are checked before the first is written. (A gz file does not state its size; it is checked on the way.)
+
+    Raises:
+        IntegrityError: If the archive is damaged, too large, or has links, devices or paths outside of the target.
+        UsageError: If the file is not a supported archive, or the target exists.
     """
     if not is_archive(archive):
-        raise UsageError(
-            f"Expected a file that ends with {', '.join(SUFFIXES)}; found {archive}, which is none. Unpack it yourself."
-        )
+        raise UsageError(f"Expected a file that ends with {', '.join(SUFFIXES)}; found {archive}. Unpack it yourself.")
     if target.exists():
-        raise UsageError(f"Expected no {target} yet; found it. Move it away, or choose another folder.")
-    with _damage_told(archive), _open(archive) as members:
+        raise UsageError(f"Expected that {target} does not exist; found it. Move it away, or choose another folder.")
+    with _explain_damage(archive), _open(archive) as members:
         _check(archive, members)
-    with staged(target) as folder, _damage_told(archive), _open(archive) as members:
-        _write(archive, members, folder)
+    with stage_directory(target) as directory, _explain_damage(archive), _open(archive) as members:
+        _write(archive, members, directory)
+
+
+@contextmanager
+def stage_directory(target: Path) -> Iterator[Path]:
+    """Create a temporary directory, and rename it to the target when the block succeeds; delete it when it fails."""
+    staging = target.with_name(f".{target.name}{TEMPORARY}")
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        with locked(staging):
+            made = staging / "made"
+            if made.exists():  # left by a process that was killed
+                shutil.rmtree(made)
+            made.mkdir()
+            try:
+                yield made
+                fault_point("replace")
+                os.replace(made, target)
+                sync_folder(target.parent)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"Expected to make {target}; found: {error.strerror or error}"
+            f"{f' ({error.filename})' if error.filename else ''}. "
+            "Nothing was kept. Free some space or permit writing, then try again."
+        ) from error
 
 
 def _check(archive: Path, members: Iterator[Member]) -> None:
@@ -60,35 +90,35 @@ def _check(archive: Path, members: Iterator[Member]) -> None:
     for count, member in enumerate(members, 1):
         total += member.size
         if member.kind not in ("file", "folder"):
-            raise _refused(archive, f"{member.name!r}, a {member.kind}")
+            raise _refusal(archive, f"{member.name!r}, a {member.kind}")
         if not _is_inside(member.name):
-            raise _refused(archive, f"{member.name!r}, which is not a path below the target")
+            raise _refusal(archive, f"{member.name!r}, which is not a path below the target")
         if count > MOST_MEMBERS:
-            raise _refused(archive, f"more than {MOST_MEMBERS} members")
+            raise _refusal(archive, f"more than {MOST_MEMBERS} members")
         _check_size(archive, total, packed)
 
 
 def _check_size(archive: Path, total: int, packed: int) -> None:
     if total > MOST_BYTES:
-        raise _refused(archive, f"more than {MOST_BYTES} bytes")
+        raise _refusal(archive, f"more than {MOST_BYTES} bytes")
     if total > MOST_RATIO * packed:
-        raise _refused(archive, f"{total} bytes packed into {packed}, more than {MOST_RATIO} to one")
+        raise _refusal(archive, f"{total} bytes packed into {packed}, more than {MOST_RATIO} to one")
 
 
-def _write(archive: Path, members: Iterator[Member], folder: Path) -> None:
-    """Write what was checked, and count again: what a member says of its length need not be true."""
+def _write(archive: Path, members: Iterator[Member], directory: Path) -> None:
+    """Write the members, and count the bytes again, because the sizes in headers may be wrong."""
     packed, total = archive.stat().st_size, 0
     made: set[Path] = set()
     for member in members:
-        place = folder / member.name
-        home = place if member.kind == "folder" else place.parent
-        if home not in made:
-            home.mkdir(parents=True, exist_ok=True)
-            made.add(home)
+        path = directory / member.name
+        parent = path if member.kind == "folder" else path.parent
+        if parent not in made:
+            parent.mkdir(parents=True, exist_ok=True)
+            made.add(parent)
         if member.kind == "folder":
             continue
         fault_point("write")
-        with member.open() as content, open(place, "wb") as file:
+        with member.open() as content, open(path, "wb") as file:
             while chunk := content.read(1 << 20):
                 total += len(chunk)
                 _check_size(archive, total, packed)
@@ -100,26 +130,26 @@ def _is_inside(name: str) -> bool:
     return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
-def _refused(archive: Path, found: str) -> IntegrityError:
+def _refusal(archive: Path, found: str) -> IntegrityError:
     return IntegrityError(
-        f"Expected nothing but plain files and folders of sane size in {archive}; found {found}. "
-        "Nothing was kept; get the archive from its authors."
+        f"Expected only files and folders of reasonable size in {archive}; found {found}. "
+        "Nothing was kept. Get the archive from its authors."
     )
 
 
 @contextmanager
-def _damage_told(archive: Path) -> Iterator[None]:
+def _explain_damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
         raise IntegrityError(
-            f"Expected a whole archive; found {archive} damaged ({error}). Nothing was kept; get it again."
+            f"Expected a complete archive; found {archive} damaged ({error}). Nothing was kept. Get it again."
         ) from error
 
 
 @contextmanager
 def _open(archive: Path) -> Iterator[Iterator[Member]]:
-    """The members, one after the other; the content of each is to be read before the next is asked for."""
+    """Open an archive as an iterator over its members. Read the content of each before the next one."""
     name = archive.name
     if name.endswith(".zip"):
         with zipfile.ZipFile(archive) as opened:
@@ -131,15 +161,15 @@ def _open(archive: Path) -> Iterator[Iterator[Member]]:
         with tarfile.open(archive, "r:" if name.endswith(".tar") else "r:gz") as tar:
             yield _tar_members(tar)
     else:
-        content: Any = gzip.open(archive)  # noqa: SIM115 - closed by whoever reads it, or below
+        content: Any = gzip.open(archive)  # noqa: SIM115 - closed by the reader, or below
         with content:
             yield iter([Member(name.removesuffix(".gz"), "file", 0, lambda: content)])
 
 
 def _zip_kind(info: zipfile.ZipInfo) -> str:
-    kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the archive comes from a system without them
+    kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if the archive has no Unix file types
     if info.flag_bits & 1:
-        return "file under a password"
+        return "file with a password"
     if info.is_dir() and kind in (0, stat.S_IFDIR):
         return "folder"
     if not info.is_dir() and kind in (0, stat.S_IFREG):
@@ -151,9 +181,9 @@ def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
     opened: Any = tar
     while (info := tar.next()) is not None:
         yield Member(info.name, _tar_kind(info), info.size, partial(opened.extractfile, info))
-        opened.members = []  # tarfile would remember two million of them
+        opened.members = []  # tarfile would keep all members in memory
 
 
 def _tar_kind(info: tarfile.TarInfo) -> str:
     kinds = {"file": info.isreg(), "folder": info.isdir(), "symbolic link": info.issym(), "hard link": info.islnk()}
-    return next((kind for kind, true in kinds.items() if true), "device or pipe")
+    return next((kind for kind, matches in kinds.items() if matches), "device or pipe")

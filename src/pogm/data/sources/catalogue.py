@@ -1,24 +1,53 @@
-"""What is published where. A hash or size that could not be established is left out, never guessed.
+"""Catalogue of published datasets: files, addresses and hashes. Unknown hashes and sizes are left out, not guessed.
 
-The addresses were read in public code (DomainBed's download script first) and not tried; DomainNet's are DomainBed's
-with https for http. MNIST's hashes were computed from its unpacked files.
+The addresses are from public code (mainly DomainBed's download script) and were not tested; DomainNet's are DomainBed's
+with https instead of http. MNIST's hashes were computed from its unpacked files.
 """
 
+import gzip
+import hashlib
+import zlib
 from dataclasses import dataclass
+from pathlib import Path
 
-from pogm.data.sources.source import Source
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A published file: its name, its addresses and its hash."""
+
+    name: str
+    mirrors: tuple[str, ...]  # addresses of the same file, the best first
+    page: str  # web page that describes and offers the file
+    sha256: str | None = None  # None if it is not published
+    unpacked: bool = False  # the hash is that of the unpacked content, which does not depend on the compression
+    size: int | None = None  # bytes; None if it is not published
 
 
 @dataclass(frozen=True)
 class Publication:
     """A dataset as its authors publish it."""
 
-    files: tuple[Source, ...]
-    terms: str  # the page that states them, or where nobody does, the one to ask on
+    files: tuple[PublishedFile, ...]
+    terms: str  # page that states the terms of use or, if there is none, the page of the dataset
 
 
-def _drive(identifier: str) -> str:
-    """A file on Google Drive; it answers with a web page where it refuses."""
+def hash_file(path: Path, *, unpacked: bool = False) -> str:
+    """Return the SHA-256 of a file, or of the content of a gzip file; an empty text if the gzip file is damaged."""
+    if not unpacked:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    content_hash = hashlib.sha256()
+    try:
+        with gzip.open(path) as file:
+            while chunk := file.read(1 << 20):
+                content_hash.update(chunk)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return ""
+    return content_hash.hexdigest()
+
+
+def _drive_url(identifier: str) -> str:
+    """Return the address of a file on Google Drive. If Drive refuses, the answer is a web page."""
     return f"https://drive.usercontent.google.com/download?id={identifier}&export=download&confirm=t"
 
 
@@ -40,7 +69,7 @@ TERRA_PAGE = "https://lila.science/datasets/caltech-camera-traps"
 TERRA_MIRROR = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/"
 DOMAIN_NET_PAGE = "http://ai.bu.edu/M3SDA/"
 DOMAIN_NET_MIRROR = "https://csr.bu.edu/ftp/visda/2019/multi-source/"
-DOMAIN_NET_FILES = (  # the "cleaned" ones; the page offers others of the same name
+DOMAIN_NET_FILES = (  # the "cleaned" files; the page has other files of the same names
     "groundtruth/clipart.zip",
     "infograph.zip",
     "groundtruth/painting.zip",
@@ -48,7 +77,7 @@ DOMAIN_NET_FILES = (  # the "cleaned" ones; the page offers others of the same n
     "real.zip",
     "sketch.zip",
 )
-DUPLICATES = Source(
+DUPLICATES = PublishedFile(
     "domain_net_duplicates.txt",
     ("https://github.com/facebookresearch/DomainBed/raw/main/domainbed/misc/domain_net_duplicates.txt",),
     "https://github.com/facebookresearch/DomainBed/tree/main/domainbed/misc",
@@ -57,7 +86,7 @@ DUPLICATES = Source(
 CATALOGUE = {
     "MNIST": Publication(
         tuple(
-            Source(
+            PublishedFile(
                 f"{name}.gz", tuple(f"{mirror}{name}.gz" for mirror in MNIST_MIRRORS), MNIST_PAGE, sha256, unpacked=True
             )
             for name, sha256 in MNIST_HASHES.items()
@@ -65,20 +94,20 @@ CATALOGUE = {
         MNIST_PAGE,
     ),
     "VLCS": Publication(
-        (Source("VLCS.tar.gz", (_drive("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8"),), VLCS_PAGE),),
+        (PublishedFile("VLCS.tar.gz", (_drive_url("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8"),), VLCS_PAGE),),
         VLCS_PAGE,
     ),
     "PACS": Publication(
-        (Source("PACS.zip", (_drive("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd"),), PACS_PAGE),),
+        (PublishedFile("PACS.zip", (_drive_url("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd"),), PACS_PAGE),),
         PACS_PAGE,
     ),
     "OfficeHome": Publication(
         (
-            Source(
+            PublishedFile(
                 "OfficeHomeDataset_10072016.zip",
                 (
-                    _drive("0B81rNlvomiwed0V1YUxQdC1uOTg&resourcekey=0-2SNWq0CDAuWOBRRBL7ZZsw"),
-                    _drive("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC"),
+                    _drive_url("0B81rNlvomiwed0V1YUxQdC1uOTg&resourcekey=0-2SNWq0CDAuWOBRRBL7ZZsw"),
+                    _drive_url("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC"),
                 ),
                 OFFICE_HOME_PAGE,
             ),
@@ -87,19 +116,19 @@ CATALOGUE = {
     ),
     "TerraIncognita": Publication(
         (
-            Source(
+            PublishedFile(
                 "eccv_18_all_images_sm.tar.gz",
                 (f"{TERRA_MIRROR}eccv_18_all_images_sm.tar.gz",),
                 TERRA_PAGE,
             ),
-            Source("eccv_18_annotations.tar.gz", (f"{TERRA_MIRROR}eccv_18_annotations.tar.gz",), TERRA_PAGE),
+            PublishedFile("eccv_18_annotations.tar.gz", (f"{TERRA_MIRROR}eccv_18_annotations.tar.gz",), TERRA_PAGE),
         ),
         TERRA_PAGE,
     ),
     "DomainNet": Publication(
         (
             *(
-                Source(name.rpartition("/")[2], (f"{DOMAIN_NET_MIRROR}{name}",), DOMAIN_NET_PAGE)
+                PublishedFile(name.rpartition("/")[2], (f"{DOMAIN_NET_MIRROR}{name}",), DOMAIN_NET_PAGE)
                 for name in DOMAIN_NET_FILES
             ),
             DUPLICATES,

@@ -1,4 +1,4 @@
-"""From raw folders to ``<root>/<dataset>/<environment>/<class>/<image>``, without touching what was raw."""
+"""Preparation of raw files as ``<root>/<dataset>/<environment>/<class>/<image>``; the raw files are not changed."""
 
 import errno
 import os
@@ -9,17 +9,16 @@ from pathlib import Path
 from pogm._system.errors import DataError, UsageError
 from pogm._system.fault_injection import fault_point
 from pogm.data.datasets.image_dataset import ImageDataset
-from pogm.data.sources.archives import extract, is_archive
-from pogm.data.sources.staging import staged
+from pogm.data.images.decode import IMAGE_SUFFIXES
+from pogm.data.sources.archives import extract, is_archive, stage_directory
 
-UNPACKED = "unpacked"  # the folder within the raw one that archives are unpacked into
-DEPTH = 3  # levels of folders that archives put around what is looked for
-IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+UNPACKED = "unpacked"  # folder of the unpacked archives, in the raw folder
+DEPTH = 3  # levels of folders to search for the environments
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def unpack(raw: Path) -> list[Path]:
-    """The raw folder, and what each archive in it holds; unpacked now unless it was before."""
+    """Unpack every archive in the raw folder that is not unpacked yet; return the raw folder and all unpacked ones."""
     if not raw.is_dir():
         raise DataError(f"Expected a folder of downloaded files at {raw}; found none. Run `pogm data fetch` first.")
     roots = [raw]
@@ -31,48 +30,52 @@ def unpack(raw: Path) -> list[Path]:
     return roots
 
 
-def find(roots: Iterable[Path], names: Sequence[str]) -> Path | None:
-    """The folder nearest to the roots that has all these folders in it."""
+def find_parent(roots: Iterable[Path], names: Sequence[str]) -> Path | None:
+    """Return the folder nearest to the roots that contains folders of all these names; None if there is none."""
     level = list(roots)
     for _ in range(DEPTH):
         for folder in level:
             if all((folder / name).is_dir() for name in names):
                 return folder
-        level = [child for folder in level for child in folders(folder)]
+        level = [child for folder in level for child in list_folders(folder)]
     return None
 
 
-def missing(raw: Path, names: Sequence[str]) -> DataError:
-    """The error for raw files that do not hold what they should."""
-    there = ", ".join(sorted(path.name for path in raw.iterdir())[:10]) or "nothing"
+def missing_error(raw: Path, names: Sequence[str]) -> DataError:
+    """Return the error for raw files without the expected folders."""
+    found = ", ".join(sorted(path.name for path in raw.iterdir())[:10]) or "nothing"
     return DataError(
-        f"Expected the folders {', '.join(names)} in {raw}, or an archive with them; found {there}. "
+        f"Expected the folders {', '.join(names)} in {raw}, or an archive with them; found {found}. "
         "Run `pogm data fetch`, or put the published files there."
     )
 
 
-def folders(parent: Path) -> list[Path]:
-    """The folders in a folder, by name, without hidden ones."""
+def list_folders(parent: Path) -> list[Path]:
+    """Return the folders in a folder, sorted, without hidden ones."""
     return sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def images(folder: Path) -> list[Path]:
-    """The images in a folder, by name. Thumbnails' indices, hidden files and the like are not."""
+def list_images(folder: Path) -> list[Path]:
+    """Return the files in a folder that have the suffix of an image, sorted, without hidden ones."""
     return sorted(
         path
         for path in folder.iterdir()
-        if path.suffix.lower() in IMAGES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
 
 
-def class_folders(environments: Mapping[str, Path], count: int) -> dict[str, Path]:
-    """A plan of every image of every class of every environment; refuses classes that differ or are too few."""
+def plan_files(environments: Mapping[str, Path], count: int) -> dict[str, Path]:
+    """Return the raw file of every path ``<environment>/<class>/<image>``.
+
+    Raises:
+        DataError: If the environments do not have the same classes, or not `count` of them.
+    """
     plan: dict[str, Path] = {}
     listed: dict[str, list[str]] = {}
     for name, folder in environments.items():
         listed[name] = []
-        for kind in folders(folder):
-            found = {f"{name}/{kind.name}/{path.name}": path for path in images(kind)}
+        for kind in list_folders(folder):
+            found = {f"{name}/{kind.name}/{path.name}": path for path in list_images(kind)}
             plan |= found
             listed[name] += [kind.name] if found else []
     every = sorted(set().union(*listed.values()))
@@ -87,26 +90,31 @@ def class_folders(environments: Mapping[str, Path], count: int) -> dict[str, Pat
     return plan
 
 
-def arranged(dataset: type[ImageDataset], raw: Path, out: Path) -> Path:
-    """Make a dataset's folder from an archive, or folders, that have the environments under their own names."""
-    parent = find(unpack(raw), dataset.folders)
+def prepare_folders(dataset: type[ImageDataset], raw: Path, out: Path) -> Path:
+    """Make a dataset's folder from archives or folders in `raw` that contain its environments under their names."""
+    parent = find_parent(unpack(raw), dataset.folders)
     if parent is None:
-        raise missing(raw, dataset.folders)
+        raise missing_error(raw, dataset.folders)
     environments = {name: parent / name for name in dataset.folders}
-    return build(out / dataset.folder, class_folders(environments, dataset.num_classes))
+    return make_folder(out / dataset.folder, plan_files(environments, dataset.num_classes))
 
 
-def build(folder: Path, plan: Mapping[str, Path]) -> Path:
-    """Make a folder of these files (a path within it, a raw file), by hard links where the disk can, else by copies."""
+def make_folder(folder: Path, plan: Mapping[str, Path]) -> Path:
+    """Make a folder of hard links to raw files, or of copies where links are not possible.
+
+    Args:
+        folder: The folder to make. If it has the same files already, nothing is done.
+        plan: Raw file of every path in the folder.
+    """
     if folder.exists():
-        there = {path.relative_to(folder).as_posix(): path.stat().st_size for path in _files(folder)}
-        if there == {name: path.stat().st_size for name, path in plan.items()}:
+        found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in _walk_files(folder)}
+        if found == {name: path.stat().st_size for name, path in plan.items()}:
             return folder
         raise UsageError(
-            f"Expected no {folder}, or one with the same files; found {len(there)} files where {len(plan)} would be. "
+            f"Expected no {folder}, or one with the same files; found {len(found)} files instead of {len(plan)}. "
             "Move it away, or choose another folder."
         )
-    with staged(folder) as made:
+    with stage_directory(folder) as made:
         for parent in {(made / name).parent for name in plan}:
             parent.mkdir(parents=True, exist_ok=True)
         for name, path in plan.items():
@@ -115,13 +123,13 @@ def build(folder: Path, plan: Mapping[str, Path]) -> Path:
     return folder
 
 
-def _files(folder: Path) -> Iterable[Path]:
+def _walk_files(folder: Path) -> Iterable[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
 def _link(source: Path, target: Path) -> None:
     try:
-        os.link(os.path.realpath(source), target)  # of what a symbolic link means, not of the link
+        os.link(os.path.realpath(source), target)  # the target of a symbolic link, not the link itself
     except OSError as error:
         if error.errno not in NO_LINK:
             raise

@@ -1,9 +1,8 @@
-"""TerraIncognita (Beery et al., 2018): four locations and ten categories of the ECCV-18 camera traps.
+"""Preparation of TerraIncognita (Beery et al., 2018): four locations and ten categories of the ECCV-18 camera traps.
 
-The five annotation files of the release are merged: DomainBed's script once read a single file from elsewhere, and
-copies of it that follow the release read these five. As in both, an image is put into the folder of every category that
-it is annotated with: once per category, however many animals of it were marked, and into two folders where two kinds
-were. An image that several files list takes the annotations of all of them.
+The five annotation files of the release are merged. (DomainBed's script read a single file from another source; copies
+of it for this release read the five.) As in both, an image is put once into the folder of every category that it is
+annotated with. If several files list an image, it has the annotations of all of them.
 """
 
 import json
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pogm._system.errors import DataError
-from pogm.data.sources.layout import build, find, missing, unpack
+from pogm.data.sources.layout import find_parent, make_folder, missing_error, unpack
 
 DATASET = "TerraIncognita"
 LOCATIONS = ("38", "43", "46", "100")
@@ -24,16 +23,16 @@ FILES = ("train", "cis_val", "cis_test", "trans_val", "trans_test")  # …_annot
 def prepare(raw: Path, out: Path) -> Path:
     """Make ``out/terra_incognita`` from the two archives of the release, or from their folders, in ``raw``."""
     roots = unpack(raw)
-    place, annotated = find(roots, (IMAGES,)), find(roots, (ANNOTATIONS,))
-    if place is None or annotated is None:
-        raise missing(raw, (IMAGES, ANNOTATIONS))
-    pictures = place / IMAGES
-    there = {path.name: path for path in pictures.iterdir()}
-    wanted = _wanted([annotated / ANNOTATIONS / f"{name}_annotations.json" for name in FILES])
-    lost = sorted({name for _, _, name in wanted} - there.keys())
-    if lost:
+    image_parent, annotation_parent = find_parent(roots, (IMAGES,)), find_parent(roots, (ANNOTATIONS,))
+    if image_parent is None or annotation_parent is None:
+        raise missing_error(raw, (IMAGES, ANNOTATIONS))
+    pictures = image_parent / IMAGES
+    paths = {path.name: path for path in pictures.iterdir()}
+    wanted = _read_annotations([annotation_parent / ANNOTATIONS / f"{name}_annotations.json" for name in FILES])
+    missing = sorted({name for _, _, name in wanted} - paths.keys())
+    if missing:
         raise DataError(
-            f"Expected every annotated image in {pictures}; found {len(lost)} missing, such as {lost[0]!r}. "
+            f"Expected every annotated image in {pictures}; found {len(missing)} missing, such as {missing[0]!r}. "
             "Get the archive of images again."
         )
     seen = {location for location, _, _ in wanted} | {category for _, category, _ in wanted}
@@ -43,12 +42,12 @@ def prepare(raw: Path, out: Path) -> Path:
             f"Expected images of every category and location of the dataset; found none of {', '.join(absent)}. "
             "Get the archive of annotations again."
         )
-    plan = {f"location_{location}/{category}/{name}": there[name] for location, category, name in sorted(wanted)}
-    return build(out / "terra_incognita", plan)
+    plan = {f"location_{location}/{category}/{name}": paths[name] for location, category, name in sorted(wanted)}
+    return make_folder(out / "terra_incognita", plan)
 
 
-def _wanted(files: list[Path]) -> set[tuple[str, str, str]]:
-    """Location, category and file name of every image that belongs to the dataset."""
+def _read_annotations(files: list[Path]) -> set[tuple[str, str, str]]:
+    """Return location, category and file name of every image of the dataset."""
     names: dict[Any, str] = {}
     pictures: dict[Any, tuple[str, str]] = {}
     marks: set[tuple[Any, Any]] = set()

@@ -1,1 +1,1 @@
-"""Stored images to what a network sees: whole batches at once, on the device, random numbers from keys."""
+"""Transforms from stored images to network inputs: whole batches on the device, random numbers from keys."""

@@ -1,4 +1,4 @@
-"""A transform: how stored images become the inputs of a network."""
+"""Base class of transforms from stored images to network inputs, and the transform of small images."""
 
 from dataclasses import dataclass
 
@@ -10,37 +10,57 @@ Part = tuple[slice, slice]  # domains and samples of a minibatch
 
 @dataclass(frozen=True)
 class Transform:
-    """Override ``plain``; and ``augmented``, where training sees something else.
+    """Transform from stored images to inputs. A subclass overrides `plain`, and `augmented` if training differs.
 
-    Images are uint8 ``[..., C, H, W]``, all of one size; what comes out has the same leading axes, before ``shape``.
+    Images are uint8 ``[..., C, H, W]``, all of one size. Outputs have the same leading axes, followed by `shape`.
     """
 
-    shape: tuple[int, int, int]  # of one input: channels, height, width
+    shape: tuple[int, int, int]  # shape of one input: channels, height, width
 
     def plain(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        """What evaluation sees."""
+        """Return inputs without augmentation."""
         raise NotImplementedError
 
     def augmented(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
     ) -> Tensor:
-        """What training sees. ``sizes`` [..., 2] are the heights and widths before all images were made one size.
+        """Return augmented inputs; by default the same as `plain`.
 
-        With ``part``, the images are that part of those whose sizes are given, and come out as they would among all.
+        Args:
+            images: Stored images.
+            sizes: [..., 2] original heights and widths, before images were resized for storage.
+            key: Random key.
+            dtype: Type of the inputs.
+            part: If given, `images` are this part of a minibatch and `sizes` those of the whole minibatch. The outputs
+                are the same as in the whole minibatch.
         """
         return self.plain(images, dtype)
 
     def for_training(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
     ) -> Tensor:
-        """A minibatch, or a part of one."""
+        """Return the inputs of a training minibatch, or of a part of one; see `augmented` for the arguments."""
         return self.augmented(images, sizes, key, dtype, part)
 
     def for_evaluation(
         self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool
     ) -> Tensor:
-        """What is evaluated; ``trained`` ([N], or one for all) tells images of training domains from the others.
+        """Return the inputs of an evaluation.
 
-        ``keys`` [N] has one for each image, so that it does not matter which are evaluated in one pass.
+        Args:
+            images: Stored images.
+            sizes: [N, 2] original heights and widths.
+            keys: [N] one random key per image, so that the result does not depend on the batches.
+            dtype: Type of the inputs.
+            trained: True for images of training domains: [N], or one value for all.
         """
         return self.plain(images, dtype)
+
+
+@dataclass(frozen=True)
+class Pixels(Transform):
+    """DomainBed's transform of small images: bytes to values in [0, 1]."""
+
+    def plain(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the images in [0, 1]."""
+        return images.to(dtype) / 255

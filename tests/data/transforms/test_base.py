@@ -1,10 +1,10 @@
-"""Pixels are bytes over 255, in training as in evaluation."""
+"""Test the transform of small images."""
 
 import pytest
 import torch
 
 from pogm.core import random
-from pogm.data.transforms.pixels import Pixels
+from pogm.data.transforms.base import Pixels
 
 BYTES = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1)
 

@@ -5,16 +5,19 @@ import copy
 import pytest
 import torch
 from support import assert_close, trial
+from torch import nn
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core import trees
+from pogm.core.hyperparameters import changed
 from pogm.core.model import Network, evaluation_mode
 from pogm.core.problem import live_buffers
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features
-from pogm.models.batch_norm import freeze_batch_norm
+from pogm.models.layers import Im2colConv2d, build_nonlinear_classifier, freeze_batch_norm
 
 SMALL = ["timm/test_resnet", "timm/test_efficientnet"]  # the second has batch norm and activation in one layer
 both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
@@ -110,3 +113,43 @@ def test_live_statistics_are_those_of_the_ordinary_module():
         module(seen[0])
     live = {name: training.train_state.state.buffers[name] for name in training.config.problem.live}
     assert_close(live, {name: buffer for name, buffer in module.named_buffers() if name in live}, 1e-12)
+
+
+def test_it_is_domainbeds_three_layers_with_the_inputs_and_outputs_of_one():
+    layers = build_nonlinear_classifier(nn.Linear(128, 7))
+    assert [tuple(layer.weight.shape) for layer in layers if isinstance(layer, nn.Linear)] == [
+        (64, 128),
+        (32, 64),
+        (7, 32),
+    ]
+    assert layers(torch.zeros(2, 128)).shape == (2, 7)
+    assert sum(isinstance(layer, nn.ReLU) for layer in layers) == 2
+
+
+def test_a_head_that_is_not_one_layer_is_refused():
+    with pytest.raises(UsageError, match="linear classifier for nonlinear_classifier; found Sequential"):
+        build_nonlinear_classifier(nn.Sequential())
+
+
+def test_a_trial_may_ask_for_it():
+    run = trial(ERM())
+    run = trial(ERM(), training=changed(run.training, {"nonlinear_classifier": True}))
+    assert isinstance(run.task(None).build_network().head, nn.Sequential)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_product_is_the_convolution_and_so_are_its_gradients(channels, stride):
+    torch.manual_seed(0)
+    layer = Im2colConv2d(channels, 8, 3, stride, padding=1).double()
+    x = torch.randn(4, channels, 7, 9, dtype=torch.float64)
+    convolved, multiplied = layer(x), layer.convolve_patches(x)
+    torch.testing.assert_close(multiplied, convolved, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(convolved)
+    gradients = [torch.autograd.grad((y * weights).sum(), (layer.weight, layer.bias)) for y in (convolved, multiplied)]
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-12, atol=1e-12)
+
+
+def test_what_comes_out_has_its_channels_last():
+    out = Im2colConv2d(2, 8, 3, padding=1).convolve_patches(torch.randn(4, 2, 6, 6))
+    assert out.is_contiguous(memory_format=torch.channels_last)
