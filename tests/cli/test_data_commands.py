@@ -3,6 +3,7 @@
 import http.server
 import io
 import json
+import os
 import shutil
 import threading
 import zipfile
@@ -121,6 +122,27 @@ def test_a_folder_of_ones_own_is_run_resumed_and_reported_by_its_name(own, tmp_p
     assert records(out) == records(tmp_path / "again")
     (run,) = read_runs(out)
     assert (run.dataset, run.domains) == ("sites", ("north", "south", "west"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dataset", ["Folder", "PACS"])
+def test_run_lists_image_folder_and_reads_index_once(dataset, own, tmp_path, monkeypatch):
+    """The trial, the cache, the loaded images and the record of a run use the same listing and the same index."""
+    if dataset == "PACS":
+        own = write_folder(tmp_path / "PACS", dataset_class("PACS").folders, [str(n) for n in range(7)], images=2)
+    name = str(own) if dataset == "Folder" else "PACS"
+    listed, read = [], []
+    scandir, read_bytes = os.scandir, Path.read_bytes
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(os.fspath(path)) or scandir(path))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.parent.name) or read_bytes(path))
+    words = ["run", "--dataset", name, "--data", str(tmp_path), "--algorithm", "ERM", "--test-domain"]
+    words += ["west" if dataset == "Folder" else "sketch", *SMALL, *BRIEF]
+    for out in ("first", "second"):
+        listed.clear()
+        read.clear()
+        assert main([*words, "--out", str(tmp_path / out)]) == 0
+        assert listed.count(os.path.realpath(own)) == 1
+        assert read.count("indexes") == 1
 
 
 def test_a_moved_and_renamed_folder_is_the_same_run(own, tmp_path):

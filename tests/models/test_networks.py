@@ -1,10 +1,14 @@
-"""Architectures."""
+"""Test the networks and their registry."""
+
+import pkgutil
+import sys
 
 import pytest
 import torch
 
+from pogm import models
 from pogm._system.errors import UsageError
-from pogm.models import all_networks, build_features
+from pogm.models import all_networks, build_features, resnet
 
 
 @pytest.mark.parametrize(("channels", "parameters"), [(1, 370560), (2, 371136)])
@@ -80,8 +84,31 @@ def test_the_two_resnet50_differ_in_where_their_strides_are(name, strides):
     assert features.get_submodule("layer1.0").conv2.stride == (1, 1)
 
 
-def test_a_file_that_builds_nothing_is_no_network():
-    assert all_networks() == ["mlp", "mnist_cnn", "mobilenet_v2", "resnet18", "resnet50", "resnet50_v1", "small_cnn"]
+def test_networks_are_those_of_the_files_that_build_one():
+    helpers = {"featurizer", "layers", "resnet", "timm_models", "weights"}
+    files = {info.name for info in pkgutil.iter_modules(models.__path__)} - helpers
+    assert all_networks() == sorted(files | resnet.NETWORKS.keys())
+    assert {"mlp", "mnist_cnn", "mobilenet_v2", "resnet18", "resnet50", "resnet50_v1", "small_cnn"} <= {*all_networks()}
+
+
+@pytest.fixture
+def network_files(tmp_path, monkeypatch):
+    """Two new files in the folder of the networks: one with a network of its name, one with two networks."""
+    build = "from pogm.models.mlp import build as {}\n"
+    (tmp_path / "new_network.py").write_text(build.format("build"))
+    (tmp_path / "new_family.py").write_text(build.format("mlp") + "NETWORKS = {'small_new': mlp, 'large_new': mlp}\n")
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    models._builders.cache_clear()
+    yield
+    models._builders.cache_clear()
+    for name in ("new_network", "new_family"):
+        sys.modules.pop(f"pogm.models.{name}", None)
+
+
+@pytest.mark.usefixtures("network_files")
+def test_new_network_needs_only_its_file():
+    assert {"new_network", "small_new", "large_new"} <= set(all_networks())
+    assert build_features("large_new", (1, 8, 8))[1] == 128
 
 
 def test_an_unknown_network_is_refused():

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from pogm._system.errors import DataError, UsageError
+from pogm.data import datasets
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.colored_mnist import color_digits, make_colored_domains
 from pogm.data.datasets.digits import read_digits, read_idx, read_mnist
@@ -148,6 +150,17 @@ def test_missing_and_damaged_files_are_named(tmp_path):
 def test_an_unknown_dataset_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="Did you mean 'RotatedDigits'"):
         dataset_class("rotateddigit")
+
+
+def test_new_dataset_needs_only_its_file(tmp_path, monkeypatch):
+    (tmp_path / "new_digits.py").write_text(
+        "from pogm.data.datasets.rotated_digits import RotatedDigits\nclass NewDigits(RotatedDigits): steps = 11\n"
+    )
+    monkeypatch.setattr(datasets, "__path__", [*datasets.__path__, str(tmp_path)])
+    found = datasets.all_datasets.__wrapped__()
+    sys.modules.pop("pogm.data.datasets.new_digits")
+    assert found.keys() - all_datasets().keys() == {"NewDigits"}
+    assert found["NewDigits"]().steps == 11
 
 
 @needs_mnist

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -235,6 +236,17 @@ def test_a_damaged_cache_is_built_again(tmp_path, monkeypatch, damage):
     assert (place(tmp_path) / "pixels").stat().st_size == expected.images.numel()
 
 
+def count_items(totals: list[tuple[int, int]]) -> Callable[[Iterable[object], int], Iterator[object]]:
+    """Return a progress function that appends (items, total) of every pass to a list."""
+
+    def progress(items: Iterable[object], total: int) -> Iterator[object]:
+        passed = list(items)
+        totals.append((len(passed), total))
+        yield from passed
+
+    return progress
+
+
 def build(root: Path, folder: Path, fault: str) -> None:
     os.environ["POGM_FAULT"] = fault
     cache.CHUNK = 3
@@ -256,7 +268,10 @@ def test_a_killed_build_goes_on_at_its_last_whole_chunk(tmp_path, decoded, fault
     root = small_dataset(tmp_path / "data", each=3)  # 12 files, 4 chunks; the index is the first whole file replaced
     assert run((root, tmp_path, fault)) == [-signal.SIGKILL]
     assert not (place(tmp_path) / "manifest.json").exists()
-    found = images(root, tmp_path)
+    totals = []
+    tree = read_tree(root)
+    found = load_cached(tree, index=read_index(tree, tmp_path), cache=tmp_path, progress=count_items(totals))
+    assert totals == [(left, left)], "files of the first build are not part of the progress"
     assert sorted(decoded) == [file.path for file in read_tree(root).files[12 - left :]]
     assert_same(found, images(root, tmp_path / "whole"))
 
@@ -319,13 +334,8 @@ def test_a_disk_without_room_is_refused_before_decoding(tmp_path, monkeypatch, d
 
 def test_progress_sees_the_files_of_both_passes(tmp_path):
     totals = []
-
-    def progress(items, total):
-        totals.append(total)
-        return items
-
-    load_cached(read_tree(small_dataset(tmp_path / "data")), cache=tmp_path, progress=progress)
-    assert totals == [8, 8]
+    load_cached(read_tree(small_dataset(tmp_path / "data")), cache=tmp_path, progress=count_items(totals))
+    assert totals == [(8, 8), (8, 8)]
 
 
 def test_the_environment_s_cache_is_the_default(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from torchvision.datasets import ImageFolder
 
 from pogm._system.errors import DataError
 from pogm.data.images.class_folders import FolderWarning, read_tree
+from pogm.data.images.decode import IMAGE_SUFFIXES
 
 PACS = Path(__file__).parents[4] / "shared" / "data" / "PACS"
 
@@ -111,6 +112,13 @@ def test_the_table_is_aligned(tmp_path):
 def test_a_folder_that_is_no_dataset_is_explained(tmp_path, files, said):
     with pytest.raises(DataError, match=said):
         read_tree(write_files(tmp_path, files))
+
+
+@pytest.mark.parametrize("suffix", IMAGE_SUFFIXES)
+def test_image_outside_of_class_folders_is_refused_whatever_its_format(tmp_path, suffix):
+    write_files(small_dataset(tmp_path), {f"art/1{suffix}": b""})
+    with pytest.raises(DataError, match=f"found the image 1{suffix}"):
+        read_tree(tmp_path)
 
 
 def test_a_root_that_is_not_there_or_a_file_is_explained(tmp_path):

@@ -17,6 +17,7 @@ from pogm._system import fault_injection
 from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm.data.datasets.office_home import OfficeHome
 from pogm.data.datasets.pacs import PACS
+from pogm.data.images.decode import IMAGE_SUFFIXES
 from pogm.data.sources import catalogue, domain_net, fetch, layout, mnist, preparations, prepare, vlcs
 from pogm.data.sources import terra_incognita as terra
 from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
@@ -106,6 +107,13 @@ def test_a_folder_of_something_else_is_not_overwritten(raw, out, pacs_files):
     with pytest.raises(UsageError, match="found 1 files instead of 28"):
         prepare("PACS", raw, out)
     assert listed(out) == ["PACS/mine.txt"]
+
+
+@pytest.mark.parametrize("suffix", IMAGE_SUFFIXES)
+def test_preparation_accepts_every_image_suffix_of_the_decoder(raw, out, pacs_files, suffix):
+    files = [path.replace(".jpg", suffix) for path in pacs_files]
+    grow(raw, files)
+    assert listed(prepare("PACS", raw, out)) == sorted(files)
 
 
 def test_where_links_are_impossible_files_are_copied(raw, out, pacs_files, monkeypatch):
