@@ -29,7 +29,7 @@ def own(tmp_path):
     return write_folder(tmp_path / "sites", images=8)
 
 
-def test_every_dataset_is_listed_with_what_is_there(tmp_path, capsys):
+def test_list_shows_state_of_every_dataset(tmp_path, capsys):
     pacs = dataset_class("PACS")
     classes = [str(number) for number in range(7)]
     write_folder(tmp_path / "PACS", pacs.folders, classes, images=1, size=(2, 2))
@@ -40,7 +40,7 @@ def test_every_dataset_is_listed_with_what_is_there(tmp_path, capsys):
     assert "RotatedDigits   comes with the package" in out
 
 
-def test_a_check_ends_well_on_a_sound_folder_and_names_what_is_wrong_otherwise(own, capsys):
+def test_check_exit_code_and_findings(own, capsys):
     assert main(["data", "check", str(own)]) == 0
     assert "Nothing is wrong." in capsys.readouterr().out
     (own / "north" / "cat" / "001.png").write_bytes(b"")
@@ -62,7 +62,7 @@ def test_a_check_ends_well_on_a_sound_folder_and_names_what_is_wrong_otherwise(o
         (("fetch", "VLCZ", "--data", "here"), "Did you mean 'VLCS'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(words, message, capsys, monkeypatch):
+def test_invalid_commands_are_refused(words, message, capsys, monkeypatch):
     monkeypatch.delenv("POGM_DATA", raising=False)
     assert main(["data", *words]) in (2, 3)
     assert message in capsys.readouterr().err
@@ -88,7 +88,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.filterwarnings("default")  # printed, as for a user
-def test_a_dataset_is_fetched_prepared_and_trained_on(served, tmp_path, monkeypatch, capsys):
+def test_fetch_prepare_and_run(served, tmp_path, monkeypatch, capsys):
     folder, address = served
     pacs = dataset_class("PACS")
     with zipfile.ZipFile(folder / "PACS.zip", "w") as archive:
@@ -112,7 +112,7 @@ def test_a_dataset_is_fetched_prepared_and_trained_on(served, tmp_path, monkeypa
     assert read_runs(tmp_path / "run")[0].test_domains == {3}
 
 
-def test_a_folder_of_ones_own_is_run_resumed_and_reported_by_its_name(own, tmp_path):
+def test_run_and_resume_on_image_folder(own, tmp_path):
     out = tmp_path / "run"
     words = ("run", "--dataset", own, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
     killed = pogm(*words, "--checkpoint-seconds", 0, fault="kill@step:3")
@@ -145,7 +145,7 @@ def test_run_lists_image_folder_and_reads_index_once(dataset, own, tmp_path, mon
         assert read.count("indexes") == 1
 
 
-def test_a_moved_and_renamed_folder_is_the_same_run(own, tmp_path):
+def test_moved_and_renamed_folder_gives_same_run(own, tmp_path):
     words = ("--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF, "--dry-run", "--out", tmp_path / "run")
     first = main([str(word) for word in ("run", "--dataset", own, *words[:-3], "--out", tmp_path / "run")])
     assert first == 0
@@ -155,7 +155,7 @@ def test_a_moved_and_renamed_folder_is_the_same_run(own, tmp_path):
     assert len(read_runs(tmp_path)) == 1
 
 
-def test_a_sweep_takes_a_folder_beside_a_name_and_the_same_settings_in_every_trial(own, tmp_path, capsys):
+def test_sweep_on_image_folder_applies_settings_to_every_trial(own, tmp_path, capsys):
     out = tmp_path / "sweep"
     words = ["sweep", "--algorithms", "ERM", "--datasets", str(own), "RotatedDigits", "--configurations", "2"]
     words += ["--trials", "1", "--workers", "1", "--set", "network=mlp", "--set", "weights=random", *BRIEF]
@@ -174,7 +174,7 @@ def test_a_sweep_takes_a_folder_beside_a_name_and_the_same_settings_in_every_tri
     assert all(run.done for run in read_runs(out))
 
 
-def test_bad_images_are_refused_or_skipped_on_request(own, tmp_path, capsys):
+def test_bad_images_are_refused_or_skipped(own, tmp_path, capsys):
     (own / "north" / "cat" / "001.png").write_bytes(b"<html>")
     words = ["run", "--dataset", str(own), "--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF]
     assert main([*words, "--out", str(tmp_path / "a")]) == 3
@@ -186,6 +186,6 @@ def test_bad_images_are_refused_or_skipped_on_request(own, tmp_path, capsys):
     assert (saved["provenance"]["bad_images"], saved["provenance"]["bad"]) == (1, ["north/cat/001.png"])
 
 
-def test_every_published_dataset_can_be_fetched_and_prepared():
+def test_every_published_dataset_has_a_preparation():
     assert set(CATALOGUE) == set(sources.preparations())
     assert set(CATALOGUE) - {"MNIST"} <= set(all_datasets())

@@ -53,7 +53,7 @@ def count_dogs(found: Tensor) -> int:
     return int(((top >= DOGS.start) & (top < DOGS.stop)).sum())
 
 
-def test_resnet50_v1_recognises_dogs_and_torchvisions_strides_lose_accuracy(monkeypatch):
+def test_resnet50_v1_recognises_dogs_better_than_resnet50(monkeypatch):
     right = probabilities("resnet50_v1", RESNET, "fc", monkeypatch)
     wrong = probabilities("resnet50", RESNET, "fc", monkeypatch)
     assert count_dogs(right) >= 17

@@ -33,7 +33,7 @@ def session(algorithm, *, freeze_bn: bool, **options) -> Session:
 
 
 @pytest.mark.parametrize("name", ["resnet18", *SMALL])
-def test_frozen_layers_stay_in_evaluation_whatever_is_called(name):
+def test_frozen_layers_stay_in_evaluation_mode(name):
     features, width = build_features(name, (3, 32, 32))
     network = Network(features, torch.nn.Linear(width, 2))
     assert norms(network)
@@ -49,20 +49,20 @@ def test_frozen_layers_stay_in_evaluation_whatever_is_called(name):
     assert not any(norm.training for norm in norms(network))
 
 
-def test_a_frozen_layer_stays_frozen_in_a_copy_and_in_another_network():
+def test_frozen_layer_stays_frozen_in_copy_and_other_network():
     features, _ = build_features("timm/test_resnet", (3, 32, 32))
     parts = torch.nn.Sequential(*copy.deepcopy(features).modules()).train()
     assert not any(norm.training for norm in norms(parts))
 
 
-def test_freezing_twice_is_freezing_once():
+def test_freezing_twice_changes_nothing():
     features, _ = build_features("timm/test_resnet", (3, 32, 32))
     kinds = [type(norm) for norm in norms(features)]
     freeze_batch_norm(features)
     assert [type(norm) for norm in norms(features)] == kinds
 
 
-def test_frozen_batch_norm_computes_what_evaluation_computes():
+def test_frozen_batch_norm_equals_evaluation_mode():
     torch.manual_seed(0)
     frozen, _ = build_features("timm/test_efficientnet", (3, 32, 32))
     live, _ = build_features("timm/test_efficientnet", (3, 32, 32), freeze_bn=False)
@@ -73,7 +73,7 @@ def test_frozen_batch_norm_computes_what_evaluation_computes():
 
 
 @both
-def test_frozen_statistics_never_change_and_scale_and_shift_do(algorithm):
+def test_frozen_statistics_stay_while_scale_and_shift_train(algorithm):
     training = session(algorithm, freeze_bn=True)
     before = trees.map_leaves(torch.clone, training.train_state.state)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_frozen_statistics_never_change_and_scale_and_shift_do(algorithm):
 
 
 @both
-def test_live_statistics_follow_the_data(algorithm):
+def test_live_statistics_change_with_data(algorithm):
     training = session(algorithm, freeze_bn=False)
     before = trees.map_leaves(torch.clone, training.train_state.state.buffers)
     training.step()
@@ -102,7 +102,7 @@ def test_live_statistics_follow_the_data(algorithm):
     assert {after[name].item() for name in live if name.endswith("num_batches_tracked")} == {minibatches}
 
 
-def test_live_statistics_are_those_of_the_ordinary_module():
+def test_live_statistics_equal_ordinary_module():
     training = session(ERM(), freeze_bn=False)
     module = copy.deepcopy(training.network).train()
     module.load_state_dict(training.train_state.state.params | training.train_state.state.buffers, strict=False)
@@ -115,7 +115,7 @@ def test_live_statistics_are_those_of_the_ordinary_module():
     assert_close(live, {name: buffer for name, buffer in module.named_buffers() if name in live}, 1e-12)
 
 
-def test_it_is_domainbeds_three_layers_with_the_inputs_and_outputs_of_one():
+def test_nonlinear_classifier_has_domainbed_layers():
     layers = build_nonlinear_classifier(nn.Linear(128, 7))
     assert [tuple(layer.weight.shape) for layer in layers if isinstance(layer, nn.Linear)] == [
         (64, 128),
@@ -126,12 +126,12 @@ def test_it_is_domainbeds_three_layers_with_the_inputs_and_outputs_of_one():
     assert sum(isinstance(layer, nn.ReLU) for layer in layers) == 2
 
 
-def test_a_head_that_is_not_one_layer_is_refused():
+def test_nonlinear_classifier_refuses_head_of_several_layers():
     with pytest.raises(UsageError, match="linear classifier for nonlinear_classifier; found Sequential"):
         build_nonlinear_classifier(nn.Sequential())
 
 
-def test_a_trial_may_ask_for_it():
+def test_trial_with_nonlinear_classifier():
     run = trial(ERM())
     run = trial(ERM(), training=changed(run.training, {"nonlinear_classifier": True}))
     assert isinstance(run.task(None).build_network().head, nn.Sequential)
@@ -139,7 +139,7 @@ def test_a_trial_may_ask_for_it():
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_the_product_is_the_convolution_and_so_are_its_gradients(channels, stride):
+def test_im2col_outputs_and_gradients_equal_convolution(channels, stride):
     torch.manual_seed(0)
     layer = Im2colConv2d(channels, 8, 3, stride, padding=1).double()
     x = torch.randn(4, channels, 7, 9, dtype=torch.float64)
@@ -150,6 +150,6 @@ def test_the_product_is_the_convolution_and_so_are_its_gradients(channels, strid
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-12, atol=1e-12)
 
 
-def test_what_comes_out_has_its_channels_last():
+def test_im2col_output_is_channels_last():
     out = Im2colConv2d(2, 8, 3, padding=1).convolve_patches(torch.randn(4, 2, 6, 6))
     assert out.is_contiguous(memory_format=torch.channels_last)

@@ -12,13 +12,13 @@ from pogm.models import all_networks, build_features, resnet
 
 
 @pytest.mark.parametrize(("channels", "parameters"), [(1, 370560), (2, 371136)])
-def test_the_mnist_cnn_has_the_parameters_of_the_protocol(channels, parameters):
+def test_mnist_cnn_has_protocol_parameter_count(channels, parameters):
     features, width = build_features("mnist_cnn", (channels, 28, 28))
     assert sum(leaf.numel() for leaf in features.parameters()) == parameters
     assert width == 128
 
 
-def test_its_blocks_have_the_shapes_of_the_protocol():
+def test_mnist_cnn_blocks_have_protocol_shapes():
     features, _ = build_features("mnist_cnn", (1, 28, 28))
     x, shapes = torch.zeros(2, 1, 28, 28), {}
     for name, block in features.named_children():
@@ -28,14 +28,14 @@ def test_its_blocks_have_the_shapes_of_the_protocol():
     assert shapes["block2"] == shapes["block3"] == shapes["block4"] == (128, 14, 14)
 
 
-def test_its_blocks_are_convolution_then_relu_then_norm():
+def test_mnist_cnn_blocks_are_convolution_relu_norm():
     features, _ = build_features("mnist_cnn", (1, 28, 28))
     kinds = [type(layer).__name__ for layer in features.get_submodule("block2")]
     assert kinds == ["Conv2d", "ReLU", "GroupNorm"]
 
 
 @pytest.mark.parametrize("name", all_networks())
-def test_a_network_has_as_many_outputs_as_it_says(name):
+def test_network_width_equals_number_of_outputs(name):
     features, width = build_features(name, (2, 8, 8))
     assert features(torch.zeros(3, 2, 8, 8)).shape == (3, width)
 
@@ -49,7 +49,7 @@ def test_a_network_has_as_many_outputs_as_it_says(name):
         ("mobilenet_v2", 2223872, 1280),
     ],
 )
-def test_image_networks_have_the_parameters_of_the_protocol(name, parameters, outputs):
+def test_image_networks_have_protocol_parameter_counts(name, parameters, outputs):
     features, width = build_features(name, (3, 224, 224))
     assert sum(leaf.numel() for leaf in features.parameters()) == parameters
     assert width == outputs
@@ -63,7 +63,7 @@ def test_image_networks_have_the_parameters_of_the_protocol(name, parameters, ou
         ("resnet50_v1", [256, 512, 1024, 2048]),
     ],
 )
-def test_their_stages_have_the_shapes_of_the_protocol(name, channels):
+def test_resnet_stages_have_protocol_shapes(name, channels):
     """algorithms.md §0.4, for images of 64×64: one stage after the other, from any stage to any other."""
     features, _ = build_features(name, (3, 64, 64))
     x, shapes = torch.zeros(1, 3, 64, 64), {}
@@ -76,7 +76,7 @@ def test_their_stages_have_the_shapes_of_the_protocol(name, channels):
 
 
 @pytest.mark.parametrize(("name", "strides"), [("resnet50", (1, 2)), ("resnet50_v1", (2, 1))])
-def test_the_two_resnet50_differ_in_where_their_strides_are(name, strides):
+def test_resnet50_variants_have_different_strides(name, strides):
     features, _ = build_features(name, (3, 64, 64))
     for stage in ("layer2", "layer3", "layer4"):
         block = features.get_submodule(f"{stage}.0")
@@ -111,6 +111,6 @@ def test_new_network_needs_only_its_file():
     assert build_features("large_new", (1, 8, 8))[1] == 128
 
 
-def test_an_unknown_network_is_refused():
+def test_unknown_network_is_refused():
     with pytest.raises(UsageError, match=r"timm/MODEL; found 'mnist_cn'. Did you mean 'mnist_cnn'"):
         build_features("mnist_cn", (1, 28, 28))

@@ -11,7 +11,7 @@ from pogm.models import build_features
 from pogm.modifiers import all_modifiers
 
 
-def test_each_block_halves_rows_and_columns_and_may_be_changed_after():
+def test_small_cnn_block_shapes():
     features, width = build_features("small_cnn", (2, 8, 8))
     x, shapes = torch.zeros(3, 2, 8, 8), {}
     for name, block in features.named_children():
@@ -22,7 +22,7 @@ def test_each_block_halves_rows_and_columns_and_may_be_changed_after():
 
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 17), (28, 28), (1, 1)])
-def test_it_reads_images_of_any_size(size):
+def test_small_cnn_accepts_any_image_size(size):
     features, width = build_features("small_cnn", (1, *size))
     assert features(torch.zeros(2, 1, *size)).shape == (2, width)
 
@@ -37,10 +37,10 @@ def accuracy_after(steps, algorithm, *modifiers):
     return sum(inside) / len(inside)
 
 
-def test_sixty_steps_teach_it_most_digits():
+def test_small_cnn_learns_digits_in_sixty_steps():
     assert accuracy_after(60, ERM()) > 0.85
 
 
 @pytest.mark.parametrize("name", ["MixStyle", "ITTA"])
-def test_modifiers_that_need_feature_maps_find_them(name):
+def test_modifiers_on_feature_maps_work_with_small_cnn(name):
     assert accuracy_after(12, ERM(), all_modifiers()[name]()) > 0.3

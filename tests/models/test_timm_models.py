@@ -17,19 +17,19 @@ from pogm.models import build_features
     "name", ["test_resnet", "test_vit", "test_convnext", "test_nfnet", "mobilenetv3_small_050.lamb_in1k"]
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_model_has_as_many_outputs_as_it_says(name, channels):
+def test_model_width_equals_number_of_outputs(name, channels):
     features, width = build_features(f"timm/{name}", (channels, 64, 64))
     assert features(torch.zeros(2, channels, 64, 64)).shape == (2, width)
 
 
-def test_resnet18_of_timm_is_resnet18_of_torchvision():
+def test_resnet18_of_timm_equals_torchvision_in_size():
     features, width = build_features("timm/resnet18", (3, 64, 64))
     assert width == 512
     assert sum(leaf.numel() for leaf in features.parameters()) == 11176512
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "rexnet_100", "ghostnet_050"])
-def test_no_layer_draws_from_torchs_generators(name):
+def test_no_layer_uses_global_generators(name):
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=0)
     from pogm.models.timm_models import _disable_randomness
@@ -40,28 +40,28 @@ def test_no_layer_draws_from_torchs_generators(name):
         assert not (isinstance(layer, torch.nn.Dropout) and layer.p)
 
 
-def test_without_timm_the_error_says_what_to_install(monkeypatch):
+def test_missing_timm_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(UsageError, match="pip install timm"):
         build_features("timm/resnet18", (3, 32, 32))
 
 
-def test_an_unknown_model_is_refused_with_the_nearest_name():
+def test_unknown_model_error_suggests_nearest_name():
     with pytest.raises(UsageError, match="Did you mean timm/resnet18"):
         build_features("timm/resnett18", (3, 32, 32))
 
 
-def test_an_unknown_tag_is_refused():
+def test_unknown_tag_is_refused():
     with pytest.raises(UsageError, match=r"test_resnet\.mine.*[Ii]nvalid"):
         build_features("timm/test_resnet.mine", (3, 32, 32))
 
 
-def test_images_too_small_for_a_model_are_refused():
+def test_too_small_images_are_refused():
     with pytest.raises(UsageError, match="images of 3×4×4"):
         build_features("timm/test_vit", (3, 4, 4))
 
 
-def test_a_trial_knows_the_name_without_asking_timm(monkeypatch):
+def test_trial_accepts_timm_name_without_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     assert trial(ERM(), training=Training(network="timm/resnet18")).training.network == "timm/resnet18"
 
@@ -71,7 +71,7 @@ def test_pretrained_weights_need_a_tag():
         build_features("timm/test_resnet", (3, 64, 64), weights="pretrained")
 
 
-def test_pretrained_weights_are_the_hubs_with_our_rule_for_channels(monkeypatch):
+def test_pretrained_weights_are_converted_to_channels(monkeypatch):
     torch.manual_seed(0)
     hub, plain = timm.create_model("test_resnet", num_classes=0), timm.create_model
 
@@ -84,7 +84,7 @@ def test_pretrained_weights_are_the_hubs_with_our_rule_for_channels(monkeypatch)
     assert torch.equal(features.get_parameter("model.conv1.3.weight"), hub.conv1[3].weight)
 
 
-def test_a_hub_out_of_reach_is_told_in_words(monkeypatch):
+def test_unreachable_hub_raises_data_error(monkeypatch):
     plain = timm.create_model
 
     def create(name, pretrained=False, **options):

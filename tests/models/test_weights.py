@@ -46,7 +46,7 @@ def write(path: Path, tensors) -> str:
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
-def test_a_file_is_found_by_its_content_and_loaded_in_single_precision(name, place, tensors):
+def test_file_is_found_by_hash_and_loaded_in_float32(name, place, tensors):
     write(place / "another.safetensors", {"x": torch.zeros(1)})
     features, _ = build_features(NAME, (3, 32, 32), weights=write(place / name, tensors))
     for leaf, tensor in features.state_dict().items():
@@ -54,13 +54,13 @@ def test_a_file_is_found_by_its_content_and_loaded_in_single_precision(name, pla
         assert tensor.dtype in (torch.float32, torch.int64)
 
 
-def test_the_place_may_be_the_file_itself(place, tensors, monkeypatch):
+def test_weights_variable_may_be_the_file_itself(place, tensors, monkeypatch):
     weights = write(place / "w.pth", tensors)
     monkeypatch.setenv("POGM_WEIGHTS", str(place / "w.pth"))
     build_features(NAME, (3, 32, 32), weights=weights)
 
 
-def test_a_wrapped_state_dict_is_unwrapped(place, tensors):
+def test_wrapped_state_dict_is_unwrapped(place, tensors):
     build_features(NAME, (3, 32, 32), weights=write(place / "w.pth", {"epoch": 3, "state_dict": tensors}))
 
 
@@ -76,12 +76,12 @@ def test_input_channel_i_is_pretrained_channel_i_modulo_three(channels, place, t
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 @pytest.mark.parametrize("channels", [2, 4])
-def test_networks_of_torchvision_take_any_number_of_channels(name, channels):
+def test_torchvision_networks_accept_any_number_of_channels(name, channels):
     features, width = build_features(name, (channels, 32, 32))
     assert features(torch.zeros(2, channels, 32, 32)).shape == (2, width)
 
 
-def test_another_shape_is_refused_with_every_difference(place, tensors):
+def test_other_shapes_are_refused_with_all_differences(place, tensors):
     del tensors["bn1.weight"]
     tensors["layer1.0.bn1.weight"] = torch.ones(7)
     tensors["extra.bias"] = torch.ones(1)
@@ -93,13 +93,13 @@ def test_another_shape_is_refused_with_every_difference(place, tensors):
     assert "fc." not in str(found.value), "the file's own classifier is nobody's business"
 
 
-def test_differences_beyond_eight_are_counted(place):
+def test_more_than_eight_differences_are_counted(place):
     weights = write(place / "w.safetensors", {"x": torch.zeros(1)})
     with pytest.raises(DataError, match=r"and \d+ more"):
         build_features(NAME, (3, 32, 32), weights=weights)
 
 
-def test_what_is_not_strict_loads_what_fits_and_tells_the_rest(tensors):
+def test_non_strict_load_returns_differences(tensors):
     featurizer = build_timm("test_resnet", (3, 32, 32))
     del tensors["bn1.weight"]
     assert load_tensors(featurizer, tensors, "a test", strict=False) == ["no bn1.weight"]
@@ -117,7 +117,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])
-def test_a_hostile_pickle_runs_nothing(how, place):
+def test_malicious_pickle_runs_no_code(how, place):
     proof, path = place / "proof", place / "w.pth"
     if how == "pickle":
         path.write_bytes(pickle.dumps({"conv1.weight": Hostile(proof)}))
@@ -133,13 +133,13 @@ def test_a_hostile_pickle_runs_nothing(how, place):
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"\x00" * 7, b"PK\x03\x04 and so on", b"<html>404</html>" * 9])
-def test_a_damaged_file_is_refused_in_words(name, content):
+def test_damaged_file_is_refused(name, content):
     with pytest.raises(IntegrityError, match=r"only tensors in w\."):
         read_tensors(name, content)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_with_some_bytes_changed_loads_or_is_refused_in_words(zipped):
+def test_file_with_changed_bytes_loads_or_is_refused(zipped):
     file, generator = io.BytesIO(), random.Random(0)
     torch.save({"a": torch.ones(3), "b": torch.ones(2, 2)}, file, _use_new_zipfile_serialization=zipped)
     for _ in range(200):
@@ -151,12 +151,12 @@ def test_a_file_with_some_bytes_changed_loads_or_is_refused_in_words(zipped):
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"a": 1}, {3: torch.ones(1)}])
-def test_a_file_without_tensors_by_name_is_refused(content, place):
+def test_file_without_named_tensors_is_refused(content, place):
     with pytest.raises(DataError, match="tensors by name"):
         build_features(NAME, (3, 32, 32), weights=write(place / "w.pth", content))
 
 
-def test_weights_that_are_nowhere_are_asked_for(place, monkeypatch):
+def test_missing_weights_are_refused(place, monkeypatch):
     wanted = "sha256:" + "0" * 64
     (place / "other.pth").write_bytes(b"x")
     with pytest.raises(DataError, match=r"found other\.pth"):
@@ -170,18 +170,18 @@ def test_weights_that_are_nowhere_are_asked_for(place, monkeypatch):
 
 
 @pytest.mark.parametrize("weights", ["imagenet", "folder/w.pth", "sha256:123", ""])
-def test_a_trial_names_weights_by_content_not_by_path(weights):
+def test_trial_refuses_weights_given_as_path(weights):
     with pytest.raises(UsageError, match="sha256sum"):
         trial(ERM(), training=Training(network="resnet18", weights=weights))
 
 
 @pytest.mark.parametrize("network", ["mlp", "mnist_cnn", "resnet50_v1"])
-def test_networks_that_nobody_published_have_no_pretrained_weights(network):
+def test_networks_without_published_weights_refuse_pretrained(network):
     with pytest.raises(UsageError, match="found one without"):
         build_features(network, (3, 8, 8), weights="pretrained")
 
 
-def test_a_session_starts_from_the_file(place, tensors):
+def test_session_starts_from_weights_file(place, tensors):
     training = Training(network=NAME, weights=write(place / "w.pth", tensors), batch_size=2)
     params = Session([trial(ERM(), training=training).task(None)], Engine()).train_state.state.params
     assert torch.equal(params["features.model." + FIRST], tensors[FIRST][:, :1].float())
@@ -194,7 +194,7 @@ def hub_file(folder: Path, tensors) -> Path:
     return (folder / "made.pth").rename(folder / f"made-{weights_of(folder / 'made.pth').partition(':')[2][:8]}.pth")
 
 
-def test_published_weights_come_from_the_folder_the_cache_or_the_address(tmp_path, monkeypatch):
+def test_published_weights_are_read_from_folder_cache_or_address(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.delenv("POGM_WEIGHTS", raising=False)
     source = hub_file(tmp_path / "server", {"x": torch.ones(2)})
@@ -211,14 +211,14 @@ def test_published_weights_come_from_the_folder_the_cache_or_the_address(tmp_pat
     assert load_published(url)["x"].tolist() == [1, 1]
 
 
-def test_published_weights_of_another_content_are_refused(tmp_path, monkeypatch):
+def test_published_weights_with_wrong_hash_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path))
     torch.save({}, tmp_path / "made-01234567.pth")
     with pytest.raises(IntegrityError, match="begins with 01234567"):
         load_published("https://example.org/made-01234567.pth")
 
 
-def test_pretrained_fills_the_network_with_what_was_published(monkeypatch):
+def test_pretrained_loads_published_weights(monkeypatch):
     torch.manual_seed(0)
     wanted = resnet.build_resnet(18, (3, 32, 32)).module.state_dict()
     seen = []

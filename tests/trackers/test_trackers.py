@@ -62,7 +62,7 @@ def rounded(rows: Kept, tracker: str) -> Kept:
     return [(name, step, float(np.float32(value)) if tracker == "tensorboard" else value) for name, step, value in rows]
 
 
-def test_numbers_are_named_by_domain_and_split():
+def test_scalar_names_have_domain_and_split():
     config = {"domains": ["a", "b", "c"], "trial": {"test_domains": [1]}}
     metrics = {"loss": 0.5, "angle": [1.0, float("nan")], "other": [1, 2, 3]}
     record = {"step": 3, "accuracy": {"in": [0.1, 0.2, 0.3]}, "metrics": metrics, "status": "ok", "memory_gb": None}
@@ -74,7 +74,7 @@ def test_numbers_are_named_by_domain_and_split():
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_what_it_keeps_is_what_was_recorded(tmp_path, tracker):
+def test_tracker_logs_all_records(tmp_path, tracker):
     run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
     assert kept(tracker, tmp_path / "run") == rounded(expected(tmp_path / "run"), tracker)
     assert ("accuracy/out/+90%", 50) in {row[:2] for row in kept(tracker, tmp_path / "run")}
@@ -95,7 +95,7 @@ def killed_at(step: int, tracker: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_a_run_that_is_killed_and_resumed_keeps_every_step_once(tmp_path, tracker):
+def test_killed_and_resumed_run_logs_every_step_once(tmp_path, tracker):
     child = _context.Process(target=killed_at, args=(30, tracker, tmp_path / "run"))
     child.start()
     child.join(60)
@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_and_resumed_keeps_every_step_once(tmp_path, tracke
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_a_tracker_that_comes_late_is_told_of_what_was_before(tmp_path, tracker):
+def test_late_tracker_receives_earlier_records(tmp_path, tracker):
     class EnoughError(Exception):
         pass
 
@@ -120,7 +120,7 @@ def test_a_tracker_that_comes_late_is_told_of_what_was_before(tmp_path, tracker)
     assert kept(tracker, tmp_path / "run") == rounded(expected(tmp_path / "run"), tracker)
 
 
-def test_trials_of_a_batch_are_runs_of_their_own(tmp_path):
+def test_trials_of_a_batch_are_separate_runs(tmp_path):
     names = tuple(name for name in READERS if find_spec(name))
     trials = [trial(ERM(), seed=seed, steps=11) for seed in (0, 1)]
     assert run_together(trials, tmp_path, Settings(trackers=names)) == [None, None]
@@ -129,7 +129,7 @@ def test_trials_of_a_batch_are_runs_of_their_own(tmp_path):
             assert kept(name, tmp_path / one.id) == rounded(expected(tmp_path / one.id), name)
 
 
-def test_the_command_line_takes_several_and_refuses_what_is_not_there(tmp_path, capsys, monkeypatch):
+def test_command_line_accepts_several_trackers_and_refuses_missing_ones(tmp_path, capsys, monkeypatch):
     words = ["run", "--dataset", "RotatedDigits", "--algorithm", "ERM", "--test-domain", "0", "--steps", "3"]
     words += ["--device", "cpu", "--out", str(tmp_path / "run")]
     assert main([*words, "--track", "tensorbord"]) == 2
@@ -145,11 +145,11 @@ def test_the_command_line_takes_several_and_refuses_what_is_not_there(tmp_path, 
     assert all(READERS[name](tmp_path / "run") for name in names)
 
 
-def test_the_folder_is_the_registry():
+def test_registry_has_every_tracker():
     assert set(all_trackers()) == set(READERS)
 
 
-def test_no_two_names_become_one_for_mlflow():
+def test_escaped_mlflow_names_are_unique():
     names = ["+90%", "*90%", ":2b:90:25:", "a b", "a_b", "naïve"]
     assert len({escape_name(name) for name in names}) == len(names)
     assert escape_name("accuracy/in/75") == "accuracy/in/75"

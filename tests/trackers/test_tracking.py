@@ -79,9 +79,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("where", [("start",), ("record",), ("end",), ("start", "record", "end")])
-def test_one_that_raises_leaves_the_run_as_it_would_be_warns_once_and_does_not_stop_the_others(
-    tmp_path, register, clean, where
-):
+def test_failing_tracker_warns_once_and_affects_nothing_else(tmp_path, register, clean, where):
     sound, broken = Told(), Failing(*where)
     with pytest.warns(TrackerWarning, match=f"tracker broken failed.*not affected. SystemExit: no {where[0]}") as seen:
         run(ONE, tmp_path / "run", register(broken=broken, sound=sound))
@@ -95,7 +93,7 @@ def test_one_that_raises_leaves_the_run_as_it_would_be_warns_once_and_does_not_s
 
 
 @pytest.mark.parametrize("place", ["start", "record", "end"])
-def test_one_that_hangs_is_waited_for_only_so_long(tmp_path, register, clean, monkeypatch, place):
+def test_hanging_tracker_is_abandoned_after_a_time(tmp_path, register, clean, monkeypatch, place):
     free = threading.Event()
     hanging = Told()
     monkeypatch.setattr(hanging, place, lambda *_: free.wait(60))
@@ -117,7 +115,7 @@ def test_one_that_hangs_is_waited_for_only_so_long(tmp_path, register, clean, mo
         (KeyboardInterrupt(), "interrupted"),
     ],
 )
-def test_trackers_hear_how_a_run_ended(tmp_path, register, error, status):
+def test_trackers_receive_final_status(tmp_path, register, error, status):
     told = Told()
     register(told=told)
     (tmp_path / "trial.json").write_text(json.dumps({"id": "x", "label": "ERM"}))

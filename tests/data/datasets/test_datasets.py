@@ -46,7 +46,7 @@ MADE = [name for name, found in all_datasets().items() if not issubclass(found, 
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_facts_and_data_agree(name, small_mnist):
+def test_class_attributes_match_loaded_data(name, small_mnist):
     dataset = dataset_class(name)()
     domains = dataset.load(small_mnist, seed=0)
     assert len(domains) == len(dataset.domains)
@@ -59,7 +59,7 @@ def test_facts_and_data_agree(name, small_mnist):
 
 
 @pytest.mark.parametrize("name", ["RotatedDigits", "ColoredDigits"])
-def test_a_seed_decides_how_digits_are_dealt_out(name):
+def test_seed_decides_which_digits_are_in_a_domain(name):
     first, again, other = (dataset_class(name)().load(None, seed) for seed in (1, 1, 2))
     assert all(torch.equal(a.images, b.images) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0].images, other[0].images)
@@ -73,7 +73,7 @@ def test_no_digit_is_in_two_domains():
     assert [len(domain.labels) for domain in domains] == [24, 23, 23]
 
 
-def test_color_agrees_with_the_noisy_label_as_often_as_it_should():
+def test_color_and_label_noise_have_their_probabilities():
     digits = torch.arange(10).repeat(4000)
     images = torch.full((len(digits), 2, 2), 255, dtype=torch.uint8)
     for noise in (0.1, 0.2, 0.9):
@@ -85,7 +85,7 @@ def test_color_agrees_with_the_noisy_label_as_often_as_it_should():
 
 
 @pytest.mark.parametrize("degrees", [0, 15, 30, 45, 60, 75])
-def test_a_rotation_is_pillows_to_the_last_bit(degrees):
+def test_rotation_is_bit_identical_to_pillow(degrees):
     """Pillow made the published RotatedMNIST."""
     images, _ = read_digits()
     large = torch.from_numpy(np.random.RandomState(1).randint(0, 256, (5, 28, 28)).astype(np.uint8))
@@ -114,7 +114,7 @@ def test_seed_hash_has_the_published_values(parts, value):
     assert seed_hash(*parts) == value
 
 
-def test_a_split_is_domainbeds():
+def test_split_equals_domainbed():
     inside, outside = split(10, 0, 0)
     assert outside.tolist() == [2, 3]
     assert inside.tolist() == [8, 1, 4, 5, 0, 9, 6, 7]
@@ -122,16 +122,16 @@ def test_a_split_is_domainbeds():
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(2656, (2125, 531)), (23334, (18668, 4666))])
-def test_a_fifth_is_held_out(count, sizes):
+def test_one_fifth_is_held_out(count, sizes):
     assert tuple(len(part) for part in split(count, 0, 0)) == sizes
 
 
-def test_a_domain_too_small_to_split_is_refused():
+def test_split_refuses_small_domain():
     with pytest.raises(DataError, match="found 3 images"):
         split(3, 0, 0)
 
 
-def test_missing_and_damaged_files_are_named(tmp_path):
+def test_errors_name_missing_and_damaged_files(tmp_path):
     with pytest.raises(DataError, match="train-images-idx3-ubyte"):
         read_mnist(tmp_path)
     with pytest.raises(DataError, match="--data"):
@@ -147,7 +147,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
         read_idx(tmp_path / "cut")
 
 
-def test_an_unknown_dataset_is_refused_with_the_nearest_name():
+def test_unknown_dataset_error_suggests_nearest_name():
     with pytest.raises(UsageError, match="Did you mean 'RotatedDigits'"):
         dataset_class("rotateddigit")
 
@@ -164,7 +164,7 @@ def test_new_dataset_needs_only_its_file(tmp_path, monkeypatch):
 
 
 @needs_mnist
-def test_real_mnist_has_the_counts_of_the_protocol():
+def test_mnist_datasets_have_protocol_counts():
     for name, counts in (
         ("ColoredMNIST", [23334, 23333, 23333]),
         ("RotatedMNIST", [11667] * 4 + [11666] * 2),
@@ -174,6 +174,6 @@ def test_real_mnist_has_the_counts_of_the_protocol():
 
 
 @needs_mnist
-def test_real_mnist_has_its_ten_digits_in_the_known_numbers():
+def test_mnist_has_known_digit_counts():
     _, labels = read_mnist(REAL)
     assert labels[:60000].bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -32,7 +32,7 @@ def published(request, tmp_path_factory):
     return dataset, root
 
 
-def test_facts_and_layout_agree(published):
+def test_class_attributes_match_folder_layout(published):
     dataset, root = published
     with pytest.warns(FolderWarning, match=f"Expected {sum(dataset.counts)} images of {dataset.title}; found"):
         domains = dataset.load(root, seed=0)
@@ -44,7 +44,7 @@ def test_facts_and_layout_agree(published):
     assert sorted(dataset.folders) == list(dataset.folders), "domains are numbered as sorted folders are"
 
 
-def test_a_missing_folder_and_a_missing_dataset_say_what_to_do(published, tmp_path):
+def test_errors_for_missing_folder_and_missing_dataset(published, tmp_path):
     dataset, root = published
     with pytest.raises(DataError, match="Pass --data FOLDER or set POGM_DATA"):
         dataset.load(None, seed=0)
@@ -57,20 +57,20 @@ def test_a_missing_folder_and_a_missing_dataset_say_what_to_do(published, tmp_pa
         dataset.load(tmp_path, seed=0)
 
 
-def test_the_published_counts_add_up():
+def test_published_counts_add_up():
     totals = {name: sum(dataset_class(name).counts) for name in DOMAINBED}
     assert totals == {"VLCS": 10729, "PACS": 9991, "OfficeHome": 15588, "TerraIncognita": 24330, "DomainNet": 586575}
     assert tuple(map(sum, dataset_class("VLCS").class_counts)) == dataset_class("VLCS").counts
 
 
-def test_a_difference_in_one_class_is_named(tmp_path):
+def test_count_warning_names_class_with_other_count(tmp_path):
     vlcs = dataset_class("VLCS")()
     write_folder(tmp_path / "VLCS", vlcs.folders, ["bird", "car", "chair", "dog", "person"], images=1)
     with pytest.warns(FolderWarning, match=r"5 instead of 1415 in Caltech101.* 1 instead of 420 in VOC2007/dog"):
         vlcs.scan(tmp_path)
 
 
-def test_the_search_is_the_protocols():
+def test_search_spaces_equal_protocol():
     assert [dataset_class(name).training for name in DOMAINBED if name != "DomainNet"] == [LargeImages()] * 4
     spaces = LargeImages.__dataclass_fields__
     assert spaces["lr"].metadata["space"] == Power(10, -5, -3.5)
@@ -81,7 +81,7 @@ def test_the_search_is_the_protocols():
 
 
 @needs_pacs
-def test_pacs_has_its_counts_and_one_map_of_classes():
+def test_pacs_has_published_counts_and_classes():
     tree = dataset_class("PACS")().scan(SHARED).tree
     assert [sum(column) for column in zip(*tree.counts, strict=True)] == [2048, 2344, 1670, 3929]
     assert tree.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
@@ -92,7 +92,7 @@ def own(tmp_path):
     return write_folder(tmp_path / "sites")
 
 
-def test_any_folder_is_a_dataset(own):
+def test_image_folder_is_a_dataset(own):
     dataset = Folder.from_directory(own)
     assert (dataset.title, dataset.domains, dataset.classes) == ("sites", ("north", "south", "west"), ("cat", "dog"))
     assert dataset.num_classes == 2
@@ -103,7 +103,7 @@ def test_any_folder_is_a_dataset(own):
     assert torch.equal(domains[0].images[0], first)
 
 
-def test_a_folder_is_the_same_wherever_it_lies_and_whatever_it_is_called(own, tmp_path):
+def test_moved_or_renamed_folder_is_same_dataset(own, tmp_path):
     dataset = Folder.from_directory(own)
     moved = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(own, moved)
@@ -114,21 +114,21 @@ def test_a_folder_is_the_same_wherever_it_lies_and_whatever_it_is_called(own, tm
     assert len(dataset.load(moved, seed=0)) == 3, "the data folder may be the renamed folder itself"
 
 
-def test_images_that_changed_since_are_refused(own):
+def test_changed_images_are_refused(own):
     dataset = Folder.from_directory(own)
     picture(999).save(own / "north" / "cat" / "000.png")
     with pytest.raises(DataError, match="Expected the images that this run began with"):
         dataset.load(own.parent, seed=0)
 
 
-def test_classes_are_one_map_and_differences_are_warned_of(own):
+def test_domains_share_classes_and_missing_class_gives_warning(own):
     shutil.rmtree(own / "north" / "cat")
     with pytest.warns(FolderWarning, match=r"cat: missing from north(?s:.)*north  south  west"):
         dataset = Folder.from_directory(own)
     assert dataset.load(own.parent, seed=0)[0].labels.tolist() == [1] * 10, "a dog is a dog in every domain"
 
 
-def test_a_class_that_only_the_test_domain_has_is_refused_unless_allowed(own):
+def test_class_only_in_test_domain_is_refused_unless_allowed(own):
     for domain in ("south", "west"):
         shutil.rmtree(own / domain / "cat")
     with pytest.warns(FolderWarning):
@@ -140,7 +140,7 @@ def test_a_class_that_only_the_test_domain_has_is_refused_unless_allowed(own):
     replace(dataset, allow_unseen=True).check(domains, (0,))
 
 
-def test_a_bad_image_is_refused_or_left_out_and_changes_what_the_run_is(own):
+def test_bad_image_is_refused_or_skipped_and_changes_trial(own):
     (own / "north" / "cat" / "003.png").write_bytes(b"not a picture")
     dataset = Folder.from_directory(own)
     with pytest.raises(DataError, match=r"north/cat/003.png"):
@@ -150,7 +150,7 @@ def test_a_bad_image_is_refused_or_left_out_and_changes_what_the_run_is(own):
     assert replace(dataset, on_bad_image="skip").to_json() != dataset.to_json()
 
 
-def test_the_cache_is_made_with_a_bar_and_then_only_read(own, tmp_path, monkeypatch):
+def test_prepare_shows_progress_only_when_it_builds(own, tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "cache"))
     dataset, shown = Folder.from_directory(own), []
 

@@ -59,7 +59,7 @@ def assert_same(left: CachedImages, right: CachedImages) -> None:
     assert (left.kept, left.bad) == (right.kept, right.bad)
 
 
-def test_images_of_one_small_size_are_kept_pixel_for_pixel_in_the_tree_s_order(tmp_path):
+def test_small_images_of_one_size_are_stored_unchanged_in_order(tmp_path):
     found = images(small_dataset(tmp_path / "data"), tmp_path)
     assert found.images.dtype == torch.uint8
     assert found.images.shape == (8, 3, 6, 8)
@@ -71,7 +71,7 @@ def test_images_of_one_small_size_are_kept_pixel_for_pixel_in_the_tree_s_order(t
 
 
 @pytest.mark.parametrize("sizes", [[(6, 8), (8, 6)], [(300, 20), (300, 20)], [(256, 256), (257, 256)]])
-def test_other_images_are_squeezed_to_256_by_pillow_s_bilinear_filter(tmp_path, sizes):
+def test_other_images_are_resized_to_256_like_pillow_bilinear(tmp_path, sizes):
     pixels = [picture(seed, *size) for seed, size in enumerate(sizes)]
     root = write_files(tmp_path / "data", {f"{n}/x/1.png": encoded(image) for n, image in enumerate(pixels)})
     found = images(root, tmp_path)
@@ -82,12 +82,12 @@ def test_other_images_are_squeezed_to_256_by_pillow_s_bilinear_filter(tmp_path, 
         np.testing.assert_array_equal(found.images[number].permute(1, 2, 0), np.asarray(expected))
 
 
-def test_one_size_of_exactly_256_is_kept(tmp_path):
+def test_images_of_one_size_of_256_are_not_resized(tmp_path):
     files = {"a/x/1.png": png(1, 256, 100), "b/x/1.png": png(2, 256, 100)}
     assert images(write_files(tmp_path / "data", files), tmp_path).images.shape == (2, 3, 256, 100)
 
 
-def test_sizes_are_those_of_the_upright_image(tmp_path):
+def test_sizes_are_after_exif_rotation(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     files = {f"{domain}/x/1.png": encoded(picture(1, 4, 9), exif=exif) for domain in "ab"}
@@ -96,7 +96,7 @@ def test_sizes_are_those_of_the_upright_image(tmp_path):
     assert found.sizes.tolist() == [[9, 4]] * 2
 
 
-def test_a_second_start_decodes_nothing_and_gives_the_same(tmp_path, decoded):
+def test_second_load_decodes_nothing_and_is_equal(tmp_path, decoded):
     root = small_dataset(tmp_path / "data")
     first = images(root, tmp_path)
     assert len(decoded) == 8
@@ -104,7 +104,7 @@ def test_a_second_start_decodes_nothing_and_gives_the_same(tmp_path, decoded):
     assert len(decoded) == 8
 
 
-def test_images_are_mapped_and_writing_to_them_does_not_reach_the_file(tmp_path):
+def test_images_are_mapped_and_changes_do_not_reach_the_file(tmp_path):
     root = small_dataset(tmp_path / "data")
     first = images(root, tmp_path)
     content = (place(tmp_path) / "pixels").read_bytes()
@@ -115,7 +115,7 @@ def test_images_are_mapped_and_writing_to_them_does_not_reach_the_file(tmp_path)
     assert images(root, tmp_path).images.any()
 
 
-def test_a_folder_with_the_same_images_shares_the_cache(tmp_path, decoded):
+def test_folders_with_same_images_share_cache(tmp_path, decoded):
     small_dataset(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     os.rename(tmp_path / "two/art", tmp_path / "two/Art")
@@ -124,7 +124,7 @@ def test_a_folder_with_the_same_images_shares_the_cache(tmp_path, decoded):
     assert place(tmp_path)
 
 
-def test_a_changed_image_or_another_order_makes_another_cache(tmp_path):
+def test_changed_image_or_order_makes_another_cache_entry(tmp_path):
     root = small_dataset(tmp_path / "data")
     images(root, tmp_path)
     write_files(root, {"art/cat/1.png": png(77)})
@@ -137,7 +137,7 @@ def test_a_changed_image_or_another_order_makes_another_cache(tmp_path):
 CUT = encoded(picture(5, 40, 60), "JPEG")[:1500]
 
 
-def test_bad_images_are_refused_with_names_reasons_and_advice(tmp_path):
+def test_refused_images_are_named_with_reasons_and_advice(tmp_path):
     root = write_files(small_dataset(tmp_path / "data"), {f"art/cat/{n}\n.jpg": b"" for n in range(7)})
     said = r"art/cat/0\\n.jpg \(empty: no bytes\);.*and 2 more.*`pogm data check`.*--on-bad-image skip"
     with pytest.raises(DataError, match=said):
@@ -145,7 +145,7 @@ def test_bad_images_are_refused_with_names_reasons_and_advice(tmp_path):
     assert not (tmp_path / "images").exists()
 
 
-def test_damage_behind_a_good_header_is_refused_too(tmp_path):
+def test_damage_behind_intact_header_is_refused(tmp_path):
     root = write_files(small_dataset(tmp_path / "data"), {"art/cat/cut.jpg": CUT})
     for _ in range(2):
         with pytest.raises(DataError, match=r"found art/cat/cut.jpg \(truncated: image file.*--on-bad-image skip"):
@@ -177,13 +177,13 @@ def test_padded_images_are_kept_and_listed(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"words", png()[:30], encoded(picture(), "WEBP")[:30]])
-def test_what_cannot_be_padded_is_refused(tmp_path, content):
+def test_pad_refuses_images_that_cannot_be_padded(tmp_path, content):
     root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.jpg": content})
     with pytest.raises(DataError, match=r"art/cat/bad.jpg"):
         images(root, tmp_path, "pad")
 
 
-def test_each_way_with_bad_images_has_its_own_cache_and_others_are_unknown(tmp_path):
+def test_each_on_bad_image_option_has_its_own_cache_entry(tmp_path):
     root = small_dataset(tmp_path / "data")
     for how in cache.ON_BAD_IMAGE:
         images(root, tmp_path, how)
@@ -193,13 +193,13 @@ def test_each_way_with_bad_images_has_its_own_cache_and_others_are_unknown(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", png(0, 40, 60)[:900]])
-def test_a_folder_without_any_good_image_is_explained(tmp_path, content):
+def test_folder_without_decodable_image_is_refused(tmp_path, content):
     root = write_files(tmp_path / "data", {"a/x/1.png": content, "b/x/1.png": content})
     with pytest.raises(DataError, match=r"found none that can be .*pogm data check"):
         images(root, tmp_path, "skip")
 
 
-def test_a_file_that_changes_between_index_and_decoding_is_noticed(tmp_path):
+def test_file_changed_between_index_and_decoding_is_refused(tmp_path):
     tree = read_tree(small_dataset(tmp_path / "data"))
     index = read_index(tree, tmp_path)
     write_files(tree.root, {"art/cat/0.png": png(99)})
@@ -226,7 +226,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_built_again(tmp_path, monkeypatch, damage):
+def test_damaged_cache_is_rebuilt(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(cache, "CHUNK", 3)
     root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.png": b""})
     first = images(root, tmp_path, "skip")
@@ -264,7 +264,7 @@ def run(*jobs: tuple[Path, Path, str]) -> list[int | None]:
 
 
 @pytest.mark.parametrize(("fault", "left"), [("kill@pixels:3", 6), ("kill@journal:3", 6), ("kill@replace:2", 0)])
-def test_a_killed_build_goes_on_at_its_last_whole_chunk(tmp_path, decoded, fault, left):
+def test_killed_build_continues_after_last_complete_chunk(tmp_path, decoded, fault, left):
     root = small_dataset(tmp_path / "data", each=3)  # 12 files, 4 chunks; the index is the first whole file replaced
     assert run((root, tmp_path, fault)) == [-signal.SIGKILL]
     assert not (place(tmp_path) / "manifest.json").exists()
@@ -276,13 +276,13 @@ def test_a_killed_build_goes_on_at_its_last_whole_chunk(tmp_path, decoded, fault
     assert_same(found, images(root, tmp_path / "whole"))
 
 
-def test_two_processes_that_build_the_same_cache_agree(tmp_path):
+def test_two_processes_build_same_cache(tmp_path):
     root = small_dataset(tmp_path / "data", each=20)
     assert run((root, tmp_path, ""), (root, tmp_path, "")) == [0, 0]
     assert_same(images(root, tmp_path), images(root, tmp_path / "whole"))
 
 
-def test_who_comes_second_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch):
+def test_second_builder_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch):
     monkeypatch.setattr(store, "POLL_SECONDS", 0.01)
     root = small_dataset(tmp_path / "data")
     begun, go_on = threading.Event(), threading.Event()
@@ -312,7 +312,7 @@ def test_who_comes_second_waits_and_decodes_nothing(tmp_path, decoded, monkeypat
 
 
 @pytest.mark.parametrize("fault", ["full@pixels:2", "full@journal:2", "full@write:2"])
-def test_a_full_disk_is_an_error_with_path_and_bytes_and_nothing_half_built_is_used(tmp_path, monkeypatch, fault):
+def test_full_disk_error_names_path_and_bytes_and_partial_store_is_not_used(tmp_path, monkeypatch, fault):
     monkeypatch.setattr(cache, "CHUNK", 3)
     root = small_dataset(tmp_path / "data")
     fault_injection._passed.clear()
@@ -324,7 +324,7 @@ def test_a_full_disk_is_an_error_with_path_and_bytes_and_nothing_half_built_is_u
     assert_same(images(root, tmp_path), images(root, tmp_path / "whole"))
 
 
-def test_a_disk_without_room_is_refused_before_decoding(tmp_path, monkeypatch, decoded):
+def test_too_small_disk_is_refused_before_decoding(tmp_path, monkeypatch, decoded):
     root = small_dataset(tmp_path / "data")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(DataError, match=rf"write {8 * 3 * 6 * 8} bytes to .*pixels; found: 100 bytes free.*POGM_CACHE"):
@@ -332,13 +332,13 @@ def test_a_disk_without_room_is_refused_before_decoding(tmp_path, monkeypatch, d
     assert decoded == []
 
 
-def test_progress_sees_the_files_of_both_passes(tmp_path):
+def test_progress_counts_files_of_index_and_decoding(tmp_path):
     totals = []
     load_cached(read_tree(small_dataset(tmp_path / "data")), cache=tmp_path, progress=count_items(totals))
     assert totals == [(8, 8), (8, 8)]
 
 
-def test_the_environment_s_cache_is_the_default(tmp_path, monkeypatch):
+def test_default_cache_is_that_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "elsewhere"))
     load_cached(read_tree(small_dataset(tmp_path / "data")))
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"images", "indexes"}

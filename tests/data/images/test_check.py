@@ -61,7 +61,7 @@ def seeded(root: Path) -> Path:
     return root
 
 
-def test_the_seeded_folder_gives_every_fault_and_nothing_else(tmp_path):
+def test_check_finds_every_fault_and_nothing_else(tmp_path):
     root = seeded(tmp_path / "data")
     found = check(root)
     assert not found.clean
@@ -83,7 +83,7 @@ def test_the_seeded_folder_gives_every_fault_and_nothing_else(tmp_path):
     assert found.size == sum((root / file.path).stat().st_size for file in found.tree.files)
 
 
-def test_the_text_names_every_finding_and_the_json_says_the_same(tmp_path):
+def test_text_and_json_name_every_finding(tmp_path):
     found = check(seeded(tmp_path / "data"))
     text, content = found.text(), json.loads(found.json())
     for path, (_, kind) in BAD.items():
@@ -104,7 +104,7 @@ def test_the_text_names_every_finding_and_the_json_says_the_same(tmp_path):
     assert (content["repeated"], content["across_domains"]) == (1, found.across_domains)
 
 
-def test_a_good_folder_is_clean_however_odd_its_images(tmp_path):
+def test_unusual_but_valid_images_are_clean(tmp_path):
     root = small_dataset(tmp_path)
     write_files(root, {f"photo/dog/{name}": content for name, content in GOOD.items()})
     found = check(root)
@@ -113,7 +113,7 @@ def test_a_good_folder_is_clean_however_odd_its_images(tmp_path):
     assert json.loads(found.json())["clean"] is True
 
 
-def test_repetitions_within_a_class_are_counted_and_do_no_harm(tmp_path):
+def test_repetitions_within_a_class_are_counted_and_clean(tmp_path):
     root = small_dataset(tmp_path)
     write_files(root, {f"art/cat/copy {number}.png": png(0) for number in range(3)})
     found = check(root)
@@ -121,20 +121,20 @@ def test_repetitions_within_a_class_are_counted_and_do_no_harm(tmp_path):
     assert "3 files repeat another one" in found.text()
 
 
-def test_the_same_numbers_in_another_shape_are_another_image(tmp_path):
+def test_same_values_in_another_shape_are_not_duplicates(tmp_path):
     pixels = picture(0, 4, 9)
     write_files(tmp_path, {"a/x/1.png": encoded(pixels), "b/x/1.png": encoded(pixels.reshape(9, 4, 3))})
     assert check(tmp_path).clean
 
 
-def test_long_lists_are_cut_in_the_text_only(tmp_path):
+def test_long_lists_are_shortened_in_text_only(tmp_path):
     root = write_files(small_dataset(tmp_path), {f"art/cat/{number:03}.jpg": b"" for number in range(50)})
     found = check(root)
     assert "and 30 more; the JSON lists all" in found.text()
     assert len(json.loads(found.json())["bad"]) == 50
 
 
-def test_a_file_that_may_not_be_read_is_a_finding(tmp_path, monkeypatch):
+def test_unreadable_file_is_a_finding(tmp_path, monkeypatch):
     root = small_dataset(tmp_path)
     real = Path.read_bytes
 
@@ -150,14 +150,14 @@ def test_a_file_that_may_not_be_read_is_a_finding(tmp_path, monkeypatch):
     }
 
 
-def test_links_out_of_the_root_are_followed_when_asked_for(tmp_path):
+def test_check_follows_outside_links_on_request(tmp_path):
     root = small_dataset(tmp_path / "data")
     write_files(tmp_path, {"else/1.png": png(0)})
     (root / "photo/cat/link.png").symlink_to(tmp_path / "else/1.png")
     assert check(root, follow_outside=True).across_domains == [["art/cat/0.png", "photo/cat/link.png"]]
 
 
-def test_progress_sees_every_file(tmp_path):
+def test_progress_counts_every_file(tmp_path):
     totals = []
 
     def progress(items, total):

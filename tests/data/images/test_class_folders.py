@@ -18,7 +18,7 @@ def paths(root: Path) -> list[str]:
     return [file.path for file in read_tree(root).files]
 
 
-def test_domains_and_classes_are_sorted_and_labels_count_the_union_of_classes(tmp_path):
+def test_domains_and_union_of_classes_are_sorted(tmp_path):
     write_files(tmp_path, {"b/y/1.png": b"1", "b/x/1.png": b"1", "a/z/1.png": b"1", "a/x/2.png": b"1"})
     tree = read_tree(tmp_path)
     assert tree.domains == ("a", "b")
@@ -27,7 +27,7 @@ def test_domains_and_classes_are_sorted_and_labels_count_the_union_of_classes(tm
     assert tree.counts == [[1, 1], [0, 1], [1, 0]]
 
 
-def test_files_come_in_the_order_of_image_folder(tmp_path):
+def test_file_order_equals_torchvision_image_folder(tmp_path):
     odd = ["b.png", "a.png", "B.png", "10.png", "9.png", "a/z.png", "a b/c.png", "a/b/c.png", "a-/x.png", "é.png"]
     names = [f"{domain}/{kind}/{name}" for domain in ("photo", "art") for kind in ("dog", "Cat") for name in odd]
     write_files(tmp_path, dict.fromkeys(names, b"x"))
@@ -38,20 +38,20 @@ def test_files_come_in_the_order_of_image_folder(tmp_path):
     assert [(file.path, file.label) for file in read_tree(tmp_path).files] == expected
 
 
-def test_lists_and_notes_may_lie_beside_domains_and_classes(tmp_path):
+def test_text_files_next_to_domains_and_classes_are_ignored(tmp_path):
     small_dataset(tmp_path)
     before = paths(tmp_path)
     write_files(tmp_path, {"README.txt": b"", "train.csv": b"", "art/list.txt": b""})
     assert paths(tmp_path) == before
 
 
-def test_every_other_file_in_a_class_counts_so_that_decoding_can_object(tmp_path):
+def test_every_file_in_a_class_folder_is_listed(tmp_path):
     small_dataset(tmp_path)
     write_files(tmp_path, {"art/cat/notes.txt": b"no image"})
     assert "art/cat/notes.txt" in paths(tmp_path)
 
 
-def test_names_with_spaces_newlines_accents_and_broken_characters_are_kept(tmp_path):
+def test_unusual_file_names_are_kept(tmp_path):
     names = ["Real World/a b.png", "Real World/line\nbreak.png", "Real World/日本.png", "Real World/🦒.png"]
     write_files(tmp_path, {f"{domain}/{name}": b"x" for domain in ("x\ny", "é") for name in names})
     broken = os.fsencode(tmp_path) + b"/x\ny/Real World/\xff.png"
@@ -79,7 +79,7 @@ def test_equal_classes_give_no_warning(tmp_path):
         ({"art/e\u0301/1.png": b"x", "photo/\u00e9/1.png": b"x"}, ["spelt like \u00e9", "spelt like e\u0301"]),
     ],
 )
-def test_classes_that_differ_between_domains_are_warned_of_with_their_counts(tmp_path, more, said):
+def test_warning_lists_classes_that_differ_with_counts(tmp_path, more, said):
     warning = read_tree(write_files(small_dataset(tmp_path), more)).warning()
     assert isinstance(warning, FolderWarning)
     for words in said:
@@ -87,7 +87,7 @@ def test_classes_that_differ_between_domains_are_warned_of_with_their_counts(tmp
     assert "cat" not in str(warning)  # a class that is well
 
 
-def test_the_table_is_aligned(tmp_path):
+def test_table_is_aligned(tmp_path):
     write_files(tmp_path, {"a/giraffe/1.png": b"", "painting/giraffe/1.png": b"", "a/x/1.png": b""})
     assert read_tree(tmp_path).table() == (
         "class        a  painting\n"
@@ -109,7 +109,7 @@ def test_the_table_is_aligned(tmp_path):
         ({"cat/1.png": b"", "cat/2.png": b"", "dog/1.png": b""}, r"folders in .*cat; found the image 1.png and 1 more"),
     ],
 )
-def test_a_folder_that_is_no_dataset_is_explained(tmp_path, files, said):
+def test_wrong_layout_is_refused(tmp_path, files, said):
     with pytest.raises(DataError, match=said):
         read_tree(write_files(tmp_path, files))
 
@@ -121,7 +121,7 @@ def test_image_outside_of_class_folders_is_refused_whatever_its_format(tmp_path,
         read_tree(tmp_path)
 
 
-def test_a_root_that_is_not_there_or_a_file_is_explained(tmp_path):
+def test_missing_root_or_file_as_root_is_refused(tmp_path):
     with pytest.raises(DataError, match="found none"):
         read_tree(tmp_path / "missing")
     (tmp_path / "file").write_bytes(png())
@@ -130,7 +130,7 @@ def test_a_root_that_is_not_there_or_a_file_is_explained(tmp_path):
 
 
 @pytest.mark.skipif(not PACS.is_dir(), reason="needs PACS in shared/data")
-def test_pacs_has_its_published_counts():
+def test_pacs_has_published_counts():
     tree = read_tree(PACS)
     assert tree.domains == ("art_painting", "cartoon", "photo", "sketch")
     assert tree.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")

@@ -32,7 +32,7 @@ def kind_of(content: bytes, **options: str) -> str:
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_rgb_comes_back_pixel_for_pixel(kind):
+def test_lossless_rgb_is_unchanged(kind):
     found = decode(encoded(NOISE, kind, **LOSSLESS[kind]), "x")
     assert found.dtype == np.uint8
     assert found.flags.c_contiguous
@@ -56,14 +56,14 @@ def test_rgb_comes_back_pixel_for_pixel(kind):
     ],
     ids=lambda value: value.mode if isinstance(value, Image.Image) else str(value),
 )
-def test_other_kinds_of_pixel_have_a_defined_colour(image, kind, expected):
+def test_other_modes_are_converted_to_defined_colours(image, kind, expected):
     content = encoded(image, kind)
     assert Image.open(io.BytesIO(content)).mode in (image.mode, "RGB")
     np.testing.assert_array_equal(decode(content, "x"), np.broadcast_to(expected, (2, 3, 3)))
 
 
 @pytest.mark.parametrize("transparency", [None, 1, b"\x00\x80"])
-def test_a_palette_gives_its_colours_and_transparency_is_dropped(transparency):
+def test_palette_is_converted_and_transparency_dropped(transparency):
     image = flat("P", 1)
     image.putpalette([1, 2, 3, 40, 50, 60])
     options = {} if transparency is None else {"transparency": transparency}
@@ -75,7 +75,7 @@ def test_a_palette_gives_its_colours_and_transparency_is_dropped(transparency):
 NUMBERS, UPPER = [0, 255, 256, 0x8000, 0xFFFF], [0, 0, 1, 128, 255]
 
 
-def test_grey_of_16_bits_is_scaled_and_not_clipped():
+def test_grey_16_bit_is_scaled_and_not_clipped():
     rows = np.array(NUMBERS, dtype=">u2").tobytes()
     contents = {
         "png": raw_png(5, 1, 16, 0, b"\0" + rows),
@@ -88,22 +88,22 @@ def test_grey_of_16_bits_is_scaled_and_not_clipped():
     assert naive.getpixel((2, 0)) == (255, 255, 255)  # what a plain conversion makes of 256 of 65535
 
 
-def test_colour_of_16_bits_is_scaled_like_grey():
+def test_colour_16_bit_is_scaled_like_grey():
     rows = np.repeat(np.array(NUMBERS, dtype=">u2"), 3).tobytes()
     assert decode(raw_png(5, 1, 16, 2, b"\0" + rows), "x")[0, :, 1].tolist() == UPPER
 
 
-def test_grey_of_4_bits_is_scaled():
+def test_grey_4_bit_is_scaled():
     assert decode(raw_png(2, 1, 4, 0, b"\0\x0f"), "x")[0, :, 0].tolist() == [0, 255]
 
 
 @pytest.mark.parametrize("image", [flat("F", 0.5), flat("I", 70_000), flat("I", -1)])
-def test_numbers_without_a_known_range_are_refused(image):
+def test_pixels_of_unknown_range_are_refused(image):
     assert kind_of(encoded(image, "TIFF")) == "format"
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_camera_s_orientation_is_applied(orientation):
+def test_exif_orientation_is_applied(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     pixels = picture(1, 4, 6)
@@ -117,7 +117,7 @@ def test_the_camera_s_orientation_is_applied(orientation):
     assert read_size(content, "x") == expected.shape[:2]
 
 
-def test_orientation_6_turns_the_left_column_into_the_top_row():
+def test_orientation_6_moves_left_column_to_top_row():
     exif = Image.Exif()
     exif[0x0112] = 6
     pixels = picture(1, 4, 6)
@@ -126,7 +126,7 @@ def test_orientation_6_turns_the_left_column_into_the_top_row():
 
 
 @pytest.mark.parametrize("tags", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense", b""])
-def test_damaged_tags_do_not_spoil_good_pixels(tags):
+def test_damaged_tags_do_not_change_pixels(tags):
     content = encoded(NOISE, "JPEG")
     segment = b"\xff\xe1" + (len(tags) + 2).to_bytes(2, "big") + tags
     with warnings.catch_warnings():
@@ -134,7 +134,7 @@ def test_damaged_tags_do_not_spoil_good_pixels(tags):
         np.testing.assert_array_equal(decode(content[:2] + segment + content[2:], "x"), decode(content, "x"))
 
 
-def test_an_animation_gives_its_first_frame():
+def test_animation_gives_first_frame():
     frames = [Image.new("RGB", (4, 4), colour) for colour in ((255, 0, 0), (0, 255, 0), (0, 0, 255))]
     for kind, options in {"GIF": {}, "PNG": {}, "WEBP": {"lossless": True}, "TIFF": {}}.items():
         content = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
@@ -142,7 +142,7 @@ def test_an_animation_gives_its_first_frame():
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_the_size_is_known_from_the_header(kind, monkeypatch):
+def test_size_is_read_from_header_only(kind, monkeypatch):
     content = encoded(NOISE, kind, **EVERY[kind])
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     assert read_size(content, "x") == (40, 60)
@@ -173,12 +173,12 @@ def test_the_size_is_known_from_the_header(kind, monkeypatch):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_wrong_with_a_file_has_a_name(content, kind):
+def test_bad_files_have_the_right_kind(content, kind):
     assert kind_of(content) == kind
     assert kind in KINDS
 
 
-def test_files_of_other_formats_are_never_parsed(monkeypatch):
+def test_other_formats_are_never_parsed(monkeypatch):
     opened = []
     real = Image.open
     monkeypatch.setattr(Image, "open", lambda file, **options: opened.append(options) or real(file, **options))
@@ -189,7 +189,7 @@ def test_files_of_other_formats_are_never_parsed(monkeypatch):
 
 
 @pytest.mark.parametrize("side", [8193, 12_000, 100_000])
-def test_a_header_that_asks_for_too_much_is_refused_before_decoding(side, monkeypatch):
+def test_too_large_image_is_refused_before_decoding(side, monkeypatch):
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     content = raw_png(side, side, 8, 2, b"\0" * 1000)
     assert kind_of(content) == "too large"
@@ -197,19 +197,19 @@ def test_a_header_that_asks_for_too_much_is_refused_before_decoding(side, monkey
         read_size(content, "x")
 
 
-def test_the_largest_image_that_is_accepted_has_the_limit_s_pixels():
+def test_image_with_largest_number_of_pixels_is_accepted():
     height = 2
     assert read_size(raw_png(MOST_PIXELS // height, height, 1, 0, b""), "x") == (height, MOST_PIXELS // height)
 
 
-def test_text_that_unpacks_to_gigabytes_is_refused():
+def test_compressed_text_bomb_is_refused():
     bomb = b"comment\0\0" + zlib.compress(b"\0" * 2**27)
     assert kind_of(raw_png(1, 1, 8, 0, b"\0\0", (b"zTXt", bomb))) == "corrupt"
 
 
 @pytest.mark.parametrize(("kind", "options"), [("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {}), ("GIF", {})])
 @pytest.mark.parametrize("part", [0.5, 0.7, 0.95])
-def test_a_padded_image_is_what_pillow_s_flag_would_give(kind, options, part, monkeypatch):
+def test_padded_image_equals_pillow_load_truncated_images(kind, options, part, monkeypatch):
     whole = encoded(NOISE, kind, **options)
     content = whole[: int(len(whole) * part)]
     found = decode(content, "x", truncated="pad")
@@ -218,7 +218,7 @@ def test_a_padded_image_is_what_pillow_s_flag_would_give(kind, options, part, mo
     np.testing.assert_array_equal(found, np.asarray(Image.open(io.BytesIO(content)).convert("RGB")))
 
 
-def test_padding_keeps_what_is_there_and_leaves_the_rest_of_a_jpeg_grey():
+def test_padding_keeps_decoded_part_and_complete_images():
     white = encoded(Image.new("RGB", (64, 640), (255, 255, 255)), "JPEG")
     scan = white.index(b"\xff\xda")
     found = decode(white[: scan + 30], "x", truncated="pad")
@@ -228,11 +228,11 @@ def test_padding_keeps_what_is_there_and_leaves_the_rest_of_a_jpeg_grey():
 
 
 @pytest.mark.parametrize("content", [b"", b"words", png()[:30], encoded(NOISE, "WEBP")[:900]])
-def test_nothing_can_be_padded_where_nothing_was_decoded(content):
+def test_image_without_decoded_pixels_cannot_be_padded(content):
     assert kind_of(content, truncated="pad") == kind_of(content)
 
 
-def test_the_error_is_a_data_error_that_names_the_file_and_survives_pickling():
+def test_bad_image_error_names_file_and_can_be_pickled():
     error = pickle.loads(pickle.dumps(BadImage("a\nb.jpg", "corrupt", "a hole")))
     assert isinstance(error, DataError)
     assert (error.name, error.kind, error.reason, error.exit_code) == ("a\nb.jpg", "corrupt", "a hole", 3)
@@ -245,7 +245,7 @@ GOOD += [encoded(picture(2, 12, 10), "JPEG", progressive=True, exif=Image.Exif()
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_any_change_of_bytes_gives_pixels_or_a_bad_image(data):
+def test_changed_bytes_give_pixels_or_bad_image(data):
     content = bytearray(data.draw(st.sampled_from(GOOD)))
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=8)):
         content[place] = data.draw(st.integers(0, 255))
@@ -264,7 +264,7 @@ def test_any_change_of_bytes_gives_pixels_or_a_bad_image(data):
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0", b"P6 "]), st.binary())
-def test_any_bytes_give_pixels_or_a_bad_image(start, rest):
+def test_any_bytes_give_pixels_or_bad_image(start, rest):
     try:
         size = read_size(start + rest, "x")
         found = decode(start + rest, "x")
@@ -273,21 +273,21 @@ def test_any_bytes_give_pixels_or_a_bad_image(start, rest):
     assert found.shape == (*size, 3)
 
 
-def test_warnings_are_ignored_inside_and_heard_after():
+def test_warnings_are_ignored_only_inside_the_block():
     with ignore_warnings(), ignore_warnings():
         warnings.warn("unheard", stacklevel=1)
     with pytest.raises(UserWarning, match="heard"):
         warnings.warn("heard", stacklevel=1)
 
 
-def test_an_error_inside_ends_the_silence_too():
+def test_exception_inside_the_block_restores_warnings():
     with pytest.raises(ZeroDivisionError), ignore_warnings():
         1 / 0  # noqa: B018
     with pytest.raises(UserWarning, match="heard"):
         warnings.warn("heard", stacklevel=1)
 
 
-def test_threads_that_decode_leave_the_filters_of_warnings_as_they_were():
+def test_decoding_threads_restore_warning_filters():
     image = Image.new("P", (3, 2), 1)
     image.putpalette([1, 2, 3, 40, 50, 60])
     content = encoded(image, transparency=b"\x00\x80")  # of which Pillow warns when it is converted

@@ -28,7 +28,7 @@ def look(root: Path, cache: Path) -> dict[str, FileRecord]:
     return {file.path: record for file, record in zip(tree.files, read_index(tree, cache), strict=True)}
 
 
-def test_a_record_has_the_hash_and_the_size_or_what_is_wrong(tmp_path):
+def test_record_has_hash_and_size_or_reason(tmp_path):
     files = {
         "a/x/1.png": png(1, 3, 5),
         "a/x/2.jpg": b"",
@@ -42,7 +42,7 @@ def test_a_record_has_the_hash_and_the_size_or_what_is_wrong(tmp_path):
     assert (found["b/x/2.webp"].height, found["b/x/2.webp"].width) == (6, 8)
 
 
-def test_an_unchanged_folder_is_not_read_again(tmp_path, read):
+def test_unchanged_files_are_not_read_again(tmp_path, read):
     root = small_dataset(tmp_path / "data")
     write_files(root, {"art/cat/line\nbreak.png": png(9), "art/cat/bad.png": b"bad"})
     Path(os.fsdecode(os.fsencode(root) + b"/art/cat/\xff.png")).write_bytes(png(10))
@@ -53,7 +53,7 @@ def test_an_unchanged_folder_is_not_read_again(tmp_path, read):
     assert read == []
 
 
-def test_only_what_changed_is_read_again(tmp_path, read):
+def test_only_changed_files_are_read_again(tmp_path, read):
     root = small_dataset(tmp_path / "data")
     before = look(root, tmp_path)
     read.clear()
@@ -65,7 +65,7 @@ def test_only_what_changed_is_read_again(tmp_path, read):
     assert before.keys() - after.keys() == {"photo/dog/1.png"}
 
 
-def test_a_file_replaced_by_one_of_the_same_size_and_date_is_noticed(tmp_path):
+def test_replaced_file_of_same_size_and_mtime_is_read_again(tmp_path):
     root = write_files(
         tmp_path / "data", {"a/x/1.bmp": encoded(picture(1), "BMP"), "b/x/1.bmp": encoded(picture(2), "BMP")}
     )
@@ -79,7 +79,7 @@ def test_a_file_replaced_by_one_of_the_same_size_and_date_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"1 00\n[]", "cut", "flip"])
-def test_a_damaged_index_is_rebuilt(tmp_path, read, damage):
+def test_damaged_index_is_rebuilt(tmp_path, read, damage):
     root = small_dataset(tmp_path / "data")
     first = look(root, tmp_path)
     (path,) = (tmp_path / "indexes").glob("*.json")
@@ -92,7 +92,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path, read, damage):
     assert path.read_bytes() == content
 
 
-def test_an_interrupted_start_keeps_what_it_has_read(tmp_path, read, monkeypatch):
+def test_interrupted_index_keeps_files_read_so_far(tmp_path, read, monkeypatch):
     tree = read_tree(small_dataset(tmp_path / "data"))
 
     def stop(items, total):
@@ -109,7 +109,7 @@ def test_an_interrupted_start_keeps_what_it_has_read(tmp_path, read, monkeypatch
     assert sorted(read) == [file.path for file in tree.files[3:]]
 
 
-def test_many_that_index_the_same_folder_at_once_agree(tmp_path, monkeypatch):
+def test_concurrent_indexing_gives_same_index(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "POLL_SECONDS", 0.001)
     tree = read_tree(small_dataset(tmp_path / "data"))
     with ThreadPoolExecutor(8) as pool:
@@ -117,7 +117,7 @@ def test_many_that_index_the_same_folder_at_once_agree(tmp_path, monkeypatch):
     assert others == [first] * 7
 
 
-def test_a_file_that_cannot_be_read_is_bad_and_tried_again(tmp_path):
+def test_unreadable_file_is_bad_and_read_again_next_time(tmp_path):
     root = small_dataset(tmp_path / "data")
     tree = read_tree(root)
     (root / "art/cat/0.png").unlink()
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_read_is_bad_and_tried_again(tmp_path):
     assert read_index(tree, tmp_path)[0].sha256 == digest(png(7))
 
 
-def test_the_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
+def test_fingerprint_does_not_depend_on_path_or_file_names(tmp_path):
     first = read_tree(small_dataset(tmp_path / "one"))
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     os.rename(tmp_path / "two/art/cat/1.png", tmp_path / "two/art/cat/2.jpeg")  # the same order under other names
@@ -147,7 +147,7 @@ def test_the_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
     ],
     ids=["removed", "added", "changed", "other class", "other domain", "class renamed", "order"],
 )
-def test_the_fingerprint_changes_with_every_image_its_class_and_its_domain(tmp_path, monkeypatch, change):
+def test_fingerprint_depends_on_images_classes_domains_and_order(tmp_path, monkeypatch, change):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path))
     root = small_dataset(tmp_path / "data")
     before = FolderScan(root).fingerprint

@@ -19,7 +19,7 @@ def paths(root: Path) -> list[str]:
     return [file.path for file in read_tree(root).files]
 
 
-def test_hidden_files_and_what_systems_leave_behind_are_ignored(tmp_path):
+def test_hidden_and_system_files_are_ignored(tmp_path):
     small_dataset(tmp_path)
     before = paths(tmp_path)
     left = [".DS_Store", "art/.DS_Store", "art/cat/.DS_Store", "art/cat/._0.png", "art/cat/Thumbs.db"]
@@ -28,7 +28,7 @@ def test_hidden_files_and_what_systems_leave_behind_are_ignored(tmp_path):
     assert paths(tmp_path) == before
 
 
-def test_links_inside_the_root_are_followed(tmp_path):
+def test_links_inside_root_are_followed(tmp_path):
     small_dataset(tmp_path)
     (tmp_path / "art/cat/more").symlink_to(tmp_path / "photo/cat")
     (tmp_path / "art/dog/one.png").symlink_to("0.png")
@@ -39,7 +39,7 @@ def test_links_inside_the_root_are_followed(tmp_path):
 
 @pytest.mark.parametrize("place", ["loop", "art/loop", "art/cat/loop", "art/cat/deep/er/loop"])
 @pytest.mark.parametrize("target", ["root", "above", "itself", "ring"])
-def test_a_link_that_loops_is_refused(tmp_path, place, target):
+def test_link_loop_is_refused(tmp_path, place, target):
     root = small_dataset(tmp_path / "root")
     link = root / place
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def test_a_link_that_loops_is_refused(tmp_path, place, target):
         read_tree(root, follow_outside=True)
 
 
-def test_two_folders_that_link_to_each_other_are_refused(tmp_path):
+def test_mutual_links_are_refused(tmp_path):
     small_dataset(tmp_path)
     (tmp_path / "art/cat/x").symlink_to(tmp_path / "photo/cat")
     (tmp_path / "photo/cat/y").symlink_to(tmp_path / "art/cat")
@@ -63,7 +63,7 @@ def test_two_folders_that_link_to_each_other_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["paint", "art/bird", "art/cat/more", "art/cat/one.png"])
-def test_a_link_out_of_the_root_is_refused_unless_asked_for(tmp_path, place):
+def test_link_out_of_root_is_refused_by_default(tmp_path, place):
     root = small_dataset(tmp_path / "root")
     other = small_dataset(tmp_path / "root2")  # whose path begins like the root's
     inside = {"paint": "art", "art/bird": "art/cat", "art/cat/more": "art/cat", "art/cat/one.png": "art/cat/0.png"}
@@ -75,14 +75,14 @@ def test_a_link_out_of_the_root_is_refused_unless_asked_for(tmp_path, place):
     assert any(path.startswith(place) for path in with_more)
 
 
-def test_a_link_above_the_root_loops_even_when_outside_is_allowed(tmp_path):
+def test_link_above_root_is_a_loop_even_if_outside_is_allowed(tmp_path):
     root = small_dataset(tmp_path / "root")
     (root / "art/cat/up").symlink_to(tmp_path)
     with pytest.raises(DataError, match="found that art/cat/up is a link that loops"):
         read_tree(root, follow_outside=True)
 
 
-def test_links_to_nothing_and_pipes_are_refused(tmp_path):
+def test_broken_links_and_pipes_are_refused(tmp_path):
     small_dataset(tmp_path)
     (tmp_path / "art/cat/gone.png").symlink_to("nowhere")
     os.mkfifo(tmp_path / "art/dog/pipe.png")
@@ -91,7 +91,7 @@ def test_links_to_nothing_and_pipes_are_refused(tmp_path):
     assert [link.path for link in list_tree(tmp_path).bad_links] == ["art/cat/gone.png", "art/dog/pipe.png"]
 
 
-def test_the_root_itself_may_be_a_link(tmp_path):
+def test_root_may_be_a_link(tmp_path):
     small_dataset(tmp_path / "real")
     (tmp_path / "link").symlink_to("real")
     assert paths(tmp_path / "link") == paths(tmp_path / "real")
@@ -113,7 +113,7 @@ class Entry:
         return True
 
 
-def test_many_files_are_listed_quickly_and_without_asking_about_each(tmp_path, monkeypatch):
+def test_many_files_are_listed_quickly_without_stat(tmp_path, monkeypatch):
     small_dataset(tmp_path)
     many = [Entry(f"{number}.jpg") for number in range(100_000)]
     real = os.scandir
@@ -124,11 +124,11 @@ def test_many_files_are_listed_quickly_and_without_asking_about_each(tmp_path, m
 
 
 @given(st.text(st.characters()))
-def test_any_name_can_be_printed_on_one_line(name):
+def test_any_name_becomes_one_printable_line(name):
     assert len(printable(name).splitlines()) <= 1
     printable(name).encode()
 
 
-def test_printable_names_stay_as_they_are():
+def test_printable_names_are_unchanged():
     assert printable("Real World/ß 日本 🦒.jpg") == "Real World/ß 日本 🦒.jpg"
     assert printable("a\nb\udcff\x1b") == r"a\nb\udcff\x1b"

@@ -33,7 +33,7 @@ def begun(folder: Path) -> StoreBuilder:
     return builder
 
 
-def test_what_was_added_is_there_once_it_is_finished(tmp_path):
+def test_finished_store_has_all_chunks(tmp_path):
     builder = begun(tmp_path)
     assert open_store(tmp_path) is None
     builder.finish()
@@ -42,12 +42,12 @@ def test_what_was_added_is_there_once_it_is_finished(tmp_path):
     assert [each.kept for each in chunks] == [[0, 1], [2, 3]]
 
 
-def test_there_is_no_store_where_there_is_nothing(tmp_path):
+def test_missing_store_is_none(tmp_path):
     assert open_store(tmp_path) is None
     assert open_store(tmp_path / "missing") is None
 
 
-def test_a_new_builder_goes_on_after_the_last_whole_chunk(tmp_path):
+def test_new_builder_continues_after_last_complete_chunk(tmp_path):
     begun(tmp_path)
     assert (StoreBuilder(tmp_path, 4, 5).images, StoreBuilder(tmp_path, 4, 5).files) == (4, 4)
     with open(tmp_path / "pixels", "ab") as file:
@@ -65,14 +65,14 @@ def test_a_new_builder_goes_on_after_the_last_whole_chunk(tmp_path):
 @pytest.mark.parametrize(
     ("size", "images"), [(0, 0), (2 * SIZE - 1, 0), (2 * SIZE, 2), (4 * SIZE - 1, 2), (4 * SIZE, 4)]
 )
-def test_a_line_without_its_pixels_does_not_count(tmp_path, size, images):
+def test_journal_line_without_pixels_is_dropped(tmp_path, size, images):
     begun(tmp_path)
     os.truncate(tmp_path / "pixels", size)
     assert StoreBuilder(tmp_path, 4, 5).images == images
     assert (tmp_path / "pixels").stat().st_size == images * SIZE
 
 
-def test_a_store_that_was_finished_and_then_damaged_starts_from_nothing(tmp_path):
+def test_damaged_finished_store_starts_empty(tmp_path):
     begun(tmp_path).finish()
     os.truncate(tmp_path / "pixels", 3 * SIZE)
     assert open_store(tmp_path) is None
@@ -80,7 +80,7 @@ def test_a_store_that_was_finished_and_then_damaged_starts_from_nothing(tmp_path
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_images_already_mapped_survive_a_rebuild(tmp_path):
+def test_mapped_images_survive_rebuild(tmp_path):
     begun(tmp_path).finish()
     images, _ = open_store(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
@@ -92,7 +92,7 @@ OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
 
 @pytest.mark.skipif(not OVERCOMMIT.exists() or OVERCOMMIT.read_text().strip() == "2", reason="needs Linux's default")
-def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
+def test_file_larger_than_memory_can_be_mapped(tmp_path):
     shape = [2**40 // (3 * 256 * 256), 3, 256, 256]  # 1 TB, of which the disk holds nothing
     (tmp_path / "pixels").touch()
     os.truncate(tmp_path / "pixels", int(np.prod(shape)))
@@ -103,7 +103,7 @@ def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
     assert images[-1].sum() == 0
 
 
-def test_the_environment_names_the_cache_and_home_has_it_otherwise(monkeypatch, tmp_path):
+def test_cache_directory_from_environment_or_home(monkeypatch, tmp_path):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path))
     assert cache_directory() == tmp_path
     monkeypatch.delenv("POGM_CACHE")
@@ -111,13 +111,13 @@ def test_the_environment_names_the_cache_and_home_has_it_otherwise(monkeypatch, 
     assert cache_directory() == Path(tmp_path, ".cache", "pogm")
 
 
-def test_a_folder_that_cannot_be_made_is_explained(tmp_path):
+def test_error_if_directory_cannot_be_created(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataError, match=r"Expected to make the folder .*file/x; found: Not a directory. .*POGM_CACHE"):
         lock_directory(tmp_path / "file" / "x").__enter__()
 
 
-def test_owners_of_a_folder_come_one_after_another(tmp_path, monkeypatch):
+def test_lock_is_held_by_one_thread_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "POLL_SECONDS", 0.001)
     inside, most = [], []
 
@@ -135,12 +135,12 @@ def test_owners_of_a_folder_come_one_after_another(tmp_path, monkeypatch):
     assert most == [1] * 8
 
 
-def test_an_owner_s_own_error_is_not_waited_for(tmp_path):
+def test_exception_inside_the_lock_is_raised(tmp_path):
     with pytest.raises(UsageError, match="mine"), lock_directory(tmp_path):
         raise UsageError("mine")
 
 
-def test_a_folder_that_cannot_be_owned_is_explained(tmp_path):
+def test_error_if_directory_cannot_be_locked(tmp_path):
     (tmp_path / "lock").mkdir()
     with pytest.raises(DataError, match=r"Expected to write to the folder .*POGM_CACHE"), lock_directory(tmp_path):
         pytest.fail("owned")

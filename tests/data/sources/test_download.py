@@ -48,7 +48,7 @@ def failure(asked, folder, **more):
     return str(caught.value)
 
 
-def test_a_file_arrives_whole_and_alone_and_its_progress_is_told(site, tmp_path):
+def test_download_is_complete_and_reports_progress(site, tmp_path):
     told = []
     path = get(source(site.put("/a", ranged(BODY))), tmp_path / "new" / "raw", progress=lambda *now: told.append(now))
     assert path.read_bytes() == BODY
@@ -56,7 +56,7 @@ def test_a_file_arrives_whole_and_alone_and_its_progress_is_told(site, tmp_path)
     assert told[-1] == (len(BODY), len(BODY))
 
 
-def test_a_file_that_is_there_and_right_is_not_asked_for_again(site, tmp_path):
+def test_existing_valid_file_is_not_downloaded_again(site, tmp_path):
     asked = source(site.put("/a", ranged(BODY)))
     get(asked, tmp_path)
     (tmp_path / "lock").unlink()
@@ -65,7 +65,7 @@ def test_a_file_that_is_there_and_right_is_not_asked_for_again(site, tmp_path):
     assert os.listdir(tmp_path) == ["data.bin"]  # not even a lock: the folder may be one that only others may write
 
 
-def test_a_file_that_is_there_and_wrong_is_refused_and_left_to_its_owner(site, tmp_path):
+def test_existing_wrong_file_is_refused_and_not_deleted(site, tmp_path):
     (tmp_path / "data.bin").write_bytes(b"mine")
     with pytest.raises(IntegrityError, match="Move it away") as caught:
         get(source(site.put("/a", ranged(BODY))), tmp_path)
@@ -74,19 +74,19 @@ def test_a_file_that_is_there_and_wrong_is_refused_and_left_to_its_owner(site, t
     assert site.asked == []
 
 
-def test_the_second_mirror_is_tried_where_the_first_one_has_no_such_file(site, tmp_path):
+def test_second_mirror_is_tried_after_404(site, tmp_path):
     dead = site.put("/dead", lambda request: request.give(b"gone", 404))
     assert get(source(dead, site.put("/a", ranged(BODY))), tmp_path).read_bytes() == BODY
     assert [path for path, _, _ in site.asked] == ["/dead", "/a"]
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_a_server_in_trouble_is_asked_again(site, tmp_path, status):
+def test_server_error_is_retried(site, tmp_path, status):
     trouble = in_turn(lambda request: request.give(b"", status), ranged(BODY))
     assert get(source(site.put("/a", trouble)), tmp_path).read_bytes() == BODY
 
 
-def test_the_delays_between_attempts_are_those_given(site, tmp_path, monkeypatch):
+def test_delays_between_attempts(site, tmp_path, monkeypatch):
     slept = []
     monkeypatch.setattr("time.sleep", slept.append)
     said = failure(source(site.put("/a", lambda request: request.give(b"", 503))), tmp_path, delays=(1.0, 4.0, 15.0))
@@ -95,7 +95,7 @@ def test_the_delays_between_attempts_are_those_given(site, tmp_path, monkeypatch
     assert "status 503" in said
 
 
-def test_where_all_mirrors_are_dead_each_is_quoted_and_the_way_by_hand_is_told(site, tmp_path):
+def test_error_quotes_all_mirrors_and_explains_manual_download(site, tmp_path):
     gone = site.put("/gone", lambda request: request.give(b"", 404))
     page = site.put("/page", lambda request: request.give(b"<html>", Content_Type="text/html"))
     said = failure(source(gone, page, "http://127.0.0.1:1/closed"), tmp_path)
@@ -106,7 +106,7 @@ def test_where_all_mirrors_are_dead_each_is_quoted_and_the_way_by_hand_is_told(s
     assert files(tmp_path) == []
 
 
-def test_a_wrong_hash_is_never_kept_and_not_asked_for_again(site, tmp_path):
+def test_wrong_hash_is_not_kept_and_not_retried(site, tmp_path):
     said = failure(source(site.put("/a", ranged(BODY[::-1]))), tmp_path)
     assert hashlib.sha256(BODY[::-1]).hexdigest() in said
     assert HASH in said
@@ -115,7 +115,7 @@ def test_a_wrong_hash_is_never_kept_and_not_asked_for_again(site, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "start"), [("text/html", b"<!-- hm -->"), ("application/zip", b"\n<!DOCTYPE html>")])
-def test_a_web_page_with_status_200_is_not_the_file_whatever_it_says_it_is(site, tmp_path, kind, start):
+def test_web_page_instead_of_file_is_refused(site, tmp_path, kind, start):
     page = start + b"<html><head><title>Quota\x1b exceeded</title></head></html>"
     address = site.put("/a", lambda request: request.give(page, Content_Type=kind))
     said = failure(source(address, sha256=None), tmp_path)
@@ -123,13 +123,13 @@ def test_a_web_page_with_status_200_is_not_the_file_whatever_it_says_it_is(site,
     assert files(tmp_path) == []
 
 
-def test_a_cut_body_is_gone_on_with_where_it_was_cut(site, tmp_path):
+def test_interrupted_download_is_resumed(site, tmp_path):
     cut = in_turn(lambda request: request.give(BODY[:1000], claim=len(BODY)), ranged(BODY))
     assert get(source(site.put("/a", cut)), tmp_path).read_bytes() == BODY
     assert [asked for _, asked, _ in site.asked] == [None, "bytes=1000-"]
 
 
-def test_a_server_that_dies_in_mid_transfer_every_time_is_asked_as_long_as_that_gets_further(site, tmp_path):
+def test_interrupted_attempts_are_repeated_while_they_make_progress(site, tmp_path):
     def dying(request):
         start = int((request.headers.get("Range") or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         status = 206 if start else 200
@@ -141,7 +141,7 @@ def test_a_server_that_dies_in_mid_transfer_every_time_is_asked_as_long_as_that_
     assert len(site.asked) == -(-len(BODY) // 1000)
 
 
-def test_what_was_cut_is_kept_for_the_next_time(site, tmp_path):
+def test_partial_file_is_kept_for_next_call(site, tmp_path):
     address = site.put("/a", lambda request: request.give(BODY[:1000], claim=len(BODY)))
     said = failure(source(address), tmp_path)
     assert f"closed after 1000 of {len(BODY)} bytes" in said
@@ -153,18 +153,18 @@ def test_what_was_cut_is_kept_for_the_next_time(site, tmp_path):
     assert files(tmp_path) == ["data.bin"]
 
 
-def test_a_part_is_finished_from_another_mirror_where_the_hash_is_known(site, tmp_path):
+def test_partial_file_is_completed_from_another_mirror_if_hash_is_known(site, tmp_path):
     (tmp_path / "data.bin.part").write_bytes(BODY[:1000])
     assert get(source(site.put("/b", ranged(BODY))), tmp_path).read_bytes() == BODY
     assert site.asked == [("/b", "bytes=1000-", None)]
 
 
-def test_a_server_that_ignores_ranges_is_read_from_the_start(site, tmp_path):
+def test_server_without_ranges_is_read_from_start(site, tmp_path):
     (tmp_path / "data.bin.part").write_bytes(BODY[:1000])
     assert get(source(site.put("/a", lambda request: request.give(BODY))), tmp_path).read_bytes() == BODY
 
 
-def test_a_server_that_answers_another_range_is_not_believed(site, tmp_path):
+def test_wrong_range_is_refused(site, tmp_path):
     def wrong(request):
         request.give(BODY[500:], 206, Content_Range=f"bytes 500-{len(BODY) - 1}/{len(BODY)}")
 
@@ -173,26 +173,26 @@ def test_a_server_that_answers_another_range_is_not_believed(site, tmp_path):
     assert [asked for _, asked, _ in site.asked] == ["bytes=1000-", None]
 
 
-def test_a_part_that_was_complete_already_is_kept_on_416(site, tmp_path):
+def test_complete_partial_file_is_kept_on_416(site, tmp_path):
     (tmp_path / "data.bin.part").write_bytes(BODY)
     assert get(source(site.put("/a", ranged(BODY))), tmp_path).read_bytes() == BODY
     assert site.asked == [("/a", f"bytes={len(BODY)}-", None)]
 
 
-def test_a_part_longer_than_the_file_is_thrown_away_on_416(site, tmp_path):
+def test_too_long_partial_file_is_deleted_on_416(site, tmp_path):
     (tmp_path / "data.bin.part").write_bytes(BODY + b"more")
     assert get(source(site.put("/a", ranged(BODY))), tmp_path).read_bytes() == BODY
     assert [asked for _, asked, _ in site.asked] == [f"bytes={len(BODY) + 4}-", None]
 
 
-def test_a_part_of_other_content_is_fetched_again_in_one_piece(site, tmp_path):
+def test_partial_file_of_other_content_is_downloaded_again(site, tmp_path):
     (tmp_path / "data.bin.part").write_bytes(b"x" * 1000)
     assert get(source(site.put("/a", ranged(BODY))), tmp_path).read_bytes() == BODY
     assert [asked for _, asked, _ in site.asked] == ["bytes=1000-", None]
 
 
 @pytest.mark.parametrize("honours", [True, False])
-def test_a_file_that_changes_between_two_attempts_is_never_mixed(site, tmp_path, honours):
+def test_file_changed_between_attempts_is_not_mixed(site, tmp_path, honours):
     new = BODY[::-1]
 
     def ignoring(request):  # a server that goes on with the new file although the tag was the old one's
@@ -209,7 +209,7 @@ def test_a_file_that_changes_between_two_attempts_is_never_mixed(site, tmp_path,
 
 
 @pytest.mark.parametrize("tag", [None, 'W/"weak"'])
-def test_without_a_hash_or_a_strong_tag_nothing_is_resumed(site, tmp_path, tag):
+def test_no_resume_without_hash_or_strong_tag(site, tmp_path, tag):
     headers = {"ETag": tag} if tag else {}
     cut = in_turn(lambda request: request.give(BODY[:1000], claim=len(BODY), **headers), ranged(BODY))
     with pytest.warns(UnverifiedWarning):
@@ -217,19 +217,19 @@ def test_without_a_hash_or_a_strong_tag_nothing_is_resumed(site, tmp_path, tag):
     assert [asked for _, asked, _ in site.asked] == [None, None]
 
 
-def test_a_file_of_another_size_is_refused_before_it_is_read(site, tmp_path):
+def test_wrong_size_is_refused_before_reading(site, tmp_path):
     said = failure(source(site.put("/a", ranged(BODY)), size=len(BODY) + 1), tmp_path)
     assert f"a file of {len(BODY)} bytes, not {len(BODY) + 1}" in said
     assert files(tmp_path) == []
 
 
-def test_a_server_that_claims_too_little_gives_a_file_of_the_wrong_hash(site, tmp_path):
+def test_too_short_content_length_gives_wrong_hash(site, tmp_path):
     said = failure(source(site.put("/a", lambda request: request.give(BODY, claim=1000))), tmp_path)
     assert "SHA-256" in said
     assert "data.bin.part" not in files(tmp_path)
 
 
-def test_a_body_without_a_length_ends_where_it_should_or_is_refused(site, tmp_path):
+def test_too_long_body_without_length_is_refused(site, tmp_path):
     def endless(request):
         request.send_response(200)
         request.end_headers()
@@ -240,14 +240,14 @@ def test_a_body_without_a_length_ends_where_it_should_or_is_refused(site, tmp_pa
     assert "data.bin.part" not in files(tmp_path)
 
 
-def test_a_redirection_on_this_machine_is_followed(site, tmp_path):
+def test_local_redirection_is_followed(site, tmp_path):
     site.put("/a", ranged(BODY))
     address = site.put("/old", lambda request: request.give(b"", 302, Location="/a"))
     assert get(source(address), tmp_path).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("elsewhere", ["http://example.org/data.bin", "ftp://example.org/data.bin"])
-def test_a_redirection_away_from_https_is_refused_without_connecting(site, tmp_path, monkeypatch, elsewhere):
+def test_redirection_to_insecure_address_is_refused_without_connecting(site, tmp_path, monkeypatch, elsewhere):
     connected = []
     connect = __import__("socket").create_connection
     monkeypatch.setattr(
@@ -259,20 +259,20 @@ def test_a_redirection_away_from_https_is_refused_without_connecting(site, tmp_p
     assert set(connected) == {"127.0.0.1"}
 
 
-def test_an_address_without_https_is_refused_without_connecting(tmp_path, monkeypatch):
+def test_insecure_address_is_refused_without_connecting(tmp_path, monkeypatch):
     monkeypatch.setattr(transfers, "build_opener", lambda *_: pytest.fail("connected"))
     for address in ("http://example.org/data.bin", "ftp://example.org/data.bin", "file:///etc/hostname"):
         assert "without https" in failure(source(address), tmp_path)
 
 
-def test_nobody_else_may_send_us_to_this_machine():
+def test_remote_redirection_to_this_machine_is_refused():
     outside = Request("https://example.org/data.bin")
     with pytest.raises(RefusedError, match="to this machine"):
         Redirects().redirect_request(outside, None, 302, "", {}, "http://127.0.0.1:8000/secret")
     assert Redirects().redirect_request(outside, None, 302, "", {}, "https://example.com/b").host == "example.com"
 
 
-def test_a_silent_server_is_given_up_on(site, tmp_path):
+def test_silent_server_times_out(site, tmp_path):
     done = threading.Event()
     address = site.put("/a", lambda request: done.wait(5) and None)
     said = failure(source(address), tmp_path, timeout=0.1, delays=())
@@ -280,7 +280,7 @@ def test_a_silent_server_is_given_up_on(site, tmp_path):
     assert "timed out" in said
 
 
-def test_a_full_disk_is_an_error_about_data_and_the_part_stays(site, tmp_path, monkeypatch):
+def test_full_disk_raises_data_error_and_keeps_partial_file(site, tmp_path, monkeypatch):
     monkeypatch.setattr(transfers, "CHUNK", 1000)
     monkeypatch.setattr(fault_injection, "_passed", Counter())
     monkeypatch.setenv("POGM_FAULT", "full@write:4")  # the first is the note's
@@ -291,7 +291,7 @@ def test_a_full_disk_is_an_error_about_data_and_the_part_stays(site, tmp_path, m
     assert get(source(site.put("/a", ranged(BODY))), tmp_path).read_bytes() == BODY
 
 
-def test_a_file_without_a_published_hash_is_warned_about_once_and_remembered(site, tmp_path):
+def test_file_without_published_hash_warns_once_and_hash_is_stored(site, tmp_path):
     asked = source(site.put("/a", ranged(BODY)), sha256=None)
     with pytest.warns(UnverifiedWarning, match=HASH):
         get(asked, tmp_path)
@@ -301,7 +301,7 @@ def test_a_file_without_a_published_hash_is_warned_about_once_and_remembered(sit
         get(asked, tmp_path)
 
 
-def test_another_content_than_the_one_remembered_is_noticed(site, tmp_path):
+def test_content_that_differs_from_stored_hash_is_refused(site, tmp_path):
     asked = source(site.put("/a", ranged(BODY)), sha256=None)
     with pytest.warns(UnverifiedWarning):
         get(asked, tmp_path).unlink()
@@ -312,13 +312,13 @@ def test_another_content_than_the_one_remembered_is_noticed(site, tmp_path):
         get(asked, tmp_path)
 
 
-def test_a_file_put_there_by_hand_is_remembered_too(tmp_path):
+def test_hash_of_manually_added_file_is_stored(tmp_path):
     (tmp_path / "data.bin").write_bytes(BODY)
     with pytest.warns(UnverifiedWarning, match=HASH):
         get(source("https://example.org/data.bin", sha256=None), tmp_path)
 
 
-def test_the_hash_of_the_unpacked_content_accepts_any_packing_and_nothing_else(site, tmp_path):
+def test_hash_of_unpacked_content_accepts_any_compression(site, tmp_path):
     for level in (1, 9):
         asked = source(site.put("/a", ranged(gzip.compress(BODY, level))), unpacked=True)
         get(asked, tmp_path).unlink()
@@ -327,12 +327,12 @@ def test_the_hash_of_the_unpacked_content_accepts_any_packing_and_nothing_else(s
     assert "no gzip file" in failure(source(site.put("/a", ranged(BODY)), unpacked=True), tmp_path)
 
 
-def test_a_cut_gzip_file_has_no_hash(tmp_path):
+def test_truncated_gzip_file_has_no_hash(tmp_path):
     path = Path(tmp_path / "cut.gz")
     path.write_bytes(gzip.compress(BODY)[:-9])
     assert hash_file(path, unpacked=True) == ""
 
 
-def test_two_downloads_into_one_folder_do_not_meet(tmp_path):
+def test_concurrent_downloads_into_one_folder_are_refused(tmp_path):
     with locked(tmp_path), pytest.raises(UsageError, match="in use"):
         get(source("https://example.org/data.bin"), tmp_path)

@@ -62,11 +62,11 @@ def pacs_files():
     return [f"{place}/{kind}/pic_1.jpg" for place in PACS.folders for kind in PACS_CLASSES]
 
 
-def test_every_dataset_of_the_catalogue_has_a_preparation_and_no_other():
+def test_preparations_equal_catalogue():
     assert preparations().keys() == CATALOGUE.keys()
 
 
-def test_a_name_nobody_knows_is_answered_with_the_nearest(raw, out):
+def test_unknown_name_error_suggests_nearest_name(raw, out):
     with pytest.raises(UsageError, match="Did you mean 'PACS'"):
         prepare("PACs", raw, out)
     with pytest.raises(UsageError, match="Did you mean 'VLCS'"):
@@ -74,7 +74,7 @@ def test_a_name_nobody_knows_is_answered_with_the_nearest(raw, out):
 
 
 @pytest.mark.parametrize("around", ["kfold/", "", "pacs/images/"])
-def test_pacs_is_taken_out_of_its_archive_whatever_folder_is_around_it(raw, out, pacs_files, around):
+def test_pacs_archive_with_any_top_folder(raw, out, pacs_files, around):
     noise = [
         f"{around}art_painting_train_kfold.txt",
         f"{around}photo/.DS_Store",
@@ -86,7 +86,7 @@ def test_pacs_is_taken_out_of_its_archive_whatever_folder_is_around_it(raw, out,
     assert listed(out) == sorted(f"PACS/{path}" for path in pacs_files)
 
 
-def test_folders_unpacked_by_hand_do_as_well_and_are_not_touched(raw, out, pacs_files):
+def test_manually_unpacked_folders_are_used_and_not_changed(raw, out, pacs_files):
     grow(raw / "kfold", pacs_files)
     before = contents(raw)
     prepare("PACS", raw, out)
@@ -94,14 +94,14 @@ def test_folders_unpacked_by_hand_do_as_well_and_are_not_touched(raw, out, pacs_
     assert contents(out / "PACS") == {path: path.encode() for path in pacs_files}
 
 
-def test_a_second_preparation_does_nothing(raw, out, pacs_files):
+def test_second_preparation_does_nothing(raw, out, pacs_files):
     grow(raw, pacs_files)
     made = prepare("PACS", raw, out)
     born = made.stat().st_ino
     assert prepare("PACS", raw, out).stat().st_ino == born
 
 
-def test_a_folder_of_something_else_is_not_overwritten(raw, out, pacs_files):
+def test_folder_with_other_files_is_not_overwritten(raw, out, pacs_files):
     grow(raw, pacs_files)
     grow(out / "PACS", ["mine.txt"])
     with pytest.raises(UsageError, match="found 1 files instead of 28"):
@@ -116,7 +116,7 @@ def test_preparation_accepts_every_image_suffix_of_the_decoder(raw, out, pacs_fi
     assert listed(prepare("PACS", raw, out)) == sorted(files)
 
 
-def test_where_links_are_impossible_files_are_copied(raw, out, pacs_files, monkeypatch):
+def test_files_are_copied_if_links_are_not_possible(raw, out, pacs_files, monkeypatch):
     def refuse(*_):
         raise OSError(layout.errno.EXDEV, "another disk")
 
@@ -127,14 +127,14 @@ def test_where_links_are_impossible_files_are_copied(raw, out, pacs_files, monke
     assert (made / pacs_files[0]).stat().st_nlink == 1
 
 
-def test_an_environment_that_lacks_a_class_is_refused_by_name(raw, out, pacs_files):
+def test_missing_class_is_refused_by_name(raw, out, pacs_files):
     grow(raw, [path for path in pacs_files if path != "sketch/guitar/pic_1.jpg"])
     with pytest.raises(DataError, match=r"same 7 classes.* found 6 .*sketch \(it lacks guitar"):
         prepare("PACS", raw, out)
     assert not out.exists()
 
 
-def test_raw_files_of_something_else_are_named(raw, out):
+def test_wrong_raw_files_are_named(raw, out):
     grow(raw, ["holiday.jpg"])
     for name in ("PACS", "VLCS", "OfficeHome", "TerraIncognita"):
         with pytest.raises(DataError, match=r"found holiday\.jpg"):
@@ -150,7 +150,7 @@ def _killed(raw, out, fault):
 
 
 @pytest.mark.parametrize("fault", ["kill@write:10", "kill@replace:1"])
-def test_a_kill_in_the_middle_leaves_no_half_layout_and_the_next_time_succeeds(raw, out, pacs_files, fault):
+def test_killed_preparation_leaves_nothing_and_next_one_succeeds(raw, out, pacs_files, fault):
     grow(raw, pacs_files)
     process = multiprocessing.get_context("fork").Process(target=_killed, args=(raw, out, fault))
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def test_a_kill_in_the_middle_leaves_no_half_layout_and_the_next_time_succeeds(r
     assert listed(out / "PACS") == sorted(pacs_files)
 
 
-def test_a_full_disk_leaves_nothing(raw, out, pacs_files, monkeypatch):
+def test_full_disk_leaves_nothing(raw, out, pacs_files, monkeypatch):
     grow(raw, pacs_files)
     monkeypatch.setattr(fault_injection, "_passed", Counter())
     monkeypatch.setenv("POGM_FAULT", "full@write:10")
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_nothing(raw, out, pacs_files, monkeypatch):
     assert os.listdir(out) == []
 
 
-def test_office_home_keeps_the_space_in_its_last_environment(raw, out):
+def test_office_home_keeps_space_in_environment_name(raw, out):
     kinds = [f"Class_{number}" for number in range(65)]
     paths = [f"{place}/{kind}/00001.jpg" for place in OfficeHome.folders for kind in kinds]
     top = "OfficeHomeDataset_10072016"
@@ -183,7 +183,7 @@ def test_office_home_keeps_the_space_in_its_last_environment(raw, out):
     assert sorted(os.listdir(out / "office_home")) == ["Art", "Clipart", "Product", "Real World"]
 
 
-def test_vlcs_by_name_is_taken_as_it_is(raw, out):
+def test_vlcs_with_named_classes(raw, out):
     paths = [f"{place}/{kind}/img.jpg" for place in vlcs.ENVIRONMENTS for kind in vlcs.CLASSES]
     grow(raw / "there", [f"VLCS/{path}" for path in paths])
     with tarfile.open(raw / "VLCS.tar.gz", "w:gz") as archive:
@@ -192,7 +192,7 @@ def test_vlcs_by_name_is_taken_as_it_is(raw, out):
     assert listed(out) == sorted(f"VLCS/{path}" for path in paths)
 
 
-def test_vlcs_by_number_gets_its_names_from_the_full_environments_alone(raw, out):
+def test_vlcs_with_numbered_classes_uses_only_full_folders(raw, out):
     places = ("CALTECH", "LABELME", "PASCAL", "SUN")
     splits = ("full", "train", "crossval", "test")
     grow(raw / "VLCS", [f"{place}/{split}/{n}/{split}.jpg" for place in places for split in splits for n in range(5)])
@@ -206,7 +206,7 @@ def test_vlcs_by_number_gets_its_names_from_the_full_environments_alone(raw, out
     assert expected["VOC2007/dog/full.jpg"] == b"PASCAL/full/3/full.jpg"
 
 
-def test_vlcs_by_number_without_full_environments_is_refused(raw, out):
+def test_vlcs_with_numbered_classes_needs_full_folders(raw, out):
     grow(raw, [f"{place}/train/{n}/x.jpg" for place in ("CALTECH", "LABELME", "PASCAL", "SUN") for n in range(5)])
     with pytest.raises(DataError, match=r"images of bird in .*CALTECH has train"):
         vlcs.prepare(raw, out)
@@ -217,7 +217,7 @@ def domain_net_files():
     return [f"{place}/{kind}/{place}_1.jpg" for place in domain_net.ENVIRONMENTS for kind in kinds]
 
 
-def test_domain_net_is_six_archives_without_the_duplicates_of_the_list(raw, out):
+def test_domain_net_without_listed_duplicates(raw, out):
     paths = [*domain_net_files(), "real/class_007/real_2.jpg", "clipart/class_001/clipart_2.jpg"]
     for place in domain_net.ENVIRONMENTS:
         zip_of(raw / f"{place}.zip", [path for path in paths if path.startswith(place)])
@@ -228,19 +228,19 @@ def test_domain_net_is_six_archives_without_the_duplicates_of_the_list(raw, out)
     assert set(listed(raw / "unpacked" / "real.zip")) >= {"real/class_007/real_2.jpg"}
 
 
-def test_domain_net_without_the_list_says_where_it_is_to_be_had(raw, out):
+def test_domain_net_without_duplicates_list_names_its_address(raw, out):
     with pytest.raises(DataError, match=r"facebookresearch/DomainBed.*domain_net_duplicates\.txt"):
         domain_net.prepare(raw, out)
 
 
-def test_a_list_of_duplicates_of_something_else_is_refused(raw, out):
+def test_duplicates_list_of_other_images_is_refused(raw, out):
     grow(raw, domain_net_files())
     (raw / "domain_net_duplicates.txt").write_text("real/class_007/real_1.jpg\nreal/zebra/real_9.jpg\n")
     with pytest.raises(DataError, match=r"found 1 that do not, such as 'real/zebra/real_9\.jpg'"):
         domain_net.prepare(raw, out)
 
 
-def test_domain_net_with_an_archive_missing_names_it(raw, out):
+def test_domain_net_names_missing_archive(raw, out):
     grow(raw, [path for path in domain_net_files() if not path.startswith("sketch")])
     (raw / "domain_net_duplicates.txt").write_text("")
     with pytest.raises(DataError, match="the folders sketch in"):
@@ -268,7 +268,7 @@ def full_set():
     return [(f"{kind}-{place}", int(place), [kind]) for place in terra.LOCATIONS for kind in terra.CATEGORIES]
 
 
-def test_terra_merges_all_annotation_files_and_takes_four_locations_and_ten_categories(raw, out):
+def test_terra_merges_annotations_and_selects_locations_and_categories(raw, out):
     more = [("night", "38", ["cat"]), ("elsewhere", "7", ["cat"]), ("other", "38", ["deer"])]
     annotate(raw, [*(i for i, _, _ in full_set()), "night", "elsewhere", "other"], train=full_set(), trans_test=more)
     terra.prepare(raw, out)
@@ -276,7 +276,7 @@ def test_terra_merges_all_annotation_files_and_takes_four_locations_and_ten_cate
     assert listed(out / "terra_incognita") == sorted([*expected, "location_38/cat/night.jpg"])
 
 
-def test_terra_puts_an_image_into_every_category_it_has_once(raw, out):
+def test_terra_puts_image_once_into_each_of_its_categories(raw, out):
     rows = [*full_set(), ("pair", 43, ["dog", "dog", "coyote", "deer"])]
     again = [("pair", "43", ["bird"])]  # listed by a second file, with another animal
     annotate(raw, [*(i for i, _, _ in full_set()), "pair"], cis_val=rows, cis_test=again)
@@ -285,14 +285,14 @@ def test_terra_puts_an_image_into_every_category_it_has_once(raw, out):
     assert found == [f"location_43/{kind}/pair.jpg" for kind in ("bird", "coyote", "dog")]
 
 
-def test_terra_without_an_annotated_image_is_refused_by_its_name(raw, out):
+def test_terra_names_missing_image(raw, out):
     annotate(raw, [i for i, _, _ in full_set()][1:], train=full_set())
     with pytest.raises(DataError, match=r"found 1 missing, such as 'bird-38\.jpg'"):
         terra.prepare(raw, out)
     assert not out.exists()
 
 
-def test_terra_with_an_annotation_file_missing_or_damaged_is_refused_by_its_name(raw, out):
+def test_terra_names_missing_or_damaged_annotation_file(raw, out):
     annotate(raw, [i for i, _, _ in full_set()], train=full_set())
     path = raw / terra.ANNOTATIONS / "cis_val_annotations.json"
     for content in (b"{", b"[]", b'{"categories": []}', b"\xff"):
@@ -304,14 +304,14 @@ def test_terra_with_an_annotation_file_missing_or_damaged_is_refused_by_its_name
         terra.prepare(raw, out)
 
 
-def test_terra_with_a_location_nobody_annotated_is_refused(raw, out):
+def test_terra_refuses_location_without_annotations(raw, out):
     rows = [row for row in full_set() if row[1] != 46]
     annotate(raw, [i for i, _, _ in rows], train=rows)
     with pytest.raises(DataError, match="found none of 46"):
         terra.prepare(raw, out)
 
 
-def test_a_file_name_that_leads_out_of_the_folder_names_no_image(raw, out):
+def test_annotated_path_outside_of_folder_is_refused(raw, out):
     annotate(raw, [i for i, _, _ in full_set()], train=[*full_set(), ("../../evil", 38, ["cat"])])
     grow(raw.parent, ["evil.jpg"])
     with pytest.raises(DataError, match="evil"):
@@ -329,7 +329,7 @@ def tiny_mnist(monkeypatch):
     return [source.name for source in sources]
 
 
-def test_mnist_goes_to_where_it_is_read_from_zipped_or_not(raw, out, tiny_mnist):
+def test_mnist_is_prepared_plain_or_gzipped(raw, out, tiny_mnist):
     for number, name in enumerate(tiny_mnist):
         content = name.encode()
         plain = raw / name.removesuffix(".gz")
@@ -339,7 +339,7 @@ def test_mnist_goes_to_where_it_is_read_from_zipped_or_not(raw, out, tiny_mnist)
     assert contents(made) == contents(raw)
 
 
-def test_mnist_that_was_fetched_to_where_it_is_read_from_stays_there(out, tiny_mnist):
+def test_mnist_in_its_final_folder_is_not_moved(out, tiny_mnist):
     raw = out / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name in tiny_mnist:
@@ -349,7 +349,7 @@ def test_mnist_that_was_fetched_to_where_it_is_read_from_stays_there(out, tiny_m
     assert len(listed(raw)) == 5
 
 
-def test_mnist_of_other_content_is_refused(raw, out, tiny_mnist):
+def test_mnist_with_other_content_is_refused(raw, out, tiny_mnist):
     for name in tiny_mnist:
         (raw / name).write_bytes(gzip.compress(b"other digits"))
     with pytest.raises(IntegrityError, match="train-images"):

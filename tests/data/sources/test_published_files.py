@@ -13,7 +13,7 @@ FILES = [(name, source) for name, publication in CATALOGUE.items() for source in
 
 
 @pytest.mark.parametrize(("name", "source"), FILES, ids=lambda value: getattr(value, "name", value))
-def test_a_published_file_is_well_described(name, source):
+def test_published_file_description_is_valid(name, source):
     assert re.fullmatch(r"[\w.-]+", source.name)
     assert source.mirrors
     for mirror in source.mirrors:
@@ -24,24 +24,24 @@ def test_a_published_file_is_well_described(name, source):
     assert not source.unpacked or source.name.endswith(".gz")
 
 
-def test_no_two_files_of_a_dataset_have_one_name():
+def test_file_names_of_a_dataset_are_unique():
     for publication in CATALOGUE.values():
         names = [source.name for source in publication.files]
         assert len(set(names)) == len(names)
 
 
-def test_domain_net_is_six_archives_and_the_list_of_duplicates():
+def test_domain_net_has_six_archives_and_duplicates_list():
     names = [source.name for source in CATALOGUE["DomainNet"].files]
     archives = [f"{name}.zip" for name in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")]
     assert names == [*archives, "domain_net_duplicates.txt"]
 
 
-def test_only_the_hashes_of_mnist_are_known():
+def test_only_mnist_has_published_hashes():
     known = {source.sha256 for _, source in FILES if source.sha256}
     assert known == set(MNIST_HASHES.values())
 
 
-def test_fetch_asks_for_every_file_of_the_dataset(tmp_path, monkeypatch):
+def test_fetch_downloads_every_file_of_the_dataset(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("pogm.data.sources._download", lambda source, raw, progress: asked.append(source.name) or raw)
     assert fetch("TerraIncognita", tmp_path) == [tmp_path, tmp_path]

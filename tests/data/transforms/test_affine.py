@@ -17,7 +17,7 @@ def draw(*shape, seed=0):
 
 @pytest.mark.parametrize("nearest", [True, False])
 @pytest.mark.parametrize(("angle", "x", "y"), [(0, 0, 0), (9, 0, 0), (-33.3, 2, 0), (10, -3, 4), (80, 0, 1)])
-def test_turns_and_shifts_are_torchvisions(nearest, angle, x, y):
+def test_rotation_and_translation_equal_torchvision(nearest, angle, x, y):
     images = draw(2, 3, 9, 12)
     maps = affine_maps(*(torch.full((2,), float(value)).double() for value in (angle, x, y)))
     theirs = functional.affine(images, angle, [x, y], 1.0, [0.0, 0.0], MODES[nearest])
@@ -25,7 +25,7 @@ def test_turns_and_shifts_are_torchvisions(nearest, angle, x, y):
 
 
 @pytest.mark.parametrize("shear", [(0.09, 0.0), (-0.3, 0.0), (0.0, 0.09), (0.0, -0.25)])
-def test_shears_are_torchvisions_about_the_top_left_corner(shear):
+def test_shear_about_top_left_corner_equals_torchvision(shear):
     images = draw(2, 3, 9, 12)
     maps = shear_maps(*(torch.full((2,), value).double() for value in shear), 9, 12)
     degrees = torch.tensor(shear).atan().rad2deg().tolist()
@@ -33,13 +33,13 @@ def test_shears_are_torchvisions_about_the_top_left_corner(shear):
     assert_close(warp(images, maps, nearest=False), theirs, atol=1e-4, rtol=0)
 
 
-def test_a_right_angle_is_exact_and_clockwise():
+def test_rotation_by_90_degrees_is_exact_and_clockwise():
     images = draw(1, 1, 6, 6)
     maps = affine_maps(*torch.tensor([[90.0], [0.0], [0.0]]).double())
     assert_close(warp(images, maps, nearest=True), images.rot90(-1, (-2, -1)))
 
 
-def test_a_shift_moves_to_the_right_and_down_and_leaves_black_behind():
+def test_translation_moves_right_and_down_and_fills_with_black():
     images = draw(1, 1, 4, 5)
     moved = warp(images, affine_maps(*torch.tensor([[0.0], [2.0], [1.0]]).double()), nearest=True)
     assert_close(moved[..., 1:, 2:], images[..., :-1, :-2])
@@ -47,12 +47,12 @@ def test_a_shift_moves_to_the_right_and_down_and_leaves_black_behind():
     assert not moved[..., :2].any()
 
 
-def test_no_move_leaves_every_bit():
+def test_identity_map_changes_no_bit():
     images = draw(2, 3, 28, 224).float()
     assert torch.equal(warp(images, affine_maps(*torch.zeros(3, 2)), nearest=True), images)
 
 
-def test_leading_axes_and_maps_change_nothing():
+def test_leading_axes_and_vmap_give_same_result():
     images, numbers = draw(2, 3, 1, 6, 6), draw(3, 2, 3, seed=1)
     maps = affine_maps(90 * numbers[0], numbers[1], numbers[2])
     flat = warp(images.flatten(0, 1), maps.flatten(0, 1), nearest=False)

@@ -10,12 +10,12 @@ BYTES = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_bytes_become_fractions_of_the_type_asked_for(dtype):
+def test_bytes_are_scaled_to_unit_interval_in_dtype(dtype):
     found = Pixels((3, 1, 1)).plain(BYTES, dtype)
     torch.testing.assert_close(found, torch.tensor([0, 0.2, 1], dtype=dtype).reshape(1, 3, 1, 1))
 
 
-def test_training_sees_what_evaluation_sees():
+def test_training_inputs_equal_evaluation_inputs():
     transform = Pixels((3, 1, 1))
     sizes = torch.ones(1, 2, dtype=torch.int64)
     assert torch.equal(

@@ -46,19 +46,19 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("kind", [BRIGHTNESS, CONTRAST, SATURATION])
-def test_a_blend_is_torchvisions(kind):
+def test_blend_equals_torchvision(kind):
     images, factors = draw(16, 3, 9, 11), amounts(16)[:, kind]
     theirs = [THEIRS[kind](image, factor) for image, factor in zip(images, factors.tolist(), strict=True)]
     close(blend(images, torch.full((16,), kind), factors), torch.stack(theirs))
 
 
-def test_hue_is_torchvisions():
+def test_hue_shift_equals_torchvision():
     images, shifts = draw(16, 3, 9, 11), amounts(16)[:, HUE]
     theirs = [THEIRS[HUE](image, shift) for image, shift in zip(images, shifts.tolist(), strict=True)]
     close(shift_hue(images, shifts), torch.stack(theirs))
 
 
-def test_pixels_with_equal_channels_are_torchvisions_too():
+def test_hue_shift_of_equal_channels_equals_torchvision():
     """Ties decide nothing: every pixel whose channels are 0, a half or 1."""
     levels = torch.tensor([0.0, 0.5, 1.0])
     image = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 1, 27)
@@ -66,14 +66,14 @@ def test_pixels_with_equal_channels_are_torchvisions_too():
         close(shift_hue(image, torch.tensor([shift])), functional.adjust_hue(image, shift))
 
 
-def test_a_third_of_a_turn_moves_each_channel_on_by_one():
+def test_hue_shift_by_one_third_rotates_channels():
     images = draw(2, 3, 5, 5, dtype=torch.float64)
     assert_close(
         shift_hue(images, torch.full((2,), 1 / 3, dtype=torch.float64)), images.roll(1, -3), atol=1e-12, rtol=0
     )
 
 
-def test_a_grey_image_is_torchvisions_where_chosen_and_untouched_elsewhere():
+def test_greyscale_equals_torchvision_where_chosen():
     images = draw(3, 3, 9, 11)
     found = to_greyscale(images, torch.tensor([True, False, True]))
     close(found[::2], functional.rgb_to_grayscale(images[::2], num_output_channels=3))
@@ -81,7 +81,7 @@ def test_a_grey_image_is_torchvisions_where_chosen_and_untouched_elsewhere():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_of_the_24_orders_is_torchvisions_functions_in_that_order(seed):
+def test_every_order_equals_torchvision_functions_in_that_order(seed):
     images, settings = draw(24, 3, 9, 11, seed=seed), amounts(24, seed + 10)
     found = apply_jitter(images, settings, torch.tensor(ORDERS))
     for ours, image, setting, order in zip(found, images, settings.tolist(), ORDERS, strict=True):
@@ -90,7 +90,7 @@ def test_each_of_the_24_orders_is_torchvisions_functions_in_that_order(seed):
         close(ours, image)
 
 
-def test_factors_of_one_and_no_turn_change_nothing():
+def test_neutral_amounts_change_nothing():
     images = draw(24, 3, 9, 11)
     neutral = torch.tensor([1.0, 1.0, 1.0, 0.0]).expand(24, 4)
     assert_close(apply_jitter(images, neutral, torch.tensor(ORDERS)), images, atol=1e-6, rtol=0)
@@ -111,7 +111,7 @@ def test_amounts_are_uniform_and_independent(drawn):
     assert correlations.abs().max() < 0.05
 
 
-def test_orders_are_uniform_and_independent_of_the_amounts(drawn):
+def test_orders_are_uniform_and_independent_of_amounts(drawn):
     found, order = drawn
     codes = (order * torch.tensor([64, 16, 4, 1])).sum(-1)
     values, counts = codes.unique(return_counts=True)
@@ -120,7 +120,7 @@ def test_orders_are_uniform_and_independent_of_the_amounts(drawn):
     assert torch.corrcoef(torch.stack([found[:, 0], order[:, 0].double()]))[0, 1].abs() < 0.05
 
 
-def test_the_same_key_gives_the_same_numbers_in_any_shape_and_another_does_not():
+def test_same_key_gives_same_jitter_in_any_shape():
     first, again, other = (torch.cat(draw_jitter(random.key(seed), (6,)), -1) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert ((first - other).abs().amax(-1) > 1e-2).all()
@@ -130,7 +130,7 @@ def test_the_same_key_gives_the_same_numbers_in_any_shape_and_another_does_not()
     assert torch.equal(mapped, torch.stack([torch.cat(draw_jitter(key, (3,)), -1) for key in keys]))
 
 
-def test_leading_axes_and_maps_change_nothing():
+def test_leading_axes_and_vmap_give_same_result():
     images = draw(2, 3, 3, 6, 6, dtype=torch.float64)
     amounts, order = draw_jitter(random.key(1), (2, 3))
     flat = apply_jitter(images.flatten(0, 1), amounts.flatten(0, 1), order.flatten(0, 1))

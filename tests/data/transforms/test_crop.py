@@ -33,7 +33,7 @@ def measures(boxes):
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**31), height=st.integers(1, 3000), width=st.integers(1, 3000))
-def test_a_box_holds_whole_pixels_of_the_image(seed, height, width):
+def test_box_has_whole_pixels_inside_the_image(seed, height, width):
     box = draw_crop_boxes(random.key(seed), torch.tensor([height, width]))
     top, left, tall, wide = box.tolist()
     assert torch.equal(box, box.round())
@@ -44,14 +44,14 @@ def test_a_box_holds_whole_pixels_of_the_image(seed, height, width):
 
 
 @pytest.mark.parametrize("size", [(256, 256), (150, 200), (100, 150), (100, 180), (400, 230)])
-def test_the_distribution_is_torchvisions(size):
+def test_distribution_equals_torchvision(size):
     mine, other = measures(ours(*size)), measures(theirs(*size))
     for name in mine:
         assert ks_2samp(mine[name], other[name]).pvalue > UNLIKELY, name
 
 
 @pytest.mark.parametrize("size", [(6, 7), (5, 5), (3, 4)])
-def test_every_box_of_a_small_image_is_as_frequent_as_torchvisions(size):
+def test_box_frequencies_of_small_images_equal_torchvision(size):
     both = torch.cat([ours(*size), theirs(*size)])
     boxes, which = both.unique(dim=0, return_inverse=True)
     table = torch.stack([which[:DRAWS].bincount(minlength=len(boxes)), which[DRAWS:].bincount(minlength=len(boxes))])
@@ -66,19 +66,19 @@ def test_every_box_of_a_small_image_is_as_frequent_as_torchvisions(size):
     ("size", "box"),
     [((20, 1000), (0, 486, 20, 27)), ((1000, 20), (486, 0, 27, 20)), ((100, 200), (0, 33, 100, 133))],
 )
-def test_of_an_image_too_long_for_any_attempt_the_middle_is_taken(size, box):
+def test_extreme_aspect_ratio_gives_central_box(size, box):
     expected = torch.tensor(box, dtype=torch.float64).expand(100, 4)
     assert torch.equal(ours(*size, 100), expected)
     assert torch.equal(theirs(*size, 100), expected)
 
 
-def test_an_image_that_often_refuses_an_attempt_is_hardly_ever_given_up():
+def test_fallback_of_square_image_is_rare():
     """The whole of a square is what is left when no attempt fits."""
     whole = torch.tensor([0, 0, 256, 256], dtype=torch.float64)
     assert (ours(256, 256) == whole).all(-1).double().mean() < 0.01
 
 
-def test_each_image_has_its_own_size_and_its_own_numbers():
+def test_each_image_uses_its_own_size_and_random_numbers():
     sizes = torch.tensor([[300, 200], [40, 50], [300, 200], [20, 1000]])
     together = draw_crop_boxes(random.key(3), sizes)
     assert not torch.equal(together[0], together[2])
@@ -87,7 +87,7 @@ def test_each_image_has_its_own_size_and_its_own_numbers():
     assert torch.equal(draw_crop_boxes(random.key(3), sizes[:2]), together[:2])  # whatever comes after it in the batch
 
 
-def test_leading_axes_and_maps_change_nothing():
+def test_leading_axes_and_vmap_give_same_result():
     sizes = torch.tensor([[300, 200], [40, 50], [30, 200], [20, 1000], [7, 9], [256, 256]])
     key = random.key(4)
     assert torch.equal(draw_crop_boxes(key, sizes.reshape(2, 3, 2)).reshape(6, 4), draw_crop_boxes(key, sizes))

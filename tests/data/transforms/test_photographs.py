@@ -37,7 +37,7 @@ def shown(outputs):
 
 
 @pytest.mark.parametrize("size", [(256, 256), (180, 330)])
-def test_plain_is_what_pillow_makes_of_the_bytes_up_to_a_level(size):
+def test_plain_equals_pillow_up_to_one_level(size):
     smooth = torch.nn.functional.interpolate(draw(1, 3, 9, 9).float(), size=size, mode="bicubic").clamp(0, 255).byte()
     for image in (smooth, draw(1, 3, *size)):
         picture = Image.fromarray(image[0].permute(1, 2, 0).numpy()).resize((224, 224), Image.Resampling.BILINEAR)
@@ -46,14 +46,14 @@ def test_plain_is_what_pillow_makes_of_the_bytes_up_to_a_level(size):
         assert (ours - theirs).abs().max() <= 1 + 1e-9  # Pillow rounds rows, then columns
 
 
-def test_plain_is_torchvisions_resize_and_normalize():
+def test_plain_equals_torchvision_resize_and_normalize():
     images = draw(2, 3, 40, 60)
     theirs = NORMALIZE(functional.resize(images.double() / 255, [12, 12], antialias=True))
     assert_close(SMALL.plain(images, torch.float64), theirs, atol=1e-12, rtol=0)
     assert_close(SMALL.plain(images, torch.float32), theirs.float(), atol=1e-5, rtol=0)
 
 
-def test_what_comes_out_has_the_type_asked_for_and_the_shape_promised():
+def test_outputs_have_requested_dtype_and_shape():
     images, key = draw(2, 5, 3, 20, 30), random.key(0)
     reference = SMALL.augmented(images, same((40, 60), 2, 5), key, torch.float64)
     for dtype, tolerance in ((torch.float64, 0), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
@@ -62,7 +62,7 @@ def test_what_comes_out_has_the_type_asked_for_and_the_shape_promised():
         assert_close(outputs[0].double(), reference, atol=tolerance, rtol=0)
 
 
-def test_without_jitter_training_sees_torchvisions_crops_flips_and_greys(monkeypatch):
+def test_augmented_without_jitter_equals_torchvision(monkeypatch):
     monkeypatch.setattr(photographs, "apply_jitter", lambda images, *_: images)
     count = 60
     images, sizes, key = draw(count, 3, 30, 40), same((30, 40), count), random.key(1)
@@ -82,7 +82,7 @@ def test_without_jitter_training_sees_torchvisions_crops_flips_and_greys(monkeyp
     assert len(kinds) == 4
 
 
-def test_boxes_of_the_original_are_cut_out_of_the_stored_image(monkeypatch):
+def test_boxes_are_scaled_from_original_to_stored_image(monkeypatch):
     """An original of 60 × 20 was stored as 30 × 40: half as high, twice as wide."""
     monkeypatch.setattr(photographs, "apply_jitter", lambda images, *_: images)
     monkeypatch.setattr(photographs, "draw_crop_boxes", lambda *_: torch.tensor([[10.0, 4.0, 40.0, 15.0]]).double())
@@ -93,7 +93,7 @@ def test_boxes_of_the_original_are_cut_out_of_the_stored_image(monkeypatch):
     assert_close(SMALL.augmented(image, same((60, 20), 1), random.key(0), torch.float64), theirs, atol=1e-9, rtol=0)
 
 
-def test_the_outputs_are_distributed_as_torchvisions():
+def test_output_distribution_equals_torchvision():
     count = 600
     image = torch.nn.functional.interpolate(draw(1, 3, 4, 4, seed=3).float(), size=(24, 32), mode="bilinear").byte()
     theirs = transforms.Compose(
@@ -122,7 +122,7 @@ def test_the_outputs_are_distributed_as_torchvisions():
             assert ks_2samp(ours, other).pvalue > 1e-3, name
 
 
-def test_half_of_the_images_are_flipped_and_a_tenth_are_grey():
+def test_flip_and_greyscale_probabilities():
     count = 3000
     image = torch.tensor([200, 100, 40], dtype=torch.uint8).reshape(3, 1, 1).repeat(1, 8, 8)
     image[..., 4:] //= 2
@@ -138,7 +138,7 @@ def test_half_of_the_images_are_flipped_and_a_tenth_are_grey():
     assert binomtest(int((flipped & grey).sum()), count, 0.05).pvalue > 1e-3
 
 
-def test_no_two_draws_share_numbers(monkeypatch):
+def test_draws_use_different_keys(monkeypatch):
     keys = []
     uniform = random.uniform
     monkeypatch.setattr(random, "uniform", lambda key, shape: keys.append(key.item()) or uniform(key, shape))
@@ -146,21 +146,21 @@ def test_no_two_draws_share_numbers(monkeypatch):
     assert len(keys) == len(set(keys)) == 3
 
 
-def test_the_same_key_gives_the_same_images_and_another_does_not():
+def test_same_key_gives_same_images():
     images, sizes = draw(4, 3, 20, 30), same((40, 60), 4)
     first, again, other = (SMALL.augmented(images, sizes, random.key(seed), torch.float32) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert ((first - other).abs().amax((1, 2, 3)) > 1e-2).all()
 
 
-def test_a_handful_at_a_time_is_all_at_once(monkeypatch):
+def test_result_does_not_depend_on_cpu_batch_size(monkeypatch):
     given = draw(7, 3, 20, 30), same((40, 60), 7), random.key(1), torch.float32
     few = SMALL.augmented(*given)
     monkeypatch.setattr(photographs, "CPU_BATCH", 100)
     assert_close(SMALL.augmented(*given), few, atol=1e-6, rtol=0)
 
 
-def test_leading_axes_and_maps_change_nothing():
+def test_leading_axes_and_vmap_give_same_result():
     images, sizes, key = draw(2, 3, 3, 20, 30), torch.arange(10, 22).reshape(2, 3, 2), random.key(1)
 
     def augmented(images, sizes, key):
@@ -177,14 +177,14 @@ def test_leading_axes_and_maps_change_nothing():
 
 
 @pytest.mark.parametrize("shape", [(1, 224, 224), (3, 224, 200)])
-def test_other_shapes_are_refused(shape):
+def test_invalid_shapes_are_refused(shape):
     with pytest.raises(UsageError, match=r"Expected photographs of three channels.*found the shape"):
         Photographs(shape)
 
 
 @pytest.mark.gpu
 @needs_gpu
-def test_on_a_gpu_nothing_waits_everything_is_captured_and_the_numbers_are_the_same():
+def test_gpu_capture_without_synchronisation_equals_cpu():
     torch.backends.cuda.matmul.allow_tf32 = False  # a session before may have allowed it
     images, sizes, key = draw(2, 8, 3, 64, 80), same((300, 400), 2, 8), random.key(1)
     transform = Photographs((3, 56, 56))
@@ -207,7 +207,7 @@ def test_on_a_gpu_nothing_waits_everything_is_captured_and_the_numbers_are_the_s
         assert_close(ours.cpu(), theirs, atol=1e-4, rtol=0)
 
 
-def test_training_images_are_augmented_unless_that_is_off():
+def test_training_images_are_augmented_by_default():
     images, sizes = draw(5, 3, 20, 20), torch.full((5, 2), 40)
     key, on, off = random.key(4), Photographs((3, 16, 16)), Photographs((3, 16, 16), augment=False)
     assert torch.equal(
@@ -216,7 +216,7 @@ def test_training_images_are_augmented_unless_that_is_off():
     assert torch.equal(off.for_training(images, sizes, key, torch.float32), off.plain(images, torch.float32))
 
 
-def test_in_an_evaluation_test_domains_are_plain_and_training_domains_augmented_unless_that_is_off():
+def test_evaluation_augments_only_training_domains():
     images, sizes, trained = draw(4, 3, 20, 20), torch.full((4, 2), 40), torch.tensor([True, False, True, False])
     key, on = random.key(4), Photographs((3, 16, 16))
     plain, augmented = on.plain(images, torch.float32), on.augmented(images, sizes, key, torch.float32)
@@ -229,7 +229,7 @@ def test_in_an_evaluation_test_domains_are_plain_and_training_domains_augmented_
         assert torch.equal(off.for_evaluation(images, sizes, key, torch.float32, trained), plain)
 
 
-def test_a_part_of_a_minibatch_is_what_it_is_in_the_whole():
+def test_part_of_minibatch_equals_whole():
     images, sizes, key = draw(3, 4, 3, 20, 24), same((20, 24), 3, 4), random.key(5)
     whole = SMALL.augmented(images, sizes, key, torch.float64)
     for part in ((slice(1, 3), slice(None)), (slice(None), slice(2, 4)), (slice(0, 1), slice(1, 3))):
@@ -239,14 +239,14 @@ def test_a_part_of_a_minibatch_is_what_it_is_in_the_whole():
 BYTES = torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def test_photographs_go_back_to_pixels_and_return():
+def test_to_pixels_and_to_inputs_are_inverse():
     inputs = Photographs((3, 96, 96)).plain(BYTES, torch.float64)
     torch.testing.assert_close(to_pixels(inputs), BYTES.double() / 255)
     torch.testing.assert_close(to_inputs(to_pixels(inputs)), inputs)
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (2, 28, 28), (3, 64, 64), (1, 224, 224)])
-def test_small_images_are_pixels_already(shape):
+def test_small_images_are_not_converted(shape):
     inputs = Pixels(shape).plain(torch.full((2, *shape), 51, dtype=torch.uint8), torch.float64)
     assert not is_large(inputs)
     assert to_pixels(inputs) is inputs

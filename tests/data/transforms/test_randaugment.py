@@ -61,7 +61,7 @@ def mine(images, name, sign, magnitude):
     )
 
 
-def test_the_changes_are_torchvisions():
+def test_operations_equal_torchvision_list():
     assert NAMES.keys() == RandAugment()._augmentation_space(31, (HEIGHT, WIDTH)).keys()
     assert sorted(NAMES.values()) == list(range(ours.OPERATIONS))
 
@@ -69,7 +69,7 @@ def test_the_changes_are_torchvisions():
 @pytest.mark.parametrize("magnitude", [9, 17])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_change_is_torchvisions(name, sign, magnitude):
+def test_operation_equals_torchvision(name, sign, magnitude):
     images = pictures()
     found, expected = mine(images, name, sign, magnitude), theirs(images, name, sign, magnitude)
     moving = name in ("ShearX", "ShearY", "Rotate")  # a place between two pixels may round to either
@@ -79,13 +79,13 @@ def test_a_change_is_torchvisions(name, sign, magnitude):
 
 
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
-def test_an_image_of_one_colour_has_nothing_to_spread(name):
+def test_image_of_one_colour_is_unchanged(name):
     images = torch.full((2, 3, HEIGHT, WIDTH), 77, dtype=torch.uint8)
     assert_close(theirs(images, name, 1, 9), images.double() / 255)
     assert_close(mine(images, name, 1, 9), images.double() / 255)
 
 
-def test_magnitude_nought_changes_hardly_anything_but_the_last_two():
+def test_magnitude_zero_changes_only_autocontrast_and_equalize():
     images = pictures(1).expand(ours.OPERATIONS, -1, -1, -1).double() / 255
     kinds = torch.arange(ours.OPERATIONS)
     found = apply_operation(images, kinds, torch.ones(ours.OPERATIONS).double(), 0)
@@ -93,14 +93,14 @@ def test_magnitude_nought_changes_hardly_anything_but_the_last_two():
     assert [k for k in kinds.tolist() if k not in same] == [ours.AUTOCONTRAST, ours.EQUALIZE]
 
 
-def test_every_image_has_its_own_change():
+def test_each_image_gets_its_own_operation():
     images = pictures(1).expand(ours.OPERATIONS, -1, -1, -1).double() / 255
     together = apply_operation(images, torch.arange(ours.OPERATIONS), torch.ones(ours.OPERATIONS).double(), 9)
     for name, kind in NAMES.items():
         assert torch.equal(together[kind], mine(pictures(1), name, 1, 9)[0])
 
 
-def test_each_change_and_each_sign_is_as_likely_as_the_others():
+def test_operations_and_signs_are_uniform():
     """Read from the outcomes: each of the 14 changes of an image has its own, 9 of them one for each sign."""
     image = pictures(1)[:, :, :16, :16].double() / 255
     kinds = torch.cat([torch.arange(ours.OPERATIONS), torch.arange(ours.POSTERIZE)])
@@ -113,7 +113,7 @@ def test_each_change_and_each_sign_is_as_likely_as_the_others():
     assert chisquare(counts, expected).pvalue > 1e-3
 
 
-def test_operations_follow_one_another():
+def test_operations_are_applied_in_sequence():
     images = pictures(8).double() / 255
     once = randaugment(images, random.key(0), 1, 9)
     which, coin = random.uniform(random.fold(random.key(0), 1), (2, 8)).unbind()
@@ -122,7 +122,7 @@ def test_operations_follow_one_another():
     assert torch.equal(randaugment(images, random.key(0), 0, 9), images)
 
 
-def test_leading_axes_and_maps_change_nothing():
+def test_leading_axes_and_vmap_give_same_result():
     images = pictures(6).double().reshape(2, 3, 3, HEIGHT, WIDTH) / 255
     flat = randaugment(images.flatten(0, 1), random.key(5), 2, 9)
     assert_close(randaugment(images, random.key(5), 2, 9).flatten(0, 1), flat)

@@ -19,7 +19,7 @@ def draw(*shape, dtype=torch.float64, seed=0):
 
 @pytest.mark.parametrize("size", [1, 7, 31, 40, 53, 96])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_a_box_becomes_what_torchvision_makes_of_it(size, dtype, tolerance):
+def test_resized_crop_equals_torchvision(size, dtype, tolerance):
     images = draw(len(BOXES), 3, HEIGHT, WIDTH, dtype=dtype)
     found = resized_crop(images, BOXES, size)
     for ours, image, box in zip(found, images, BOXES.tolist(), strict=True):
@@ -28,23 +28,23 @@ def test_a_box_becomes_what_torchvision_makes_of_it(size, dtype, tolerance):
 
 
 @pytest.mark.parametrize("size", [1, 16, 40, 64])
-def test_a_whole_image_becomes_what_torchvision_makes_of_it(size):
+def test_resize_equals_torchvision(size):
     images = draw(2, 3, HEIGHT, WIDTH)
     assert_close(resize(images, size), functional.resize(images, [size, size], antialias=True), atol=1e-12, rtol=0)
 
 
-def test_a_whole_image_is_the_box_that_holds_it():
+def test_resize_equals_crop_of_whole_image():
     images = draw(2, 3, HEIGHT, WIDTH)
     assert_close(resize(images, 24), resized_crop(images, BOXES[:1].expand(2, 4), 24), atol=1e-14, rtol=0)
 
 
-def test_an_image_of_the_size_asked_for_stays_as_it_is():
+def test_resize_to_same_size_changes_nothing():
     images = draw(2, 3, 24, 24, dtype=torch.float32)
     assert torch.equal(resize(images, 24), images)
 
 
 @pytest.mark.parametrize("size", [9, 64])
-def test_only_those_that_are_to_be_flipped_are(size):
+def test_only_selected_images_are_flipped(size):
     images = draw(len(BOXES), 3, HEIGHT, WIDTH)
     flip = torch.tensor([True, False, True, False, True])
     plain = resized_crop(images, BOXES, size)
@@ -52,7 +52,7 @@ def test_only_those_that_are_to_be_flipped_are(size):
     assert_close(resized_crop(images, BOXES, size, flip), expected, atol=1e-12, rtol=0)
 
 
-def test_pixels_on_the_edge_count_for_the_part_inside():
+def test_edge_pixels_have_weight_of_their_inner_part():
     images = torch.tensor([10.0, 20.0, 90.0], dtype=torch.float64).reshape(1, 1, 1, 3)
     box = torch.tensor([[0, 0.25, 1, 1]], dtype=torch.float64)  # 3/4 of the first pixel and 1/4 of the second
     # The centre is at 1.25, as far from the pixels' own as 0.75 and 0.25: the filter gives 1/4 and 3/4 ...
@@ -68,7 +68,7 @@ def test_pixels_on_the_edge_count_for_the_part_inside():
     size=st.integers(1, 30),
     flip=st.booleans(),
 )
-def test_any_box_gives_means_of_pixels_within_it(start, share, size, flip):
+def test_values_stay_within_range_of_the_box(start, share, size, flip):
     whole = torch.tensor([HEIGHT, WIDTH], dtype=torch.float64)
     corner = torch.tensor(start, dtype=torch.float64) * whole
     box = torch.cat([corner, torch.tensor(share, dtype=torch.float64) * (whole - corner)])
@@ -80,7 +80,7 @@ def test_any_box_gives_means_of_pixels_within_it(start, share, size, flip):
         assert part.max() <= (start + length).ceil() - 1 + 1e-9
 
 
-def test_a_dataset_of_leading_axes_is_a_flat_one():
+def test_leading_axes_give_same_result():
     images, boxes = draw(2, 3, 1, 20, 20), 5 + 5 * draw(2, 3, 4)
     flat = resized_crop(images.flatten(0, 1), boxes.flatten(0, 1), 8)
     assert_close(resized_crop(images, boxes, 8).flatten(0, 1), flat, atol=1e-14, rtol=0)
