@@ -1,4 +1,4 @@
-"""``pogm data`` from the command line, and runs on folders of images."""
+"""Test ``pogm data``, and runs on image folders."""
 
 import http.server
 import io
@@ -70,9 +70,9 @@ def test_invalid_commands_are_refused(words, message, capsys, monkeypatch):
 
 @pytest.fixture
 def served(tmp_path):
-    """A folder served on loopback."""
+    """A folder and the address of a local HTTP server for it."""
     (tmp_path / "served").mkdir()
-    handler = partial(_Quiet, directory=str(tmp_path / "served"))
+    handler = partial(_SilentHandler, directory=str(tmp_path / "served"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -82,12 +82,12 @@ def served(tmp_path):
     server.server_close()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class _SilentHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.mark.filterwarnings("default")  # printed, as for a user
+@pytest.mark.filterwarnings("default")  # warnings are printed, as for a user
 def test_fetch_prepare_and_run(served, tmp_path, monkeypatch, capsys):
     folder, address = served
     pacs = dataset_class("PACS")
@@ -117,7 +117,7 @@ def test_run_and_resume_on_image_folder(own, tmp_path):
     words = ("run", "--dataset", own, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
     killed = pogm(*words, "--checkpoint-seconds", 0, fault="kill@step:3")
     assert killed.code == -9
-    assert pogm("resume", out).code == 0, "it knows where its data was"
+    assert pogm("resume", out).code == 0, "the run has stored the path of its data"
     assert pogm(*words[:-1], tmp_path / "again").code == 0
     assert records(out) == records(tmp_path / "again")
     (run,) = read_runs(out)
@@ -166,11 +166,13 @@ def test_sweep_on_image_folder_applies_settings_to_every_trial(own, tmp_path, ca
     runs = read_runs(out)
     assert len(runs) == 6
     assert {run.trial["training"]["network"] for run in runs} == {"mlp"}
-    assert len({run.trial["training"]["lr"] for run in runs}) == 2, "the rest is drawn"
+    assert len({run.trial["training"]["lr"] for run in runs}) == 2, "other settings are drawn at random"
     assert main(["status", str(out)]) == 0
     assert "sites  ERM  6 done" in capsys.readouterr().out
     (out / runs[0].id / "done").unlink()
-    assert main(["resume", str(out), "--workers", "1", "--device", "cpu"]) == 0, "it knows where its data was"
+    assert main(["resume", str(out), "--workers", "1", "--device", "cpu"]) == 0, (
+        "the run has stored the path of its data"
+    )
     assert all(run.done for run in read_runs(out))
 
 

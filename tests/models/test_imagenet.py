@@ -1,4 +1,4 @@
-"""The real files: ImageNet weights on photographs, where both are at hand."""
+"""Test real ImageNet weights on real photographs, if both are available."""
 
 import os
 from functools import cache
@@ -13,21 +13,21 @@ from torch import Tensor
 from pogm.models import build_features, weights_of
 
 SHARED = Path(__file__).parents[2].parent / "shared"
-PLACE = Path(os.environ.get("POGM_WEIGHTS") or SHARED / "weights")
+WEIGHTS = Path(os.environ.get("POGM_WEIGHTS") or SHARED / "weights")
 PHOTOS = Path(os.environ.get("POGM_DATA") or SHARED / "data") / "PACS" / "photo" / "dog"
 RESNET, MOBILENET = "resnet50_imagenet_v1.safetensors", "mobilenet_v2_imagenet.safetensors"
-DOGS = slice(151, 269)  # the classes of ImageNet that are dogs
+DOGS = slice(151, 269)  # ImageNet classes of dogs
 SIZE = 128
 
 pytestmark = [
-    pytest.mark.skipif(not (PLACE / RESNET).exists(), reason=f"needs {RESNET} in POGM_WEIGHTS or ../shared/weights"),
+    pytest.mark.skipif(not (WEIGHTS / RESNET).exists(), reason=f"needs {RESNET} in POGM_WEIGHTS or ../shared/weights"),
     pytest.mark.skipif(not PHOTOS.exists(), reason="needs PACS in POGM_DATA or ../shared/data"),
 ]
 
 
 @cache
 def dogs() -> Tensor:
-    """Twenty photographs of dogs, as ImageNet's networks want them: [20, 3, SIZE, SIZE]."""
+    """Return twenty normalised photographs of dogs: [20, 3, SIZE, SIZE]."""
     pillow, numpy = pytest.importorskip("PIL.Image"), pytest.importorskip("numpy")
     images = []
     for path in sorted(PHOTOS.iterdir())[:20]:
@@ -38,11 +38,11 @@ def dogs() -> Tensor:
     return (x - mean.view(3, 1, 1)) / std.view(3, 1, 1)
 
 
-def probabilities(network: str, file: str, classifier: str, monkeypatch) -> Tensor:
-    """Of the thousand classes, by the file's own classifier: [20, 1000]."""
-    monkeypatch.setenv("POGM_WEIGHTS", str(PLACE))
-    features, _ = build_features(network, (3, SIZE, SIZE), weights=weights_of(PLACE / file))
-    tensors = load_file(PLACE / file)
+def predict(network: str, file: str, classifier: str, monkeypatch) -> Tensor:
+    """Return the probabilities [20, 1000] of the classifier in the file."""
+    monkeypatch.setenv("POGM_WEIGHTS", str(WEIGHTS))
+    features, _ = build_features(network, (3, SIZE, SIZE), weights=weights_of(WEIGHTS / file))
+    tensors = load_file(WEIGHTS / file)
     weight, bias = (tensors[f"{classifier}.{name}"].float() for name in ("weight", "bias"))
     with torch.no_grad():
         return F.linear(features.eval()(dogs()), weight, bias).softmax(-1)
@@ -54,12 +54,12 @@ def count_dogs(found: Tensor) -> int:
 
 
 def test_resnet50_v1_recognises_dogs_better_than_resnet50(monkeypatch):
-    right = probabilities("resnet50_v1", RESNET, "fc", monkeypatch)
-    wrong = probabilities("resnet50", RESNET, "fc", monkeypatch)
+    right = predict("resnet50_v1", RESNET, "fc", monkeypatch)
+    wrong = predict("resnet50", RESNET, "fc", monkeypatch)
     assert count_dogs(right) >= 17
     assert count_dogs(right) > count_dogs(wrong)
     assert right[:, DOGS].sum(1).mean() > wrong[:, DOGS].sum(1).mean() + 0.1
 
 
 def test_mobilenet_v2_recognises_dogs(monkeypatch):
-    assert count_dogs(probabilities("mobilenet_v2", MOBILENET, "classifier.1", monkeypatch)) >= 17
+    assert count_dogs(predict("mobilenet_v2", MOBILENET, "classifier.1", monkeypatch)) >= 17

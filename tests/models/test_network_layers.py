@@ -1,4 +1,4 @@
-"""Batch norm, frozen and live."""
+"""Test frozen and live batch norm, the nonlinear classifier and the im2col convolution."""
 
 import copy
 
@@ -19,7 +19,7 @@ from pogm.engine.session import Engine, Session
 from pogm.models import build_features
 from pogm.models.layers import Im2colConv2d, build_nonlinear_classifier, freeze_batch_norm
 
-SMALL = ["timm/test_resnet", "timm/test_efficientnet"]  # the second has batch norm and activation in one layer
+SMALL = ["timm/test_resnet", "timm/test_efficientnet"]  # in the second, batch norm and activation are one layer
 both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
 
 

@@ -64,7 +64,7 @@ def test_image_networks_have_protocol_parameter_counts(name, parameters, outputs
     ],
 )
 def test_resnet_stages_have_protocol_shapes(name, channels):
-    """algorithms.md §0.4, for images of 64×64: one stage after the other, from any stage to any other."""
+    """The stages are those of algorithms.md §0.4, for images of 64×64."""
     features, _ = build_features(name, (3, 64, 64))
     x, shapes = torch.zeros(1, 3, 64, 64), {}
     for child, stage in features.named_children():

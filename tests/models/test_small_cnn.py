@@ -1,4 +1,4 @@
-"""The small network with feature maps."""
+"""Test the small convolutional network."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def accuracy_after(steps, algorithm, *modifiers):
     session = Session([trial(algorithm, training=known, modifiers=modifiers).task(None)], Engine(device="cpu"))
     for _ in range(steps):
         session.step()
-    inside = session.accuracies()[0][2::2]  # of the training domains
+    inside = session.accuracies()[0][2::2]  # accuracies of the training domains
     return sum(inside) / len(inside)
 
 

@@ -1,4 +1,4 @@
-"""Models of timm by name."""
+"""Test models of timm."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Weights from files."""
+"""Test loading weights from files."""
 
 import io
 import os
@@ -26,7 +26,7 @@ FIRST = "conv1.0.weight"
 
 @pytest.fixture
 def tensors() -> dict[str, torch.Tensor]:
-    """A file's tensors: of the network in half precision, with a classifier of a thousand classes."""
+    """Tensors of a file: the network in half precision, with a classifier of 1000 classes."""
     torch.manual_seed(5)
     features, width = build_features(NAME, (3, 32, 32))
     own = {name.removeprefix("model."): leaf for name, leaf in features.state_dict().items()}
@@ -35,7 +35,7 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path))
     return tmp_path
 
@@ -46,27 +46,27 @@ def write(path: Path, tensors) -> str:
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
-def test_file_is_found_by_hash_and_loaded_in_float32(name, place, tensors):
-    write(place / "another.safetensors", {"x": torch.zeros(1)})
-    features, _ = build_features(NAME, (3, 32, 32), weights=write(place / name, tensors))
+def test_file_is_found_by_hash_and_loaded_in_float32(name, folder, tensors):
+    write(folder / "another.safetensors", {"x": torch.zeros(1)})
+    features, _ = build_features(NAME, (3, 32, 32), weights=write(folder / name, tensors))
     for leaf, tensor in features.state_dict().items():
         assert torch.equal(tensor, tensors[leaf.removeprefix("model.")].to(tensor.dtype))
         assert tensor.dtype in (torch.float32, torch.int64)
 
 
-def test_weights_variable_may_be_the_file_itself(place, tensors, monkeypatch):
-    weights = write(place / "w.pth", tensors)
-    monkeypatch.setenv("POGM_WEIGHTS", str(place / "w.pth"))
+def test_weights_variable_may_be_the_file_itself(folder, tensors, monkeypatch):
+    weights = write(folder / "w.pth", tensors)
+    monkeypatch.setenv("POGM_WEIGHTS", str(folder / "w.pth"))
     build_features(NAME, (3, 32, 32), weights=weights)
 
 
-def test_wrapped_state_dict_is_unwrapped(place, tensors):
-    build_features(NAME, (3, 32, 32), weights=write(place / "w.pth", {"epoch": 3, "state_dict": tensors}))
+def test_wrapped_state_dict_is_unwrapped(folder, tensors):
+    build_features(NAME, (3, 32, 32), weights=write(folder / "w.pth", {"epoch": 3, "state_dict": tensors}))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_input_channel_i_is_pretrained_channel_i_modulo_three(channels, place, tensors):
-    weights = write(place / "w.safetensors", tensors)
+def test_input_channel_i_is_pretrained_channel_i_modulo_three(channels, folder, tensors):
+    weights = write(folder / "w.safetensors", tensors)
     features, _ = build_features(NAME, (channels, 32, 32), weights=weights)
     loaded = features.get_submodule("model").get_parameter(FIRST)
     assert loaded.shape[1] == channels
@@ -81,20 +81,20 @@ def test_torchvision_networks_accept_any_number_of_channels(name, channels):
     assert features(torch.zeros(2, channels, 32, 32)).shape == (2, width)
 
 
-def test_other_shapes_are_refused_with_all_differences(place, tensors):
+def test_other_shapes_are_refused_with_all_differences(folder, tensors):
     del tensors["bn1.weight"]
     tensors["layer1.0.bn1.weight"] = torch.ones(7)
     tensors["extra.bias"] = torch.ones(1)
-    weights = write(place / "w.safetensors", tensors)
+    weights = write(folder / "w.safetensors", tensors)
     with pytest.raises(DataError, match=r"w\.safetensors") as found:
         build_features(NAME, (3, 32, 32), weights=weights)
     for part in ("no bn1.weight", r"layer1.0.bn1.weight of shape [7], not [", "extra.bias, which the network does not"):
         assert part in str(found.value)
-    assert "fc." not in str(found.value), "the file's own classifier is nobody's business"
+    assert "fc." not in str(found.value), "the classifier of the file is ignored"
 
 
-def test_more_than_eight_differences_are_counted(place):
-    weights = write(place / "w.safetensors", {"x": torch.zeros(1)})
+def test_more_than_eight_differences_are_counted(folder):
+    weights = write(folder / "w.safetensors", {"x": torch.zeros(1)})
     with pytest.raises(DataError, match=r"and \d+ more"):
         build_features(NAME, (3, 32, 32), weights=weights)
 
@@ -106,8 +106,8 @@ def test_non_strict_load_returns_differences(tensors):
     assert torch.equal(featurizer.module.get_parameter("model." + FIRST), tensors[FIRST].float())
 
 
-class Hostile:
-    """Pickles to a call that makes a folder."""
+class Malicious:
+    """Object that creates a folder when it is unpickled."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -117,18 +117,18 @@ class Hostile:
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])
-def test_malicious_pickle_runs_no_code(how, place):
-    proof, path = place / "proof", place / "w.pth"
+def test_malicious_pickle_runs_no_code(how, folder):
+    proof, path = folder / "proof", folder / "w.pth"
     if how == "pickle":
-        path.write_bytes(pickle.dumps({"conv1.weight": Hostile(proof)}))
+        path.write_bytes(pickle.dumps({"conv1.weight": Malicious(proof)}))
     else:
-        torch.save({"conv1.weight": torch.zeros(1), "more": Hostile(proof)}, path)
+        torch.save({"conv1.weight": torch.zeros(1), "more": Malicious(proof)}, path)
     with pytest.raises(IntegrityError, match="would run code, which was not done") as found:
         build_features(NAME, (3, 32, 32), weights=weights_of(path))
     assert found.value.exit_code == 6
     assert not proof.exists()
-    pickle.loads(pickle.dumps(Hostile(proof)))
-    assert proof.exists(), "an ordinary load would have run it"
+    pickle.loads(pickle.dumps(Malicious(proof)))
+    assert proof.exists(), "a normal load runs the code"
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
@@ -151,17 +151,17 @@ def test_file_with_changed_bytes_loads_or_is_refused(zipped):
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"a": 1}, {3: torch.ones(1)}])
-def test_file_without_named_tensors_is_refused(content, place):
+def test_file_without_named_tensors_is_refused(content, folder):
     with pytest.raises(DataError, match="tensors by name"):
-        build_features(NAME, (3, 32, 32), weights=write(place / "w.pth", content))
+        build_features(NAME, (3, 32, 32), weights=write(folder / "w.pth", content))
 
 
-def test_missing_weights_are_refused(place, monkeypatch):
+def test_missing_weights_are_refused(folder, monkeypatch):
     wanted = "sha256:" + "0" * 64
-    (place / "other.pth").write_bytes(b"x")
+    (folder / "other.pth").write_bytes(b"x")
     with pytest.raises(DataError, match=r"found other\.pth"):
         build_features(NAME, (3, 32, 32), weights=wanted)
-    monkeypatch.setenv("POGM_WEIGHTS", str(place / "nowhere"))
+    monkeypatch.setenv("POGM_WEIGHTS", str(folder / "nowhere"))
     with pytest.raises(DataError, match="nowhere; found"):
         build_features(NAME, (3, 32, 32), weights=wanted)
     monkeypatch.delenv("POGM_WEIGHTS")
@@ -181,14 +181,14 @@ def test_networks_without_published_weights_refuse_pretrained(network):
         build_features(network, (3, 8, 8), weights="pretrained")
 
 
-def test_session_starts_from_weights_file(place, tensors):
-    training = Training(network=NAME, weights=write(place / "w.pth", tensors), batch_size=2)
+def test_session_starts_from_weights_file(folder, tensors):
+    training = Training(network=NAME, weights=write(folder / "w.pth", tensors), batch_size=2)
     params = Session([trial(ERM(), training=training).task(None)], Engine()).train_state.state.params
     assert torch.equal(params["features.model." + FIRST], tensors[FIRST][:, :1].float())
 
 
-def hub_file(folder: Path, tensors) -> Path:
-    """A file as torch's hub names it, after the first digits of its SHA-256."""
+def write_hub_file(folder: Path, tensors) -> Path:
+    """Write a file with a name as in torch's hub: it ends with the first digits of its SHA-256."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(tensors, folder / "made.pth")
     return (folder / "made.pth").rename(folder / f"made-{weights_of(folder / 'made.pth').partition(':')[2][:8]}.pth")
@@ -197,7 +197,7 @@ def hub_file(folder: Path, tensors) -> Path:
 def test_published_weights_are_read_from_folder_cache_or_address(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.delenv("POGM_WEIGHTS", raising=False)
-    source = hub_file(tmp_path / "server", {"x": torch.ones(2)})
+    source = write_hub_file(tmp_path / "server", {"x": torch.ones(2)})
     url = source.as_uri()
     for _ in range(2):
         assert load_published(url)["x"].tolist() == [1, 1]

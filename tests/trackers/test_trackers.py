@@ -1,4 +1,4 @@
-"""Every tracker keeps what records.jsonl says, each step once, whatever happens to the run."""
+"""Test that every tracker logs the numbers of records.jsonl, each step once."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import _context
-from read_back import READERS, Kept
+from read_back import READERS, Logged
 from support import trial
 
 from pogm import ERM, POGM
@@ -29,7 +29,7 @@ TRACKERS = [
     pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"needs the package {name}"))
     for name in READERS
 ]
-ONE = trial(POGM(), "ColoredDigits", steps=51, evaluate_every=10)  # whose domains have names like +90%
+ONE = trial(POGM(), "ColoredDigits", steps=51, evaluate_every=10)  # domains with names such as +90%
 
 
 @pytest.fixture(autouse=True)
@@ -39,26 +39,28 @@ def _offline(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
+def read_records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
-def expected(folder: Path, *, clock: bool = True) -> Kept:
-    """Every number of records.jsonl by name and step."""
+def read_expected(folder: Path, *, clock: bool = True) -> Logged:
+    """Return all numbers of records.jsonl by name and step."""
     config = json.loads((folder / "trial.json").read_text())
-    named = [(name, line["step"], value) for line in lines_of(folder) for name, value in scalars(line, config).items()]
+    named = [
+        (name, line["step"], value) for line in read_records(folder) for name, value in scalars(line, config).items()
+    ]
     return sorted(row for row in named if clock or row[0] != "seconds_per_step")
 
 
-def kept(tracker: str, folder: Path, *, clock: bool = True) -> Kept:
-    end = time.monotonic() + 10  # W&B's own process may still be writing
-    while len(rows := READERS[tracker](folder)) < len(expected(folder)) and time.monotonic() < end:
+def read_logged(tracker: str, folder: Path, *, clock: bool = True) -> Logged:
+    end = time.monotonic() + 10  # the process of W&B may still be writing
+    while len(rows := READERS[tracker](folder)) < len(read_expected(folder)) and time.monotonic() < end:
         time.sleep(0.01)
     return sorted(row for row in rows if clock or row[0] != "seconds_per_step")
 
 
-def rounded(rows: Kept, tracker: str) -> Kept:
-    """TensorBoard keeps 32 bits of a number."""
+def round_for(rows: Logged, tracker: str) -> Logged:
+    """Round to float32 for TensorBoard, which stores 32 bits."""
     return [(name, step, float(np.float32(value)) if tracker == "tensorboard" else value) for name, step, value in rows]
 
 
@@ -76,33 +78,35 @@ def test_scalar_names_have_domain_and_split():
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_tracker_logs_all_records(tmp_path, tracker):
     run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
-    assert kept(tracker, tmp_path / "run") == rounded(expected(tmp_path / "run"), tracker)
-    assert ("accuracy/out/+90%", 50) in {row[:2] for row in kept(tracker, tmp_path / "run")}
+    assert read_logged(tracker, tmp_path / "run") == round_for(read_expected(tmp_path / "run"), tracker)
+    assert ("accuracy/out/+90%", 50) in {row[:2] for row in read_logged(tracker, tmp_path / "run")}
 
 
-def killed_at(step: int, tracker: str, folder: Path) -> None:
-    """A run that is killed right after a step that its tracker has kept."""
+def run_and_kill(step: int, tracker: str, folder: Path) -> None:
+    """Run a trial and kill the process after the tracker has logged this step."""
 
     def die(record):
         while record["step"] == step:
-            with suppress(ValueError):  # read while it was written
+            with suppress(ValueError):  # the file is being written
                 if any(row[1] == step for row in READERS[tracker](folder)):
                     os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.1)
 
-    os.environ.pop("WANDB_SERVICE", None)  # that of the process which started this one
+    os.environ.pop("WANDB_SERVICE", None)  # the service of the parent process
     run(ONE, folder, Settings(trackers=(tracker,), checkpoint_seconds=0), die)
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_killed_and_resumed_run_logs_every_step_once(tmp_path, tracker):
-    child = _context.Process(target=killed_at, args=(30, tracker, tmp_path / "run"))
+    child = _context.Process(target=run_and_kill, args=(30, tracker, tmp_path / "run"))
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
-    assert [line["step"] for line in lines_of(tmp_path / "run")] == [0, 10, 20, 30]
+    assert [line["step"] for line in read_records(tmp_path / "run")] == [0, 10, 20, 30]
     run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))  # computes step 30 again
-    assert kept(tracker, tmp_path / "run", clock=False) == rounded(expected(tmp_path / "run", clock=False), tracker)
+    assert read_logged(tracker, tmp_path / "run", clock=False) == round_for(
+        read_expected(tmp_path / "run", clock=False), tracker
+    )
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
@@ -117,7 +121,7 @@ def test_late_tracker_receives_earlier_records(tmp_path, tracker):
     with pytest.raises(EnoughError):
         run(ONE, tmp_path / "run", Settings(checkpoint_seconds=0), stop)
     run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
-    assert kept(tracker, tmp_path / "run") == rounded(expected(tmp_path / "run"), tracker)
+    assert read_logged(tracker, tmp_path / "run") == round_for(read_expected(tmp_path / "run"), tracker)
 
 
 def test_trials_of_a_batch_are_separate_runs(tmp_path):
@@ -126,7 +130,7 @@ def test_trials_of_a_batch_are_separate_runs(tmp_path):
     assert run_together(trials, tmp_path, Settings(trackers=names)) == [None, None]
     for one in trials:
         for name in names:
-            assert kept(name, tmp_path / one.id) == rounded(expected(tmp_path / one.id), name)
+            assert read_logged(name, tmp_path / one.id) == round_for(read_expected(tmp_path / one.id), name)
 
 
 def test_command_line_accepts_several_trackers_and_refuses_missing_ones(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""A tracker that fails never hurts a run."""
+"""Test that a failing tracker does not affect the run."""
 
 import json
 import threading
@@ -18,32 +18,32 @@ from pogm.trackers.tracking import TrackerWarning, Tracking
 ONE = trial(ERM(), steps=31)
 
 
-class Told(Tracker):
-    """Remembers what it was told."""
+class RecordingTracker(Tracker):
+    """Tracker that stores all calls."""
 
     def __init__(self) -> None:
-        self.said: list[object] = []
+        self.calls: list[object] = []
 
     def start(self, run_id, folder, config):
-        self.said.append(("start", run_id, folder, config["label"]))
+        self.calls.append(("start", run_id, folder, config["label"]))
 
     def record(self, record):
-        self.said.append(record["step"])
+        self.calls.append(record["step"])
 
     def end(self, status):
-        self.said.append(status)
+        self.calls.append(status)
 
 
-class Failing(Told):
-    """Raises wherever it is told to."""
+class FailingTracker(RecordingTracker):
+    """Tracker that raises in the given methods."""
 
     def __init__(self, *where: str) -> None:
         super().__init__()
         self.where = where
 
-    def _fail(self, place: str) -> None:
-        if place in self.where:
-            raise SystemExit(f"no {place}")  # not even an Exception
+    def _fail(self, method: str) -> None:
+        if method in self.where:
+            raise SystemExit(f"no {method}")  # not even an Exception
 
     def start(self, *args):
         self._fail("start")
@@ -59,7 +59,7 @@ class Failing(Told):
 
 @pytest.fixture
 def register(monkeypatch):
-    """Make trackers known by name."""
+    """Function that registers trackers by name and returns the settings of a run with them."""
 
     def make(**trackers: Tracker) -> Settings:
         found = {name: lambda tracker=tracker: tracker for name, tracker in trackers.items()}
@@ -72,7 +72,7 @@ def register(monkeypatch):
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody tracks."""
+    """Folder of a run without trackers."""
     folder = tmp_path_factory.mktemp("clean") / "run"
     run(ONE, folder)
     return folder
@@ -80,23 +80,23 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("where", [("start",), ("record",), ("end",), ("start", "record", "end")])
 def test_failing_tracker_warns_once_and_affects_nothing_else(tmp_path, register, clean, where):
-    sound, broken = Told(), Failing(*where)
+    sound, broken = RecordingTracker(), FailingTracker(*where)
     with pytest.warns(TrackerWarning, match=f"tracker broken failed.*not affected. SystemExit: no {where[0]}") as seen:
         run(ONE, tmp_path / "run", register(broken=broken, sound=sound))
     assert len(seen) == 1
     assert records(tmp_path / "run") == records(clean)
     assert weights(tmp_path / "run") == weights(clean)
     assert (tmp_path / "run" / "done").exists()
-    assert sound.said == [("start", ONE.id, tmp_path / "run", "ERM"), 0, 10, 20, 30, "done"]
+    assert sound.calls == [("start", ONE.id, tmp_path / "run", "ERM"), 0, 10, 20, 30, "done"]
     if where == ("record",):
-        assert len(broken.said) == 2, "it is told no more after it failed"
+        assert len(broken.calls) == 2, "it receives nothing after its failure"
 
 
-@pytest.mark.parametrize("place", ["start", "record", "end"])
-def test_hanging_tracker_is_abandoned_after_a_time(tmp_path, register, clean, monkeypatch, place):
+@pytest.mark.parametrize("method", ["start", "record", "end"])
+def test_hanging_tracker_is_abandoned_after_a_time(tmp_path, register, clean, monkeypatch, method):
     free = threading.Event()
-    hanging = Told()
-    monkeypatch.setattr(hanging, place, lambda *_: free.wait(60))
+    hanging = RecordingTracker()
+    monkeypatch.setattr(hanging, method, lambda *_: free.wait(60))
     monkeypatch.setattr(tracking, "END_SECONDS", 0.2)
     began = time.monotonic()
     with pytest.warns(TrackerWarning, match="not ready"):
@@ -116,17 +116,17 @@ def test_hanging_tracker_is_abandoned_after_a_time(tmp_path, register, clean, mo
     ],
 )
 def test_trackers_receive_final_status(tmp_path, register, error, status):
-    told = Told()
-    register(told=told)
+    tracker = RecordingTracker()
+    register(tracker=tracker)
     (tmp_path / "trial.json").write_text(json.dumps({"id": "x", "label": "ERM"}))
 
     def ended() -> None:
-        with Tracking(("told",), tmp_path):
+        with Tracking(("tracker",), tmp_path):
             raise error
 
     with pytest.raises(type(error)):
         ended()
     end = time.monotonic() + 10
-    while told.said[-1:] != [status] and time.monotonic() < end:
+    while tracker.calls[-1:] != [status] and time.monotonic() < end:
         time.sleep(0.01)
-    assert told.said == [("start", "x", tmp_path, "ERM"), status]
+    assert tracker.calls == [("start", "x", tmp_path, "ERM"), status]

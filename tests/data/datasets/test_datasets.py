@@ -1,4 +1,4 @@
-"""The datasets and what they are made of."""
+"""Test the datasets of digits, and splits and seeds."""
 
 import gzip
 import os
@@ -32,7 +32,7 @@ def write_idx(path: Path, numbers: np.ndarray, zipped: bool) -> None:
 
 @pytest.fixture(params=[False, True], ids=["plain", "gzipped"])
 def small_mnist(request, tmp_path):
-    """MNIST's four files, with 90 and 30 images."""
+    """A data folder with MNIST's four files, with 90 and 30 images."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     numbers = np.random.RandomState(0)
@@ -42,10 +42,10 @@ def small_mnist(request, tmp_path):
     return tmp_path
 
 
-MADE = [name for name, found in all_datasets().items() if not issubclass(found, ImageDataset)]
+DIGITS = [name for name, found in all_datasets().items() if not issubclass(found, ImageDataset)]
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", DIGITS)
 def test_class_attributes_match_loaded_data(name, small_mnist):
     dataset = dataset_class(name)()
     domains = dataset.load(small_mnist, seed=0)
@@ -78,22 +78,22 @@ def test_color_and_label_noise_have_their_probabilities():
     images = torch.full((len(digits), 2, 2), 255, dtype=torch.uint8)
     for noise in (0.1, 0.2, 0.9):
         domain = color_digits(images, digits, noise, torch.Generator().manual_seed(0))
-        shown = (domain.images[:, 1].sum((1, 2)) > 0).long()  # colour 1 keeps channel 1
-        assert ((domain.images.sum((2, 3)) > 0).sum(1) == 1).all(), "one channel is black"
-        assert abs((shown != domain.labels).float().mean() - noise) < 0.01
+        colors = (domain.images[:, 1].sum((1, 2)) > 0).long()  # colour 1 is channel 1
+        assert ((domain.images.sum((2, 3)) > 0).sum(1) == 1).all(), "the other channel is black"
+        assert abs((colors != domain.labels).float().mean() - noise) < 0.01
         assert abs((domain.labels == (digits < 5)).float().mean() - 0.75) < 0.01
 
 
 @pytest.mark.parametrize("degrees", [0, 15, 30, 45, 60, 75])
 def test_rotation_is_bit_identical_to_pillow(degrees):
-    """Pillow made the published RotatedMNIST."""
+    """The published RotatedMNIST was made with Pillow."""
     images, _ = read_digits()
     large = torch.from_numpy(np.random.RandomState(1).randint(0, 256, (5, 28, 28)).astype(np.uint8))
     for batch in (images[:20], large):
         ours = rotate(batch, degrees)
-        for image, mine in zip(batch, ours, strict=True):
+        for image, found in zip(batch, ours, strict=True):
             theirs = Image.fromarray(image.numpy()).rotate(degrees, Image.Resampling.BILINEAR)
-            assert np.array_equal(mine.numpy(), np.asarray(theirs))
+            assert np.array_equal(found.numpy(), np.asarray(theirs))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Datasets in folders of images: the published layouts, and any folder of one's own."""
+"""Test datasets of image folders: published ones, and any folder."""
 
 import shutil
 from dataclasses import replace
@@ -24,7 +24,7 @@ needs_pacs = pytest.mark.skipif(not (SHARED / "PACS").exists(), reason="needs PA
 
 @pytest.fixture(scope="module", params=PUBLISHED)
 def published(request, tmp_path_factory):
-    """A dataset, and a data folder with a small tree of the same shape."""
+    """A published dataset, and a data folder with small images in its layout."""
     dataset = dataset_class(request.param)()
     root = tmp_path_factory.mktemp("data")
     classes = [f"class {number:03}" for number in range(dataset.num_classes)]
@@ -41,7 +41,7 @@ def test_class_attributes_match_folder_layout(published):
         assert domain.labels.tolist() == list(range(dataset.num_classes))
         assert domain.images.shape == (dataset.num_classes, 3, 4, 4)
         assert domain.images.dtype == torch.uint8
-    assert sorted(dataset.folders) == list(dataset.folders), "domains are numbered as sorted folders are"
+    assert sorted(dataset.folders) == list(dataset.folders), "domains are numbered in the order of sorted folders"
 
 
 def test_errors_for_missing_folder_and_missing_dataset(published, tmp_path):
@@ -125,7 +125,7 @@ def test_domains_share_classes_and_missing_class_gives_warning(own):
     shutil.rmtree(own / "north" / "cat")
     with pytest.warns(FolderWarning, match=r"cat: missing from north(?s:.)*north  south  west"):
         dataset = Folder.from_directory(own)
-    assert dataset.load(own.parent, seed=0)[0].labels.tolist() == [1] * 10, "a dog is a dog in every domain"
+    assert dataset.load(own.parent, seed=0)[0].labels.tolist() == [1] * 10, "a class has the same label in every domain"
 
 
 def test_class_only_in_test_domain_is_refused_unless_allowed(own):

@@ -1,4 +1,4 @@
-"""Image files and folders of them, made by the tests themselves."""
+"""Image files and image folders for tests."""
 
 import io
 import struct
@@ -12,12 +12,12 @@ from PIL import Image
 
 
 def picture(seed: int = 0, height: int = 6, width: int = 8) -> np.ndarray:
-    """Random pixels [H, W, 3]."""
+    """Return random pixels [H, W, 3]."""
     return np.random.RandomState(seed).randint(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def encoded(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    """An image as the content of a file."""
+def encode(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """Encode an image as the content of a file."""
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     file = io.BytesIO()
     image.save(file, kind, **options)
@@ -25,12 +25,12 @@ def encoded(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options: Any)
 
 
 def png(seed: int = 0, height: int = 6, width: int = 8) -> bytes:
-    """A random PNG."""
-    return encoded(picture(seed, height, width))
+    """Return the content of a random PNG."""
+    return encode(picture(seed, height, width))
 
 
 def raw_png(width: int, height: int, depth: int, colour: int, rows: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    """A PNG with any header, and rows that need not fit it; further chunks go before the rows."""
+    """Return a PNG with any header, and rows that may not fit it; more chunks go before the rows."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
@@ -41,7 +41,7 @@ def raw_png(width: int, height: int, depth: int, colour: int, rows: bytes, *more
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> Path:
-    """Files by their paths below the root; a path that ends with a slash is an empty folder."""
+    """Write files by their paths below the root; a path that ends with a slash is an empty folder."""
     for name, content in files.items():
         path = root / name
         if name.endswith("/"):
@@ -52,7 +52,7 @@ def write_files(root: Path, files: Mapping[str, bytes]) -> Path:
     return root
 
 
-def small_dataset(root: Path, each: int = 2, **options: int) -> Path:
-    """Two domains, two classes, different images."""
+def write_small_dataset(root: Path, each: int = 2, **options: int) -> Path:
+    """Write an image folder with two domains, two classes and different images."""
     names = [f"{domain}/{kind}/{n}.png" for domain in ("art", "photo") for kind in ("cat", "dog") for n in range(each)]
     return write_files(root, {name: png(seed, **options) for seed, name in enumerate(names)})

@@ -1,4 +1,4 @@
-"""Images decoded once."""
+"""Test the cache of decoded images."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from image_files import encoded, picture, png, small_dataset, write_files
+from image_files import encode, picture, png, write_files, write_small_dataset
 from PIL import Image
 
 from pogm._system import fault_injection
@@ -29,14 +29,14 @@ _context.set_forkserver_preload(["pogm.data.images.cache"])
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    """A test cannot cut the power, so it need not wait for the disk either."""
+def no_fsync(monkeypatch):
+    """Do not wait for the disk: a test cannot simulate a power failure."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The names of files that are decoded."""
+    """Names of the files that are decoded."""
     names = []
     monkeypatch.setattr(
         cache, "decode", lambda content, name, **how: names.append(name) or decode(content, name, **how)
@@ -44,12 +44,12 @@ def decoded(monkeypatch):
     return names
 
 
-def images(root: Path, folder: Path, how: str = "refuse") -> CachedImages:
-    return load_cached(read_tree(root), how, cache=folder)
+def load(root: Path, cache_root: Path, how: str = "refuse") -> CachedImages:
+    return load_cached(read_tree(root), how, cache=cache_root)
 
 
-def place(folder: Path) -> Path:
-    (found,) = (folder / "images").iterdir()
+def find_store(cache_root: Path) -> Path:
+    (found,) = (cache_root / "images").iterdir()
     return found
 
 
@@ -60,7 +60,7 @@ def assert_same(left: CachedImages, right: CachedImages) -> None:
 
 
 def test_small_images_of_one_size_are_stored_unchanged_in_order(tmp_path):
-    found = images(small_dataset(tmp_path / "data"), tmp_path)
+    found = load(write_small_dataset(tmp_path / "data"), tmp_path)
     assert found.images.dtype == torch.uint8
     assert found.images.shape == (8, 3, 6, 8)
     for seed in range(8):
@@ -73,8 +73,8 @@ def test_small_images_of_one_size_are_stored_unchanged_in_order(tmp_path):
 @pytest.mark.parametrize("sizes", [[(6, 8), (8, 6)], [(300, 20), (300, 20)], [(256, 256), (257, 256)]])
 def test_other_images_are_resized_to_256_like_pillow_bilinear(tmp_path, sizes):
     pixels = [picture(seed, *size) for seed, size in enumerate(sizes)]
-    root = write_files(tmp_path / "data", {f"{n}/x/1.png": encoded(image) for n, image in enumerate(pixels)})
-    found = images(root, tmp_path)
+    root = write_files(tmp_path / "data", {f"{n}/x/1.png": encode(image) for n, image in enumerate(pixels)})
+    found = load(root, tmp_path)
     assert found.images.shape == (2, 3, 256, 256)
     assert found.sizes.tolist() == [list(size) for size in sizes]
     for number, image in enumerate(pixels):
@@ -84,79 +84,79 @@ def test_other_images_are_resized_to_256_like_pillow_bilinear(tmp_path, sizes):
 
 def test_images_of_one_size_of_256_are_not_resized(tmp_path):
     files = {"a/x/1.png": png(1, 256, 100), "b/x/1.png": png(2, 256, 100)}
-    assert images(write_files(tmp_path / "data", files), tmp_path).images.shape == (2, 3, 256, 100)
+    assert load(write_files(tmp_path / "data", files), tmp_path).images.shape == (2, 3, 256, 100)
 
 
 def test_sizes_are_after_exif_rotation(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    files = {f"{domain}/x/1.png": encoded(picture(1, 4, 9), exif=exif) for domain in "ab"}
-    found = images(write_files(tmp_path / "data", files), tmp_path)
+    files = {f"{domain}/x/1.png": encode(picture(1, 4, 9), exif=exif) for domain in "ab"}
+    found = load(write_files(tmp_path / "data", files), tmp_path)
     assert found.images.shape == (2, 3, 9, 4)
     assert found.sizes.tolist() == [[9, 4]] * 2
 
 
 def test_second_load_decodes_nothing_and_is_equal(tmp_path, decoded):
-    root = small_dataset(tmp_path / "data")
-    first = images(root, tmp_path)
+    root = write_small_dataset(tmp_path / "data")
+    first = load(root, tmp_path)
     assert len(decoded) == 8
-    assert_same(images(root, tmp_path), first)
+    assert_same(load(root, tmp_path), first)
     assert len(decoded) == 8
 
 
 def test_images_are_mapped_and_changes_do_not_reach_the_file(tmp_path):
-    root = small_dataset(tmp_path / "data")
-    first = images(root, tmp_path)
-    content = (place(tmp_path) / "pixels").read_bytes()
+    root = write_small_dataset(tmp_path / "data")
+    first = load(root, tmp_path)
+    content = (find_store(tmp_path) / "pixels").read_bytes()
     assert content == first.images.numpy().tobytes()
-    assert str(place(tmp_path) / "pixels") in Path("/proc/self/maps").read_text()
+    assert str(find_store(tmp_path) / "pixels") in Path("/proc/self/maps").read_text()
     first.images.zero_()
-    assert (place(tmp_path) / "pixels").read_bytes() == content
-    assert images(root, tmp_path).images.any()
+    assert (find_store(tmp_path) / "pixels").read_bytes() == content
+    assert load(root, tmp_path).images.any()
 
 
 def test_folders_with_same_images_share_cache(tmp_path, decoded):
-    small_dataset(tmp_path / "one")
+    write_small_dataset(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     os.rename(tmp_path / "two/art", tmp_path / "two/Art")
-    assert_same(images(tmp_path / "one", tmp_path), images(tmp_path / "two", tmp_path))
+    assert_same(load(tmp_path / "one", tmp_path), load(tmp_path / "two", tmp_path))
     assert len(decoded) == 8
-    assert place(tmp_path)
+    assert find_store(tmp_path)
 
 
 def test_changed_image_or_order_makes_another_cache_entry(tmp_path):
-    root = small_dataset(tmp_path / "data")
-    images(root, tmp_path)
+    root = write_small_dataset(tmp_path / "data")
+    load(root, tmp_path)
     write_files(root, {"art/cat/1.png": png(77)})
-    np.testing.assert_array_equal(images(root, tmp_path).images[1].permute(1, 2, 0), picture(77))
+    np.testing.assert_array_equal(load(root, tmp_path).images[1].permute(1, 2, 0), picture(77))
     os.rename(root / "art/cat/0.png", root / "art/cat/9.png")
-    np.testing.assert_array_equal(images(root, tmp_path).images[0].permute(1, 2, 0), picture(77))
+    np.testing.assert_array_equal(load(root, tmp_path).images[0].permute(1, 2, 0), picture(77))
     assert len(list((tmp_path / "images").iterdir())) == 3
 
 
-CUT = encoded(picture(5, 40, 60), "JPEG")[:1500]
+CUT = encode(picture(5, 40, 60), "JPEG")[:1500]
 
 
 def test_refused_images_are_named_with_reasons_and_advice(tmp_path):
-    root = write_files(small_dataset(tmp_path / "data"), {f"art/cat/{n}\n.jpg": b"" for n in range(7)})
-    said = r"art/cat/0\\n.jpg \(empty: no bytes\);.*and 2 more.*`pogm data check`.*--on-bad-image skip"
-    with pytest.raises(DataError, match=said):
-        images(root, tmp_path)
+    root = write_files(write_small_dataset(tmp_path / "data"), {f"art/cat/{n}\n.jpg": b"" for n in range(7)})
+    message = r"art/cat/0\\n.jpg \(empty: no bytes\);.*and 2 more.*`pogm data check`.*--on-bad-image skip"
+    with pytest.raises(DataError, match=message):
+        load(root, tmp_path)
     assert not (tmp_path / "images").exists()
 
 
 def test_damage_behind_intact_header_is_refused(tmp_path):
-    root = write_files(small_dataset(tmp_path / "data"), {"art/cat/cut.jpg": CUT})
+    root = write_files(write_small_dataset(tmp_path / "data"), {"art/cat/cut.jpg": CUT})
     for _ in range(2):
         with pytest.raises(DataError, match=r"found art/cat/cut.jpg \(truncated: image file.*--on-bad-image skip"):
-            images(root, tmp_path)
+            load(root, tmp_path)
 
 
 def test_skipped_images_are_left_out_and_listed(tmp_path):
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     write_files(root, {"art/cat/+.jpg": b"", "art/dog/+.png": png(5)[:90], "photo/dog/z.txt": b"words"})
-    for _ in range(2):  # built, then opened
-        found = images(root, tmp_path, "skip")
+    for _ in range(2):  # built the first time, opened the second
+        found = load(root, tmp_path, "skip")
         assert [(bad.path, bad.kind) for bad in found.bad] == [
             ("art/cat/+.jpg", "empty"),
             ("art/dog/+.png", "truncated"),
@@ -169,38 +169,38 @@ def test_skipped_images_are_left_out_and_listed(tmp_path):
 
 
 def test_padded_images_are_kept_and_listed(tmp_path):
-    root = write_files(small_dataset(tmp_path / "data", height=40, width=60), {"art/cat/2.jpg": CUT})
-    found = images(root, tmp_path, "pad")
+    root = write_files(write_small_dataset(tmp_path / "data", height=40, width=60), {"art/cat/2.jpg": CUT})
+    found = load(root, tmp_path, "pad")
     assert [(bad.path, bad.kind) for bad in found.bad] == [("art/cat/2.jpg", "truncated")]
     assert found.kept == list(range(9))
     np.testing.assert_array_equal(found.images[2].permute(1, 2, 0), decode(CUT, "x", truncated="pad"))
 
 
-@pytest.mark.parametrize("content", [b"", b"words", png()[:30], encoded(picture(), "WEBP")[:30]])
+@pytest.mark.parametrize("content", [b"", b"words", png()[:30], encode(picture(), "WEBP")[:30]])
 def test_pad_refuses_images_that_cannot_be_padded(tmp_path, content):
-    root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.jpg": content})
+    root = write_files(write_small_dataset(tmp_path / "data"), {"art/cat/bad.jpg": content})
     with pytest.raises(DataError, match=r"art/cat/bad.jpg"):
-        images(root, tmp_path, "pad")
+        load(root, tmp_path, "pad")
 
 
 def test_each_on_bad_image_option_has_its_own_cache_entry(tmp_path):
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     for how in cache.ON_BAD_IMAGE:
-        images(root, tmp_path, how)
+        load(root, tmp_path, how)
     assert len(list((tmp_path / "images").iterdir())) == 3
     with pytest.raises(UsageError, match="Did you mean 'skip'"):
-        images(root, tmp_path, "skipp")
+        load(root, tmp_path, "skipp")
 
 
 @pytest.mark.parametrize("content", [b"", png(0, 40, 60)[:900]])
 def test_folder_without_decodable_image_is_refused(tmp_path, content):
     root = write_files(tmp_path / "data", {"a/x/1.png": content, "b/x/1.png": content})
     with pytest.raises(DataError, match=r"found none that can be .*pogm data check"):
-        images(root, tmp_path, "skip")
+        load(root, tmp_path, "skip")
 
 
 def test_file_changed_between_index_and_decoding_is_refused(tmp_path):
-    tree = read_tree(small_dataset(tmp_path / "data"))
+    tree = read_tree(write_small_dataset(tmp_path / "data"))
     index = read_index(tree, tmp_path)
     write_files(tree.root, {"art/cat/0.png": png(99)})
     with pytest.raises(DataError, match=r"art/cat/0\.png as it was when the folder was indexed; found it changed"):
@@ -208,32 +208,32 @@ def test_file_changed_between_index_and_decoding_is_refused(tmp_path):
 
 
 DAMAGES = {
-    "no manifest": lambda place: (place / "manifest.json").unlink(),
-    "empty manifest": lambda place: (place / "manifest.json").write_bytes(b""),
-    "other manifest": lambda place: (place / "manifest.json").write_text(json.dumps({"version": 1, "shape": [8]})),
-    "list as manifest": lambda place: (place / "manifest.json").write_text("[]"),
-    "pixels cut": lambda place: os.truncate(place / "pixels", 700),
-    "pixels too long": lambda place: os.truncate(place / "pixels", 10**6),
-    "pixels gone": lambda place: (place / "pixels").unlink(),
-    "no pixels": lambda place: os.truncate(place / "pixels", 0),
-    "journal cut": lambda place: os.truncate(place / "journal", 30),
-    "journal gone": lambda place: (place / "journal").unlink(),
-    "only pixels": lambda place: [(place / name).unlink() for name in ("journal", "manifest.json")],
-    "only journal": lambda place: [(place / name).unlink() for name in ("pixels", "manifest.json")],
-    "half a line": lambda place: [(place / "manifest.json").unlink(), os.truncate(place / "journal", 150)],
-    "no line": lambda place: [(place / "manifest.json").unlink(), (place / "journal").write_bytes(b"[1]\nx\n")],
+    "manifest missing": lambda store: (store / "manifest.json").unlink(),
+    "empty manifest": lambda store: (store / "manifest.json").write_bytes(b""),
+    "incomplete manifest": lambda store: (store / "manifest.json").write_text(json.dumps({"version": 1, "shape": [8]})),
+    "list as manifest": lambda store: (store / "manifest.json").write_text("[]"),
+    "pixels truncated": lambda store: os.truncate(store / "pixels", 700),
+    "pixels too long": lambda store: os.truncate(store / "pixels", 10**6),
+    "pixels missing": lambda store: (store / "pixels").unlink(),
+    "pixels empty": lambda store: os.truncate(store / "pixels", 0),
+    "journal truncated": lambda store: os.truncate(store / "journal", 30),
+    "journal missing": lambda store: (store / "journal").unlink(),
+    "only pixels": lambda store: [(store / name).unlink() for name in ("journal", "manifest.json")],
+    "only journal": lambda store: [(store / name).unlink() for name in ("pixels", "manifest.json")],
+    "truncated line": lambda store: [(store / "manifest.json").unlink(), os.truncate(store / "journal", 150)],
+    "invalid lines": lambda store: [(store / "manifest.json").unlink(), (store / "journal").write_bytes(b"[1]\nx\n")],
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_cache_is_rebuilt(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(cache, "CHUNK", 3)
-    root = write_files(small_dataset(tmp_path / "data"), {"art/cat/bad.png": b""})
-    first = images(root, tmp_path, "skip")
+    root = write_files(write_small_dataset(tmp_path / "data"), {"art/cat/bad.png": b""})
+    first = load(root, tmp_path, "skip")
     expected = CachedImages(first.images.clone(), first.sizes, first.kept, first.bad)
-    DAMAGES[damage](place(tmp_path))
-    assert_same(images(root, tmp_path, "skip"), expected)
-    assert (place(tmp_path) / "pixels").stat().st_size == expected.images.numel()
+    DAMAGES[damage](find_store(tmp_path))
+    assert_same(load(root, tmp_path, "skip"), expected)
+    assert (find_store(tmp_path) / "pixels").stat().st_size == expected.images.numel()
 
 
 def count_items(totals: list[tuple[int, int]]) -> Callable[[Iterable[object], int], Iterator[object]]:
@@ -247,14 +247,14 @@ def count_items(totals: list[tuple[int, int]]) -> Callable[[Iterable[object], in
     return progress
 
 
-def build(root: Path, folder: Path, fault: str) -> None:
+def build(root: Path, cache_root: Path, fault: str) -> None:
     os.environ["POGM_FAULT"] = fault
     cache.CHUNK = 3
-    images(root, folder)
+    load(root, cache_root)
 
 
-def run(*jobs: tuple[Path, Path, str]) -> list[int | None]:
-    """Build in processes of their own, at the same time; their exit codes."""
+def build_in_processes(*jobs: tuple[Path, Path, str]) -> list[int | None]:
+    """Build in one process per job, at the same time; return the exit codes."""
     processes = [_context.Process(target=build, args=job) for job in jobs]
     for process in processes:
         process.start()
@@ -265,46 +265,48 @@ def run(*jobs: tuple[Path, Path, str]) -> list[int | None]:
 
 @pytest.mark.parametrize(("fault", "left"), [("kill@pixels:3", 6), ("kill@journal:3", 6), ("kill@replace:2", 0)])
 def test_killed_build_continues_after_last_complete_chunk(tmp_path, decoded, fault, left):
-    root = small_dataset(tmp_path / "data", each=3)  # 12 files, 4 chunks; the index is the first whole file replaced
-    assert run((root, tmp_path, fault)) == [-signal.SIGKILL]
-    assert not (place(tmp_path) / "manifest.json").exists()
+    root = write_small_dataset(
+        tmp_path / "data", each=3
+    )  # 12 files, 4 chunks; the index is the first whole file replaced
+    assert build_in_processes((root, tmp_path, fault)) == [-signal.SIGKILL]
+    assert not (find_store(tmp_path) / "manifest.json").exists()
     totals = []
     tree = read_tree(root)
     found = load_cached(tree, index=read_index(tree, tmp_path), cache=tmp_path, progress=count_items(totals))
     assert totals == [(left, left)], "files of the first build are not part of the progress"
     assert sorted(decoded) == [file.path for file in read_tree(root).files[12 - left :]]
-    assert_same(found, images(root, tmp_path / "whole"))
+    assert_same(found, load(root, tmp_path / "whole"))
 
 
 def test_two_processes_build_same_cache(tmp_path):
-    root = small_dataset(tmp_path / "data", each=20)
-    assert run((root, tmp_path, ""), (root, tmp_path, "")) == [0, 0]
-    assert_same(images(root, tmp_path), images(root, tmp_path / "whole"))
+    root = write_small_dataset(tmp_path / "data", each=20)
+    assert build_in_processes((root, tmp_path, ""), (root, tmp_path, "")) == [0, 0]
+    assert_same(load(root, tmp_path), load(root, tmp_path / "whole"))
 
 
 def test_second_builder_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch):
     monkeypatch.setattr(store, "POLL_SECONDS", 0.01)
-    root = small_dataset(tmp_path / "data")
-    begun, go_on = threading.Event(), threading.Event()
+    root = write_small_dataset(tmp_path / "data")
+    started, resume = threading.Event(), threading.Event()
     found = []
 
-    def slowly(items, total):
+    def wait_in_progress(items, total):
         for item in items:
-            begun.set()
-            go_on.wait(30)
+            started.set()
+            resume.wait(30)
             yield item
 
     tree, index = read_tree(root), read_index(read_tree(root), tmp_path)
     first = threading.Thread(
-        target=lambda: found.append(load_cached(tree, index=index, cache=tmp_path, progress=slowly))
+        target=lambda: found.append(load_cached(tree, index=index, cache=tmp_path, progress=wait_in_progress))
     )
     first.start()
-    begun.wait(30)
+    started.wait(30)
     second = threading.Thread(target=lambda: found.append(load_cached(tree, index=index, cache=tmp_path)))
     second.start()
     second.join(0.1)
     assert second.is_alive()
-    go_on.set()
+    resume.set()
     first.join(30)
     second.join(30)
     assert_same(*found)
@@ -314,31 +316,31 @@ def test_second_builder_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch
 @pytest.mark.parametrize("fault", ["full@pixels:2", "full@journal:2", "full@write:2"])
 def test_full_disk_error_names_path_and_bytes_and_partial_store_is_not_used(tmp_path, monkeypatch, fault):
     monkeypatch.setattr(cache, "CHUNK", 3)
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     fault_injection._passed.clear()
     monkeypatch.setenv("POGM_FAULT", fault)
     with pytest.raises(DataError, match=rf"write \d+ bytes to {tmp_path}/images/.*; found: No space left on device"):
-        images(root, tmp_path)
-    assert store.open_store(place(tmp_path)) is None
+        load(root, tmp_path)
+    assert store.open_store(find_store(tmp_path)) is None
     monkeypatch.delenv("POGM_FAULT")
-    assert_same(images(root, tmp_path), images(root, tmp_path / "whole"))
+    assert_same(load(root, tmp_path), load(root, tmp_path / "whole"))
 
 
 def test_too_small_disk_is_refused_before_decoding(tmp_path, monkeypatch, decoded):
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(DataError, match=rf"write {8 * 3 * 6 * 8} bytes to .*pixels; found: 100 bytes free.*POGM_CACHE"):
-        images(root, tmp_path)
+        load(root, tmp_path)
     assert decoded == []
 
 
 def test_progress_counts_files_of_index_and_decoding(tmp_path):
     totals = []
-    load_cached(read_tree(small_dataset(tmp_path / "data")), cache=tmp_path, progress=count_items(totals))
+    load_cached(read_tree(write_small_dataset(tmp_path / "data")), cache=tmp_path, progress=count_items(totals))
     assert totals == [(8, 8), (8, 8)]
 
 
 def test_default_cache_is_that_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "elsewhere"))
-    load_cached(read_tree(small_dataset(tmp_path / "data")))
+    load_cached(read_tree(write_small_dataset(tmp_path / "data")))
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"images", "indexes"}

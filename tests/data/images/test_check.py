@@ -1,4 +1,4 @@
-"""A folder examined."""
+"""Test the check of an image folder."""
 
 import io
 import json
@@ -6,30 +6,30 @@ import os
 import struct
 from pathlib import Path
 
-from image_files import encoded, picture, png, raw_png, small_dataset, write_files
+from image_files import encode, picture, png, raw_png, write_files, write_small_dataset
 from PIL import Image
 
 from pogm.data.images.check import check
 
 
-def oriented() -> bytes:
+def encode_rotated() -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
-    return encoded(picture(101), "JPEG", exif=exif)
+    return encode(picture(101), "JPEG", exif=exif)
 
 
-GOOD = {  # row 23 of the faults: unusual, but not bad
-    "grey.png": encoded(Image.fromarray(picture(102)[:, :, 0])),
-    "cmyk.jpg": encoded(Image.fromarray(picture(103)).convert("CMYK"), "JPEG"),
-    "palette.gif": encoded(Image.fromarray(picture(104)).quantize(8), "GIF"),
+GOOD = {  # unusual but valid images (row 23 of faults.md)
+    "grey.png": encode(Image.fromarray(picture(102)[:, :, 0])),
+    "cmyk.jpg": encode(Image.fromarray(picture(103)).convert("CMYK"), "JPEG"),
+    "palette.gif": encode(Image.fromarray(picture(104)).quantize(8), "GIF"),
     "16 bits.png": raw_png(5, 1, 16, 0, b"\0" + struct.pack(">5H", 0, 9, 999, 9999, 65535)),
-    "turned.jpg": oriented(),
-    "film.gif": encoded(Image.fromarray(picture(105)), "GIF", save_all=True, append_images=[Image.new("RGB", (8, 6))]),
+    "turned.jpg": encode_rotated(),
+    "film.gif": encode(Image.fromarray(picture(105)), "GIF", save_all=True, append_images=[Image.new("RGB", (8, 6))]),
     "line\nbreak é 日本.png": png(106),
 }
-BAD = {  # rows 21 and 22
+BAD = {  # rows 21 and 22 of faults.md
     "art/cat/corrupt.png": (png(201)[:30] + b"\xff" * 40 + png(201)[70:], "corrupt"),
-    "art/cat/truncated.jpg": (encoded(picture(202, 40, 60), "JPEG")[:1500], "truncated"),
+    "art/cat/truncated.jpg": (encode(picture(202, 40, 60), "JPEG")[:1500], "truncated"),
     "art/dog/empty.jpg": (b"", "empty"),
     "art/dog/page.jpg": (b"<html>404 not found</html>", "not an image"),
     "photo/cat/bomb.png": (raw_png(9000, 9000, 1, 0, bytes(1126 * 9000)), "too large"),
@@ -39,14 +39,14 @@ BAD = {  # rows 21 and 22
 }
 
 
-def seeded(root: Path) -> Path:
-    """A folder with one of everything."""
-    small_dataset(root, each=3)
+def write_faulty_dataset(root: Path) -> Path:
+    """Write an image folder with every kind of fault."""
+    write_small_dataset(root, each=3)
     write_files(root, {f"art/cat/{name}": content for name, content in GOOD.items()})
     write_files(root, {path: content for path, (content, _) in BAD.items()})
     copy = Image.open(io.BytesIO(png(301)))
-    write_files(root, {"art/dog/same.png": png(301), "photo/dog/same.webp": encoded(copy, "WEBP", lossless=True)})
-    write_files(root, {"art/cat/both.png": png(302), "art/dog/both.bmp": encoded(picture(302), "BMP")})
+    write_files(root, {"art/dog/same.png": png(301), "photo/dog/same.webp": encode(copy, "WEBP", lossless=True)})
+    write_files(root, {"art/cat/both.png": png(302), "art/dog/both.bmp": encode(picture(302), "BMP")})
     write_files(root, {"photo/cat/twin 1.png": png(303), "photo/cat/twin 2.png": png(303)})
     write_files(
         root, {"art/bird/1.png": png(304), "photo/Bird/1.png": png(305), "art/fish/": b"", "photo/fish/1.png": png(306)}
@@ -62,7 +62,7 @@ def seeded(root: Path) -> Path:
 
 
 def test_check_finds_every_fault_and_nothing_else(tmp_path):
-    root = seeded(tmp_path / "data")
+    root = write_faulty_dataset(tmp_path / "data")
     found = check(root)
     assert not found.clean
     assert {bad.path: bad.kind for bad in found.bad} == {path: kind for path, (_, kind) in BAD.items()}
@@ -84,7 +84,7 @@ def test_check_finds_every_fault_and_nothing_else(tmp_path):
 
 
 def test_text_and_json_name_every_finding(tmp_path):
-    found = check(seeded(tmp_path / "data"))
+    found = check(write_faulty_dataset(tmp_path / "data"))
     text, content = found.text(), json.loads(found.json())
     for path, (_, kind) in BAD.items():
         assert f"  {path}: {kind}: " in text
@@ -105,7 +105,7 @@ def test_text_and_json_name_every_finding(tmp_path):
 
 
 def test_unusual_but_valid_images_are_clean(tmp_path):
-    root = small_dataset(tmp_path)
+    root = write_small_dataset(tmp_path)
     write_files(root, {f"photo/dog/{name}": content for name, content in GOOD.items()})
     found = check(root)
     assert found.clean
@@ -114,7 +114,7 @@ def test_unusual_but_valid_images_are_clean(tmp_path):
 
 
 def test_repetitions_within_a_class_are_counted_and_clean(tmp_path):
-    root = small_dataset(tmp_path)
+    root = write_small_dataset(tmp_path)
     write_files(root, {f"art/cat/copy {number}.png": png(0) for number in range(3)})
     found = check(root)
     assert (found.repeated, found.clean) == (3, True)
@@ -123,19 +123,19 @@ def test_repetitions_within_a_class_are_counted_and_clean(tmp_path):
 
 def test_same_values_in_another_shape_are_not_duplicates(tmp_path):
     pixels = picture(0, 4, 9)
-    write_files(tmp_path, {"a/x/1.png": encoded(pixels), "b/x/1.png": encoded(pixels.reshape(9, 4, 3))})
+    write_files(tmp_path, {"a/x/1.png": encode(pixels), "b/x/1.png": encode(pixels.reshape(9, 4, 3))})
     assert check(tmp_path).clean
 
 
 def test_long_lists_are_shortened_in_text_only(tmp_path):
-    root = write_files(small_dataset(tmp_path), {f"art/cat/{number:03}.jpg": b"" for number in range(50)})
+    root = write_files(write_small_dataset(tmp_path), {f"art/cat/{number:03}.jpg": b"" for number in range(50)})
     found = check(root)
     assert "and 30 more; the JSON lists all" in found.text()
     assert len(json.loads(found.json())["bad"]) == 50
 
 
 def test_unreadable_file_is_a_finding(tmp_path, monkeypatch):
-    root = small_dataset(tmp_path)
+    root = write_small_dataset(tmp_path)
     real = Path.read_bytes
 
     def refuse(path: Path) -> bytes:
@@ -151,7 +151,7 @@ def test_unreadable_file_is_a_finding(tmp_path, monkeypatch):
 
 
 def test_check_follows_outside_links_on_request(tmp_path):
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     write_files(tmp_path, {"else/1.png": png(0)})
     (root / "photo/cat/link.png").symlink_to(tmp_path / "else/1.png")
     assert check(root, follow_outside=True).across_domains == [["art/cat/0.png", "photo/cat/link.png"]]
@@ -165,5 +165,5 @@ def test_progress_counts_every_file(tmp_path):
         totals.append((len(items), total))
         return items
 
-    check(small_dataset(tmp_path), progress=progress)
+    check(write_small_dataset(tmp_path), progress=progress)
     assert totals == [(8, 8)]

@@ -1,10 +1,10 @@
-"""Folders of images as domains, classes and files."""
+"""Test the listing of domains, classes and files."""
 
 import os
 from pathlib import Path
 
 import pytest
-from image_files import png, small_dataset, write_files
+from image_files import png, write_files, write_small_dataset
 from torchvision.datasets import ImageFolder
 
 from pogm._system.errors import DataError
@@ -39,14 +39,14 @@ def test_file_order_equals_torchvision_image_folder(tmp_path):
 
 
 def test_text_files_next_to_domains_and_classes_are_ignored(tmp_path):
-    small_dataset(tmp_path)
+    write_small_dataset(tmp_path)
     before = paths(tmp_path)
     write_files(tmp_path, {"README.txt": b"", "train.csv": b"", "art/list.txt": b""})
     assert paths(tmp_path) == before
 
 
 def test_every_file_in_a_class_folder_is_listed(tmp_path):
-    small_dataset(tmp_path)
+    write_small_dataset(tmp_path)
     write_files(tmp_path, {"art/cat/notes.txt": b"no image"})
     assert "art/cat/notes.txt" in paths(tmp_path)
 
@@ -61,16 +61,16 @@ def test_unusual_file_names_are_kept(tmp_path):
     assert all((tmp_path / file.path).read_bytes() == b"x" for file in tree.files)
     assert len(tree.files) == 9
     assert "x\\ny" in tree.table()
-    assert len(tree.table().splitlines()) == 3  # a newline in a name does not break the table
+    assert len(tree.table().splitlines()) == 3  # newlines in names are escaped
     tree.table().encode()
 
 
 def test_equal_classes_give_no_warning(tmp_path):
-    assert read_tree(small_dataset(tmp_path)).warning() is None
+    assert read_tree(write_small_dataset(tmp_path)).warning() is None
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "messages"),
     [
         ({"art/bird/1.png": b"x"}, ["bird: missing from photo", "bird 1 -"]),
         ({"art/bird/1.png": b"x", "photo/bird/": b""}, ["bird: an empty folder in photo", "bird 1 0"]),
@@ -79,12 +79,12 @@ def test_equal_classes_give_no_warning(tmp_path):
         ({"art/e\u0301/1.png": b"x", "photo/\u00e9/1.png": b"x"}, ["spelt like \u00e9", "spelt like e\u0301"]),
     ],
 )
-def test_warning_lists_classes_that_differ_with_counts(tmp_path, more, said):
-    warning = read_tree(write_files(small_dataset(tmp_path), more)).warning()
+def test_warning_lists_classes_that_differ_with_counts(tmp_path, more, messages):
+    warning = read_tree(write_files(write_small_dataset(tmp_path), more)).warning()
     assert isinstance(warning, FolderWarning)
-    for words in said:
+    for words in messages:
         assert words in " ".join(str(warning).split())
-    assert "cat" not in str(warning)  # a class that is well
+    assert "cat" not in str(warning)  # a class without a problem
 
 
 def test_table_is_aligned(tmp_path):
@@ -98,7 +98,7 @@ def test_table_is_aligned(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({"notes.txt": b""}, "two or more domains .* found none"),
         ({"art/cat/1.png": b""}, "two or more domains .* found only art"),
@@ -109,14 +109,14 @@ def test_table_is_aligned(tmp_path):
         ({"cat/1.png": b"", "cat/2.png": b"", "dog/1.png": b""}, r"folders in .*cat; found the image 1.png and 1 more"),
     ],
 )
-def test_wrong_layout_is_refused(tmp_path, files, said):
-    with pytest.raises(DataError, match=said):
+def test_wrong_layout_is_refused(tmp_path, files, message):
+    with pytest.raises(DataError, match=message):
         read_tree(write_files(tmp_path, files))
 
 
 @pytest.mark.parametrize("suffix", IMAGE_SUFFIXES)
 def test_image_outside_of_class_folders_is_refused_whatever_its_format(tmp_path, suffix):
-    write_files(small_dataset(tmp_path), {f"art/1{suffix}": b""})
+    write_files(write_small_dataset(tmp_path), {f"art/1{suffix}": b""})
     with pytest.raises(DataError, match=f"found the image 1{suffix}"):
         read_tree(tmp_path)
 

@@ -1,4 +1,4 @@
-"""What files are, remembered."""
+"""Test the index of image files and its fingerprint."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from image_files import encoded, picture, png, small_dataset, write_files
+from image_files import encode, picture, png, write_files, write_small_dataset
 
 from pogm._system.files import digest
 from pogm.data.images import index, store
@@ -16,14 +16,14 @@ from pogm.data.images.index import FileRecord, FolderScan, fingerprint, read_ind
 
 @pytest.fixture
 def read(monkeypatch):
-    """The names of files whose content is read."""
+    """Names of the files that are read."""
     names = []
     real = index._read
     monkeypatch.setattr(index, "_read", lambda root, name: names.append(name) or real(root, name))
     return names
 
 
-def look(root: Path, cache: Path) -> dict[str, FileRecord]:
+def index_by_path(root: Path, cache: Path) -> dict[str, FileRecord]:
     tree = read_tree(root)
     return {file.path: record for file, record in zip(tree.files, read_index(tree, cache), strict=True)}
 
@@ -33,9 +33,9 @@ def test_record_has_hash_and_size_or_reason(tmp_path):
         "a/x/1.png": png(1, 3, 5),
         "a/x/2.jpg": b"",
         "b/x/1.gif": b"words",
-        "b/x/2.webp": encoded(picture(), "WEBP"),
+        "b/x/2.webp": encode(picture(), "WEBP"),
     }
-    found = look(write_files(tmp_path / "data", files), tmp_path)
+    found = index_by_path(write_files(tmp_path / "data", files), tmp_path)
     assert found["a/x/1.png"] == FileRecord(digest(png(1, 3, 5)), 3, 5, None, "")
     assert found["a/x/2.jpg"] == FileRecord(digest(b""), kind="empty", reason="no bytes")
     assert found["b/x/1.gif"].kind == "not an image"
@@ -43,23 +43,23 @@ def test_record_has_hash_and_size_or_reason(tmp_path):
 
 
 def test_unchanged_files_are_not_read_again(tmp_path, read):
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     write_files(root, {"art/cat/line\nbreak.png": png(9), "art/cat/bad.png": b"bad"})
     Path(os.fsdecode(os.fsencode(root) + b"/art/cat/\xff.png")).write_bytes(png(10))
-    first = look(root, tmp_path)
+    first = index_by_path(root, tmp_path)
     assert len(read) == 11
     read.clear()
-    assert look(root, tmp_path) == first
+    assert index_by_path(root, tmp_path) == first
     assert read == []
 
 
 def test_only_changed_files_are_read_again(tmp_path, read):
-    root = small_dataset(tmp_path / "data")
-    before = look(root, tmp_path)
+    root = write_small_dataset(tmp_path / "data")
+    before = index_by_path(root, tmp_path)
     read.clear()
     write_files(root, {"art/cat/0.png": png(50), "art/cat/new.png": png(51)})
     (root / "photo/dog/1.png").unlink()
-    after = look(root, tmp_path)
+    after = index_by_path(root, tmp_path)
     assert sorted(read) == ["art/cat/0.png", "art/cat/new.png"]
     assert after["art/cat/0.png"].sha256 == digest(png(50))
     assert before.keys() - after.keys() == {"photo/dog/1.png"}
@@ -67,33 +67,33 @@ def test_only_changed_files_are_read_again(tmp_path, read):
 
 def test_replaced_file_of_same_size_and_mtime_is_read_again(tmp_path):
     root = write_files(
-        tmp_path / "data", {"a/x/1.bmp": encoded(picture(1), "BMP"), "b/x/1.bmp": encoded(picture(2), "BMP")}
+        tmp_path / "data", {"a/x/1.bmp": encode(picture(1), "BMP"), "b/x/1.bmp": encode(picture(2), "BMP")}
     )
     other = tmp_path / "other.bmp"
-    other.write_bytes(encoded(picture(3), "BMP"))
+    other.write_bytes(encode(picture(3), "BMP"))
     for path in (other, root / "a/x/1.bmp"):
         os.utime(path, ns=(10**18, 10**18))
-    look(root, tmp_path)
+    index_by_path(root, tmp_path)
     os.replace(other, root / "a/x/1.bmp")
-    assert look(root, tmp_path)["a/x/1.bmp"].sha256 == digest(encoded(picture(3), "BMP"))
+    assert index_by_path(root, tmp_path)["a/x/1.bmp"].sha256 == digest(encode(picture(3), "BMP"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"1 00\n[]", "cut", "flip"])
 def test_damaged_index_is_rebuilt(tmp_path, read, damage):
-    root = small_dataset(tmp_path / "data")
-    first = look(root, tmp_path)
+    root = write_small_dataset(tmp_path / "data")
+    first = index_by_path(root, tmp_path)
     (path,) = (tmp_path / "indexes").glob("*.json")
     content = path.read_bytes()
     flipped = content.replace(first["art/cat/0.png"].sha256.encode(), b"0" * 64)
     path.write_bytes({"cut": content[:-40], "flip": flipped}.get(damage, damage))
     read.clear()
-    assert look(root, tmp_path) == first
+    assert index_by_path(root, tmp_path) == first
     assert len(read) == 8
     assert path.read_bytes() == content
 
 
 def test_interrupted_index_keeps_files_read_so_far(tmp_path, read, monkeypatch):
-    tree = read_tree(small_dataset(tmp_path / "data"))
+    tree = read_tree(write_small_dataset(tmp_path / "data"))
 
     def stop(items, total):
         assert total == 8
@@ -111,14 +111,14 @@ def test_interrupted_index_keeps_files_read_so_far(tmp_path, read, monkeypatch):
 
 def test_concurrent_indexing_gives_same_index(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "POLL_SECONDS", 0.001)
-    tree = read_tree(small_dataset(tmp_path / "data"))
+    tree = read_tree(write_small_dataset(tmp_path / "data"))
     with ThreadPoolExecutor(8) as pool:
         first, *others = pool.map(lambda _: read_index(tree, tmp_path), range(8))
     assert others == [first] * 7
 
 
 def test_unreadable_file_is_bad_and_read_again_next_time(tmp_path):
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     tree = read_tree(root)
     (root / "art/cat/0.png").unlink()
     assert read_index(tree, tmp_path)[0] == FileRecord("", kind="unreadable", reason="No such file or directory")
@@ -127,9 +127,9 @@ def test_unreadable_file_is_bad_and_read_again_next_time(tmp_path):
 
 
 def test_fingerprint_does_not_depend_on_path_or_file_names(tmp_path):
-    first = read_tree(small_dataset(tmp_path / "one"))
+    first = read_tree(write_small_dataset(tmp_path / "one"))
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    os.rename(tmp_path / "two/art/cat/1.png", tmp_path / "two/art/cat/2.jpeg")  # the same order under other names
+    os.rename(tmp_path / "two/art/cat/1.png", tmp_path / "two/art/cat/2.jpeg")  # other names, but the same order
     second = read_tree(tmp_path / "two")
     assert fingerprint(first, read_index(first, tmp_path)) == fingerprint(second, read_index(second, tmp_path))
 
@@ -149,7 +149,7 @@ def test_fingerprint_does_not_depend_on_path_or_file_names(tmp_path):
 )
 def test_fingerprint_depends_on_images_classes_domains_and_order(tmp_path, monkeypatch, change):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path))
-    root = small_dataset(tmp_path / "data")
+    root = write_small_dataset(tmp_path / "data")
     before = FolderScan(root).fingerprint
     assert FolderScan(root).fingerprint == before
     change(root)

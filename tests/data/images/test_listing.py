@@ -1,4 +1,4 @@
-"""Lists of folders with links, hidden files and a great many files."""
+"""Test directory listings: links, hidden files, many files, and printable names."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from image_files import small_dataset, write_files
+from image_files import write_files, write_small_dataset
 
 from pogm._system.errors import DataError
 from pogm.data.images.class_folders import list_tree, read_tree
@@ -20,7 +20,7 @@ def paths(root: Path) -> list[str]:
 
 
 def test_hidden_and_system_files_are_ignored(tmp_path):
-    small_dataset(tmp_path)
+    write_small_dataset(tmp_path)
     before = paths(tmp_path)
     left = [".DS_Store", "art/.DS_Store", "art/cat/.DS_Store", "art/cat/._0.png", "art/cat/Thumbs.db"]
     left += [".git/config/x.png", "art/.cache/x.png", "photo/dog/desktop.ini", "__MACOSX/art/cat/0.png"]
@@ -29,7 +29,7 @@ def test_hidden_and_system_files_are_ignored(tmp_path):
 
 
 def test_links_inside_root_are_followed(tmp_path):
-    small_dataset(tmp_path)
+    write_small_dataset(tmp_path)
     (tmp_path / "art/cat/more").symlink_to(tmp_path / "photo/cat")
     (tmp_path / "art/dog/one.png").symlink_to("0.png")
     found = paths(tmp_path)
@@ -37,15 +37,15 @@ def test_links_inside_root_are_followed(tmp_path):
     assert "art/dog/one.png" in found
 
 
-@pytest.mark.parametrize("place", ["loop", "art/loop", "art/cat/loop", "art/cat/deep/er/loop"])
+@pytest.mark.parametrize("path", ["loop", "art/loop", "art/cat/loop", "art/cat/deep/er/loop"])
 @pytest.mark.parametrize("target", ["root", "above", "itself", "ring"])
-def test_link_loop_is_refused(tmp_path, place, target):
-    root = small_dataset(tmp_path / "root")
-    link = root / place
+def test_link_loop_is_refused(tmp_path, path, target):
+    root = write_small_dataset(tmp_path / "root")
+    link = root / path
     link.parent.mkdir(parents=True, exist_ok=True)
     ring = link.with_name("ring")
-    where = {"root": root, "above": link.parent, "itself": link, "ring": ring}[target]
-    link.symlink_to(where)
+    destination = {"root": root, "above": link.parent, "itself": link, "ring": ring}[target]
+    link.symlink_to(destination)
     if target == "ring":
         ring.symlink_to(link)
     with pytest.raises(DataError, match=r"loop.* is a link that loops.*Remove"):
@@ -55,35 +55,35 @@ def test_link_loop_is_refused(tmp_path, place, target):
 
 
 def test_mutual_links_are_refused(tmp_path):
-    small_dataset(tmp_path)
+    write_small_dataset(tmp_path)
     (tmp_path / "art/cat/x").symlink_to(tmp_path / "photo/cat")
     (tmp_path / "photo/cat/y").symlink_to(tmp_path / "art/cat")
     with pytest.raises(DataError, match=r"art/cat/x/y is a link that loops; photo/cat/y/x is a link that loops"):
         read_tree(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["paint", "art/bird", "art/cat/more", "art/cat/one.png"])
-def test_link_out_of_root_is_refused_by_default(tmp_path, place):
-    root = small_dataset(tmp_path / "root")
-    other = small_dataset(tmp_path / "root2")  # whose path begins like the root's
+@pytest.mark.parametrize("path", ["paint", "art/bird", "art/cat/more", "art/cat/one.png"])
+def test_link_out_of_root_is_refused_by_default(tmp_path, path):
+    root = write_small_dataset(tmp_path / "root")
+    other = write_small_dataset(tmp_path / "root2")  # its path begins like that of the root
     inside = {"paint": "art", "art/bird": "art/cat", "art/cat/more": "art/cat", "art/cat/one.png": "art/cat/0.png"}
-    (root / place).symlink_to(other / inside[place])
-    with pytest.raises(DataError, match=rf"{place} is a link that leaves the folder.*put the images themselves there"):
+    (root / path).symlink_to(other / inside[path])
+    with pytest.raises(DataError, match=rf"{path} is a link that leaves the folder.*put the images themselves there"):
         read_tree(root)
     with_more = [file.path for file in read_tree(root, follow_outside=True).files]
     assert len(with_more) > 8
-    assert any(path.startswith(place) for path in with_more)
+    assert any(file.startswith(path) for file in with_more)
 
 
 def test_link_above_root_is_a_loop_even_if_outside_is_allowed(tmp_path):
-    root = small_dataset(tmp_path / "root")
+    root = write_small_dataset(tmp_path / "root")
     (root / "art/cat/up").symlink_to(tmp_path)
     with pytest.raises(DataError, match="found that art/cat/up is a link that loops"):
         read_tree(root, follow_outside=True)
 
 
 def test_broken_links_and_pipes_are_refused(tmp_path):
-    small_dataset(tmp_path)
+    write_small_dataset(tmp_path)
     (tmp_path / "art/cat/gone.png").symlink_to("nowhere")
     os.mkfifo(tmp_path / "art/dog/pipe.png")
     with pytest.raises(DataError, match=r"gone.png is a link that leads nowhere.*pipe.png is neither a file nor"):
@@ -92,13 +92,13 @@ def test_broken_links_and_pipes_are_refused(tmp_path):
 
 
 def test_root_may_be_a_link(tmp_path):
-    small_dataset(tmp_path / "real")
+    write_small_dataset(tmp_path / "real")
     (tmp_path / "link").symlink_to("real")
     assert paths(tmp_path / "link") == paths(tmp_path / "real")
 
 
-class Entry:
-    """What a listing says of a file that is not really there."""
+class FakeEntry:
+    """Directory entry of a file that does not exist."""
 
     def __init__(self, name: str):
         self.name = self.path = name
@@ -114,13 +114,13 @@ class Entry:
 
 
 def test_many_files_are_listed_quickly_without_stat(tmp_path, monkeypatch):
-    small_dataset(tmp_path)
-    many = [Entry(f"{number}.jpg") for number in range(100_000)]
+    write_small_dataset(tmp_path)
+    many = [FakeEntry(f"{number}.jpg") for number in range(100_000)]
     real = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: nullcontext(many) if path.endswith("art/cat") else real(path))
     began = time.monotonic()
     assert len(read_tree(tmp_path).files) == 100_006
-    assert time.monotonic() - began < 10  # ten times what it takes on a busy machine
+    assert time.monotonic() - began < 10  # ten times the time on a busy machine
 
 
 @given(st.text(st.characters()))

@@ -1,4 +1,4 @@
-"""Work on many files at once."""
+"""Test the parallel map."""
 
 import threading
 

@@ -1,19 +1,19 @@
-"""A server on this machine that lies, cuts, redirects and dies as a test tells it to."""
+"""Local HTTP server that gives wrong, truncated or redirected answers, as a test requires."""
 
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 
 
-class Answering(BaseHTTPRequestHandler):
-    """Hands every request to what the test put at its path, and notes what was asked."""
+class Handler(BaseHTTPRequestHandler):
+    """Request handler that calls the answer function of the path and records the request."""
 
     def do_GET(self) -> None:
         site: Site = self.server.site  # type: ignore[attr-defined]
-        site.asked.append((self.path, self.headers.get("Range"), self.headers.get("If-Range")))
+        site.requests.append((self.path, self.headers.get("Range"), self.headers.get("If-Range")))
         site.answers[self.path](self)
 
     def give(self, body: bytes, status: int = 200, *, claim: int | None = None, **headers: str) -> None:
-        """Send a body; ``claim`` is the length to claim instead of its own."""
+        """Send a body; `claim` replaces its length in the header."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(body) if claim is None else claim))
         for name, value in headers.items():
@@ -22,26 +22,26 @@ class Answering(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Site:
-    """What the server answers at each path, and what it was asked."""
+    """Answer functions by path, and the requests so far."""
 
     def __init__(self, port: int):
         self.root = f"http://127.0.0.1:{port}"
-        self.answers: dict[str, Callable[[Answering], None]] = {}
-        self.asked: list[tuple[str, str | None, str | None]] = []
+        self.answers: dict[str, Callable[[Handler], None]] = {}
+        self.requests: list[tuple[str, str | None, str | None]] = []
 
-    def put(self, path: str, answer: Callable[[Answering], None]) -> str:
+    def put(self, path: str, answer: Callable[[Handler], None]) -> str:
         self.answers[path] = answer
         return self.root + path
 
 
-def ranged(body: bytes, tag: str | None = None) -> Callable[[Answering], None]:
-    """An honest answer, which serves ranges, and honours If-Range where it has a tag."""
+def serve_ranges(body: bytes, tag: str | None = None) -> Callable[[Handler], None]:
+    """Return a correct answer that supports ranges, and If-Range if there is a tag."""
 
-    def answer(request: Answering) -> None:
+    def answer(request: Handler) -> None:
         extra = {"ETag": tag} if tag else {}
         wanted, condition = request.headers.get("Range"), request.headers.get("If-Range")
         if wanted is None or condition not in (None, tag):
@@ -54,7 +54,7 @@ def ranged(body: bytes, tag: str | None = None) -> Callable[[Answering], None]:
     return answer
 
 
-def in_turn(*answers: Callable[[Answering], None]) -> Callable[[Answering], None]:
-    """The first answer to the first request, and so on; the last one from then on."""
+def answer_in_turn(*answers: Callable[[Handler], None]) -> Callable[[Handler], None]:
+    """Return an answer that uses the given answers one after the other, then always the last one."""
     left = list(answers)
     return lambda request: (left.pop(0) if len(left) > 1 else left[0])(request)

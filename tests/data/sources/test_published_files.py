@@ -1,4 +1,4 @@
-"""The catalogue: safe addresses, plain names, hashes that are hashes, and none that is invented."""
+"""Test the catalogue: https addresses, plain names and valid hashes."""
 
 import re
 from urllib.parse import urlsplit
@@ -9,40 +9,40 @@ from pogm.data.sources import fetch
 from pogm.data.sources.catalogue import CATALOGUE, MNIST_HASHES
 from pogm.data.sources.transfer import refuse_insecure
 
-FILES = [(name, source) for name, publication in CATALOGUE.items() for source in publication.files]
+FILES = [(name, file) for name, publication in CATALOGUE.items() for file in publication.files]
 
 
-@pytest.mark.parametrize(("name", "source"), FILES, ids=lambda value: getattr(value, "name", value))
-def test_published_file_description_is_valid(name, source):
-    assert re.fullmatch(r"[\w.-]+", source.name)
-    assert source.mirrors
-    for mirror in source.mirrors:
+@pytest.mark.parametrize(("name", "file"), FILES, ids=lambda value: getattr(value, "name", value))
+def test_published_file_description_is_valid(name, file):
+    assert re.fullmatch(r"[\w.-]+", file.name)
+    assert file.mirrors
+    for mirror in file.mirrors:
         refuse_insecure(mirror)
         assert urlsplit(mirror).hostname.count(".") >= 1
-    assert source.sha256 is None or re.fullmatch("[0-9a-f]{64}", source.sha256)
-    assert urlsplit(source.page).scheme in ("http", "https")
-    assert not source.unpacked or source.name.endswith(".gz")
+    assert file.sha256 is None or re.fullmatch("[0-9a-f]{64}", file.sha256)
+    assert urlsplit(file.page).scheme in ("http", "https")
+    assert not file.unpacked or file.name.endswith(".gz")
 
 
 def test_file_names_of_a_dataset_are_unique():
     for publication in CATALOGUE.values():
-        names = [source.name for source in publication.files]
+        names = [file.name for file in publication.files]
         assert len(set(names)) == len(names)
 
 
 def test_domain_net_has_six_archives_and_duplicates_list():
-    names = [source.name for source in CATALOGUE["DomainNet"].files]
+    names = [file.name for file in CATALOGUE["DomainNet"].files]
     archives = [f"{name}.zip" for name in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")]
     assert names == [*archives, "domain_net_duplicates.txt"]
 
 
 def test_only_mnist_has_published_hashes():
-    known = {source.sha256 for _, source in FILES if source.sha256}
+    known = {file.sha256 for _, file in FILES if file.sha256}
     assert known == set(MNIST_HASHES.values())
 
 
 def test_fetch_downloads_every_file_of_the_dataset(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("pogm.data.sources._download", lambda source, raw, progress: asked.append(source.name) or raw)
+    requested = []
+    monkeypatch.setattr("pogm.data.sources._download", lambda file, raw, progress: requested.append(file.name) or raw)
     assert fetch("TerraIncognita", tmp_path) == [tmp_path, tmp_path]
-    assert asked == ["eccv_18_all_images_sm.tar.gz", "eccv_18_annotations.tar.gz"]
+    assert requested == ["eccv_18_all_images_sm.tar.gz", "eccv_18_annotations.tar.gz"]

@@ -1,4 +1,4 @@
-"""Warped images are torchvision's."""
+"""Compare affine transforms with torchvision."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_rotation_and_translation_equal_torchvision(nearest, angle, x, y):
     images = draw(2, 3, 9, 12)
     maps = affine_maps(*(torch.full((2,), float(value)).double() for value in (angle, x, y)))
     theirs = functional.affine(images, angle, [x, y], 1.0, [0.0, 0.0], MODES[nearest])
-    assert_close(warp(images, maps, nearest=nearest), theirs, atol=1e-5, rtol=0)  # their angles are float32
+    assert_close(warp(images, maps, nearest=nearest), theirs, atol=1e-5, rtol=0)  # torchvision's angles are float32
 
 
 @pytest.mark.parametrize("shear", [(0.09, 0.0), (-0.3, 0.0), (0.0, 0.09), (0.0, -0.25)])

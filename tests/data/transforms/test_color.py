@@ -1,4 +1,4 @@
-"""Changes of colour are torchvision's, for every image by an amount of its own."""
+"""Compare colour jitter with torchvision."""
 
 from itertools import permutations
 
@@ -36,12 +36,12 @@ def draw(*shape, dtype=torch.float32, seed=0):
 
 
 def amounts(count, seed=1):
-    """Brightness, contrast, saturation and hue, further out than a jitter goes."""
+    """Return amounts of brightness, contrast, saturation and hue, in a larger range than jitter."""
     numbers = draw(count, 4, seed=seed)
     return torch.cat([2 * numbers[:, :3], numbers[:, 3:] - 0.5], 1)
 
 
-def close(ours, theirs):
+def check_close(ours, theirs):
     assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
@@ -49,21 +49,21 @@ def close(ours, theirs):
 def test_blend_equals_torchvision(kind):
     images, factors = draw(16, 3, 9, 11), amounts(16)[:, kind]
     theirs = [THEIRS[kind](image, factor) for image, factor in zip(images, factors.tolist(), strict=True)]
-    close(blend(images, torch.full((16,), kind), factors), torch.stack(theirs))
+    check_close(blend(images, torch.full((16,), kind), factors), torch.stack(theirs))
 
 
 def test_hue_shift_equals_torchvision():
     images, shifts = draw(16, 3, 9, 11), amounts(16)[:, HUE]
     theirs = [THEIRS[HUE](image, shift) for image, shift in zip(images, shifts.tolist(), strict=True)]
-    close(shift_hue(images, shifts), torch.stack(theirs))
+    check_close(shift_hue(images, shifts), torch.stack(theirs))
 
 
 def test_hue_shift_of_equal_channels_equals_torchvision():
-    """Ties decide nothing: every pixel whose channels are 0, a half or 1."""
+    """Test all pixels with channels 0, 0.5 and 1, where the largest channel is not unique."""
     levels = torch.tensor([0.0, 0.5, 1.0])
     image = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 1, 27)
     for shift in (-0.5, -1 / 3, -0.1, 0.0, 1 / 6, 0.3, 0.5):
-        close(shift_hue(image, torch.tensor([shift])), functional.adjust_hue(image, shift))
+        check_close(shift_hue(image, torch.tensor([shift])), functional.adjust_hue(image, shift))
 
 
 def test_hue_shift_by_one_third_rotates_channels():
@@ -76,7 +76,7 @@ def test_hue_shift_by_one_third_rotates_channels():
 def test_greyscale_equals_torchvision_where_chosen():
     images = draw(3, 3, 9, 11)
     found = to_greyscale(images, torch.tensor([True, False, True]))
-    close(found[::2], functional.rgb_to_grayscale(images[::2], num_output_channels=3))
+    check_close(found[::2], functional.rgb_to_grayscale(images[::2], num_output_channels=3))
     assert torch.equal(found[1], images[1])
 
 
@@ -87,7 +87,7 @@ def test_every_order_equals_torchvision_functions_in_that_order(seed):
     for ours, image, setting, order in zip(found, images, settings.tolist(), ORDERS, strict=True):
         for kind in order:
             image = THEIRS[kind](image, setting[kind])
-        close(ours, image)
+        check_close(ours, image)
 
 
 def test_neutral_amounts_change_nothing():
@@ -99,7 +99,7 @@ def test_neutral_amounts_change_nothing():
 
 @pytest.fixture
 def drawn():
-    """The amounts and orders of 6000 images."""
+    """Amounts and orders of 6000 images."""
     return draw_jitter(random.key(0), (6000,))
 
 

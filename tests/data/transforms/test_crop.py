@@ -1,4 +1,4 @@
-"""Boxes lie in their images, and are distributed as torchvision's."""
+"""Compare crop boxes with torchvision."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from pogm.core import random
 from pogm.data.transforms.crop import AREA, RATIO, draw_crop_boxes
 
 DRAWS = 3000
-UNLIKELY = 1e-3  # of chance to make two samples of one distribution as different as these
+UNLIKELY = 1e-3  # p-value below which two samples have different distributions
 
 
 def ours(height, width, count=DRAWS):
@@ -73,7 +73,7 @@ def test_extreme_aspect_ratio_gives_central_box(size, box):
 
 
 def test_fallback_of_square_image_is_rare():
-    """The whole of a square is what is left when no attempt fits."""
+    """If no attempt fits, the box of a square image is the whole image."""
     whole = torch.tensor([0, 0, 256, 256], dtype=torch.float64)
     assert (ours(256, 256) == whole).all(-1).double().mean() < 0.01
 
@@ -84,7 +84,9 @@ def test_each_image_uses_its_own_size_and_random_numbers():
     assert not torch.equal(together[0], together[2])
     assert (together[:, :2] + together[:, 2:] <= sizes).all()
     assert together[3].tolist() == [0, 486, 20, 27]
-    assert torch.equal(draw_crop_boxes(random.key(3), sizes[:2]), together[:2])  # whatever comes after it in the batch
+    assert torch.equal(
+        draw_crop_boxes(random.key(3), sizes[:2]), together[:2]
+    )  # independent of later images in the batch
 
 
 def test_leading_axes_and_vmap_give_same_result():

@@ -1,4 +1,4 @@
-"""Photographs are DomainBed's, computed for a whole batch at once."""
+"""Compare the transform of large images with torchvision and Pillow."""
 
 import numpy as np
 import pytest
@@ -26,12 +26,12 @@ def draw(*shape, seed=0):
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
 
 
-def same(size, *leading):
+def repeat_size(size, *leading):
     return torch.tensor(size).expand(*leading, 2)
 
 
-def shown(outputs):
-    """Outputs before they were normalised."""
+def denormalise(outputs):
+    """Return outputs as they were before the normalisation."""
     mean, deviation = (torch.tensor(values, dtype=outputs.dtype).reshape(3, 1, 1) for values in (MEAN, DEVIATION))
     return outputs * deviation + mean
 
@@ -42,7 +42,7 @@ def test_plain_equals_pillow_up_to_one_level(size):
     for image in (smooth, draw(1, 3, *size)):
         picture = Image.fromarray(image[0].permute(1, 2, 0).numpy()).resize((224, 224), Image.Resampling.BILINEAR)
         theirs = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double()
-        ours = 255 * shown(Photographs().plain(image, torch.float64)[0])
+        ours = 255 * denormalise(Photographs().plain(image, torch.float64)[0])
         assert (ours - theirs).abs().max() <= 1 + 1e-9  # Pillow rounds rows, then columns
 
 
@@ -55,9 +55,9 @@ def test_plain_equals_torchvision_resize_and_normalize():
 
 def test_outputs_have_requested_dtype_and_shape():
     images, key = draw(2, 5, 3, 20, 30), random.key(0)
-    reference = SMALL.augmented(images, same((40, 60), 2, 5), key, torch.float64)
+    reference = SMALL.augmented(images, repeat_size((40, 60), 2, 5), key, torch.float64)
     for dtype, tolerance in ((torch.float64, 0), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
-        outputs = SMALL.augmented(images, same((40, 60), 2, 5), key, dtype), SMALL.plain(images, dtype)
+        outputs = SMALL.augmented(images, repeat_size((40, 60), 2, 5), key, dtype), SMALL.plain(images, dtype)
         assert all(output.dtype == dtype and output.shape == (2, 5, *SMALL.shape) for output in outputs)
         assert_close(outputs[0].double(), reference, atol=tolerance, rtol=0)
 
@@ -65,7 +65,7 @@ def test_outputs_have_requested_dtype_and_shape():
 def test_augmented_without_jitter_equals_torchvision(monkeypatch):
     monkeypatch.setattr(photographs, "apply_jitter", lambda images, *_: images)
     count = 60
-    images, sizes, key = draw(count, 3, 30, 40), same((30, 40), count), random.key(1)
+    images, sizes, key = draw(count, 3, 30, 40), repeat_size((30, 40), count), random.key(1)
     boxes = []
     monkeypatch.setattr(
         photographs, "draw_crop_boxes", lambda *given: boxes.append(draw_crop_boxes(*given)) or boxes[0]
@@ -83,14 +83,16 @@ def test_augmented_without_jitter_equals_torchvision(monkeypatch):
 
 
 def test_boxes_are_scaled_from_original_to_stored_image(monkeypatch):
-    """An original of 60 × 20 was stored as 30 × 40: half as high, twice as wide."""
+    """An original image of 60 × 20 is stored as 30 × 40."""
     monkeypatch.setattr(photographs, "apply_jitter", lambda images, *_: images)
     monkeypatch.setattr(photographs, "draw_crop_boxes", lambda *_: torch.tensor([[10.0, 4.0, 40.0, 15.0]]).double())
     monkeypatch.setattr(photographs, "FLIPPED", 0.0)
     monkeypatch.setattr(photographs, "GREYED", 0.0)
     image = draw(1, 3, 30, 40)
     theirs = NORMALIZE(functional.resized_crop(image.double() / 255, 5, 8, 20, 30, [12, 12], antialias=True))
-    assert_close(SMALL.augmented(image, same((60, 20), 1), random.key(0), torch.float64), theirs, atol=1e-9, rtol=0)
+    assert_close(
+        SMALL.augmented(image, repeat_size((60, 20), 1), random.key(0), torch.float64), theirs, atol=1e-9, rtol=0
+    )
 
 
 def test_output_distribution_equals_torchvision():
@@ -108,7 +110,7 @@ def test_output_distribution_equals_torchvision():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         expected = torch.stack([theirs(image[0].float() / 255) for _ in range(count)])
-    found = SMALL.augmented(image.expand(count, 3, 24, 32), same((24, 32), count), random.key(0), torch.float32)
+    found = SMALL.augmented(image.expand(count, 3, 24, 32), repeat_size((24, 32), count), random.key(0), torch.float32)
     measures = {
         "mean": lambda x: x.mean((-2, -1)),
         "contrast": lambda x: x.std((-2, -1)),
@@ -126,9 +128,9 @@ def test_flip_and_greyscale_probabilities():
     count = 3000
     image = torch.tensor([200, 100, 40], dtype=torch.uint8).reshape(3, 1, 1).repeat(1, 8, 8)
     image[..., 4:] //= 2
-    found = shown(
+    found = denormalise(
         Photographs((3, 6, 6)).augmented(
-            image.expand(count, 3, 8, 8), same((8, 8), count), random.key(0), torch.float32
+            image.expand(count, 3, 8, 8), repeat_size((8, 8), count), random.key(0), torch.float32
         )
     )
     flipped = found[..., 3:].sum((1, 2, 3)) > found[..., :3].sum((1, 2, 3))
@@ -142,19 +144,19 @@ def test_draws_use_different_keys(monkeypatch):
     keys = []
     uniform = random.uniform
     monkeypatch.setattr(random, "uniform", lambda key, shape: keys.append(key.item()) or uniform(key, shape))
-    SMALL.augmented(draw(2, 3, 20, 20), same((20, 20), 2), random.key(0), torch.float32)
+    SMALL.augmented(draw(2, 3, 20, 20), repeat_size((20, 20), 2), random.key(0), torch.float32)
     assert len(keys) == len(set(keys)) == 3
 
 
 def test_same_key_gives_same_images():
-    images, sizes = draw(4, 3, 20, 30), same((40, 60), 4)
+    images, sizes = draw(4, 3, 20, 30), repeat_size((40, 60), 4)
     first, again, other = (SMALL.augmented(images, sizes, random.key(seed), torch.float32) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert ((first - other).abs().amax((1, 2, 3)) > 1e-2).all()
 
 
 def test_result_does_not_depend_on_cpu_batch_size(monkeypatch):
-    given = draw(7, 3, 20, 30), same((40, 60), 7), random.key(1), torch.float32
+    given = draw(7, 3, 20, 30), repeat_size((40, 60), 7), random.key(1), torch.float32
     few = SMALL.augmented(*given)
     monkeypatch.setattr(photographs, "CPU_BATCH", 100)
     assert_close(SMALL.augmented(*given), few, atol=1e-6, rtol=0)
@@ -185,21 +187,21 @@ def test_invalid_shapes_are_refused(shape):
 @pytest.mark.gpu
 @needs_gpu
 def test_gpu_capture_without_synchronisation_equals_cpu():
-    torch.backends.cuda.matmul.allow_tf32 = False  # a session before may have allowed it
-    images, sizes, key = draw(2, 8, 3, 64, 80), same((300, 400), 2, 8), random.key(1)
+    torch.backends.cuda.matmul.allow_tf32 = False  # an earlier session may have allowed it
+    images, sizes, key = draw(2, 8, 3, 64, 80), repeat_size((300, 400), 2, 8), random.key(1)
     transform = Photographs((3, 56, 56))
 
     def both(images, sizes, key):
         return transform.augmented(images, sizes, key, torch.float32), transform.plain(images, torch.float32)
 
-    there = [tensor.cuda() for tensor in (images, sizes, key)]
-    both(*there)  # the first call sets up libraries
+    on_gpu = [tensor.cuda() for tensor in (images, sizes, key)]
+    both(*on_gpu)  # the first call sets up libraries
     with no_synchronisation():
-        found = both(*there)
+        found = both(*on_gpu)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = both(*there)
-    there[2].copy_(random.key(2))
+        captured = both(*on_gpu)
+    on_gpu[2].copy_(random.key(2))
     graph.replay()
     for ours, theirs in zip(found, both(images, sizes, key), strict=True):
         assert_close(ours.cpu(), theirs, atol=1e-4, rtol=0)
@@ -230,7 +232,7 @@ def test_evaluation_augments_only_training_domains():
 
 
 def test_part_of_minibatch_equals_whole():
-    images, sizes, key = draw(3, 4, 3, 20, 24), same((20, 24), 3, 4), random.key(5)
+    images, sizes, key = draw(3, 4, 3, 20, 24), repeat_size((20, 24), 3, 4), random.key(5)
     whole = SMALL.augmented(images, sizes, key, torch.float64)
     for part in ((slice(1, 3), slice(None)), (slice(None), slice(2, 4)), (slice(0, 1), slice(1, 3))):
         assert_close(SMALL.augmented(images[part], sizes, key, torch.float64, part), whole[part], atol=0, rtol=0)

@@ -1,4 +1,4 @@
-"""RandAugment's changes are torchvision's, and are drawn as torchvision draws them."""
+"""Compare RandAugment with torchvision."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ HEIGHT, WIDTH = 37, 50
 
 
 def pictures(count=3, seed=0):
-    """Bytes that are not spread evenly, with some structure and some noise."""
+    """Return byte images with structure, noise and an uneven histogram."""
     generator = torch.Generator().manual_seed(seed)
     low = torch.rand(count, 3, 6, 8, generator=generator)
     smooth = torch.nn.functional.interpolate(low, (HEIGHT, WIDTH), mode="bilinear")
@@ -41,7 +41,7 @@ def pictures(count=3, seed=0):
 
 
 def theirs(images, name, sign, magnitude):
-    """As RandAugment does it to bytes, or to the same as floats where it can: it rounds bytes more than once."""
+    """Apply torchvision's operation, to floats where possible, because it rounds bytes more than once."""
     space, signed = RandAugment()._augmentation_space(31, (HEIGHT, WIDTH))[name]
     amount = float(space[magnitude]) if space.ndim else 0.0
     amount *= sign if signed else 1
@@ -72,10 +72,10 @@ def test_operations_equal_torchvision_list():
 def test_operation_equals_torchvision(name, sign, magnitude):
     images = pictures()
     found, expected = mine(images, name, sign, magnitude), theirs(images, name, sign, magnitude)
-    moving = name in ("ShearX", "ShearY", "Rotate")  # a place between two pixels may round to either
+    moving = name in ("ShearX", "ShearY", "Rotate")  # a position between two pixels may round to either
     assert ((found - expected).abs() > 1e-6).double().mean() <= 0.002 * moving
     changes = (expected - images / 255.0).abs() > 1e-3
-    assert changes.double().mean() > 0.2 or name == "Identity", "or the comparison says nothing"
+    assert changes.double().mean() > 0.2 or name == "Identity", "otherwise the comparison is trivial"
 
 
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
@@ -101,7 +101,7 @@ def test_each_image_gets_its_own_operation():
 
 
 def test_operations_and_signs_are_uniform():
-    """Read from the outcomes: each of the 14 changes of an image has its own, 9 of them one for each sign."""
+    """Identify the operations by their results: all 14 results differ, and 9 of them depend on the sign."""
     image = pictures(1)[:, :, :16, :16].double() / 255
     kinds = torch.cat([torch.arange(ours.OPERATIONS), torch.arange(ours.POSTERIZE)])
     signs = torch.where(torch.arange(len(kinds)) < ours.OPERATIONS, 1.0, -1.0).double()

@@ -1,4 +1,4 @@
-"""A resize is torchvision's, for every image with a box of its own."""
+"""Compare resizing and crops with torchvision."""
 
 import pytest
 import torch
@@ -55,8 +55,8 @@ def test_only_selected_images_are_flipped(size):
 def test_edge_pixels_have_weight_of_their_inner_part():
     images = torch.tensor([10.0, 20.0, 90.0], dtype=torch.float64).reshape(1, 1, 1, 3)
     box = torch.tensor([[0, 0.25, 1, 1]], dtype=torch.float64)  # 3/4 of the first pixel and 1/4 of the second
-    # The centre is at 1.25, as far from the pixels' own as 0.75 and 0.25: the filter gives 1/4 and 3/4 ...
-    box_right = torch.tensor([[0, 0.75, 1, 1]], dtype=torch.float64)  # ... and here 1/4 of the first, 3/4 of the second
+    # The centre of the box is 0.25 and 0.75 from the centres of the pixels: the filter gives 3/4 and 1/4 ...
+    box_right = torch.tensor([[0, 0.75, 1, 1]], dtype=torch.float64)  # ... and the other way round here
     assert_close(resized_crop(images, box, 1).item(), (10 * 0.75 * 0.75 + 20 * 0.25 * 0.25) / 0.625)
     assert_close(resized_crop(images, box_right, 1).item(), (10 * 0.25 * 0.25 + 20 * 0.75 * 0.75) / 0.625)
 
