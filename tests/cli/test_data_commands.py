@@ -102,9 +102,9 @@ def test_fetch_prepare_and_run(served, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(CATALOGUE, "PACS", Publication((source,), terms="the authors' page"))
     data = tmp_path / "data"
     assert main(["data", "fetch", "PACS", "--data", str(data)]) == 0
-    said = capsys.readouterr().err
-    assert "terms of use: the authors' page" in said
-    assert "Nobody has published a SHA-256 of PACS.zip" in said
+    errors = capsys.readouterr().err
+    assert "terms of use: the authors' page" in errors
+    assert "Nobody has published a SHA-256 of PACS.zip" in errors
     assert sorted(path.name for path in (data / "PACS").iterdir()) == sorted(pacs.folders)
     command = ["run", "--dataset", "PACS", "--data", str(data), "--algorithm", "ERM", "--test-domain", "sketch"]
     assert main([*command, *SMALL, *BRIEF, "--out", str(tmp_path / "run")]) == 0

@@ -22,12 +22,12 @@ def test_error_is_raised_at_its_item():
 
 def test_number_of_results_computed_ahead_is_limited(monkeypatch):
     monkeypatch.setattr(parallel, "AHEAD", 5)
-    begun = []
-    results = map_in_order(begun.append, range(100))
+    started = []
+    results = map_in_order(started.append, range(100))
     next(results)
-    assert len(begun) <= 6
+    assert len(started) <= 6
     results.close()
-    assert len(begun) <= 6
+    assert len(started) <= 6
     assert threading.active_count() < 50
 
 

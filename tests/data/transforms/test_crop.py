@@ -45,9 +45,9 @@ def test_box_has_whole_pixels_inside_the_image(seed, height, width):
 
 @pytest.mark.parametrize("size", [(256, 256), (150, 200), (100, 150), (100, 180), (400, 230)])
 def test_distribution_equals_torchvision(size):
-    mine, other = measures(ours(*size)), measures(theirs(*size))
-    for name in mine:
-        assert ks_2samp(mine[name], other[name]).pvalue > UNLIKELY, name
+    found, expected = measures(ours(*size)), measures(theirs(*size))
+    for name in found:
+        assert ks_2samp(found[name], expected[name]).pvalue > UNLIKELY, name
 
 
 @pytest.mark.parametrize("size", [(6, 7), (5, 5), (3, 4)])

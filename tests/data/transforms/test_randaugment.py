@@ -53,7 +53,8 @@ def theirs(images, name, sign, magnitude):
     return torch.stack(changed).double() / 255 if whole else torch.stack(changed)
 
 
-def mine(images, name, sign, magnitude):
+def apply_to_bytes(images, name, sign, magnitude):
+    """Apply our operation to byte images."""
     count = len(images)
     pixels = images.double() / 255
     return apply_operation(
@@ -71,7 +72,7 @@ def test_operations_equal_torchvision_list():
 @pytest.mark.parametrize("name", NAMES)
 def test_operation_equals_torchvision(name, sign, magnitude):
     images = pictures()
-    found, expected = mine(images, name, sign, magnitude), theirs(images, name, sign, magnitude)
+    found, expected = apply_to_bytes(images, name, sign, magnitude), theirs(images, name, sign, magnitude)
     moving = name in ("ShearX", "ShearY", "Rotate")  # a position between two pixels may round to either
     assert ((found - expected).abs() > 1e-6).double().mean() <= 0.002 * moving
     changes = (expected - images / 255.0).abs() > 1e-3
@@ -82,7 +83,7 @@ def test_operation_equals_torchvision(name, sign, magnitude):
 def test_image_of_one_colour_is_unchanged(name):
     images = torch.full((2, 3, HEIGHT, WIDTH), 77, dtype=torch.uint8)
     assert_close(theirs(images, name, 1, 9), images.double() / 255)
-    assert_close(mine(images, name, 1, 9), images.double() / 255)
+    assert_close(apply_to_bytes(images, name, 1, 9), images.double() / 255)
 
 
 def test_magnitude_zero_changes_only_autocontrast_and_equalize():
@@ -97,7 +98,7 @@ def test_each_image_gets_its_own_operation():
     images = pictures(1).expand(ours.OPERATIONS, -1, -1, -1).double() / 255
     together = apply_operation(images, torch.arange(ours.OPERATIONS), torch.ones(ours.OPERATIONS).double(), 9)
     for name, kind in NAMES.items():
-        assert torch.equal(together[kind], mine(pictures(1), name, 1, 9)[0])
+        assert torch.equal(together[kind], apply_to_bytes(pictures(1), name, 1, 9)[0])
 
 
 def test_operations_and_signs_are_uniform():

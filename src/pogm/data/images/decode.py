@@ -150,11 +150,11 @@ def _to_rgb(image: "Image", name: str) -> Pixels:
     if image.mode.startswith("I"):  # 16 bits, for some of which Pillow uses 32
         numbers = np.asarray(image)
         if numbers.min() < 0 or numbers.max() >= 2**16:
-            raise BadImage(name, "format", "32 bits per pixel of unknown range")
+            raise BadImage(name, "format", "32 bits per pixel, whose range is not known")
         grey = (numbers >> 8).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode in ("F", "LAB"):
-        raise BadImage(name, "format", f"pixels of mode {image.mode}, which has no defined conversion")
+        raise BadImage(name, "format", f"pixels of kind {image.mode}, whose colours are not known")
     if image.mode in ("RGBa", "La"):  # colours multiplied by alpha
         image = image.convert("RGBA" if image.mode == "RGBa" else "LA")
     return np.asarray(image.convert("RGB"))
