@@ -10,7 +10,6 @@ from pogm import ERM, POGM
 from pogm._system.errors import UsageError
 from pogm._system.files import locked
 from pogm.benchmark.plan.sweep import Sweep, carry_out, load_sweep, save_sweep, state_of, status
-from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.local import Outcome
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.cli import main
@@ -189,18 +188,3 @@ def test_a_sweep_runs_resumes_and_reports_from_the_command_line(tmp_path, capsys
     assert main(["resume", str(folder), "--workers", "1"]) == 0
     assert all(p.stat().st_mtime_ns == when for p, when in untouched.items()), "finished runs are not computed again"
     assert status(load_sweep(folder), folder)["ColoredDigits", "ERM"] == {"done": 6}
-
-
-def test_an_estimate_counts_every_run_and_every_evaluation():
-    plan = SMALL.plan()
-    (erm, pogm) = estimates(plan, Settings())
-    assert (erm.runs, pogm.runs) == (6, 6)
-    assert erm.seconds > 0
-    assert erm.memory_gb > 0
-    longer = estimates([replace(t, steps=5000) for t in plan if t.label == "ERM"], Settings())[0]
-    assert longer.seconds > 20 * erm.seconds
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(3, "3 s"), (600, "10.0 min"), (9000, "2.5 h"), (259200, "3.0 days")])
-def test_durations_are_in_the_unit_that_people_use(seconds, text):
-    assert duration(seconds) == text
