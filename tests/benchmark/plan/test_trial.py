@@ -1,6 +1,7 @@
 """A trial: plain data, hashed, and refused where it makes no sense."""
 
 import json
+from dataclasses import dataclass, fields
 
 import pytest
 from support import trial
@@ -9,7 +10,7 @@ from pogm import ERM, MADG, POGM, Mixup
 from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.plan.trial import Trial, differences
+from pogm.benchmark.plan.trial import Trial, choice, differences, number
 from pogm.data.datasets.rotated_digits import RotatedDigits
 from pogm.diagnostics import Probe
 
@@ -145,3 +146,49 @@ def test_differences_are_named_field_by_field_and_types_count():
 def test_of_two_algorithms_only_the_names_are_told_apart():
     told = differences(trial(ERM()).to_json(), trial(POGM(), seed=3).to_json())
     assert told == 'algorithm.name is "ERM" there and "POGM" here; seed is 0 there and 3 here'
+
+
+# A new field.
+
+
+@dataclass(frozen=True)
+class LaterTrial(Trial):
+    """A trial of a later version, with two more settings. Its definition is the only change that they need."""
+
+    patience: int = number(3, least=1, most=9, omit_default=True)
+    rounding: str = choice("nearest", ("nearest", "stochastic"), omit_default=True)
+
+
+def later(**options):
+    values = {field.name: getattr(trial(POGM()), field.name) for field in fields(Trial)}
+    return LaterTrial(**values | options)
+
+
+def test_a_new_field_with_its_default_does_not_change_the_id_of_existing_trials():
+    assert later().id == trial(POGM()).id
+    assert len({later().id, later(patience=4).id, later(rounding="stochastic").id}) == 3
+
+
+def test_a_new_field_is_validated_saved_and_compared_by_its_definition():
+    changed = later(patience=4, rounding="stochastic")
+    assert LaterTrial.from_json(json.loads(canonical_json(changed.to_json()))) == changed
+    assert LaterTrial.from_json(trial(POGM()).to_json()) == later()  # saved by an earlier version
+    assert differences(changed.to_json(), later().to_json()) == (
+        'patience is 4 there and absent here; rounding is "stochastic" there and absent here'
+    )
+    with pytest.raises(UsageError, match="patience to be a whole number from 1 to 9; found 0"):
+        later(patience=0)
+    with pytest.raises(UsageError, match="a rounding out of nearest, stochastic; found 'up'"):
+        later(rounding="up")
+    with pytest.raises(UsageError, match="patience of a trial to be of type int"):
+        LaterTrial.from_json(changed.to_json() | {"patience": "4"})
+
+
+def test_a_new_field_is_an_option_of_trials_that_are_built_from_parts():
+    parts = {"dataset": RotatedDigits(), "algorithm": ERM(), "training": RotatedDigits().training, "Mixup": Mixup()}
+    built = LaterTrial.build(parts, (1,), seed=5, steps=None, patience=7)
+    assert (built.patience, built.modifiers, built.test_domains) == (7, (Mixup(),), (1,))
+    assert (built.seed, built.data_seed, built.trial_seed) == (5, 5, 5)
+    assert (built.steps, built.evaluate_every) == (RotatedDigits.steps, RotatedDigits.evaluate_every)
+    with pytest.raises(TypeError, match="patienec"):
+        LaterTrial.build(parts, (1,), patienec=7)

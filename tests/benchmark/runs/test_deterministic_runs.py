@@ -17,9 +17,15 @@ from pogm import ERM
 from pogm._system.determinism import FIXED_WORKSPACES, WORKSPACE
 from pogm._system.errors import StoppedError, UsageError
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.batch_runner import run_together
-from pogm.benchmark.runs.directory import TRIAL, DeterminismWarning, describe, fact_of, load_trial, still_repeatable
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.directory import (
+    TRIAL,
+    DeterminismWarning,
+    fact_of,
+    load_trial,
+    stays_deterministic,
+    write_trial,
+)
+from pogm.benchmark.runs.runner import Settings, run, run_batch
 from pogm.engine.session import Engine
 from pogm.report.runs import facts_of
 
@@ -60,41 +66,41 @@ def test_the_commands_that_train_take_the_option(tmp_path):
 
 def test_without_the_option_a_deterministic_run_on_a_gpu_is_not_resumed():
     with pytest.raises(UsageError, match="Expected --deterministic, with which the run in runs/one began"):
-        still_repeatable(HERE, GPU, GPU | {"deterministic": False})
+        stays_deterministic(HERE, GPU, GPU | {"deterministic": False})
     with pytest.raises(UsageError, match="Expected --deterministic"):
-        still_repeatable(HERE, CPU, GPU | {"deterministic": False})
+        stays_deterministic(HERE, CPU, GPU | {"deterministic": False})
 
 
 def test_on_a_cpu_the_option_does_not_matter():
-    assert still_repeatable(HERE, CPU, CPU | {"deterministic": False})
-    assert still_repeatable(HERE, CPU | {"deterministic": False}, CPU)
+    assert stays_deterministic(HERE, CPU, CPU | {"deterministic": False})
+    assert stays_deterministic(HERE, CPU | {"deterministic": False}, CPU)
 
 
 def test_on_a_cpu_the_number_of_threads_decides_the_bits():
     with pytest.warns(DeterminismWarning, match="threads 8"):
-        assert not still_repeatable(HERE, CPU | {"threads": 1}, CPU | {"threads": 8})
-    assert still_repeatable(HERE, GPU | {"threads": 1}, GPU | {"threads": 8})
+        assert not stays_deterministic(HERE, CPU | {"threads": 1}, CPU | {"threads": 8})
+    assert stays_deterministic(HERE, GPU | {"threads": 1}, GPU | {"threads": 8})
 
 
 def test_a_run_that_began_without_the_option_stays_without_it():
     with pytest.warns(DeterminismWarning, match="began without --deterministic"):
-        assert still_repeatable(HERE, GPU | {"deterministic": False}, GPU)
+        assert stays_deterministic(HERE, GPU | {"deterministic": False}, GPU)
     old = {name: value for name, value in GPU.items() if name != "deterministic"}  # of an earlier version
     with pytest.warns(DeterminismWarning, match="began without --deterministic"):
-        assert still_repeatable(HERE, old, GPU)
-    assert still_repeatable(HERE, old, GPU | {"deterministic": False})
+        assert stays_deterministic(HERE, old, GPU)
+    assert stays_deterministic(HERE, old, GPU | {"deterministic": False})
 
 
 def test_with_other_software_or_another_gpu_it_says_that_determinism_is_lost(tmp_path):
     one = trial(ERM())
-    describe(tmp_path, one, GPU)
+    write_trial(tmp_path, one, GPU)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "1.json").touch()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        describe(tmp_path, one, GPU)
+        write_trial(tmp_path, one, GPU)
     with pytest.warns(DeterminismWarning, match=r"torch 2.12 \(was 2.11\), device NVIDIA B200 \(was NVIDIA H200\)"):
-        describe(tmp_path, one, GPU | {"torch": "2.12", "device": "NVIDIA B200"})
+        write_trial(tmp_path, one, GPU | {"torch": "2.12", "device": "NVIDIA B200"})
     saved = json.loads((tmp_path / TRIAL).read_text())["provenance"]
     assert saved == GPU | {"deterministic": False}
     assert load_trial(tmp_path).id == one.id
@@ -103,8 +109,8 @@ def test_with_other_software_or_another_gpu_it_says_that_determinism_is_lost(tmp
 def test_a_run_without_a_checkpoint_may_start_again_without_the_option(tmp_path):
     """As the error about an operation that is refused says."""
     one = trial(ERM())
-    describe(tmp_path, one, GPU)
-    describe(tmp_path, one, GPU | {"deterministic": False})
+    write_trial(tmp_path, one, GPU)
+    write_trial(tmp_path, one, GPU | {"deterministic": False})
     assert fact_of("deterministic", tmp_path) is False
 
 
@@ -167,13 +173,13 @@ def test_a_run_is_repeated_and_resumed_bit_for_bit(tmp_path, method):
 @needs_gpu
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_an_interrupted_batch_goes_on_bit_for_bit(tmp_path, monkeypatch, compile):
-    import pogm.benchmark.runs.batch_runner as module
+    import pogm.benchmark.runs.runner as module
 
     known = trial(ERM()).training
     training = type(known)(**{**vars(known), "network": "mnist_cnn"})
     trials = [trial(ERM(), seed=seed, training=training) for seed in range(3)]
     settings = Settings(engine=Engine("cuda", deterministic=True, compile=compile), checkpoint_seconds=0)
-    assert run_together(trials, tmp_path / "whole", settings) == [None] * 3
+    assert run_batch(trials, [tmp_path / "whole" / one.id for one in trials], settings) == [None] * 3
     real, seen = module.append_record, []
 
     def append(path, record):
@@ -184,7 +190,7 @@ def test_an_interrupted_batch_goes_on_bit_for_bit(tmp_path, monkeypatch, compile
 
     monkeypatch.setattr(module, "append_record", append)
     with pytest.raises(StoppedError, match="SIGTERM"):
-        run_together(trials, tmp_path / "parts", settings)
+        run_batch(trials, [tmp_path / "parts" / one.id for one in trials], settings)
     for one in trials:
         run(one, tmp_path / "parts" / one.id, settings)
         run(one, tmp_path / "alone" / one.id, settings)

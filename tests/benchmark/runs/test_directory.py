@@ -8,7 +8,8 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm.benchmark.runs.directory import check_owner, load_trial, make_folder
+from pogm.benchmark import demo
+from pogm.benchmark.runs.directory import PLAN, check_owner, load_plan, load_trial, make_folder, save_plan
 from pogm.benchmark.runs.runner import run
 
 
@@ -109,3 +110,21 @@ def test_where_the_run_took_place_is_no_part_of_the_trial(folder):
 def test_a_folder_without_a_trial_says_how_to_start_one(tmp_path):
     with pytest.raises(UsageError, match="Start one with: pogm run"):
         load_trial(tmp_path)
+
+
+# Plans.
+
+
+def test_a_plan_comes_back_as_it_was_written_and_a_newer_one_takes_its_place(tmp_path):
+    trials = demo.plan(seeds=1)
+    save_plan(trials, tmp_path / "runs")
+    assert load_plan(tmp_path / "runs") == trials
+    save_plan(trials[:3], tmp_path / "runs")
+    assert [trial.id for trial in load_plan(tmp_path / "runs")] == [trial.id for trial in trials[:3]]
+
+
+@pytest.mark.parametrize("content", ["{}", '[{"steps": 3}]', "[", '"runs"'])
+def test_what_is_no_plan_is_refused(tmp_path, content):
+    (tmp_path / PLAN).write_text(content)
+    with pytest.raises(UsageError, match="Expected"):
+        load_plan(tmp_path)

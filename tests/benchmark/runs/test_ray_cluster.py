@@ -21,8 +21,8 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
 from pogm._system.files import locked
-from pogm.benchmark.runs import ray_cluster, ray_nodes
-from pogm.benchmark.runs.local import GIVEN_UP, run_all
+from pogm.benchmark.runs import ray_cluster
+from pogm.benchmark.runs.executors import GIVEN_UP, run_all
 from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.data.datasets.base import Training
@@ -47,7 +47,7 @@ def address():
         patch.setenv("PYTHONPATH", PATHS)  # the workers know our modifiers, too
         patch.setenv("RAY_AUTH_MODE", "token")  # Ray listens on every interface, and reads this when it is imported
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        ray_nodes._imported()
+        ray_cluster.import_ray()
         from ray.cluster_utils import Cluster
 
         small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -187,19 +187,19 @@ def test_like_trials_share_a_batch_where_a_node_has_a_gpu(address, tmp_path):
 def test_nodes_that_cannot_do_the_work_are_named_before_it_begins(address, tmp_path, monkeypatch):
     needs = {"CPU": 1, "GPU": 0}
     before = signal.getsignal(signal.SIGTERM)
-    with ray_nodes.connected(address, 1) as ray:
+    with ray_cluster.connect(address, 1) as ray:
         with pytest.raises(UsageError, match="Expected a Ray node with 9 CPU; found none"):
-            ray_nodes.needs_of(ray, Settings(threads=9))
+            ray_cluster.required_resources(ray, Settings(threads=9))
         with pytest.raises(UsageError, match="auto, cpu or cuda"):
-            ray_nodes.needs_of(ray, Settings(engine=Engine(device="cuda:1")))
+            ray_cluster.required_resources(ray, Settings(engine=Engine(device="cuda:1")))
         with monkeypatch.context() as patch:
-            patch.setattr(ray_nodes, "NamedTemporaryFile", _not_shared)
+            patch.setattr(ray_cluster, "NamedTemporaryFile", _not_shared)
             with pytest.raises(UsageError, match=r"see .*; found that [\d.]+ does not"):
-                ray_nodes.check_nodes(ray, tmp_path, needs)
-        ray_nodes.check_nodes(ray, tmp_path, needs)
+                ray_cluster.check_nodes(ray, tmp_path, needs)
+        ray_cluster.check_nodes(ray, tmp_path, needs)
         monkeypatch.setattr("pogm.__version__", "0.0.1")
         with pytest.raises(UsageError, match=r"Expected pogm 0\.0\.1 .*; found pogm .* Install the same on all"):
-            ray_nodes.check_nodes(ray, tmp_path, needs)
+            ray_cluster.check_nodes(ray, tmp_path, needs)
     assert not list(tmp_path.iterdir())
     assert signal.getsignal(signal.SIGTERM) == before  # Ray sets one
 
@@ -254,11 +254,11 @@ def test_without_ray_the_error_names_the_extra(tmp_path, monkeypatch):
 @pytest.mark.parametrize("nobody", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
 def test_an_address_where_nobody_answers_is_an_error_at_once(nobody):
     with pytest.raises(UsageError, match=f"Expected the address of a Ray cluster.*{nobody}"):
-        ray_nodes._check_address(nobody)
+        ray_cluster._check_address(nobody)
 
 
 def test_finished_trials_need_no_cluster(tmp_path, monkeypatch):
     (tmp_path / FINE.id).mkdir()
     (tmp_path / FINE.id / "done").touch()
-    monkeypatch.setattr(ray_nodes, "_imported", lambda: pytest.fail("imported Ray for a finished trial"))
+    monkeypatch.setattr(ray_cluster, "import_ray", lambda: pytest.fail("imported Ray for a finished trial"))
     assert [outcome.error for outcome in run_on_ray([FINE], tmp_path, Settings())] == [None]

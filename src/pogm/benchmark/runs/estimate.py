@@ -13,7 +13,7 @@ import torch
 
 from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.context import threads
+from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.directory import TRIAL
 from pogm.benchmark.runs.runner import RECORDS, Settings
 from pogm.engine.session import Session
@@ -99,7 +99,7 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
     for (dataset, label), alike in _kinds(trials).items():
         middle = statistics.median_low([trial.training.batch_size for trial in alike])
         sample = next(trial for trial in alike if trial.training.batch_size == middle)
-        with threads(settings.threads):
+        with use_threads(settings.threads):
             minibatch, evaluation, memory = _measure(sample, settings)
         minibatches = sum(trial.steps * trial.training.batch_size for trial in alike) / middle
         evaluations = sum(len(trial.schedule.points()) for trial in alike)

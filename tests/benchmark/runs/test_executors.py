@@ -1,6 +1,7 @@
 """Many trials in many processes: none disturbs another."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.files import is_locked, locked
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs import local
-from pogm.benchmark.runs.local import cores, run_all
+from pogm.benchmark.runs import executors
+from pogm.benchmark.runs.executors import cores, run_all
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.data.datasets.base import Training
 
@@ -32,7 +33,7 @@ def test_trials_in_a_pool_equal_trials_alone_and_those_that_fail_say_why(tmp_pat
     assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
     assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
 
-    monkeypatch.setattr(local, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
+    monkeypatch.setattr(executors, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
     assert [o.error for o in run_all([fine], tmp_path / "pool", Settings())] == [None]
 
 
@@ -56,13 +57,13 @@ def test_a_folder_in_use_is_its_owners_and_nothing_is_written_to_it(tmp_path):
     one = trial(ERM())
     (tmp_path / one.id).mkdir()
     with locked(tmp_path / one.id):
-        assert local.work([one], tmp_path, Settings()) == [None]
+        assert executors.run_job([one], tmp_path, Settings()) == [None]
     assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
 
 
 def test_a_run_that_fails_before_it_begins_leaves_its_reason(tmp_path):
     one = trial(ERM(), dataset="ColoredMNIST")
-    (error,) = local.work([one], tmp_path, Settings(data=tmp_path / "nowhere"))
+    (error,) = executors.run_job([one], tmp_path, Settings(data=tmp_path / "nowhere"))
     assert "MNIST" in error
     (run,) = read_runs(tmp_path)
     assert (run.status, run.failure) == ("failed", error)
@@ -118,3 +119,49 @@ def _children(pid: int, name: str) -> list[int]:
         except (OSError, ValueError):  # it ended while we looked
             continue
     return found
+
+
+COMPILED_SWEEP = (
+    "sweep",
+    "--algorithms",
+    "ERM",
+    "--datasets",
+    "ColoredDigits",
+    "--configurations",
+    "1",
+    "--trials",
+    "1",
+)
+COMPILED_SWEEP += ("--workers", "1", "--device", "cpu", "--compile", "on")
+NOISE = ("Traceback", "leaked", "resource_tracker", "Warning", "torch/")
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler"
+)
+
+
+def start_compiled_sweep(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a sweep with compilation as a user does, in a process group of its own."""
+    command = [sys.executable, "-m", "pogm", *COMPILED_SWEEP, *words, "--out", str(folder)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+
+
+@needs_compiler
+def test_a_sweep_with_compilation_prints_only_its_progress(tmp_path):
+    """No warnings of the compiler, and no semaphores that it leaves in the worker."""
+    process = start_compiled_sweep(tmp_path / "sweep", "--steps", "5", "--evaluate-every", "4")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert not [word for word in NOISE if word in err], err
+
+
+@needs_compiler
+def test_ctrl_c_of_a_sweep_with_compilation_leaves_no_semaphores(tmp_path):
+    process = start_compiled_sweep(tmp_path / "sweep", "--steps", "1000000", "--evaluate-every", "10")
+    until(lambda: any(tmp_path.glob("sweep/*/records.jsonl")), seconds=240)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "The same command goes on from here" in err
+    assert not [word for word in NOISE if word in err], err
+    assert list(tmp_path.glob("sweep/*/checkpoints/*.json"))
