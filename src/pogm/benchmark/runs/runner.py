@@ -6,7 +6,7 @@ One trial is a batch of one. Each trial has a run directory with these files:
 - ``records.jsonl``: one line per evaluation
 - ``checkpoints/``: the last checkpoints
 - ``failed.json``: the reason if the run failed
-- ``done``: an empty marker, written last
+- ``done``: marks a finished run; written last
 """
 
 import os
