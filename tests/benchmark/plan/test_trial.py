@@ -155,8 +155,8 @@ def test_differences_of_two_algorithms_list_only_their_names():
 class LaterTrial(Trial):
     """A trial of a later version, with two more settings. Its definition is the only change that they need."""
 
-    patience: int = number(3, least=1, most=9, omit_default=True)
-    rounding: str = choice("nearest", ("nearest", "stochastic"), omit_default=True)
+    patience: int = number(3, least=1, most=9, added_later=True)
+    rounding: str = choice("nearest", ("nearest", "stochastic"), added_later=True)
 
 
 def later(**options):

@@ -2,7 +2,7 @@
 
 `Trial` is the only list of its fields. Validation, JSON, the comparison with saved trials and the defaults of a command
 line follow from the fields and their metadata. To add a setting, add a line to `Trial` with `number` or `choice`; use
-``omit_default=True``, so that the ids of existing trials stay the same.
+``added_later=True``, so that the ids of existing trials stay the same.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ REQUIRED = dataclasses.MISSING
 
 
 def number(
-    default: Any = REQUIRED, *, least: int, most: int, default_from: str | None = None, omit_default: bool = False
+    default: Any = REQUIRED, *, least: int, most: int, default_from: str | None = None, added_later: bool = False
 ) -> Any:
     """Return a field for a whole number.
 
@@ -41,15 +41,15 @@ def number(
         most: The largest value.
         default_from: "dataset" if the dataset has the default, or "seed" if the field ``seed`` is the default; see
             `Trial.build`.
-        omit_default: Leave the field out of the JSON, and so out of the id, if it has its default.
+        added_later: Leave the field out of the JSON, and so out of the id, if it has its default.
     """
-    limits = {"least": least, "most": most, "default_from": default_from, "omit_default": omit_default}
+    limits = {"least": least, "most": most, "default_from": default_from, "added_later": added_later}
     return dataclasses.field(default=default, metadata=limits)
 
 
-def choice(default: str, choices: tuple[str, ...], *, omit_default: bool = False) -> Any:
+def choice(default: str, choices: tuple[str, ...], *, added_later: bool = False) -> Any:
     """Return a field for a text out of several."""
-    return dataclasses.field(default=default, metadata={"choices": choices, "omit_default": omit_default})
+    return dataclasses.field(default=default, metadata={"choices": choices, "added_later": added_later})
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Trial:
         return {
             field.name: _to_json(getattr(self, field.name))
             for field in dataclasses.fields(self)
-            if not (field.metadata.get("omit_default") and getattr(self, field.name) == field.default)
+            if not (field.metadata.get("added_later") and getattr(self, field.name) == field.default)
         }
 
     @classmethod
@@ -150,7 +150,7 @@ class Trial:
             UsageError: If a field is missing, unknown, or has another type or value than ``to_json`` writes.
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
-        required = {name for name, field in fields.items() if not field.metadata.get("omit_default")}
+        required = {name for name, field in fields.items() if not field.metadata.get("added_later")}
         if not isinstance(values, dict) or required - values.keys():
             found = sorted(values) if isinstance(values, dict) else values
             raise UsageError(
