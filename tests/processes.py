@@ -167,11 +167,11 @@ def free_port() -> int:
         return port
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "waited for a minute"
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited for {seconds} s"
         time.sleep(0.01)
 
 

@@ -18,8 +18,7 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm.benchmark.runs.batch_runner import run_together
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import Settings, run, run_batch
 from pogm.cli import main
 from pogm.trackers import all_trackers, check_trackers
 from pogm.trackers.base import scalars
@@ -127,7 +126,7 @@ def test_late_tracker_receives_earlier_records(tmp_path, tracker):
 def test_trials_of_a_batch_are_separate_runs(tmp_path):
     names = tuple(name for name in READERS if find_spec(name))
     trials = [trial(ERM(), seed=seed, steps=11) for seed in (0, 1)]
-    assert run_together(trials, tmp_path, Settings(trackers=names)) == [None, None]
+    assert run_batch(trials, [tmp_path / one.id for one in trials], Settings(trackers=names)) == [None, None]
     for one in trials:
         for name in names:
             assert read_logged(name, tmp_path / one.id) == round_for(read_expected(tmp_path / one.id), name)

@@ -13,17 +13,25 @@ from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.demo import plan
 from pogm.benchmark.domainbed import export_domainbed
 from pogm.benchmark.plan.parsing import dataset_of, trial_of
-from pogm.benchmark.plan.plan_file import save_plan
-from pogm.benchmark.plan.sweep import STATES, Sweep, carry_out, load_sweep, save_sweep, status
+from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.results.published import published
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection, oracle_early_stop
 from pogm.benchmark.results.tables import Table, averages_table, dataset_table, tables_csv
-from pogm.benchmark.runs.directory import TRIAL, fact_of, load_trial, place_of
+from pogm.benchmark.runs.directory import (
+    STATES,
+    TRIAL,
+    fact_of,
+    load_sweep,
+    load_trial,
+    place_of,
+    save_plan,
+    save_sweep,
+    status,
+)
 from pogm.benchmark.runs.estimate import estimates
-from pogm.benchmark.runs.executors import executor
-from pogm.benchmark.runs.local import Outcome, run_all
+from pogm.benchmark.runs.executors import Outcome, carry_out, executor, run_all
 from pogm.benchmark.runs.progress import EvaluationLines
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.cli.options import (

@@ -14,16 +14,14 @@ from typing import Any
 from pogm._system.errors import UsageError, unknown
 from pogm._system.files import canonical_json, digest, write_whole
 from pogm.benchmark.plan.parsing import check_settings
-from pogm.benchmark.plan.plan_file import save_plan
-from pogm.benchmark.plan.sweep import carry_out
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.comparison import Comparison, comparisons_csv
 from pogm.benchmark.results.published import Note
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.tables import Table, tables_csv
-from pogm.benchmark.runs.directory import make_folder
+from pogm.benchmark.runs.directory import make_folder, save_plan
 from pogm.benchmark.runs.estimate import estimates
-from pogm.benchmark.runs.executors import executor
+from pogm.benchmark.runs.executors import carry_out, executor
 from pogm.benchmark.runs.runner import Settings
 from pogm.cli.options import (
     all_done,

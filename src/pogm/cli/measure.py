@@ -8,13 +8,13 @@ from dataclasses import replace
 from pogm._system.errors import UsageError
 from pogm._system.files import write_whole
 from pogm.benchmark.plan.parsing import Combination, check_settings, dataset_of, settings_for, trial_of
-from pogm.benchmark.plan.plan_file import save_plan
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
 from pogm.benchmark.results.measurements import measured
 from pogm.benchmark.results.records import printable, read_runs
+from pogm.benchmark.runs.directory import save_plan
 from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.local import run_all
+from pogm.benchmark.runs.executors import run_all
 from pogm.benchmark.runs.runner import Settings
 from pogm.cli.options import all_done, check_counts, chosen, mention_late_schedules, prepare, settings_of
 from pogm.diagnostics import Probe

@@ -12,7 +12,7 @@ from pogm._system.errors import UsageError
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.estimate import Estimate, duration
-from pogm.benchmark.runs.local import Outcome
+from pogm.benchmark.runs.executors import Outcome
 from pogm.benchmark.runs.progress import tracked
 from pogm.benchmark.runs.runner import Settings
 from pogm.core.hyperparameters import fields

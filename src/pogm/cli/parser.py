@@ -9,8 +9,7 @@ from typing import Any
 from pogm import __version__
 from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.results.published import SOURCES
-from pogm.benchmark.runs.executors import EXECUTORS
-from pogm.benchmark.runs.local import cores
+from pogm.benchmark.runs.executors import EXECUTORS, cores
 from pogm.cli import board, commands, data, experiment, measure
 from pogm.data.images.cache import ON_BAD_IMAGE
 from pogm.engine.engine import CHOICES

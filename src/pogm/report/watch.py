@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import fmean
 
 from pogm._system.errors import PogmError
-from pogm.benchmark.plan.plan_file import PLAN, load_plan
-from pogm.benchmark.plan.sweep import load_sweep, state_of
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import (
     TRIAL,
@@ -21,6 +19,7 @@ from pogm.benchmark.results.records import (
     table_order,
     with_distinct_titles,
 )
+from pogm.benchmark.runs.directory import PLAN, load_plan, load_sweep, state_of
 from pogm.benchmark.runs.runner import RECORDS
 
 Changed = tuple[tuple[int, int] | None, ...]
