@@ -8,9 +8,9 @@ from run_folders import record
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.tables import Table
-from pogm.cli.experiment import labelled
 from pogm.experiments import ablation, inner_optimizer, table1, table2, table3, table5
 from pogm.experiments.base import SCALES, Row
+from pogm.experiments.output import label_runs
 
 EMBEDDED = SCALES["embedded"]
 
@@ -94,7 +94,7 @@ def test_rows_that_share_an_algorithm_are_told_apart_by_their_settings(tmp_path)
     matched, unmatched = Row("POGM"), Row("POGM", settings=("kappa=0",))
     assert unmatched.name == "POGM, kappa = 0"
     assert {trial.algorithm.kappa for trial in plan[unmatched]} == {0.0} != {t.algorithm.kappa for t in plan[matched]}
-    table = table1.exhibits(labelled(plan, {}, tmp_path), EMBEDDED)[0]
+    table = table1.exhibits(label_runs(plan, {}, tmp_path), EMBEDDED)[0]
     assert table.rows == tuple(found.name for found in plan)
     assert {trial.seed for trial in plan[matched]} == {trial.seed for trial in plan[unmatched]}
 
@@ -131,7 +131,7 @@ def test_many_failures_are_counted(make_run, tmp_path):
 
 def test_a_run_that_is_not_there_leaves_a_hole_too(tmp_path):
     planned = {row: trials for row, trials in table1.plan(EMBEDDED).items() if row.name in ("ERM", "ITTA")}
-    table = table1.exhibits(labelled(planned, {}, tmp_path), EMBEDDED)[0]
+    table = table1.exhibits(label_runs(planned, {}, tmp_path), EMBEDDED)[0]
     assert table.rows == ("ERM", "ITTA")
     assert table.empty
     assert "X (unfinished)" in table.text()
@@ -190,7 +190,7 @@ def test_a_table_of_an_ablation_selects_among_the_runs_with_a_value(search):
 
 @pytest.mark.parametrize("setting", ["meta_lr", "inner_steps", "kappa"])
 def test_the_values_of_a_setting_divide_the_search_without_remainder(setting, tmp_path):
-    runs = labelled(ablation.search(EMBEDDED), {}, tmp_path)
+    runs = label_runs(ablation.search(EMBEDDED), {}, tmp_path)
     parts = ablation.split(runs, setting, "value")
     assert sorted(run.id for run in parts) == sorted(run.id for run in runs)
     assert len({run.label for run in parts}) >= 3
@@ -234,7 +234,7 @@ def test_table_3_shows_the_papers_row_for_001_and_the_authors_log_for_005(make_r
 
 def test_the_inner_optimizers_table_is_of_the_last_step_on_the_domains_that_were_held_out(tmp_path):
     runs = []
-    for run in labelled(inner_optimizer.plan(EMBEDDED), {}, tmp_path):
+    for run in label_runs(inner_optimizer.plan(EMBEDDED), {}, tmp_path):
         last = 0.5 + 0.1 * run.trial_seed
         records = (record(0, [0.9] * 6, [0.9] * 6), record(300, [last] * 6, [0.1] * 6))
         runs.append(replace(run, records=records, done=True))

@@ -6,9 +6,10 @@ and labelled by them. The first line of its docstring is its title. Trials are i
 experiments that plan the same trial share its run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 from pogm._system.errors import unknown
 from pogm.algorithms import algorithm_class
@@ -57,7 +58,102 @@ class Row:
         return Combination(self.algorithm, self.modifiers, data)
 
 
-Plan = dict[Row, list[Trial]]
+class SweepTrials(Sequence[Trial]):
+    """Trials of sweeps of one algorithm, built on first use. Counting them does not build them.
+
+    A full search has tens of thousands of trials, and building them takes minutes.
+    """
+
+    def __init__(self, sweeps: Sequence[Sweep]):
+        self.sweeps = sweeps
+
+    @cached_property
+    def _trials(self) -> list[Trial]:
+        return [trial for sweep in self.sweeps for trial in sweep.plan()]
+
+    @overload
+    def __getitem__(self, index: int) -> Trial: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Trial]: ...
+    def __getitem__(self, index: int | slice) -> Trial | list[Trial]:
+        return self._trials[index]
+
+    def __len__(self) -> int:
+        return sum(sweep.count(data) for sweep in self.sweeps for data in sweep.datasets)
+
+    def first(self) -> Trial:
+        """Build the first trial only."""
+        return replace(self.sweeps[0], configurations=1, trials=1).plan()[0]
+
+    def keys(self) -> Iterator[tuple[Hashable, str]]:
+        """Yield a key of every trial, and its dataset. Trials with the same key are the same."""
+        for sweep in self.sweeps:
+            for data in sweep.datasets:
+                for coordinates in sweep.coordinates(data):
+                    yield (_identity(sweep), data.title, coordinates), data.title
+
+    def finished(self, saved: Mapping[str, Mapping[str, Any]]) -> set[Hashable]:
+        """Return the keys of the trials that are among finished runs. Builds only trials that could be.
+
+        Args:
+            saved: Content of trial.json by trial id.
+        """
+        found: set[Hashable] = set()
+        for sweep in self.sweeps:
+            (algorithm,) = sweep.algorithms
+            label = " + ".join((algorithm, *sweep.modifiers))
+            planned = {data.title: (data, set(sweep.coordinates(data))) for data in sweep.datasets}
+            for number, content in saved.items():
+                values = content["trial"]
+                data, wanted = planned.get(values["dataset"]["name"], (None, set()))
+                where = (tuple(values["test_domains"]), values["hparams_seed"], values["trial_seed"])
+                if data is None or content["label"] != label or where not in wanted:
+                    continue
+                if sweep.trial_at(data, algorithm, *where).id == number:
+                    found.add((_identity(sweep), data.title, where))
+        return found
+
+
+def _identity(sweep: Sweep) -> Hashable:
+    """Return everything about a sweep that decides its trials, except dataset, configuration and trial number."""
+    return (
+        sweep.algorithms,
+        sweep.modifiers,
+        sweep.settings,
+        sweep.steps,
+        sweep.evaluate_every,
+        sweep.precision,
+        sweep.probe_every,
+    )
+
+
+Plan = Mapping[Row, Sequence[Trial]]
+
+
+def first_trial(trials: Sequence[Trial]) -> Trial:
+    """Return the first trial, and build no other."""
+    return trials.first() if isinstance(trials, SweepTrials) else trials[0]
+
+
+def keys_of(trials: Sequence[Trial]) -> dict[Hashable, str]:
+    """Return the dataset of every trial by a key that identical trials share."""
+    if isinstance(trials, SweepTrials):
+        return dict(trials.keys())
+    return {trial.id: trial.dataset.title for trial in trials}
+
+
+def finished_keys(trials: Sequence[Trial], saved: Mapping[str, Mapping[str, Any]]) -> set[Hashable]:
+    """Return the keys of the trials that are among finished runs, by trial id."""
+    if isinstance(trials, SweepTrials):
+        return trials.finished(saved)
+    return {trial.id for trial in trials if trial.id in saved}
+
+
+def datasets_of(trials: Sequence[Trial]) -> Iterable[DomainDataset]:
+    """Return the datasets of trials, each once."""
+    if isinstance(trials, SweepTrials):
+        return dict.fromkeys(data for sweep in trials.sweeps for data in sweep.datasets)
+    return dict.fromkeys(trial.dataset for trial in trials)
 
 
 @dataclass(frozen=True)
@@ -166,7 +262,7 @@ class Experiment:
         return {row: found for row, found in self.plan(scale).items() if scale.selects(row)}
 
     def trials(self, scale: Scale) -> list[Trial]:
-        """All planned trials. A trial that two rows share is there twice."""
+        """Return all planned trials. A trial that two rows share is there twice."""
         return [trial for found in self.rows(scale).values() for trial in found]
 
 
@@ -177,8 +273,8 @@ def folded(name: str) -> str:
 
 def searched(
     scale: Scale, row: Row, *, configurations: int | None = None, datasets: tuple[str, ...] | None = None
-) -> list[Trial]:
-    """DomainBed's search for one row of a table: every domain held out, every configuration, every trial.
+) -> Sequence[Trial]:
+    """Return DomainBed's search for one row of a table: every domain held out, every configuration, every trial.
 
     Empty for a row that the scale does not select: settings of the command line need not apply to it.
     """
@@ -187,10 +283,10 @@ def searched(
     methods: dict[str, Method] = {"algorithm": algorithm_class(row.algorithm)}
     methods |= _modifiers(row)
     in_all = [f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in in_time(method, scale).items()]
-    trials = []
+    sweeps = []
     for data in (dataset_class(name)() for name in datasets or scale.datasets):
         network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
-        trials += Sweep(
+        sweep = Sweep(
             algorithms=(row.algorithm,),
             datasets=(data,),
             configurations=configurations or scale.configurations,
@@ -200,8 +296,9 @@ def searched(
             steps=scale.steps,
             evaluate_every=scale.evaluate_every,
             precision=scale.precision,
-        ).plan()
-    return trials
+        )
+        sweeps.append(sweep)
+    return SweepTrials(sweeps)
 
 
 def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_seed: int, **more: Any) -> Trial:
