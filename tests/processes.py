@@ -31,6 +31,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
         "pogm.cli.execution",
+        "pogm.cli.results",
         "pogm.cli.planning",
         "pogm.experiments.output",
         "pogm.data.datasets.rotated_digits",

@@ -41,10 +41,13 @@ EPILOG = """examples:
 """
 
 
-def parser() -> TopParser:
-    """Return the parser of the command line."""
-    commands = {verb: importlib.import_module(f"pogm.cli.{verb}").COMMAND for verbs in VERBS.values() for verb in verbs}
-    listed = {title: {verb: summary_of(commands[verb]) for verb in verbs} for title, verbs in VERBS.items()}
+def parser(verb: str | None = None) -> TopParser:
+    """Return the parser of the command line, or only the part for one verb."""
+    groups = {title: (verb,) for title, verbs in VERBS.items() if verb in verbs} or VERBS
+    commands = {
+        name: importlib.import_module(f"pogm.cli.{name}").COMMAND for names in groups.values() for name in names
+    }
+    listed = {title: {name: summary_of(commands[name]) for name in names} for title, names in groups.items()}
     top = TopParser(ABOUT, listed, epilog=EPILOG, usage="pogm [-h] [--version] COMMAND ...")
     top.add_argument("--version", action="version", version=f"pogm {__version__}")
     add_commands(top, commands.values())
@@ -60,7 +63,8 @@ def parse(words: Sequence[str] | None = None) -> Command:
     Raises:
         SystemExit: With code 2 if the words are no command; with code 0 after --help and --version.
     """
-    values, unknown = parser().parse_known_args(words)
+    words = sys.argv[1:] if words is None else words
+    values, unknown = parser(words[0] if words else None).parse_known_args(words)
     if unknown:
         values.parser.refuse_unknown(unknown)
     command: Command = make(values.command, values)
@@ -71,26 +75,28 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Errors for the user are printed as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
     command = parse(words)
-    from pogm.benchmark.runs.progress import silence
-    from pogm.cli.execution import check_single_process
-    from pogm.distributed.world import Launch
-
-    launch = Launch.found()
-    is_follower = launch is not None and launch.rank > 0
-    if is_follower:
-        warnings.simplefilter("ignore")  # rank 0 shows them
+    launch = None
     try:
+        from pogm.cli.execution import check_single_process
+        from pogm.distributed.world import Launch
+
+        launch = Launch.found()
+        if launch is not None and launch.rank > 0:
+            warnings.simplefilter("ignore")  # rank 0 shows them
         if not command.under_torchrun:
             check_single_process("another command")
         return command.run()
     except PogmError as error:
-        if not (is_follower and isinstance(error, UsageError | StoppedError | DivergedError)):  # rank 0 prints these
+        is_shown_by_rank_0 = isinstance(error, UsageError | StoppedError | DivergedError)
+        if launch is None or launch.rank == 0 or not is_shown_by_rank_0:
             print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("pogm: Stopped. The same command continues from here.", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        from pogm.benchmark.runs.progress import silence
+
         silence()
         return 128 + signal.SIGPIPE
     except OSError as error:

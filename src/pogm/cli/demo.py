@@ -27,7 +27,8 @@ class Demo(Command):
         from pogm.benchmark.plan.plan_file import save_plan
         from pogm.benchmark.runs.local import run_all
         from pogm.benchmark.runs.runner import Settings
-        from pogm.cli.execution import check_counts, finish
+        from pogm.cli.execution import check_counts
+        from pogm.cli.results import finish
 
         check_counts(seeds=self.seeds, workers=self.workers)
         trials = plan(self.seeds)

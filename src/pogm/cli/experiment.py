@@ -78,10 +78,10 @@ pogm list experiments                              names and scales"""
             check_weights_exist,
             prepare,
             settings_of,
-            wait_for_all,
             warn_late_schedules,
         )
         from pogm.cli.planning import show_estimates
+        from pogm.cli.results import wait_for_all
         from pogm.experiments import experiments_named
         from pogm.experiments.base import first_trial
         from pogm.experiments.output import RUNS, show

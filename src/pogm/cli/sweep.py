@@ -52,8 +52,9 @@ pogm status runs/sweep"""
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
         from pogm.benchmark.plan.sweep import save_sweep
-        from pogm.cli.execution import check_counts, prepare, run_sweep, settings_of
+        from pogm.cli.execution import check_counts, prepare, settings_of
         from pogm.cli.planning import show_estimates
+        from pogm.cli.results import run_sweep
 
         settings = settings_of(self.execution, self.datasets)
         sweep = self.sweep(settings)
