@@ -1,4 +1,4 @@
-"""``pogm data`` from the command line, and runs on folders of images."""
+"""``pogm data``, and runs on folders of images."""
 
 import http.server
 import io
@@ -25,11 +25,12 @@ BRIEF = ("--steps", "5", "--evaluate-every", "4", "--device", "cpu")
 
 
 @pytest.fixture
-def own(tmp_path):
+def folder(tmp_path):
+    """Return a folder of images: three domains, two classes, eight images of each."""
     return write_folder(tmp_path / "sites", images=8)
 
 
-def test_every_dataset_is_listed_with_what_is_there(tmp_path, capsys):
+def test_list_shows_every_dataset_and_which_images_are_present(tmp_path, capsys):
     pacs = dataset_class("PACS")
     classes = [str(number) for number in range(7)]
     write_folder(tmp_path / "PACS", pacs.folders, classes, images=1, size=(2, 2))
@@ -40,12 +41,12 @@ def test_every_dataset_is_listed_with_what_is_there(tmp_path, capsys):
     assert "RotatedDigits   comes with the package" in out
 
 
-def test_a_check_ends_well_on_a_sound_folder_and_names_what_is_wrong_otherwise(own, capsys):
-    assert main(["data", "check", str(own)]) == 0
+def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folder, capsys):
+    assert main(["data", "check", str(folder)]) == 0
     assert "Nothing is wrong." in capsys.readouterr().out
-    (own / "north" / "cat" / "001.png").write_bytes(b"")
-    shutil.copy(own / "south" / "cat" / "002.png", own / "west" / "dog" / "copy.png")
-    assert main(["data", "check", own.name, "--data", str(own.parent), "--json"]) == 3
+    (folder / "north" / "cat" / "001.png").write_bytes(b"")
+    shutil.copy(folder / "south" / "cat" / "002.png", folder / "west" / "dog" / "copy.png")
+    assert main(["data", "check", folder.name, "--data", str(folder.parent), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert [bad["path"] for bad in found["bad"]] == ["north/cat/001.png"]
     assert found["across_domains"] == found["across_classes"] == [["south/cat/002.png", "west/dog/copy.png"]]
@@ -62,7 +63,7 @@ def test_a_check_ends_well_on_a_sound_folder_and_names_what_is_wrong_otherwise(o
         (("fetch", "VLCZ", "--data", "here"), "Did you mean 'VLCS'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(words, message, capsys, monkeypatch):
+def test_usage_errors(words, message, capsys, monkeypatch):
     monkeypatch.delenv("POGM_DATA", raising=False)
     assert main(["data", *words]) in (2, 3)
     assert message in capsys.readouterr().err
@@ -70,7 +71,7 @@ def test_what_cannot_be_meant_is_refused(words, message, capsys, monkeypatch):
 
 @pytest.fixture
 def served(tmp_path):
-    """A folder served on loopback."""
+    """Serve a folder on the loopback interface; return the folder and its address."""
     (tmp_path / "served").mkdir()
     handler = partial(_Quiet, directory=str(tmp_path / "served"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -88,10 +89,10 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.filterwarnings("default")  # printed, as for a user
-def test_a_dataset_is_fetched_prepared_and_trained_on(served, tmp_path, monkeypatch, capsys):
-    folder, address = served
+def test_dataset_is_downloaded_prepared_and_used_for_training(served, tmp_path, monkeypatch, capsys):
+    shared, address = served
     pacs = dataset_class("PACS")
-    with zipfile.ZipFile(folder / "PACS.zip", "w") as archive:
+    with zipfile.ZipFile(shared / "PACS.zip", "w") as archive:
         for domain in pacs.folders:
             for number in range(7):
                 content = io.BytesIO()
@@ -112,9 +113,9 @@ def test_a_dataset_is_fetched_prepared_and_trained_on(served, tmp_path, monkeypa
     assert read_runs(tmp_path / "run")[0].test_domains == {3}
 
 
-def test_a_folder_of_ones_own_is_run_resumed_and_reported_by_its_name(own, tmp_path):
+def test_folder_of_images_is_run_resumed_and_reported_by_its_name(folder, tmp_path):
     out = tmp_path / "run"
-    words = ("run", "--dataset", own, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
+    words = ("run", "--dataset", folder, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
     killed = pogm(*words, "--checkpoint-seconds", 0, fault="kill@step:3")
     assert killed.code == -9
     assert pogm("resume", out).code == 0, "it knows where its data was"
@@ -124,19 +125,19 @@ def test_a_folder_of_ones_own_is_run_resumed_and_reported_by_its_name(own, tmp_p
     assert (run.dataset, run.domains) == ("sites", ("north", "south", "west"))
 
 
-def test_a_moved_and_renamed_folder_is_the_same_run(own, tmp_path):
+def test_moved_and_renamed_folder_gives_the_same_run(folder, tmp_path):
     words = ("--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF, "--dry-run", "--out", tmp_path / "run")
-    first = main([str(word) for word in ("run", "--dataset", own, *words[:-3], "--out", tmp_path / "run")])
+    first = main([str(word) for word in ("run", "--dataset", folder, *words[:-3], "--out", tmp_path / "run")])
     assert first == 0
-    moved = Path(shutil.move(own, tmp_path / "renamed"))
+    moved = Path(shutil.move(folder, tmp_path / "renamed"))
     again = main([str(word) for word in ("run", "--dataset", moved, *words[:-3], "--out", tmp_path / "run")])
     assert again == 0
     assert len(read_runs(tmp_path)) == 1
 
 
-def test_a_sweep_takes_a_folder_beside_a_name_and_the_same_settings_in_every_trial(own, tmp_path, capsys):
+def test_sweep_takes_a_folder_and_a_name_and_uses_settings_in_every_trial(folder, tmp_path, capsys):
     out = tmp_path / "sweep"
-    words = ["sweep", "--algorithms", "ERM", "--datasets", str(own), "RotatedDigits", "--configurations", "2"]
+    words = ["sweep", "--algorithms", "ERM", "--datasets", str(folder), "RotatedDigits", "--configurations", "2"]
     words += ["--trials", "1", "--workers", "1", "--set", "network=mlp", "--set", "weights=random", *BRIEF]
     assert main([*words, "--set", "image_size=8", "--out", str(out)]) == 2, "digits have no image_size"
     assert "image_size" in capsys.readouterr().err
@@ -153,9 +154,28 @@ def test_a_sweep_takes_a_folder_beside_a_name_and_the_same_settings_in_every_tri
     assert all(run.done for run in read_runs(out))
 
 
-def test_bad_images_are_refused_or_skipped_on_request(own, tmp_path, capsys):
-    (own / "north" / "cat" / "001.png").write_bytes(b"<html>")
-    words = ["run", "--dataset", str(own), "--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF]
+def test_dry_run_of_a_sweep_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, capsys, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a dry run must not read images")
+
+    monkeypatch.setattr("pogm.data.datasets.folder.index_of", refuse)
+    words = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", str(folder), "--with", "Mixup", "--device", "cuda"]
+    words += ["--configurations", "4", "--trials", "2", "--weights", str(tmp_path / "absent.safetensors")]
+    assert main([*words, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{folder}: 3 domains, as many as it has subfolders now."
+    assert [line.split() for line in lines[1:4]] == [
+        ["runs", "sites", "all"],
+        ["ERM", "+", "Mixup", "24", "24"],
+        ["POGM", "+", "Mixup", "24", "24"],
+    ]
+    assert lines[4].startswith("48 runs to do. Their time is not known.")
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_images_are_refused_or_skipped_with_an_option(folder, tmp_path, capsys):
+    (folder / "north" / "cat" / "001.png").write_bytes(b"<html>")
+    words = ["run", "--dataset", str(folder), "--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF]
     assert main([*words, "--out", str(tmp_path / "a")]) == 3
     assert "north/cat/001.png" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
