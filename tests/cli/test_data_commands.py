@@ -154,7 +154,7 @@ def test_sweep_takes_a_folder_and_a_name_and_uses_settings_in_every_trial(folder
     assert all(run.done for run in read_runs(out))
 
 
-def test_dry_run_of_a_sweep_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, capsys, monkeypatch):
+def test_dry_run_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, capsys, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a dry run must not read images")
 
@@ -170,6 +170,9 @@ def test_dry_run_of_a_sweep_reads_the_names_of_subfolders_but_no_image(folder, t
         ["POGM", "+", "Mixup", "24", "24"],
     ]
     assert lines[4].startswith("48 runs to do. Their time is not known.")
+    words = ["measure", "--algorithms", "ERM", "POGM", "--dataset", str(folder), "--seeds", "2"]
+    assert main([*words, "--weights", "absent", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "4 runs to do. Their time is not known." in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
 

@@ -97,7 +97,7 @@ pogm list experiments                              names and scales"""
         runs = self.out / scale.name / RUNS
         if self.planning.only_plan:
             self._show_plan(plans, scale, runs, settings)
-            if not self.planning.estimate:
+            if self.planning.only_count:
                 return 0
         trials = all_trials(plans.values())
         left = [trial for trial in trials if not (runs / trial.id / "done").exists()]
@@ -166,14 +166,14 @@ pogm list experiments                              names and scales"""
         """Return the scale with weights from a file, and with the network that the file is known to belong to.
 
         The file is that of --weights; without it, a known file at or in $POGM_WEIGHTS, unless --network is given. A
-        plan without --estimate reads no file, because the number of runs does not depend on it.
+        dry run does not need the file.
         """
         from pogm.data.datasets import dataset_class
         from pogm.models.weights import PLACE, known_file, network_of, weights_of
 
-        path = self.execution.weights
-        if self.planning.dry_run and not self.planning.estimate:
-            return scale if path is None else replace(scale, given=(*scale.given, "--weights", str(path)))
+        path = self.planning.usable_weights(self.execution.weights)
+        if path is None and self.execution.weights is not None:
+            return replace(scale, given=(*scale.given, "--weights", str(self.execution.weights)))
         if path is None:
             found = os.environ.get(PLACE)
             large = any(dataset_class(name).large for name in scale.datasets)

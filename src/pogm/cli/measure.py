@@ -85,6 +85,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         """Return a trial for every algorithm and seed. Algorithms share data, first weights and minibatches."""
         from pogm.benchmark.plan.parsing import Combination, check_settings, dataset_of, settings_for, trial_of
         from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
+        from pogm.cli.planning import dataset_without_images
         from pogm.diagnostics import Probe
 
         check_counts(seeds=self.seeds, workers=self.workers, every=self.every)
@@ -97,13 +98,14 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             target=self.target,
             divergence=self.divergence,
         )
-        data = dataset_of(self.dataset, settings.data)
-        texts = setting_texts(self.settings, self.execution.weights)
+        find = dataset_without_images if self.planning.only_count else dataset_of
+        data = find(self.dataset, settings.data)
+        texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in self.algorithms}
         check_settings(texts, list(combinations.values()))
         trials = [
             trial_of(
-                self.dataset,
+                data,
                 algorithm,
                 self.test_domain or ["0"],
                 data=settings.data,
@@ -126,11 +128,14 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         """Print the runs; with --estimate, also the time with and without measuring."""
         from pogm.benchmark.runs.estimate import duration, estimates
         from pogm.cli.planning import count_trials, read_finished, show_plan
+        from pogm.data.datasets.folder import Folder
         from pogm.diagnostics import Probe
 
         for trial in trials:
-            print(f"{trial.id}  {trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
-        if not self.planning.estimate:
+            print(f"{trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
+        if self.planning.only_count:
+            if isinstance(trials[0].dataset, Folder):
+                print("Finished runs are not counted: their ids depend on the images, which a dry run does not read.")
             finished = read_finished(self.out)
             show_plan(count_trials(trials, finished), self.out, finished, settings, self.workers)
             return

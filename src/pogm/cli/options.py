@@ -134,7 +134,7 @@ class Planning:
     """Show the plan instead of running it."""
 
     dry_run: bool = option(
-        "Count the runs and stop. Reads no data and no weights. Shows the time if there are finished runs of the kind.",
+        "Count the runs and stop; needs no data, weights or GPU. Shows the time if similar runs are finished.",
         False,
     )
     estimate: bool = option(
@@ -144,5 +144,14 @@ class Planning:
 
     @property
     def only_plan(self) -> bool:
-        """True if nothing is to be trained."""
+        """True if the command shows its plan and stops."""
         return self.dry_run or self.estimate
+
+    @property
+    def only_count(self) -> bool:
+        """True if the plan must not need data, weights or a GPU."""
+        return self.dry_run and not self.estimate
+
+    def usable_weights(self, path: Path | None) -> Path | None:
+        """Return the file of --weights; None in a dry run if it does not exist, because a plan does not need it."""
+        return None if path is not None and self.only_count and not path.is_file() else path

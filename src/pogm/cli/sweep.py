@@ -59,7 +59,7 @@ pogm status runs/sweep"""
         settings = settings_of(self.execution, self.datasets)
         sweep = self.sweep(settings)
         check_counts(workers=self.scheduling.workers)
-        if self.planning.dry_run and not self.planning.estimate:
+        if self.planning.only_count:
             self._show_plan(sweep, settings)
             return 0
         trials = sweep.plan()
@@ -71,14 +71,13 @@ pogm status runs/sweep"""
         return run_sweep(sweep, self.out, settings, self.scheduling)
 
     def sweep(self, settings: "runner.Settings") -> "sweeps.Sweep":
-        """Return the sweep. For a plan alone, images and weights are not read."""
+        """Return the sweep. In a dry run no image is read."""
         from pogm.benchmark.plan import sweep as sweeps
         from pogm.benchmark.plan.parsing import dataset_of
         from pogm.cli.execution import setting_texts
         from pogm.cli.planning import dataset_without_images
 
-        only_count = self.planning.dry_run and not self.planning.estimate
-        find = dataset_without_images if only_count else dataset_of
+        find = dataset_without_images if self.planning.only_count else dataset_of
         return sweeps.Sweep(
             algorithms=self.algorithms,
             datasets=tuple(find(name, settings.data) for name in self.datasets),
@@ -86,7 +85,7 @@ pogm status runs/sweep"""
             trials=self.trials,
             mode=self.mode,
             modifiers=self.modifiers,
-            settings=setting_texts(self.settings, None if only_count else self.execution.weights),
+            settings=setting_texts(self.settings, self.planning.usable_weights(self.execution.weights)),
             steps=self.training.steps,
             evaluate_every=self.training.evaluate_every,
             precision=self.training.precision,

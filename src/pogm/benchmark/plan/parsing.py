@@ -44,7 +44,7 @@ class Combination:
 
 
 def trial_of(
-    dataset: str,
+    dataset: str | DomainDataset,
     algorithm: str,
     test_domains: Sequence[str],
     *,
@@ -61,7 +61,7 @@ def trial_of(
     probe: Probe | None = None,
 ) -> Trial:
     """The trial they describe. What is None is the dataset's, or the seed; ``settings`` are texts like "kappa=0.1"."""
-    given = dataset_of(dataset, data)
+    given = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
         "algorithm": suited(method() if preset is None else method.preset(preset), given.large),
