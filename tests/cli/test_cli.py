@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
@@ -128,6 +129,16 @@ def test_options_are_read_into_a_typed_dataclass(monkeypatch):
     assert command.settings.settings == ("a=1", "b=2")
     assert (command.execution.data.data, command.execution.device.memory_gb) == (Path("somewhere"), 3.0)
     assert (command.training.steps, command.training.evaluate_every) == (None, 5)
+
+
+def test_shell_completion_gets_the_whole_parser(monkeypatch):
+    asked = []
+    monkeypatch.setitem(sys.modules, "argcomplete", SimpleNamespace(autocomplete=asked.append))
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    parse(["list", "algorithms"])
+    (complete,) = asked
+    (commands,) = (action for action in complete._actions if isinstance(action, argparse._SubParsersAction))
+    assert list(commands.choices) == COMMANDS
 
 
 @pytest.mark.parametrize("what", ["algorithms", "datasets", "modifiers", "networks"])

@@ -1,10 +1,11 @@
 """Command line of pogm: one file per verb, with its options, help, examples and action.
 
 To add a command, write a file like ``status.py`` and put its name into `VERBS`. The options of all commands can be read
-without torch; a command imports torch when it runs.
+without torch; a command imports torch when it runs. PYTHON_ARGCOMPLETE_OK
 """
 
 import importlib
+import os
 import signal
 import sys
 import warnings
@@ -38,6 +39,9 @@ EPILOG = """examples:
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
   pogm measure --algorithms ERM POGM --target        does each step agree with every domain, and with the unseen one?
   pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
+
+shell completion: pip install 'pogm[completion]', then add to the start-up file of bash or zsh:
+  eval "$(register-python-argcomplete pogm)"
 """
 
 
@@ -63,6 +67,10 @@ def parse(words: Sequence[str] | None = None) -> Command:
     Raises:
         SystemExit: With code 2 if the words are no command; with code 0 after --help and --version.
     """
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
+        import argcomplete
+
+        argcomplete.autocomplete(parser())
     words = sys.argv[1:] if words is None else words
     values, unknown = parser(words[0] if words else None).parse_known_args(words)
     if unknown:
