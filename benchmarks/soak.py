@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.plan.sweep import STATES, load_sweep, status
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.directory import STATES, load_sweep, status
 
 MOST = 10  # kills
 CLOCK = ("seconds_per_step", "memory_gb")

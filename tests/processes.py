@@ -177,11 +177,11 @@ def free_port() -> int:
         return port
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
     """Wait for something to become true."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited for a minute"
+        assert time.monotonic() < end, f"waited for {seconds} s"
         time.sleep(0.01)
 
 

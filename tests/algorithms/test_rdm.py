@@ -9,7 +9,7 @@ from support import B, K, batches, toy
 
 from pogm._system.errors import UsageError
 from pogm.algorithms.rdm import RDM, kernel_distance
-from pogm.benchmark.plan.search import configuration
+from pogm.benchmark.plan.sweep import configuration
 
 
 def kernel_mean(left, right):

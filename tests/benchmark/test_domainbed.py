@@ -1,4 +1,4 @@
-"""A DomainBed sweep gives the numbers that DomainBed's collector gives, and ours leave in a form it reads."""
+"""Import and export of DomainBed sweeps: imported sweeps give the numbers of DomainBed's collector."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from pogm.data.datasets.splits import seed_hash
 DATASET = "ColoredMNIST"  # +90%, +80%, -90%
 
 
-def their_args(test_envs=(0,), hparams_seed=0, trial_seed=0, algorithm="ERM", dataset=DATASET, **more):
+def job_args(test_envs=(0,), hparams_seed=0, trial_seed=0, algorithm="ERM", dataset=DATASET, **more):
     test_envs = list(test_envs)
     return {
         "algorithm": algorithm,
@@ -39,8 +39,8 @@ def their_args(test_envs=(0,), hparams_seed=0, trial_seed=0, algorithm="ERM", da
 
 
 def write_job(root, records, done=True, tail="", **args):
-    """One job folder: records are {step: (in accuracies, out accuracies)}."""
-    args = their_args(**args)
+    """Write a job folder; records are {step: (in accuracies, out accuracies)}."""
+    args = job_args(**args)
     folder = root / job_name(args)
     folder.mkdir(parents=True)
     args["output_dir"] = str(folder)
@@ -62,7 +62,7 @@ B = {0: ([0.65, 0, 0], [0.30, 0.70, 0.70]), 100: ([0.60, 0, 0], [0.45, 0.65, 0.7
 
 
 def accuracies(runs, selection):
-    """The result of every held-out domain that has one."""
+    """Return the result of every held-out domain that has one."""
     return {choice.domain: choice.accuracy for choice in selection(runs) if choice.accuracy is not None}
 
 
@@ -71,15 +71,15 @@ def numbers(runs, selection, dataset=DATASET):
     return {row: [(c.mean, c.stderr, c.n) for c in cells] for row, cells in zip(table.rows, table.cells, strict=True)}
 
 
-def test_the_job_folder_of_section_16():
-    args = their_args(dataset="PACS")
+def test_the_seed_and_the_name_of_the_job_folder_of_section_16():
+    args = job_args(dataset="PACS")
     assert args["seed"] == 94828300
     assert job_name(args) == "5d347171b86e3b941e8400685158edec"
     assert job_name(args | {"output_dir": "anywhere", "checkpoint_freq": 30}) == job_name(args)
     assert job_name(args | {"steps": 1001}) != job_name(args)
 
 
-def test_a_job_says_what_was_run(tmp_path):
+def test_a_job_is_read_as_a_run(tmp_path):
     folder = write_job(tmp_path, A, hparams_seed=3, trial_seed=2, steps=1001)
     (run,) = read_runs(tmp_path)
     assert (run.folder, run.dataset, run.label, run.status) == (folder, DATASET, "ERM", "done")
@@ -92,13 +92,13 @@ def test_a_job_says_what_was_run(tmp_path):
     assert (run.records[1]["seconds_per_step"], run.records[1]["memory_gb"]) == (0.01, 0.5)
 
 
-def test_environments_of_a_dataset_that_nobody_knows_are_numbered(tmp_path):
-    write_job(tmp_path, A, dataset="TheirOwn")
+def test_environments_of_an_unknown_dataset_are_numbered(tmp_path):
+    write_job(tmp_path, A, dataset="Unknown")
     (run,) = read_runs(tmp_path)
     assert run.domains == ("env0", "env1", "env2")
 
 
-def test_the_selection_of_section_16_from_a_sweep_of_theirs(tmp_path):
+def test_the_selection_of_section_16_from_a_domainbed_sweep(tmp_path):
     write_job(tmp_path, A, hparams_seed=0)
     write_job(tmp_path, B, hparams_seed=1)
     runs = read_runs(tmp_path)
@@ -106,7 +106,7 @@ def test_the_selection_of_section_16_from_a_sweep_of_theirs(tmp_path):
     assert accuracies(runs, TEST_DOMAIN) == {0: 0.60}
 
 
-def test_jobs_with_two_test_environments_serve_leave_one_domain_out_alone(tmp_path):
+def test_jobs_with_two_test_environments_count_for_leave_one_domain_out_only(tmp_path):
     write_job(tmp_path, A)
     write_job(tmp_path, {0: ([0, 0.9, 0], [0, 0, 0]), 100: ([0, 0.5, 0], [0, 0, 0])}, test_envs=(0, 1))
     write_job(tmp_path, {0: ([0, 0, 0.3], [0, 0, 0]), 100: ([0, 0, 0.5], [0, 0, 0])}, test_envs=(0, 2))
@@ -115,7 +115,7 @@ def test_jobs_with_two_test_environments_serve_leave_one_domain_out_alone(tmp_pa
     assert accuracies(runs, TRAINING_DOMAIN) == {0: 0.55}
 
 
-def test_a_job_that_was_killed_counts_as_there_and_a_warning_says_so(tmp_path):
+def test_a_killed_job_counts_with_a_warning(tmp_path):
     write_job(tmp_path, A, hparams_seed=0)
     write_job(tmp_path, {0: B[0]}, hparams_seed=1, done=False)
     with pytest.warns(RecordWarning, match="1 of 2 DomainBed jobs have no `done`; what they measured is counted"):
@@ -124,14 +124,14 @@ def test_a_job_that_was_killed_counts_as_there_and_a_warning_says_so(tmp_path):
     assert [run.status for run in runs] == ["done", "unfinished"]
 
 
-def test_a_half_written_line_costs_itself_and_not_the_sweep(tmp_path):
+def test_an_incomplete_line_is_skipped_with_a_warning(tmp_path):
     write_job(tmp_path, A, tail='{"args": {"algorithm": "ERM", "data')
     with pytest.warns(RecordWarning, match=r"results\.jsonl: skipped 1 unreadable line"):
         (run,) = read_runs(tmp_path)
     assert [record["step"] for record in run.records] == [0, 100]
 
 
-def test_nan_is_never_chosen(tmp_path):
+def test_nan_is_never_selected(tmp_path):
     write_job(tmp_path, {0: ([0.9, 0, 0], [0.9, math.nan, 0.9]), 100: A[100]}, hparams_seed=0)
     write_job(tmp_path, {100: ([0.8, 0, 0], [math.nan, 0.1, 0.1])}, hparams_seed=1)
     runs = read_runs(tmp_path)
@@ -145,24 +145,24 @@ def test_nan_is_never_chosen(tmp_path):
         ("", "no whole record"),
         ('{"step": 0}\n', "expected DomainBed's records"),
         ('{"step": 0, "args": {"dataset": 7}}\n', "expected dataset of type str"),
-        (json.dumps({"step": 0, "args": their_args(test_envs=(3,)), "env0_out_acc": 0.5}), "some of 1 environments"),
+        (json.dumps({"step": 0, "args": job_args(test_envs=(3,)), "env0_out_acc": 0.5}), "some of 1 environments"),
     ],
 )
-def test_a_results_file_that_is_not_theirs_is_left_out_by_name(tmp_path, content, reason):
+def test_an_invalid_results_file_is_left_out_with_a_warning(tmp_path, content, reason):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "results.jsonl").write_text(content)
     with pytest.warns(RecordWarning, match=rf"job/results\.jsonl: run left out .*{reason}"):
         assert read_runs(tmp_path) == []
 
 
-def test_a_copied_job_counts_once_as_the_copy_that_got_further(tmp_path):
+def test_a_copied_job_counts_once_as_the_copy_with_more_records(tmp_path):
     write_job(tmp_path / "copy", {0: A[0]})
     folder = write_job(tmp_path / "original", A)
     (run,) = read_runs(tmp_path)
     assert run.folder == folder
 
 
-def test_beside_ours_their_runs_of_one_name_have_a_row_of_their_own(tmp_path, make_run, make_record):
+def test_runs_of_domainbed_with_a_label_of_ours_have_a_separate_row(tmp_path, make_run, make_record):
     domains = ("+90%", "+80%", "-90%")
     make_run([make_record(0, [0.7] * 3, [0.7] * 3)], dataset=DATASET, domains=domains)
     write_job(tmp_path, A)
@@ -181,7 +181,7 @@ def tables(runs):
     return [table.text() for table in [*found, *(averages_table(runs, selection) for selection in SELECTIONS)]]
 
 
-def test_there_and_back_preserves_every_table(make_sweep, tmp_path):
+def test_export_and_import_preserve_every_table(make_sweep, tmp_path):
     make_sweep(["ERM", "POGM + Mixup"], dataset="Folder", domains=("art", "cartoon", "photo"), pairs=True)
     runs = make_sweep(["ERM", "POGM + Mixup"], dataset="RotatedMNIST", seeds=2)
     with pytest.warns(RecordWarning, match="prints no table of Folder, which it does not know"):
@@ -195,7 +195,7 @@ def test_there_and_back_preserves_every_table(make_sweep, tmp_path):
     assert tables(read_runs(again)) == tables(runs)
 
 
-def test_a_job_folder_of_ours_is_as_their_sweep_would_have_it(make_run, make_record, tmp_path):
+def test_an_exported_job_folder_has_the_format_of_domainbed(make_run, make_record, tmp_path):
     domains = ("+90%", "+80%", "-90%")
     lines = [make_record(0, [0.1, 0.2, 0.3], [0.4, 0.5, None], metrics={"loss": None, "angle": [0.5, 0.6]})]
     make_run(lines, label="POGM + Mixup", dataset=DATASET, domains=domains, hparams_seed=2, trial_seed=1)
@@ -211,11 +211,11 @@ def test_a_job_folder_of_ours_is_as_their_sweep_would_have_it(make_run, make_rec
     assert (line["args"]["hparams_seed"], line["args"]["trial_seed"], line["args"]["steps"]) == (2, 1, 300)
     assert line["hparams"] == {"Mixup.alpha": 0.2, "batch_size": 32, "kappa": 0.5, "lr": 0.001, "network": "mlp"}
     assert [line["env1_in_acc"], line["env1_out_acc"], line["angle"]] == [0.2, 0.5, [0.5, 0.6]]
-    assert math.isnan(line["env2_out_acc"])  # which their collector can compute with
+    assert math.isnan(line["env2_out_acc"])  # DomainBed's collector can compute with it
     assert line["nonfinite"] is True
 
 
-def test_unfinished_runs_stay_at_home_because_their_collector_would_count_them(make_run, make_record, tmp_path):
+def test_unfinished_runs_are_not_exported(make_run, make_record, tmp_path):
     lines = [make_record(0, [0.5] * 3, [0.5] * 3)]
     make_run(lines, dataset=DATASET, domains=("+90%", "+80%", "-90%"))
     make_run(lines, dataset=DATASET, domains=("+90%", "+80%", "-90%"), hparams_seed=1, done=False)
@@ -225,7 +225,7 @@ def test_unfinished_runs_stay_at_home_because_their_collector_would_count_them(m
     assert numbers(read_runs(tmp_path / "out"), TEST_DOMAIN) == numbers(runs, TEST_DOMAIN)
 
 
-def test_runs_that_their_collector_could_not_tell_apart_are_refused(make_run, make_record, tmp_path):
+def test_runs_with_the_same_job_folder_are_an_error(make_run, make_record, tmp_path):
     for kappa in (0.1, 0.5):
         make_run([make_record(0, [0.5] * 3, [0.5] * 3)], kappa=kappa)
     with pytest.raises(UsageError, match="differ in other settings only"):
@@ -233,26 +233,26 @@ def test_runs_that_their_collector_could_not_tell_apart_are_refused(make_run, ma
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_exported_over_other_files(make_run, make_record, tmp_path):
+def test_export_to_a_folder_with_files_is_an_error(make_run, make_record, tmp_path):
     make_run([make_record(0, [0.5] * 3, [0.5] * 3)])
     with pytest.raises(UsageError, match="new or empty"):
         export_domainbed(read_runs(tmp_path), tmp_path)
 
 
-def test_the_command_exports_and_reports_a_sweep_of_theirs(tmp_path, capsys):
+def test_the_command_line_exports_and_reports_a_domainbed_sweep(tmp_path, capsys):
     for test_env in range(3):
-        write_job(tmp_path / "theirs", A, test_envs=(test_env,))
+        write_job(tmp_path / "sweep", A, test_envs=(test_env,))
     out = tmp_path / "out"
-    assert main(["export", str(tmp_path / "theirs"), "--layout", "domainbed", "--out", str(out)]) == 0
+    assert main(["export", str(tmp_path / "sweep"), "--layout", "domainbed", "--out", str(out)]) == 0
     assert "3 job folders" in capsys.readouterr().err
     assert main(["report", str(out), "--format", "csv"]) == 0
     exported = capsys.readouterr().out
-    assert main(["report", str(tmp_path / "theirs"), "--format", "csv"]) == 0
+    assert main(["report", str(tmp_path / "sweep"), "--format", "csv"]) == 0
     assert capsys.readouterr().out == exported
     assert f"{DATASET},ERM,training-domain,+90%,55.0000,0.0000,1" in exported
 
 
-def test_reading_a_sweep_without_faults_is_silent(tmp_path):
+def test_reading_a_valid_sweep_gives_no_warning(tmp_path):
     write_job(tmp_path, A)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -260,7 +260,7 @@ def test_reading_a_sweep_without_faults_is_silent(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:DomainBed's collector prints no table")
-def test_of_a_run_with_averaged_weights_their_record_alone_is_exported(make_run, make_record, tmp_path):
+def test_only_the_record_of_averaged_weights_is_exported(make_run, make_record, tmp_path):
     plain = [make_record(step, [0.9] * 3, [0.9] * 3) for step in (0, 30)]
     make_run([*plain, make_record(30, [0.4] * 3, [0.5] * 3, swad=True)], label="ERM + SWAD")
     (job,) = export_domainbed(read_runs(tmp_path), tmp_path / "out")

@@ -9,9 +9,10 @@ from statistics import pvariance
 import pytest
 import torch
 
-from pogm.benchmark.plan.sweep import Sweep, save_sweep
+from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.measurements import measured, summary
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.cli import main, parse
 from pogm.data.datasets import dataset_class

@@ -17,8 +17,7 @@ from pogm import ERM, POGM, Fish, Learner, Mixup
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
-from pogm.benchmark.runs.batch_runner import run_together
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import Settings, run, run_batch
 from pogm.core import trees
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
@@ -406,7 +405,7 @@ def test_a_run_writes_one_more_record_and_every_selection_takes_that_one(tmp_pat
 
 def test_together_each_writes_its_own_last_record(tmp_path):
     trials = [short(ERM(), seed=seed, test_domains=(seed,)) for seed in (0, 1)]
-    assert run_together(trials, tmp_path / "batch", Settings()) == [None, None]
+    assert run_batch(trials, [tmp_path / "batch" / one.id for one in trials], Settings()) == [None, None]
     for one in trials:
         run(one, tmp_path / "alone" / one.id)
         batch, alone = (read_runs(tmp_path / where / one.id)[0] for where in ("batch", "alone"))

@@ -9,8 +9,9 @@ from support import trial
 
 from pogm import ERM
 from pogm._system.files import locked
-from pogm.benchmark.plan.sweep import Sweep, save_sweep
+from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import append_record
+from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import run
 from pogm.data.datasets import dataset_class
 from pogm.report import watch

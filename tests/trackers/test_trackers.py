@@ -18,8 +18,7 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm.benchmark.runs.batch_runner import run_together
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import Settings, run, run_batch
 from pogm.cli import main
 from pogm.trackers import all_trackers, check_trackers
 from pogm.trackers.base import scalars
@@ -123,7 +122,7 @@ def test_a_tracker_that_comes_late_is_told_of_what_was_before(tmp_path, tracker)
 def test_trials_of_a_batch_are_runs_of_their_own(tmp_path):
     names = tuple(name for name in READERS if find_spec(name))
     trials = [trial(ERM(), seed=seed, steps=11) for seed in (0, 1)]
-    assert run_together(trials, tmp_path, Settings(trackers=names)) == [None, None]
+    assert run_batch(trials, [tmp_path / one.id for one in trials], Settings(trackers=names)) == [None, None]
     for one in trials:
         for name in names:
             assert kept(name, tmp_path / one.id) == rounded(expected(tmp_path / one.id), name)

@@ -1,1 +1,1 @@
-"""From a plan to a table."""
+"""Benchmarks: plan trials, run them, and compare their results."""

@@ -1,4 +1,4 @@
-"""What there is to choose from, as text: ``pogm list``."""
+"""Lists of algorithms, datasets, modifiers and networks as text, for ``pogm list``."""
 
 import json
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from pogm.data.datasets import all_datasets
 from pogm.models import all_networks
 from pogm.modifiers import Modifier, all_modifiers
 
-RUNGS = ("loss", "gradient", "step")
+RUNGS = ("loss", "gradient", "step")  # methods of an algorithm that a subclass can override
 HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")
 
 
 def algorithms() -> Iterator[str]:
-    """Every algorithm with its paper and idea, what it needs and costs, its defaults, search spaces and presets."""
+    """Yield lines for every algorithm: description, requirements, costs, defaults, search spaces and presets."""
     for name, method in all_algorithms().items():
-        yield from _method(name, method)
-        yield from _hyperparameters(method())
+        yield from _method_lines(name, method)
+        yield from _hyperparameter_lines(method())
         for preset, values in method.presets.items():
             yield f"  preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}"
 
 
 def datasets() -> Iterator[str]:
-    """Every dataset with its domains and what it decides about training."""
+    """Yield lines for every dataset: description, domains and training settings."""
     for name, dataset in all_datasets().items():
         source = "comes with the package" if dataset.embedded else "needs --data"
         shape = "×".join(map(str, dataset.input_shape))
@@ -34,18 +34,18 @@ def datasets() -> Iterator[str]:
         if dataset.domains:
             listed = ", ".join(dataset.domains)
             yield f"  domains {listed}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"
-        yield from _hyperparameters(dataset.training)
+        yield from _hyperparameter_lines(dataset.training)
 
 
 def modifiers() -> Iterator[str]:
-    """Every modifier with its paper and idea, what it costs, its defaults and search spaces."""
+    """Yield lines for every modifier: description, costs, defaults and search spaces."""
     for name, modifier in all_modifiers().items():
-        yield from _method(name, modifier)
-        yield from _hyperparameters(modifier())
+        yield from _method_lines(name, modifier)
+        yield from _hyperparameter_lines(modifier())
 
 
 def networks() -> Iterator[str]:
-    """Every network by name."""
+    """Yield the name of every network."""
     yield from all_networks()
     yield "timm/NAME, any model of timm"
 
@@ -53,15 +53,15 @@ def networks() -> Iterator[str]:
 CATALOGUES = {catalogue.__name__: catalogue for catalogue in (algorithms, datasets, modifiers, networks)}
 
 
-def _method(name: str, method: type[Algorithm] | type[Modifier]) -> Iterator[str]:
+def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterator[str]:
     yield f"{name}\n  {first_line(method)}"
     yield f"  overrides {overridden(method)}; needs {needs(method)}"
     if name in costs():
-        yield f"  time · memory over ERM's: {'; '.join(f'{where} {cost}' for where, cost in costs()[name].items())}"
+        yield f"  time · memory over ERM's: {'; '.join(f'{setup} {cost}' for setup, cost in costs()[name].items())}"
 
 
 def overridden(method: type[Algorithm] | type[Modifier]) -> str:
-    """The rung of the ladder that an algorithm is written on, or the hooks that a modifier uses."""
+    """Return the name of the highest method that an algorithm overrides, or of the hooks that a modifier overrides."""
     if issubclass(method, Algorithm):
         found = [rung for rung in RUNGS if getattr(method, rung) is not getattr(Algorithm, rung)]
         return found[-1] if found else "nothing"
@@ -69,7 +69,7 @@ def overridden(method: type[Algorithm] | type[Modifier]) -> str:
 
 
 def needs(method: type[Algorithm] | type[Modifier]) -> str:
-    """What a method asks for beyond minibatches and a network."""
+    """Return the requirements of a method beyond minibatches and a network."""
     found = []
     if issubclass(method, Algorithm):
         if method.min_domains > 1:
@@ -85,24 +85,27 @@ def needs(method: type[Algorithm] | type[Modifier]) -> str:
 
 @cache
 def costs() -> dict[str, dict[str, str]]:
-    """What each method was measured to cost, as benchmarks/methods.py wrote it."""
-    found = resources.files("pogm.benchmark") / "costs.json"
-    costs: dict[str, dict[str, str]] = json.loads(found.read_text(encoding="utf-8")) if found.is_file() else {}
+    """Return the measured costs of methods relative to ERM, "time · memory", by method and by device and network.
+
+    benchmarks/methods.py measures them and writes costs.json.
+    """
+    path = resources.files("pogm.benchmark") / "costs.json"
+    costs: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return costs
 
 
-def _hyperparameters(owner: Any) -> Iterator[str]:
+def _hyperparameter_lines(owner: Any) -> Iterator[str]:
     for field in fields(owner):
         space, options = field.metadata.get("space"), field.metadata.get("options")
-        yield f"    {field.name:<22} {getattr(owner, field.name)!s:<12} {_searched(space, options)}".rstrip()
+        yield f"    {field.name:<22} {getattr(owner, field.name)!s:<12} {_search_text(space, options)}".rstrip()
         if large := field.metadata.get("large"):
-            yield f"      for large images     {large.default!s:<12} {_searched(large.space)}".rstrip()
+            yield f"      for large images     {large.default!s:<12} {_search_text(large.space)}".rstrip()
 
 
-def _searched(space: Space | None, options: tuple[str, ...] | None = None) -> str:
+def _search_text(space: Space | None, options: tuple[str, ...] | None = None) -> str:
     return f"search {space}" if space else " | ".join(options or ())
 
 
 def first_line(owner: type) -> str:
-    """What it is."""
+    """Return the first line of the docstring of a class."""
     return (owner.__doc__ or "").strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""The main job of a newcomer: four methods, two small datasets, every domain held out once, three seeds."""
+"""The plan of ``pogm demo``: four methods, two small datasets, every domain held out once, three seeds."""
 
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.trial import Trial
@@ -10,16 +10,16 @@ DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = {
     "ERM": {},
     "Fish": {},
-    "Fishr": {"penalty": 100.0, "penalty_anneal_iters": 50},  # its default waits for longer than these runs last
+    "Fishr": {"penalty": 100.0, "penalty_anneal_iters": 50},  # the default starts after the end of these short runs
     "POGM": {},
 }
 SEEDS = 3
 
 
 def plan(seeds: int = SEEDS) -> list[Trial]:
-    """The trials, the long ones first, so that no core is idle at the end.
+    """Return the trials, long ones first, so that no core is idle at the end.
 
-    Algorithms are compared on the same data, first weights and minibatches: the seed does not depend on them.
+    The seed does not depend on the algorithm: all algorithms have the same data, initial weights and minibatches.
     """
     trials = []
     for name in DATASETS:
@@ -27,18 +27,14 @@ def plan(seeds: int = SEEDS) -> list[Trial]:
         for algorithm, values in sorted(ALGORITHMS.items(), reverse=True):
             for held_out in range(len(dataset.domains)):
                 for seed in range(seeds):
-                    number = seed_hash(name, held_out, seed)
-                    trial = Trial(
-                        dataset=dataset,
-                        algorithm=algorithm_class(algorithm)(**values),
-                        test_domains=(held_out,),
-                        training=dataset.training,
-                        steps=dataset.steps,
-                        evaluate_every=dataset.evaluate_every,
-                        seed=number,
-                        data_seed=number,
+                    method = algorithm_class(algorithm)(**values)
+                    parts = {"dataset": dataset, "algorithm": method, "training": dataset.training}
+                    trial = Trial.build(
+                        parts,
+                        (held_out,),
+                        seed=seed_hash(name, held_out, seed),
                         trial_seed=seed,
-                        probe=Probe(every=1),  # of every tenth round, angles look smaller than they are
+                        probe=Probe(every=1),  # measuring fewer rounds would make the angles look smaller
                     )
                     trials.append(trial)
     return trials

@@ -1,7 +1,7 @@
-"""DomainBed's sweep folders, in and out: job folders read as `Run`s, and `Run`s written as job folders.
+"""Import and export of DomainBed's sweep folders: read job folders as `Run`s, and write `Run`s as job folders.
 
-A job folder holds `results.jsonl` (one record per evaluation, with everything that was asked for in each)
-and, once finished, `done`. Its collector does not ask for `done`: what a killed job had measured counts.
+A job folder contains `results.jsonl` (one record per evaluation, each with all arguments of the job) and, when it has
+finished, `done`. DomainBed's collector does not check `done`: it counts the records of killed jobs.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from pogm.data.datasets import all_datasets
 from pogm.data.datasets.splits import HOLDOUT
 
 RESULTS = "results.jsonl"
-LAYOUT = "DomainBed"  # in the provenance of a run that came from there
+LAYOUT = "DomainBed"  # marks a run that was read from a job folder, in its provenance
 SUFFIX = f" ({LAYOUT})"
 
-JOB = (
+JOB = (  # arguments that the name of a job folder depends on
     "dataset",
     "algorithm",
     "test_envs",
@@ -35,23 +35,27 @@ JOB = (
     "trial_seed",
     "seed",
 )
-JOB_IF_GIVEN = ("steps", "hparams")
+JOB_IF_GIVEN = ("steps", "hparams")  # the same, if they are not null
 NOT_METRICS = {"args", "domains", "epoch", "hparams", "mem_gb", "nonfinite", "step", "step_time"}
-KNOWN = (  # what its collector prints a table of; other datasets it passes over without a word
+KNOWN = (  # datasets of which its collector prints a table; it ignores others without a message
     *("Debug28", "Debug224", "ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita"),
     *("DomainNet", "SVIRO", "WILDSCamelyon", "WILDSFMoW"),
 )
 
 
 def job_name(args: Mapping[str, Any]) -> str:
-    """The name of a job's folder: MD5 of its arguments as JSON."""
+    """Return the name of a job folder: the MD5 hash of the arguments as JSON."""
     hashed = {key: args[key] for key in JOB if key in args}
     hashed |= {key: args[key] for key in JOB_IF_GIVEN if args.get(key) is not None}
     return hashlib.md5(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def read_job(folder: Path) -> Run:
-    """A job folder as a run; `ValueError` where its records do not say what was run."""
+    """Read a job folder as a run.
+
+    Raises:
+        ValueError: If its records do not contain the arguments of the job.
+    """
     lines = read_records(folder / RESULTS)
     if not lines:
         raise ValueError("no whole record")
@@ -59,7 +63,7 @@ def read_job(folder: Path) -> Run:
     if not isinstance(args, dict):
         raise ValueError("expected DomainBed's records, with args in each")
     environments = len(list(takewhile(lambda i: f"env{i}_out_acc" in lines[-1], count())))
-    _check(args, environments)
+    _check_arguments(args, environments)
     finished = (folder / "done").exists()
     settings = {key: args[key] for key in ("seed", "steps") if args.get(key) is not None}
     return Run(
@@ -74,15 +78,15 @@ def read_job(folder: Path) -> Run:
             **settings,
         },
         label=args["algorithm"],
-        domains=_domains(args["dataset"], environments, lines[-1].get("domains")),
-        records=tuple(_our_record(line, environments) for line in lines),
+        domains=_domain_names(args["dataset"], environments, lines[-1].get("domains")),
+        records=tuple(_from_job_record(line, environments) for line in lines),
         done=True,
         failure=None if finished else f"no `done`; counted all the same, as {LAYOUT} does",
         provenance={"layout": LAYOUT},
     )
 
 
-def _check(args: Mapping[str, Any], environments: int) -> None:
+def _check_arguments(args: Mapping[str, Any], environments: int) -> None:
     for key, kind in {
         "dataset": str,
         "algorithm": str,
@@ -97,8 +101,8 @@ def _check(args: Mapping[str, Any], environments: int) -> None:
         raise ValueError(f"expected test_envs to be some of {environments} environments, found {held_out}")
 
 
-def _domains(dataset: str, environments: int, written: object) -> tuple[str, ...]:
-    """Names that an export of ours wrote down, or our dataset's of that name, or numbers."""
+def _domain_names(dataset: str, environments: int, written: object) -> tuple[str, ...]:
+    """Return the names of the domains: those of our export, those of our dataset of that name, or "env0", "env1", …."""
     if isinstance(written, list) and len(written) == environments and all(isinstance(name, str) for name in written):
         return tuple(written)
     known = all_datasets().get(dataset)
@@ -107,7 +111,7 @@ def _domains(dataset: str, environments: int, written: object) -> tuple[str, ...
     return tuple(f"env{i}" for i in range(environments))
 
 
-def _our_record(line: Record, environments: int) -> Record:
+def _from_job_record(line: Record, environments: int) -> Record:
     accuracies = {split: [line.get(f"env{i}_{split}_acc") for i in range(environments)] for split in ("in", "out")}
     measured = {
         key: value
@@ -126,33 +130,41 @@ def _our_record(line: Record, environments: int) -> Record:
 
 
 def told_apart(runs: Iterable[Run]) -> list[Run]:
-    """Runs of both kinds for one table: where ours and DomainBed's share a label, theirs says whose it is.
+    """Return the runs with distinct labels: a job of DomainBed with a label of ours gets the suffix " (DomainBed)".
 
-    They are never two trials of one thing. Jobs without `done` are counted, as there, and a warning says so.
+    Warn of jobs without `done`, which count, as in DomainBed.
     """
     runs = list(runs)
-    theirs = [run for run in runs if _is_theirs(run)]
-    unfinished = [run for run in theirs if run.failure is not None]
+    jobs = [run for run in runs if _is_domainbed(run)]
+    unfinished = [run for run in jobs if run.failure is not None]
     if unfinished:
         warnings.warn(
-            f"{unfinished[0].folder.parent}: {len(unfinished)} of {len(theirs)} {LAYOUT} jobs have no `done`; "
+            f"{unfinished[0].folder.parent}: {len(unfinished)} of {len(jobs)} {LAYOUT} jobs have no `done`; "
             f"what they measured is counted, as {LAYOUT}'s own collector does",
             RecordWarning,
             stacklevel=3,
         )
-    ours = {run.label for run in runs if not _is_theirs(run)}
-    return [replace(run, label=run.label + SUFFIX) if _is_theirs(run) and run.label in ours else run for run in runs]
+    ours = {run.label for run in runs if not _is_domainbed(run)}
+    return [replace(run, label=run.label + SUFFIX) if _is_domainbed(run) and run.label in ours else run for run in runs]
 
 
-def _is_theirs(run: Run) -> bool:
+def _is_domainbed(run: Run) -> bool:
     return run.provenance.get("layout") == LAYOUT
 
 
 def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") -> list[Path]:
-    """Write finished runs as a DomainBed sweep, which its collector reads; the job folders.
+    """Write finished runs as a sweep of DomainBed, which its collector can read.
 
-    Runs that did not finish are left out, since its collector would count them. `data_dir` goes into the
-    names of the folders, so it is a fixed word unless one is given.
+    Args:
+        runs: The runs. Unfinished ones are left out, because the collector would count them.
+        folder: A new or empty folder.
+        data_dir: Value of the argument `data_dir`, which is part of the names of the job folders.
+
+    Returns:
+        The job folders.
+
+    Raises:
+        UsageError: If no run is finished, if two runs would have the same job folder, or if the folder has files.
     """
     runs = list(runs)
     finished = {_identity(run): run for run in runs if run.status == "done"}
@@ -166,14 +178,14 @@ def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") 
         )
     if folder.exists() and not (folder.is_dir() and is_empty(folder)):
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
-    _warn(finished.values(), left_out)
+    _warn_of_omissions(finished.values(), left_out)
     jobs = []
     for run in finished.values():
-        args = _args(run, data_dir)
+        args = _job_arguments(run, data_dir)
         job = folder / job_name(args)
         args["output_dir"] = str(job)
         job.mkdir(parents=True)
-        lines = [json.dumps(_their_record(run, record, args), sort_keys=True) for record in run.eligible]
+        lines = [json.dumps(_to_job_record(run, record, args), sort_keys=True) for record in run.eligible]
         write_whole(job / RESULTS, "".join(f"{line}\n" for line in lines).encode())
         write_whole(job / "done", b"done")
         jobs.append(job)
@@ -184,7 +196,7 @@ def _identity(run: Run) -> tuple[object, ...]:
     return run.dataset, run.label, run.test_domains, run.hparams_seed, run.trial_seed
 
 
-def _warn(runs: Iterable[Run], left_out: int) -> None:
+def _warn_of_omissions(runs: Iterable[Run], left_out: int) -> None:
     if left_out:
         text = f"Left out {left_out} unfinished run{'s' * (left_out > 1)}: {LAYOUT}'s collector would count them"
         warnings.warn(text, RecordWarning, stacklevel=3)
@@ -194,8 +206,8 @@ def _warn(runs: Iterable[Run], left_out: int) -> None:
         warnings.warn(text, RecordWarning, stacklevel=3)
 
 
-def _args(run: Run, data_dir: str) -> dict[str, Any]:
-    """What DomainBed's train script would have been asked for; null is its default."""
+def _job_arguments(run: Run, data_dir: str) -> dict[str, Any]:
+    """Return the arguments of DomainBed's train script for a run; None is its default."""
     known, steps = all_datasets().get(run.dataset), run.trial.get("steps")
     return {
         "algorithm": run.label,
@@ -216,7 +228,7 @@ def _args(run: Run, data_dir: str) -> dict[str, Any]:
     }
 
 
-def _their_record(run: Run, record: Record, args: Mapping[str, Any]) -> dict[str, Any]:
+def _to_job_record(run: Run, record: Record, args: Mapping[str, Any]) -> dict[str, Any]:
     metrics = {key: value for key, value in (record.get("metrics") or {}).items() if key not in NOT_METRICS}
     line = metrics | {
         "step": record["step"],
@@ -225,9 +237,9 @@ def _their_record(run: Run, record: Record, args: Mapping[str, Any]) -> dict[str
         "mem_gb": record.get("memory_gb"),
         "hparams": dict(_hparams(run.trial)),
         "args": args,
-        "domains": run.domains,  # nobody's but ours: its own records know environments by number
+        "domains": run.domains,  # an addition of ours: records of DomainBed number the environments
     }
-    # NaN, which is not JSON, where we have null: its collector computes with these and stops at a null.
+    # NaN, which is not JSON, instead of null: the collector computes with these values and fails at a null.
     line |= {
         f"env{i}_{split}_acc": accuracy(record, split, i) for i in range(len(run.domains)) for split in ("in", "out")
     }
@@ -237,7 +249,7 @@ def _their_record(run: Run, record: Record, args: Mapping[str, Any]) -> dict[str
 
 
 def _hparams(trial: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """All settings in one dictionary, as there; those of modifiers under their name."""
+    """Yield all settings for one dictionary, as in DomainBed; those of modifiers with their name as a prefix."""
     yield from (trial.get("training") or {}).items()
     yield from ((key, value) for key, value in trial["algorithm"].items() if key != "name")
     for modifier in trial.get("modifiers") or ():

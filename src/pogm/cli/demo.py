@@ -24,8 +24,8 @@ class Demo(Command):
     def run(self) -> int:
         """Train all runs, then print the tables and write the report."""
         from pogm.benchmark.demo import plan
-        from pogm.benchmark.plan.plan_file import save_plan
-        from pogm.benchmark.runs.local import run_all
+        from pogm.benchmark.runs.directory import save_plan
+        from pogm.benchmark.runs.executors import run_all
         from pogm.benchmark.runs.runner import Settings
         from pogm.cli.execution import check_counts
         from pogm.cli.results import finish

@@ -70,9 +70,8 @@ pogm list experiments                              names and scales"""
 
     def run(self) -> int:
         """Train what is missing, then print the tables and write tables, figures and the page."""
-        from pogm.benchmark.plan.plan_file import save_plan
-        from pogm.benchmark.plan.sweep import carry_out
-        from pogm.benchmark.runs.executors import executor
+        from pogm.benchmark.runs.directory import save_plan
+        from pogm.benchmark.runs.executors import carry_out, executor
         from pogm.cli.execution import (
             check_counts,
             check_weights_exist,

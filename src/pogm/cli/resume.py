@@ -40,7 +40,7 @@ class Resume(Command):
         return 0
 
     def _resume_sweep(self, execution: Execution) -> int:
-        from pogm.benchmark.plan.sweep import load_sweep
+        from pogm.benchmark.runs.directory import load_sweep
         from pogm.cli.execution import check_counts, check_single_process, prepare, settings_of
         from pogm.cli.results import run_sweep
 

@@ -18,7 +18,7 @@ class Status(Command):
 
     def run(self) -> int:
         """Print a line for each algorithm and dataset, and the total."""
-        from pogm.benchmark.plan.sweep import STATES, load_sweep, status
+        from pogm.benchmark.runs.directory import STATES, load_sweep, status
 
         counts = status(load_sweep(self.folder), self.folder)
         total: Counter[str] = Counter()

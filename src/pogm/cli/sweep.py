@@ -51,7 +51,7 @@ pogm status runs/sweep"""
 
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
-        from pogm.benchmark.plan.sweep import save_sweep
+        from pogm.benchmark.runs.directory import save_sweep
         from pogm.cli.execution import check_counts, prepare, settings_of
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 
 from pogm._system.errors import PogmError
-from pogm.benchmark.plan.sweep import STATES
 from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.benchmark.results.selection import SELECTIONS
 from pogm.benchmark.results.tables import averages_table, dataset_table, labels_of
+from pogm.benchmark.runs.directory import STATES
 from pogm.benchmark.runs.estimate import duration
 from pogm.report.escaping import escape
 from pogm.report.figure import Figure, Line, Point

@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import fmean
 
 from pogm._system.errors import PogmError
-from pogm.benchmark.plan.plan_file import PLAN, load_plan
-from pogm.benchmark.plan.sweep import load_sweep, state_of
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import TRIAL, RecordWarning, Run, finite, read_runs, table_order, told_apart
+from pogm.benchmark.runs.directory import PLAN, load_plan, load_sweep, state_of
 from pogm.benchmark.runs.runner import RECORDS
 
 Changed = tuple[tuple[int, int] | None, ...]

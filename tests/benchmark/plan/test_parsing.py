@@ -1,4 +1,4 @@
-"""A trial out of names and texts."""
+"""Parsing of trials from names and texts."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Twin(Modifier):
     kappa: float = hyper(1.0)
 
 
-def test_names_and_texts_become_a_trial_with_the_datasets_defaults():
+def test_a_trial_has_the_given_settings_and_the_defaults_of_the_dataset():
     made = trial_of(
         "RotatedDigits", "POGM", ["75", "1"], modifiers=["Mixup"], settings=["kappa=0.1", "lr=1e-3", "Mixup.alpha=0.4"]
     )
@@ -29,7 +29,7 @@ def test_names_and_texts_become_a_trial_with_the_datasets_defaults():
     assert (made.steps, made.evaluate_every) == (151, 15)
 
 
-def test_a_prefix_names_the_algorithm_the_modifier_or_the_part():
+def test_a_prefix_selects_the_algorithm_the_modifier_or_the_part():
     texts = ["POGM.kappa=0.1", "POGM.lr=0.01", "algorithm.meta_lr=0.2", "training.batch_size=8", "Mixup.alpha=0.4"]
     made = trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Mixup"], settings=texts)
     assert made.algorithm == POGM(kappa=0.1, meta_lr=0.2)
@@ -37,7 +37,7 @@ def test_a_prefix_names_the_algorithm_the_modifier_or_the_part():
     assert made.modifiers == (Mixup(alpha=0.4),)
 
 
-def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
+def test_settings_change_a_preset_and_the_seed_of_the_split_is_the_seed():
     made = trial_of("RotatedDigits", "EQRM", ["0"], preset="domainbed", settings=["quantile=0.9"], seed=4)
     assert made.algorithm == EQRM.preset("domainbed", quantile=0.9)
     assert (made.seed, made.trial_seed) == (4, 4)
@@ -77,14 +77,14 @@ def test_a_preset_can_be_changed_and_the_split_follows_the_seed():
         ({"test_domains": ["0", "15", "30", "45", "60"], "algorithm": "MADG"}, "at least 2 training domains"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_the_nearest_name_or_the_range(changes, message):
-    usual = {"dataset": "RotatedDigits", "algorithm": "POGM", "test_domains": ["0"]}
+def test_an_invalid_name_or_value_is_an_error_with_the_nearest_name_or_the_range(changes, message):
+    valid = {"dataset": "RotatedDigits", "algorithm": "POGM", "test_domains": ["0"]}
     with pytest.raises(UsageError, match=message):
-        trial_of(**usual | changes)
+        trial_of(**valid | changes)
 
 
-def test_a_name_that_two_parts_have_must_say_which(monkeypatch):
-    """No two parts of ours share a name, so a modifier with one of POGM's is made up."""
+def test_a_name_that_two_parts_have_needs_a_prefix(monkeypatch):
+    """No two parts of the package have a common name, so the test defines a modifier with a name of POGM."""
     monkeypatch.setattr(parsing, "modifier_class", lambda name: Twin)
     with pytest.raises(UsageError, match=r"'kappa', which is algorithm.kappa, Twin.kappa. Choose one"):
         trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["kappa=2"])

@@ -1,53 +1,49 @@
-"""Sweeps: what is planned, what is left to do, and that nothing is done twice."""
+"""Sweeps: planned trials, states of runs, and random search."""
 
-import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
-from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm._system.files import locked
-from pogm.benchmark.plan.sweep import Sweep, carry_out, load_sweep, save_sweep, state_of, status
-from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.local import Outcome
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.plan.sweep import Sweep, configuration, draw
+from pogm.benchmark.runs.directory import load_sweep, status
 from pogm.cli import main
+from pogm.core.hyperparameters import Choice, Large, Power, Uniform, hyper, suited
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.splits import seed_hash
 
 
-def named(*names):
+def datasets(*names):
     return tuple(dataset_class(name)() for name in names)
 
 
-SMALL = Sweep(("ERM", "POGM"), named("ColoredDigits"), configurations=2, trials=1, steps=5, evaluate_every=4)
+SMALL = Sweep(("ERM", "POGM"), datasets("ColoredDigits"), configurations=2, trials=1, steps=5, evaluate_every=4)
 
 
-def test_single_mode_holds_out_every_domain_and_full_mode_every_pair_too():
-    protocol = Sweep(("ERM",), named("RotatedDigits"))
+def test_single_mode_holds_out_every_domain_and_full_mode_also_every_pair():
+    protocol = Sweep(("ERM",), datasets("RotatedDigits"))
     assert len(protocol.plan()) == 60 * 6
     assert len(replace(protocol, mode="full").plan()) == 60 * 6 * 7 // 2
 
 
-def test_seeds_are_those_of_the_protocol():
-    trials = Sweep(("POGM",), named("ColoredMNIST"), configurations=1, trials=1).plan()
+def test_seeds_are_those_of_domainbed():
+    trials = Sweep(("POGM",), datasets("ColoredMNIST"), configurations=1, trials=1).plan()
     assert [t.seed for t in trials] == [seed_hash("ColoredMNIST", "POGM", [e], 0, 0) for e in range(3)]
     assert trials[2].seed == 75921242
 
 
-def test_trials_draw_other_configurations_and_the_first_is_the_defaults():
-    plan = Sweep(("POGM",), named("RotatedDigits"), configurations=4, trials=2).plan()
+def test_repetitions_draw_other_configurations_and_the_first_one_is_the_defaults():
+    plan = Sweep(("POGM",), datasets("RotatedDigits"), configurations=4, trials=2).plan()
     first = [t for t in plan if t.hparams_seed == 0]
     assert all(t.algorithm == POGM() for t in first)
     drawn = {(t.trial_seed, t.hparams_seed): (t.training.lr, t.algorithm) for t in plan if t.hparams_seed > 0}
     assert len(set(drawn.values())) == 6
 
 
-def test_every_trial_has_a_folder_of_its_own():
+def test_all_trials_have_different_ids():
     plan = Sweep(
-        ("ERM", "POGM"), named("ColoredDigits", "RotatedDigits"), configurations=3, trials=2, mode="full"
+        ("ERM", "POGM"), datasets("ColoredDigits", "RotatedDigits"), configurations=3, trials=2, mode="full"
     ).plan()
     assert len({t.id for t in plan}) == len(plan)
 
@@ -61,19 +57,19 @@ def test_every_trial_has_a_folder_of_its_own():
         ({"algorithms": ("ERM", "ERM")}, "each of --algorithms once"),
     ],
 )
-def test_a_sweep_that_cannot_be_meant_is_refused(changes, words):
+def test_an_invalid_sweep_is_an_error(changes, words):
     with pytest.raises(UsageError, match=words):
         replace(SMALL, **changes)
 
 
-def test_unknown_names_are_refused_before_anything_is_written(tmp_path, capsys):
+def test_an_unknown_name_is_an_error_before_anything_is_written(tmp_path, capsys):
     command = ["sweep", "--algorithms", "POGN", "--datasets", "ColoredDigits", "--out", str(tmp_path / "s")]
     assert main(command) == 2
     assert "Did you mean 'POGM'" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
 
 
-def test_a_setting_is_for_all_algorithms_or_for_the_one_in_its_prefix():
+def test_a_setting_applies_to_all_algorithms_or_to_the_one_in_its_prefix():
     settings = ("POGM.inner_steps=5", "lr=0.002", "POGM.batch_size=16", "Mixup.alpha=0.7")
     plan = replace(SMALL, modifiers=("Mixup",), settings=settings).plan()
     pogm, erm = ([t for t in plan if isinstance(t.algorithm, kind)] for kind in (POGM, ERM))
@@ -99,79 +95,21 @@ def test_a_setting_is_for_all_algorithms_or_for_the_one_in_its_prefix():
         ("POGM.kappa", "--set NAME=VALUE; found 'POGM.kappa'"),
     ],
 )
-def test_a_setting_that_does_not_apply_fails_once_and_before_anything_is_written(tmp_path, capsys, setting, words):
+def test_a_setting_that_does_not_apply_is_one_error_before_anything_is_written(tmp_path, capsys, setting, words):
     command = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", "ColoredDigits", "--set", setting]
     assert main([*command, "--out", str(tmp_path / "s")]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("Expected") == 1
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("Expected") == 1
     assert not (tmp_path / "s").exists()
 
 
-def test_a_setting_that_only_some_datasets_have_is_refused():
+def test_a_setting_that_only_some_datasets_have_is_an_error():
     with pytest.raises(UsageError, match="Give datasets like PACS a command of their own"):
-        Sweep(("ERM",), named("ColoredDigits", "PACS"), settings=("image_size=64",)).plan()
+        Sweep(("ERM",), datasets("ColoredDigits", "PACS"), settings=("image_size=64",)).plan()
 
 
-def test_a_sweep_is_saved_and_loaded_and_its_folder_is_its_own(tmp_path):
-    save_sweep(SMALL, tmp_path / "s")
-    assert load_sweep(tmp_path / "s") == SMALL
-    save_sweep(SMALL, tmp_path / "s")
-    with pytest.raises(UsageError, match="configurations is 2 there and 3 here"):
-        save_sweep(replace(SMALL, configurations=3), tmp_path / "s")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="other files"):
-        save_sweep(SMALL, tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    "text", ['{"algorithms": []}', "[]", json.dumps(dict.fromkeys(SMALL.__dataclass_fields__, 1)), "{"]
-)
-def test_a_changed_plan_is_refused(tmp_path, text):
-    (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises((UsageError, TypeError)) as caught:
-        load_sweep(tmp_path)
-    assert isinstance(caught.value, UsageError)
-
-
-def test_a_run_is_in_one_of_five_states(tmp_path):
-    short = trial(ERM(), steps=3, evaluate_every=2)
-    assert state_of(tmp_path / "r") == "waiting"
-    run(short, tmp_path / "r")
-    assert state_of(tmp_path / "r") == "done"
-    (tmp_path / "r" / "done").unlink()
-    assert state_of(tmp_path / "r") == "interrupted"
-    (tmp_path / "r" / "failed.json").write_text('{"error": "out of luck"}')
-    assert state_of(tmp_path / "r") == "failed"
-    with locked(tmp_path / "r"):
-        assert state_of(tmp_path / "r") == "running"
-
-
-def test_only_what_is_left_is_run(tmp_path):
-    """Finished and running trials are not touched; failed ones only when asked."""
-    plan = SMALL.plan()
-    done, failed, running = (tmp_path / t.id for t in plan[:3])
-    for folder in (done, failed, running):
-        folder.mkdir()
-    (done / "done").touch()
-    (failed / "failed.json").write_text('{"error": "out of luck"}')
-    given = []
-
-    def pretend(trials, *_):
-        given.append([t.id for t in trials])
-        return (Outcome(t) for t in trials)
-
-    with locked(running):
-        outcomes = list(carry_out(SMALL.plan(), tmp_path, Settings(), pretend))
-        list(carry_out(SMALL.plan(), tmp_path, Settings(), pretend, retry_failed=True))
-    assert {o.trial.id for o in outcomes} == {t.id for t in plan}
-    assert [o.error for o in outcomes if o.error] == ["out of luck"]
-    assert given[0] == [t.id for t in plan[3:]]
-    assert given[1] == [plan[1].id] + [t.id for t in plan[3:]]
-
-
-def test_a_sweep_runs_resumes_and_reports_from_the_command_line(tmp_path, capsys):
+def test_the_command_line_runs_resumes_and_reports_a_sweep(tmp_path, capsys):
     folder = tmp_path / "s"
     command = ["sweep", "--algorithms", "ERM", "--datasets", "ColoredDigits", "--configurations", "2", "--trials", "1"]
     command += ["--steps", "5", "--evaluate-every", "4", "--workers", "1", "--out", str(folder)]
@@ -193,16 +131,97 @@ def test_a_sweep_runs_resumes_and_reports_from_the_command_line(tmp_path, capsys
     assert status(load_sweep(folder), folder)["ColoredDigits", "ERM"] == {"done": 6}
 
 
-def test_an_estimate_counts_every_run_and_every_evaluation():
-    plan = SMALL.plan()
-    (erm, pogm) = estimates(plan, Settings())
-    assert (erm.runs, pogm.runs) == (6, 6)
-    assert erm.seconds > 0
-    assert erm.memory_gb > 0
-    longer = estimates([replace(t, steps=5000) for t in plan if t.label == "ERM"], Settings())[0]
-    assert longer.seconds > 20 * erm.seconds
+# Random search.
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(3, "3 s"), (600, "10.0 min"), (9000, "2.5 h"), (259200, "3.0 days")])
-def test_durations_are_in_the_unit_that_people_use(seconds, text):
-    assert duration(seconds) == text
+@pytest.mark.parametrize(
+    ("name", "space", "value"),
+    [
+        ("lr", Power(10, -5, -3.5), 2.7028930742148706e-05),  # PACS and VLCS; agrees with records of DomainBed
+        ("weight_decay", Power(10, -6, -2), 0.00044832883881609976),
+        ("batch_size", Power(2, 3, 5.5, integer=True), 39),
+        ("resnet_dropout", Choice(0.0, 0.1, 0.5), 0.5),
+        ("irm_lambda", Power(10, -1, 5), 65030.52212762795),
+        ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True), 2),
+        ("mldg_beta", Power(10, -1, 1), 5.4211455811356215),
+        ("n_meta_test", Choice(1, 2), 1),
+        ("lambda", Power(10, -2, 2), 3.500347568342894),
+        ("d_steps_per_g_step", Power(2, 0, 3, integer=True), 7),
+        ("mlp_width", Power(2, 6, 10, integer=True), 255),
+        ("mlp_depth", Choice(3, 4, 5), 4),
+        ("lr_g", Power(10, -4.5, -2.5), 0.0015950807441571075),
+        ("lr_d", Power(10, -4.5, -2.5), 6.700771289296927e-05),
+    ],
+)
+def test_configuration_1_of_trial_0_has_the_published_values(name, space, value):
+    assert draw(space, name, 1, 0) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "seeds", "value"),
+    [
+        ("lr", Power(10, -5, -3.5), (1, 1), 2.2352558725944602e-05),
+        ("batch_size", Power(2, 3, 5.5, integer=True), (1, 1), 8),
+        ("lr", Power(10, -5, -3.5), (6, 0), 0.000211416337488096),
+        ("weight_decay", Power(10, -6, -2), (6, 0), 2.812885384798702e-06),
+        ("batch_size", Power(2, 3, 5, integer=True), (6, 0), 21),
+        ("resnet_dropout", Choice(0.0, 0.1, 0.5), (6, 0), 0.1),
+        ("meta_lr", Choice(0.05, 0.1, 0.5), (6, 0), 0.5),
+        ("cagrad_c", Choice(0.05, 0.1, 0.5), (6, 0), 0.5),
+        ("cag_update", Choice(1, 5, 10), (6, 0), 1),
+    ],
+)
+def test_other_configurations_have_the_published_values(name, space, seeds, value):
+    assert draw(space, name, *seeds) == pytest.approx(value, rel=1e-12)
+
+
+def test_rotated_mnist_has_the_published_draw():
+    training = configuration(dataset_class("RotatedMNIST").training, 1, 0)
+    assert training.lr == pytest.approx(0.0001190616291, rel=1e-9)
+    assert training.batch_size == 372
+
+
+def test_large_images_have_the_published_draws():
+    for name in ("PACS", "VLCS"):
+        training = configuration(dataset_class(name).training, 1, 0)
+        assert (training.lr, training.weight_decay) == pytest.approx((2.7028930742148706e-05, 0.00044832883881609976))
+        assert (training.batch_size, training.dropout) == (39, 0.5)
+    training = configuration(dataset_class("DomainNet").training, 6, 0)
+    assert (training.lr, training.weight_decay) == pytest.approx((0.000211416337488096, 2.812885384798702e-06))
+    assert (training.batch_size, training.dropout) == (21, 0.1)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A method with other defaults and spaces for large images."""
+
+    rate: float = hyper(1e-3, Power(10, -4.5, -2.5), large=Large(5e-5, Power(10, -5, -3.5)), draw_as="lr_g")
+    decay: float = hyper(0.0, large=Large(0.0, Power(10, -6, -2)))
+
+
+def test_a_method_can_have_other_defaults_and_spaces_for_large_images():
+    assert configuration(Tuned(), 0, 0) == Tuned()
+    assert configuration(Tuned(), 0, 0, large=True) == Tuned(rate=5e-5)
+    small, large = configuration(Tuned(), 1, 0), configuration(Tuned(), 1, 0, large=True)
+    assert small.rate == pytest.approx(0.0015950807441571075, rel=1e-12)
+    assert small.decay == 0
+    assert 1e-5 < large.rate < 10**-3.5
+    assert 1e-6 < large.decay < 1e-2
+
+
+def test_a_default_for_large_images_does_not_replace_a_value_that_was_set():
+    assert suited(Tuned(rate=0.5), large=True).rate == 0.5
+    assert suited(Tuned(), large=False) == Tuned()
+
+
+def test_configuration_0_is_the_defaults():
+    assert configuration(POGM(), 0, 5) == POGM()
+
+
+def test_a_hyperparameter_without_a_space_keeps_its_value():
+    assert configuration(POGM(centre="mean"), 3, 0).centre == "mean"
+
+
+def test_a_draw_depends_on_the_name_of_the_hyperparameter():
+    assert draw(Uniform(0, 1), "a", 2, 1) != draw(Uniform(0, 1), "b", 2, 1)
+    assert draw(Uniform(0, 1), "a", 2, 1) == draw(Uniform(0, 1), "a", 2, 1)

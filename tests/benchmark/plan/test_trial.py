@@ -1,6 +1,7 @@
-"""A trial: plain data, hashed, and refused where it makes no sense."""
+"""Trials: JSON, ids and validation."""
 
 import json
+from dataclasses import dataclass, fields
 
 import pytest
 from support import trial
@@ -9,26 +10,26 @@ from pogm import ERM, MADG, POGM, Mixup
 from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.plan.trial import Trial, differences
+from pogm.benchmark.plan.trial import Trial, choice, differences, number
 from pogm.data.datasets.rotated_digits import RotatedDigits
 from pogm.diagnostics import Probe
 
 
 @pytest.mark.parametrize("name", all_algorithms())
-def test_every_trial_comes_back_from_json_the_same(name):
+def test_a_trial_survives_a_round_trip_through_json(name):
     one = trial(all_algorithms()[name](), modifiers=(Mixup(alpha=0.3),), seed=7, probe=Probe(every=5, target=True))
     again = Trial.from_json(json.loads(canonical_json(one.to_json())))
     assert again == one
     assert again.id == one.id
 
 
-def test_the_id_depends_on_what_is_computed_and_on_nothing_else():
+def test_the_id_depends_on_everything_that_is_computed_and_on_nothing_else():
     first = trial(POGM(kappa=0.1))
     assert first.id == trial(POGM()).id
     others = [trial(POGM(kappa=0.5)), trial(POGM(), seed=1), trial(POGM(), modifiers=(Mixup(),)), trial(ERM())]
     others.append(trial(POGM(), probe=Probe(every=1)))
     assert len({first.id, *(other.id for other in others)}) == 6
-    assert first.id.isalnum()  # a folder's name, whatever the trial's parts are called
+    assert first.id.isalnum()  # it is the name of a directory
 
 
 def test_a_hyperparameter_that_was_added_later_keeps_the_ids_of_saved_trials():
@@ -45,7 +46,7 @@ def test_a_hyperparameter_that_was_added_later_keeps_the_ids_of_saved_trials():
         Trial.from_json(saved)
 
 
-def test_the_label_is_the_row_of_a_table():
+def test_the_label_names_the_algorithm_and_the_modifiers():
     assert trial(POGM(), modifiers=(Mixup(),)).label == "POGM + Mixup"
 
 
@@ -74,13 +75,13 @@ def test_the_label_is_the_row_of_a_table():
         (ERM(), {"precision": "fp23"}, "a precision out of .*found 'fp23'. Did you mean 'fp32'?"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_what_was_expected_and_found(algorithm, options, message):
+def test_an_invalid_value_is_an_error_with_the_expected_and_the_found_value(algorithm, options, message):
     known = {"training": trial(ERM()).training, "steps": 1, "evaluate_every": 1, "test_domains": (0,)}
     with pytest.raises(UsageError, match=message):
         Trial(algorithm=algorithm, **{"dataset": RotatedDigits()} | known | options)
 
 
-def test_one_training_domain_is_enough_where_the_method_allows_it():
+def test_one_training_domain_is_enough_for_a_method_that_allows_it():
     assert trial(POGM(), test_domains=(0, 1, 2, 3, 4)).train_domains == (5,)
 
 
@@ -111,37 +112,83 @@ def test_one_training_domain_is_enough_where_the_method_allows_it():
         ("sede", 0, "a field of a trial .*Did you mean 'seed'?"),
     ],
 )
-def test_json_with_another_type_or_name_is_refused_with_the_field(path, value, message):
+def test_a_wrong_type_or_name_in_json_is_an_error_with_the_field(path, value, message):
     values = trial(POGM()).to_json()
     *parents, last = path.split(".")
-    place = values
+    owner = values
     for parent in parents:
-        place = place[parent]
-    place[last] = value
+        owner = owner[parent]
+    owner[last] = value
     with pytest.raises(UsageError, match=message):
         Trial.from_json(values)
 
 
 @pytest.mark.parametrize("values", [None, [], "trial", {}, {"seed": 0}])
-def test_json_that_is_no_trial_is_refused(values):
+def test_json_that_is_no_trial_is_an_error(values):
     with pytest.raises(UsageError, match=r"Expected a trial with .*fields algorithm, data_seed, dataset"):
         Trial.from_json(values)
 
 
-def test_a_field_that_is_missing_within_a_part_is_not_filled_in():
+def test_a_missing_hyperparameter_in_json_is_an_error():
     values = trial(POGM()).to_json()
     del values["algorithm"]["kappa"]
     with pytest.raises(UsageError, match=r"algorithm.kappa is absent there and 0.1 here"):
         Trial.from_json(values)
 
 
-def test_differences_are_named_field_by_field_and_types_count():
+def test_differences_list_every_field_and_distinguish_types():
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 2}}) == ""
     assert differences({"a": {"b": 1.0}, "d": []}, {"a": {"b": 1}}) == (
         "a.b is 1.0 there and 1 here; d is [] there and absent here"
     )
 
 
-def test_of_two_algorithms_only_the_names_are_told_apart():
-    told = differences(trial(ERM()).to_json(), trial(POGM(), seed=3).to_json())
-    assert told == 'algorithm.name is "ERM" there and "POGM" here; seed is 0 there and 3 here'
+def test_differences_of_two_algorithms_list_only_their_names():
+    text = differences(trial(ERM()).to_json(), trial(POGM(), seed=3).to_json())
+    assert text == 'algorithm.name is "ERM" there and "POGM" here; seed is 0 there and 3 here'
+
+
+# A new field.
+
+
+@dataclass(frozen=True)
+class LaterTrial(Trial):
+    """A trial of a later version, with two more settings. Its definition is the only change that they need."""
+
+    patience: int = number(3, least=1, most=9, added_later=True)
+    rounding: str = choice("nearest", ("nearest", "stochastic"), added_later=True)
+
+
+def later(**options):
+    values = {field.name: getattr(trial(POGM()), field.name) for field in fields(Trial)}
+    return LaterTrial(**values | options)
+
+
+def test_a_new_field_with_its_default_does_not_change_the_id_of_existing_trials():
+    assert later().id == trial(POGM()).id
+    assert len({later().id, later(patience=4).id, later(rounding="stochastic").id}) == 3
+
+
+def test_a_new_field_is_validated_saved_and_compared_by_its_definition():
+    changed = later(patience=4, rounding="stochastic")
+    assert LaterTrial.from_json(json.loads(canonical_json(changed.to_json()))) == changed
+    assert LaterTrial.from_json(trial(POGM()).to_json()) == later()  # saved by an earlier version
+    assert differences(changed.to_json(), later().to_json()) == (
+        'patience is 4 there and absent here; rounding is "stochastic" there and absent here'
+    )
+    with pytest.raises(UsageError, match="patience to be a whole number from 1 to 9; found 0"):
+        later(patience=0)
+    with pytest.raises(UsageError, match="a rounding out of nearest, stochastic; found 'up'"):
+        later(rounding="up")
+    with pytest.raises(UsageError, match="patience of a trial to be of type int"):
+        LaterTrial.from_json(changed.to_json() | {"patience": "4"})
+
+
+def test_a_new_field_is_an_option_of_trials_that_are_built_from_parts():
+    parts = {"dataset": RotatedDigits(), "algorithm": ERM(), "training": RotatedDigits().training, "Mixup": Mixup()}
+    built = LaterTrial.build(parts, (1,), seed=5, steps=None, patience=7)
+    assert (built.patience, built.modifiers, built.test_domains) == (7, (Mixup(),), (1,))
+    assert (built.seed, built.data_seed, built.trial_seed) == (5, 5, 5)
+    assert (built.steps, built.evaluate_every) == (RotatedDigits.steps, RotatedDigits.evaluate_every)
+    with pytest.raises(TypeError, match="patienec"):
+        LaterTrial.build(parts, (1,), patienec=7)

@@ -1,4 +1,4 @@
-"""Deterministic runs: what the provenance says, how they are resumed, and that a GPU repeats them bit for bit."""
+"""Deterministic runs: their provenance, their resumption, and repetitions on a GPU bit for bit."""
 
 import json
 import os
@@ -17,30 +17,36 @@ from pogm import ERM
 from pogm._system.determinism import FIXED_WORKSPACES, WORKSPACE
 from pogm._system.errors import StoppedError, UsageError
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.batch_runner import run_together
-from pogm.benchmark.runs.directory import TRIAL, DeterminismWarning, describe, fact_of, load_trial, still_repeatable
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.directory import (
+    TRIAL,
+    DeterminismWarning,
+    fact_of,
+    load_trial,
+    stays_deterministic,
+    write_trial,
+)
+from pogm.benchmark.runs.runner import Settings, run, run_batch
 from pogm.engine.session import Engine
 from pogm.report.runs import facts_of
 
-os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # while tests are collected: before any of them uses CUDA
+os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # set during collection, before any test uses CUDA
 
 GPU = {"pogm": "1", "torch": "2.11", "device": "NVIDIA H200", "processes": 1, "deterministic": True}
 CPU = GPU | {"device": "cpu"}
-HERE = Path("runs/one")
+FOLDER = Path("runs/one")
 
 
-# What a run says of itself.
+# Provenance.
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_the_provenance_says_whether_a_run_was_deterministic(tmp_path, deterministic):
+def test_the_provenance_contains_the_option(tmp_path, deterministic):
     run(trial(ERM()), tmp_path / "run", Settings(engine=Engine(deterministic=deterministic)))
     assert fact_of("deterministic", tmp_path / "run") is deterministic
     assert f"deterministic {deterministic}" in facts_of(read_runs(tmp_path))["Made with"]
 
 
-def test_the_commands_that_train_take_the_option(tmp_path):
+def test_all_commands_that_train_have_the_option(tmp_path):
     words = ("--steps", 11, "--evaluate-every", 10, "--device", "cpu", "--deterministic")
     one = ("run", "--dataset", "RotatedDigits", "--algorithm", "ERM", "--test-domain", "75")
     many = ("--algorithms", "ERM", "--workers", 1)
@@ -55,66 +61,68 @@ def test_the_commands_that_train_take_the_option(tmp_path):
     assert pogm(*paper, "--dry-run", "--out", tmp_path / "paper").code == 0
 
 
-# How it is resumed.
+# Resumption.
 
 
-def test_without_the_option_a_deterministic_run_on_a_gpu_is_not_resumed():
+def test_resume_without_the_option_is_an_error_on_a_gpu():
     with pytest.raises(UsageError, match="Expected --deterministic, with which the run in runs/one began"):
-        still_repeatable(HERE, GPU, GPU | {"deterministic": False})
+        stays_deterministic(FOLDER, GPU, GPU | {"deterministic": False})
     with pytest.raises(UsageError, match="Expected --deterministic"):
-        still_repeatable(HERE, CPU, GPU | {"deterministic": False})
+        stays_deterministic(FOLDER, CPU, GPU | {"deterministic": False})
 
 
-def test_on_a_cpu_the_option_does_not_matter():
-    assert still_repeatable(HERE, CPU, CPU | {"deterministic": False})
-    assert still_repeatable(HERE, CPU | {"deterministic": False}, CPU)
+def test_on_a_cpu_the_option_has_no_effect():
+    assert stays_deterministic(FOLDER, CPU, CPU | {"deterministic": False})
+    assert stays_deterministic(FOLDER, CPU | {"deterministic": False}, CPU)
 
 
-def test_on_a_cpu_the_number_of_threads_decides_the_bits():
+def test_on_a_cpu_another_number_of_threads_ends_determinism():
     with pytest.warns(DeterminismWarning, match="threads 8"):
-        assert not still_repeatable(HERE, CPU | {"threads": 1}, CPU | {"threads": 8})
-    assert still_repeatable(HERE, GPU | {"threads": 1}, GPU | {"threads": 8})
+        assert not stays_deterministic(FOLDER, CPU | {"threads": 1}, CPU | {"threads": 8})
+    assert stays_deterministic(FOLDER, GPU | {"threads": 1}, GPU | {"threads": 8})
 
 
-def test_a_run_that_began_without_the_option_stays_without_it():
+def test_a_run_that_began_without_the_option_does_not_become_deterministic():
     with pytest.warns(DeterminismWarning, match="began without --deterministic"):
-        assert still_repeatable(HERE, GPU | {"deterministic": False}, GPU)
+        assert stays_deterministic(FOLDER, GPU | {"deterministic": False}, GPU)
     old = {name: value for name, value in GPU.items() if name != "deterministic"}  # of an earlier version
     with pytest.warns(DeterminismWarning, match="began without --deterministic"):
-        assert still_repeatable(HERE, old, GPU)
-    assert still_repeatable(HERE, old, GPU | {"deterministic": False})
+        assert stays_deterministic(FOLDER, old, GPU)
+    assert stays_deterministic(FOLDER, old, GPU | {"deterministic": False})
 
 
-def test_with_other_software_or_another_gpu_it_says_that_determinism_is_lost(tmp_path):
+def test_other_software_or_another_gpu_ends_determinism_with_a_warning(tmp_path):
     one = trial(ERM())
-    describe(tmp_path, one, GPU)
+    write_trial(tmp_path, one, GPU)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "1.json").touch()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        describe(tmp_path, one, GPU)
+        write_trial(tmp_path, one, GPU)
     with pytest.warns(DeterminismWarning, match=r"torch 2.12 \(was 2.11\), device NVIDIA B200 \(was NVIDIA H200\)"):
-        describe(tmp_path, one, GPU | {"torch": "2.12", "device": "NVIDIA B200"})
+        write_trial(tmp_path, one, GPU | {"torch": "2.12", "device": "NVIDIA B200"})
     saved = json.loads((tmp_path / TRIAL).read_text())["provenance"]
     assert saved == GPU | {"deterministic": False}
     assert load_trial(tmp_path).id == one.id
 
 
-def test_a_run_without_a_checkpoint_may_start_again_without_the_option(tmp_path):
-    """As the error about an operation that is refused says."""
+def test_a_run_without_a_checkpoint_can_start_again_without_the_option(tmp_path):
+    """The error about a nondeterministic operation advises this."""
     one = trial(ERM())
-    describe(tmp_path, one, GPU)
-    describe(tmp_path, one, GPU | {"deterministic": False})
+    write_trial(tmp_path, one, GPU)
+    write_trial(tmp_path, one, GPU | {"deterministic": False})
     assert fact_of("deterministic", tmp_path) is False
 
 
-def test_resume_takes_the_option_from_the_run(tmp_path):
+def test_resume_reads_the_option_from_the_provenance(tmp_path):
     folder = tmp_path / "run"
     words = ("--dataset", "RotatedDigits", "--algorithm", "ERM", *SHORT, "--steps", 21, "--deterministic")
     assert pogm("run", *words, "--out", folder, fault="kill@step:15").code == -signal.SIGKILL
     path = folder / TRIAL
     saved = json.loads(path.read_text())
-    saved["provenance"]["device"] = "NVIDIA H200"  # as if it had begun on a GPU: without the option it would be refused
+    saved["provenance"]["device"] = (
+        "NVIDIA H200"  # as if it had begun on a GPU: a resume without the option would be an error
+    )
     path.write_text(json.dumps(saved))
     end = pogm("resume", folder, "--device", "cpu")
     assert end.code == 0
@@ -132,21 +140,21 @@ METHODS = {
 
 
 def command(*words: object, fault: str = "") -> subprocess.CompletedProcess[str]:
-    """Run ``pogm <words>`` in a new process, with an environment that says nothing of cuBLAS."""
+    """Run ``pogm <words>`` in a new process without variables of cuBLAS."""
     environment = {name: value for name, value in os.environ.items() if name != WORKSPACE} | {"POGM_FAULT": fault}
     line = [sys.executable, "-m", "pogm", *map(str, words)]
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=500, check=False)
 
 
 def without_memory(folder: Path) -> list[dict[str, object]]:
-    """What a run recorded, but for time and memory."""
+    """Return the records of a run without time and memory."""
     return [{name: value for name, value in record.items() if name != "memory_gb"} for record in records(folder)]
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_is_repeated_and_resumed_bit_for_bit(tmp_path, method):
+def test_repeated_and_resumed_runs_are_identical(tmp_path, method):
     first, second, killed = (tmp_path / name for name in ("first", "second", "killed"))
     words = ("--dataset", "RotatedDigits", "--test-domain", 75, "--set", "network=mnist_cnn", "--steps", 41)
     words += ("--evaluate-every", 10, "--checkpoint-seconds", 0, "--device", "cuda", "--deterministic")
@@ -155,7 +163,9 @@ def test_a_run_is_repeated_and_resumed_bit_for_bit(tmp_path, method):
         end = command("run", *words, "--out", folder)
         assert end.returncode == 0, end.stderr
     assert command("run", *words, "--out", killed, fault="kill@step:13").returncode == -signal.SIGKILL
-    end = command("resume", killed, "--device", "cuda", "--checkpoint-seconds", 0)  # the option comes from the run
+    end = command(
+        "resume", killed, "--device", "cuda", "--checkpoint-seconds", 0
+    )  # the option is read from the provenance
     assert end.returncode == 0, end.stderr
     for folder in (second, killed):
         assert without_memory(folder) == without_memory(first)
@@ -166,14 +176,14 @@ def test_a_run_is_repeated_and_resumed_bit_for_bit(tmp_path, method):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_an_interrupted_batch_goes_on_bit_for_bit(tmp_path, monkeypatch, compile):
-    import pogm.benchmark.runs.batch_runner as module
+def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, monkeypatch, compile):
+    import pogm.benchmark.runs.runner as module
 
     known = trial(ERM()).training
     training = type(known)(**{**vars(known), "network": "mnist_cnn"})
     trials = [trial(ERM(), seed=seed, training=training) for seed in range(3)]
     settings = Settings(engine=Engine("cuda", deterministic=True, compile=compile), checkpoint_seconds=0)
-    assert run_together(trials, tmp_path / "whole", settings) == [None] * 3
+    assert run_batch(trials, [tmp_path / "whole" / one.id for one in trials], settings) == [None] * 3
     real, seen = module.append_record, []
 
     def append(path, record):
@@ -184,7 +194,7 @@ def test_an_interrupted_batch_goes_on_bit_for_bit(tmp_path, monkeypatch, compile
 
     monkeypatch.setattr(module, "append_record", append)
     with pytest.raises(StoppedError, match="SIGTERM"):
-        run_together(trials, tmp_path / "parts", settings)
+        run_batch(trials, [tmp_path / "parts" / one.id for one in trials], settings)
     for one in trials:
         run(one, tmp_path / "parts" / one.id, settings)
         run(one, tmp_path / "alone" / one.id, settings)
@@ -195,7 +205,7 @@ def test_an_interrupted_batch_goes_on_bit_for_bit(tmp_path, monkeypatch, compile
 
 @pytest.mark.gpu
 @needs_gpu
-def test_cuda_in_use_with_another_workspace_is_an_error(monkeypatch, tmp_path):
+def test_another_cublas_workspace_while_cuda_is_in_use_is_an_error(monkeypatch, tmp_path):
     torch.zeros(1, device="cuda")
     monkeypatch.setenv(WORKSPACE, ":0:0")
     with pytest.raises(UsageError, match="found :0:0 and CUDA in use"):

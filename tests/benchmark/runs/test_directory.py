@@ -1,6 +1,7 @@
-"""Whose a run folder is, before anyone writes to it."""
+"""Run directories: checks before anything is written to them, and saved plans."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,29 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm.benchmark.runs.directory import check_owner, load_trial, make_folder
+from pogm._system.files import locked
+from pogm.benchmark import demo
+from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.runs.directory import (
+    PLAN,
+    check_owner,
+    load_plan,
+    load_sweep,
+    load_trial,
+    make_folder,
+    save_plan,
+    save_sweep,
+    state_of,
+)
 from pogm.benchmark.runs.runner import run
+from pogm.data.datasets.colored_digits import ColoredDigits
+
+SWEEP = Sweep(("ERM", "POGM"), (ColoredDigits(),), configurations=2, trials=1, steps=5, evaluate_every=4)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a finished run."""
+    """The run directory of a finished run."""
     run(trial(ERM(), steps=1), tmp_path / "run")
     return tmp_path / "run"
 
@@ -23,19 +40,19 @@ def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_trial_of_a_folder_is_the_one_that_ran_there(folder):
+def test_load_trial_returns_the_trial_that_ran(folder):
     assert load_trial(folder) == trial(ERM(), steps=1)
     check_owner(folder, trial(ERM(), steps=1))
 
 
-def test_the_folder_of_another_run_is_refused_with_the_fields_that_differ(folder):
+def test_the_directory_of_another_run_is_an_error_with_the_fields_that_differ(folder):
     before = content(folder)
     with pytest.raises(UsageError, match=r"another run's: algorithm.name .* seed is 0 there and 3 here"):
         run(trial(POGM(), steps=1, seed=3), folder)
     assert content(folder) == before
 
 
-def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
+def test_a_directory_with_other_files_is_an_error_and_is_not_changed(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(UsageError, match="new or empty; found other files"):
         run(trial(ERM()), tmp_path)
@@ -43,26 +60,26 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("below", ["", "run"])
-def test_a_path_at_or_below_a_file_is_refused_before_training(tmp_path, below):
+def test_a_path_at_or_below_a_file_is_an_error_before_training(tmp_path, below):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match=r"Expected to write to .*; found: .*Choose another --out"):
         run(trial(ERM()), tmp_path / "file" / below)
     assert content(tmp_path) == {tmp_path / "file": b"mine"}
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that nobody can write to")
-def test_a_file_system_that_cannot_be_written_to_is_refused():
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system without write permission")
+def test_a_read_only_file_system_is_an_error():
     with pytest.raises(UsageError, match=r"Expected to write to the folder /proc/pogm; found: "):
         make_folder(Path("/proc/pogm"))
 
 
-def test_a_name_longer_than_file_systems_have_is_refused(tmp_path):
+def test_a_name_that_is_too_long_for_the_file_system_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="File name too long"):
         check_owner(tmp_path / ("x" * 300), trial(ERM()))
 
 
 @pytest.mark.parametrize("name", ["../up", "a;touch b", "$(touch b)", "new\nline", "<script>", "--out"])
-def test_a_strange_name_is_just_a_folder(tmp_path, name):
+def test_a_name_with_special_characters_is_only_a_directory(tmp_path, name):
     (tmp_path / "runs").mkdir()
     run(trial(ERM(), steps=1), tmp_path / "runs" / name)
     assert (tmp_path / "runs" / name / "done").exists()
@@ -86,26 +103,80 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_trial_file_is_refused_with_its_path_and_what_changed(folder, change, message):
+def test_a_changed_trial_file_is_an_error_with_its_path_and_the_change(folder, change, message):
     path = folder / "trial.json"
     text = path.read_text()
     assert change(text) != text
     path.write_text(change(text), encoding="utf-8")
     before = content(folder)
-    for refused in (lambda: load_trial(folder), lambda: run(trial(ERM(), steps=1), folder)):
+    for function in (lambda: load_trial(folder), lambda: run(trial(ERM(), steps=1), folder)):
         with pytest.raises(UsageError, match=message) as error:
-            refused()
+            function()
         assert str(path) in str(error.value)
     assert content(folder) == before
 
 
-def test_where_the_run_took_place_is_no_part_of_the_trial(folder):
+def test_the_provenance_is_no_part_of_the_trial(folder):
     saved = json.loads((folder / "trial.json").read_text())
     saved["provenance"]["device"] = "another"
     (folder / "trial.json").write_text(json.dumps(saved))
     assert load_trial(folder) == trial(ERM(), steps=1)
 
 
-def test_a_folder_without_a_trial_says_how_to_start_one(tmp_path):
+def test_the_error_for_a_directory_without_a_trial_says_how_to_start_one(tmp_path):
     with pytest.raises(UsageError, match="Start one with: pogm run"):
         load_trial(tmp_path)
+
+
+def test_the_state_of_a_run_follows_from_its_directory(tmp_path):
+    short = trial(ERM(), steps=3, evaluate_every=2)
+    assert state_of(tmp_path / "r") == "waiting"
+    run(short, tmp_path / "r")
+    assert state_of(tmp_path / "r") == "done"
+    (tmp_path / "r" / "done").unlink()
+    assert state_of(tmp_path / "r") == "interrupted"
+    (tmp_path / "r" / "failed.json").write_text('{"error": "out of luck"}')
+    assert state_of(tmp_path / "r") == "failed"
+    with locked(tmp_path / "r"):
+        assert state_of(tmp_path / "r") == "running"
+
+
+# Sweeps and plans.
+
+
+def test_a_sweep_is_saved_and_loaded_and_no_other_sweep_may_use_its_directory(tmp_path):
+    save_sweep(SWEEP, tmp_path / "s")
+    assert load_sweep(tmp_path / "s") == SWEEP
+    save_sweep(SWEEP, tmp_path / "s")
+    with pytest.raises(UsageError, match="configurations is 2 there and 3 here"):
+        save_sweep(replace(SWEEP, configurations=3), tmp_path / "s")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(UsageError, match="other files"):
+        save_sweep(SWEEP, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"algorithms": []}', "[]", json.dumps(dict.fromkeys(SWEEP.__dataclass_fields__, 1)), "{"]
+)
+def test_a_changed_sweep_file_is_an_error_with_its_path(tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises((UsageError, TypeError)) as caught:
+        load_sweep(tmp_path)
+    assert isinstance(caught.value, UsageError)
+    assert str(tmp_path / "sweep.json") in str(caught.value)
+
+
+def test_load_plan_returns_the_plan_that_was_saved_last(tmp_path):
+    trials = demo.plan(seeds=1)
+    save_plan(trials, tmp_path / "runs")
+    assert load_plan(tmp_path / "runs") == trials
+    save_plan(trials[:3], tmp_path / "runs")
+    assert [trial.id for trial in load_plan(tmp_path / "runs")] == [trial.id for trial in trials[:3]]
+
+
+@pytest.mark.parametrize("content", ["{}", '[{"steps": 3}]', "[", '"runs"'])
+def test_an_invalid_plan_is_an_error(tmp_path, content):
+    (tmp_path / PLAN).write_text(content)
+    with pytest.raises(UsageError, match="Expected"):
+        load_plan(tmp_path)

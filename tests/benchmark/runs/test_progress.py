@@ -1,40 +1,158 @@
-"""How far a job is, and how long it will take."""
+"""Progress and the time left, on synthetic schedules."""
 
 import itertools
+import random
 
 import pytest
 from support import trial
 
 from pogm import ERM
 from pogm.benchmark.runs import progress
-from pogm.benchmark.runs.progress import EvaluationLines, tracked
+from pogm.benchmark.runs.executors import Outcome
+from pogm.benchmark.runs.progress import EvaluationLines, RemainingTime, track_runs, tracked
+
+
+def estimate_ratios(schedule, total, at_once=1, done=0):
+    """Return the ratio of estimated and true time left after every group of items that finish together.
+
+    Args:
+        schedule: Pairs of a time and the number of items that finish at it.
+        total: Number of items.
+        at_once: Number of items that run in parallel.
+        done: Number of items that were done before the start.
+    """
+    remaining = RemainingTime(total, 0.0, at_once)
+    for _ in range(done):
+        remaining.add(1, 0.01, is_new=False)
+    end = schedule[-1][0]
+    ratios = []
+    for now, count in schedule[:-1]:
+        for _ in range(count):
+            remaining.add(1, now)
+        ratios.append(remaining.seconds(now) / (end - now))
+    return ratios
+
+
+def test_batches_that_finish_together_give_the_true_time_left():
+    """A GPU: 90 runs in batches of 16, half a minute each. Before, the estimate was wrong by a factor of ten."""
+    batches = [(30.0 * i, 16) for i in range(1, 6)] + [(30.0 * 90 / 16, 10)]
+    assert estimate_ratios(batches, 90) == pytest.approx([1] * 5, rel=0.01)
+
+
+def test_images_that_arrive_in_bursts_give_the_true_time_left():
+    bursts = [(0.5 * i, 333) for i in range(1, 31)]
+    assert estimate_ratios(bursts, 9990) == pytest.approx([1] * 29, rel=0.01)
+
+
+@pytest.mark.parametrize("done", [1, 40, 80])
+def test_runs_that_were_done_before_do_not_count_as_fast(done):
+    schedule = [(20.0 * i, 1) for i in range(1, 91 - done)]
+    assert estimate_ratios(schedule, 90, done=done) == pytest.approx([1] * (89 - done), rel=0.01)
+
+
+def test_parallel_runs_that_finish_one_after_the_other_are_not_taken_for_slow_ones():
+    """Sixteen processes: their first runs finish at about the same time, but not within a moment."""
+    waves = [(60.0 * wave + i, 1) for wave in range(1, 5) for i in range(16)]
+    ratios = estimate_ratios(waves, 64, at_once=16)
+    assert all(0.6 < ratio < 1.6 for ratio in ratios[:44])
+
+
+def test_parallel_runs_that_finish_at_random_give_about_the_true_time_left():
+    draw = random.Random(0)
+    ends = [draw.uniform(0, 60) for _ in range(16)]  # the first runs of a resumed sweep
+    schedule = []
+    for _ in range(200):
+        soonest = min(range(16), key=ends.__getitem__)
+        schedule.append((ends[soonest], 1))
+        ends[soonest] += draw.uniform(40, 80)
+    ratios = estimate_ratios(schedule, 200, at_once=16)
+    assert all(0.6 < ratio < 1.4 for ratio in ratios[16:176])
+
+
+def test_the_estimate_decreases_while_no_item_finishes():
+    remaining = RemainingTime(10, 0.0)
+    assert remaining.seconds(5.0) is None
+    remaining.add(1, 10.0)
+    assert [remaining.seconds(now) for now in (10.0, 15.0, 200.0)] == [90.0, 85.0, 0.0]
 
 
 @pytest.fixture
-def _clock(monkeypatch):
-    """A clock that goes on by ten seconds at every look."""
-    times = itertools.count(0, 10)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+def clock(monkeypatch):
+    """A clock, in seconds, that a test sets."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
 
 
-@pytest.mark.usefixtures("_clock")
-def test_items_pass_through_and_lines_tell_the_time_that_is_left(capsys):
+@pytest.fixture
+def estimates(monkeypatch):
+    """Estimates after every item."""
+    found, add = [], RemainingTime.add
+
+    def add_and_note(self, work, now, is_new=True):
+        add(self, work, now, is_new)
+        found.append(self.seconds(now))
+
+    monkeypatch.setattr(RemainingTime, "add", add_and_note)
+    return found
+
+
+def test_long_trials_count_more_than_short_ones(clock, estimates, capsys):
+    def outcomes():
+        for one in trials:
+            clock[0] += 10.0
+            yield Outcome(one)
+
+    trials = [trial(ERM(), steps=100), trial(ERM(), steps=900)]
+    list(track_runs(outcomes(), trials))
+    assert estimates == [90.0, 0.0]
+    assert capsys.readouterr().err == "runs: 2/2, 20 s, 0 s left\n"
+
+
+def test_outcomes_of_earlier_runs_do_not_count_for_the_time_left(clock, estimates):
+    def outcomes():
+        for seed in range(40):
+            yield Outcome(trial(ERM(), seed=seed), ran=False)
+        for seed in range(40, 50):
+            clock[0] += 30.0
+            yield Outcome(trial(ERM(), seed=seed))
+
+    assert len(list(tracked(outcomes(), 50, "runs"))) == 50
+    assert estimates == [None] * 40 + [pytest.approx(30.0 * left) for left in reversed(range(10))]
+
+
+def test_lines_show_the_count_after_a_batch_has_settled(clock, capsys):
+    remaining = RemainingTime(4, 0.0)
+    lines = progress._Lines(4, "runs", remaining)
+    for seconds in (10.0, 10.1):  # a batch of two
+        clock[0] = seconds
+        remaining.add(1, seconds)
+        lines.advance()
+        lines.print_if_due(seconds)
+    assert capsys.readouterr().err == ""
+    lines.print_if_due(10.7)
+    lines.print_if_due(16.0)  # nothing new
+    assert capsys.readouterr().err == "runs: 2/4, 11 s, 10 s left\n"
+
+
+def test_items_pass_through_and_the_last_line_has_the_total(capsys):
     assert list(tracked(iter("abc"), 3, "runs")) == ["a", "b", "c"]
-    assert capsys.readouterr().err.splitlines() == [
-        "runs: 1/3, 10 s, 20 s left",
-        "runs: 2/3, 20 s, 10 s left",
-        "runs: 3/3, 30 s, 0 s left",
-    ]
+    assert capsys.readouterr().err == "runs: 3/3, 0 s, 0 s left\n"
+    assert list(tracked(iter(()), 0, "runs")) == []
+    assert capsys.readouterr().err == ""
 
 
 def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert list(tracked(range(2), 2, "runs")) == [0, 1]
-    assert "2/2" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "2/2" in shown
+    assert "0:00:00" in shown
 
 
-@pytest.mark.usefixtures("_clock")
-def test_an_evaluation_is_a_line_with_both_accuracies_and_the_time_that_is_left(capsys):
+def test_an_evaluation_line_has_both_accuracies_and_the_time_left(capsys, monkeypatch):
+    times = itertools.count(0, 10)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
     show = EvaluationLines(trial(ERM(), test_domains=(0,), steps=101))
     accuracy = {"in": [0.25, 0, 0, 0, 0, 0], "out": [0, 0.1, 0.2, 0.3, 0.4, 0.5]}
     for step in (40, 60, 100):

@@ -1,4 +1,4 @@
-"""Many trials on a Ray cluster: two nodes on this machine, whose workers and drivers get killed."""
+"""The Ray executor: a cluster of two nodes on this machine, with workers and drivers that are killed."""
 
 import contextlib
 import importlib.util
@@ -21,8 +21,8 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
 from pogm._system.files import locked
-from pogm.benchmark.runs import ray_cluster, ray_nodes
-from pogm.benchmark.runs.local import GIVEN_UP, run_all
+from pogm.benchmark.runs import ray_cluster
+from pogm.benchmark.runs.executors import GIVEN_UP, run_all
 from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.data.datasets.base import Training
@@ -40,14 +40,14 @@ PATHS = os.pathsep.join(path for path in sys.path if path)
 
 @pytest.fixture(scope="module")
 def address():
-    """A cluster of two nodes with a CPU each; one says that it has a GPU."""
+    """A cluster of two nodes with one CPU each; one node claims to have a GPU."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip('needs Ray: pip install "pogm[ray]"')
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", PATHS)  # the workers know our modifiers, too
+        patch.setenv("PYTHONPATH", PATHS)  # workers need the modifiers of the tests
         patch.setenv("RAY_AUTH_MODE", "token")  # Ray listens on every interface, and reads this when it is imported
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        ray_nodes._imported()
+        ray_cluster.import_ray()
         from ray.cluster_utils import Cluster
 
         small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -59,7 +59,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """The same trials as the local executor runs them."""
+    """Runs of the same trials by the local executor."""
     root = tmp_path_factory.mktemp("local")
     assert [outcome.error for outcome in run_all([LONG, FINE, GUARDED], root, EVERY_SAVE, 1)] == [None] * 3
     return root
@@ -67,7 +67,7 @@ def local(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def eventful(address, tmp_path_factory):
-    """A run in which one trial's worker is killed, another's folder is in use for a while, and some always fail."""
+    """Runs with faults: a worker is killed, a directory is in use for some time, and some trials always fail."""
     root = tmp_path_factory.mktemp("ray")
     killed = []
 
@@ -92,7 +92,7 @@ def eventful(address, tmp_path_factory):
 
 
 def owner(folder: Path) -> int:
-    """The process that has, or had, a folder."""
+    """Return the last process that locked a run directory."""
     return int((folder / "lock").read_text().split()[1])
 
 
@@ -103,7 +103,7 @@ def test_records_and_weights_equal_those_of_the_local_executor(eventful, local):
         assert weights(eventful.root / one.id) == weights(local / one.id)
 
 
-def test_a_trial_whose_worker_is_killed_goes_on_from_its_checkpoint(eventful, local):
+def test_a_trial_resumes_from_its_checkpoint_after_its_worker_was_killed(eventful, local):
     first_worker, was_done = eventful.killed
     assert not was_done
     assert owner(eventful.root / LONG.id) != first_worker
@@ -112,13 +112,13 @@ def test_a_trial_whose_worker_is_killed_goes_on_from_its_checkpoint(eventful, lo
     assert weights(eventful.root / LONG.id) == weights(local / LONG.id)
 
 
-def test_trials_that_always_fail_say_why_and_do_not_stop_the_others(eventful):
+def test_trials_that_always_fail_have_reasons_and_do_not_stop_the_others(eventful):
     assert eventful.errors[DEADLY] == GIVEN_UP
     assert "Expected finite weights" in eventful.errors[DIVERGING]
     assert "Pass --data FOLDER" in eventful.errors[WITHOUT_DATA]
 
 
-def test_workers_that_die_or_warn_print_nothing_over_the_progress(eventful):
+def test_workers_that_die_or_warn_print_nothing(eventful):
     assert eventful.said == ""
 
 
@@ -134,7 +134,7 @@ print([outcome.error for outcome in run_on_ray(trials, root, settings, address=a
 
 @contextlib.contextmanager
 def running_driver(root: Path, begun: str, address: str = ""):
-    """A driver in a process of its own, once the long trial has a certain file."""
+    """A driver in another process, after the long trial has a certain file."""
     words = [sys.executable, "-c", DRIVER, str(root), address]
     paths = os.environ | {"PYTHONPATH": PATHS}
     driver = subprocess.Popen(words, env=paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -147,7 +147,7 @@ def running_driver(root: Path, begun: str, address: str = ""):
         driver.communicate(timeout=60)
 
 
-def test_after_the_driver_was_killed_the_same_call_goes_on_and_leaves_finished_runs_alone(address, local, tmp_path):
+def test_the_same_call_resumes_after_a_kill_of_the_driver_and_keeps_finished_runs(address, local, tmp_path):
     finished = tmp_path / FINE.id
     shutil.copytree(local / FINE.id, finished)
     with running_driver(tmp_path, "checkpoints/*.json", address) as driver:
@@ -161,7 +161,7 @@ def test_after_the_driver_was_killed_the_same_call_goes_on_and_leaves_finished_r
     assert weights(tmp_path / LONG.id) == weights(local / LONG.id)
 
 
-def test_a_driver_that_is_stopped_on_a_ray_of_its_own_leaves_checkpoints_and_no_worker(address, tmp_path):
+def test_a_stopped_driver_that_started_ray_leaves_checkpoints_and_no_worker(address, tmp_path):
     with running_driver(tmp_path, "records.jsonl") as driver:
         driver.terminate()
         out, err = driver.communicate(timeout=60)
@@ -173,7 +173,7 @@ def test_a_driver_that_is_stopped_on_a_ray_of_its_own_leaves_checkpoints_and_no_
     assert not Path(f"/proc/{owner(folder)}").exists()
 
 
-def test_like_trials_share_a_batch_where_a_node_has_a_gpu(address, tmp_path):
+def test_trials_that_are_alike_share_a_batch_if_a_node_has_a_gpu(address, tmp_path):
     like = [trial(ERM(), seed=seed) for seed in range(2)]
     on_gpu = Settings(engine=Engine(device="auto"))
     assert [o.error for o in run_on_ray(like, tmp_path, on_gpu, address=address)] == [None, None]
@@ -184,39 +184,39 @@ def test_like_trials_share_a_batch_where_a_node_has_a_gpu(address, tmp_path):
     assert last_begun < first_done
 
 
-def test_nodes_that_cannot_do_the_work_are_named_before_it_begins(address, tmp_path, monkeypatch):
-    needs = {"CPU": 1, "GPU": 0}
+def test_unsuitable_nodes_are_an_error_before_the_first_run(address, tmp_path, monkeypatch):
+    resources = {"CPU": 1, "GPU": 0}
     before = signal.getsignal(signal.SIGTERM)
-    with ray_nodes.connected(address, 1) as ray:
+    with ray_cluster.connect(address, 1) as ray:
         with pytest.raises(UsageError, match="Expected a Ray node with 9 CPU; found none"):
-            ray_nodes.needs_of(ray, Settings(threads=9))
+            ray_cluster.required_resources(ray, Settings(threads=9))
         with pytest.raises(UsageError, match="auto, cpu or cuda"):
-            ray_nodes.needs_of(ray, Settings(engine=Engine(device="cuda:1")))
+            ray_cluster.required_resources(ray, Settings(engine=Engine(device="cuda:1")))
         with monkeypatch.context() as patch:
-            patch.setattr(ray_nodes, "NamedTemporaryFile", _not_shared)
+            patch.setattr(ray_cluster, "NamedTemporaryFile", _not_shared)
             with pytest.raises(UsageError, match=r"see .*; found that [\d.]+ does not"):
-                ray_nodes.check_nodes(ray, tmp_path, needs)
-        ray_nodes.check_nodes(ray, tmp_path, needs)
+                ray_cluster.check_nodes(ray, tmp_path, resources)
+        ray_cluster.check_nodes(ray, tmp_path, resources)
         monkeypatch.setattr("pogm.__version__", "0.0.1")
         with pytest.raises(UsageError, match=r"Expected pogm 0\.0\.1 .*; found pogm .* Install the same on all"):
-            ray_nodes.check_nodes(ray, tmp_path, needs)
+            ray_cluster.check_nodes(ray, tmp_path, resources)
     assert not list(tmp_path.iterdir())
-    assert signal.getsignal(signal.SIGTERM) == before  # Ray sets one
+    assert signal.getsignal(signal.SIGTERM) == before  # Ray sets another one
 
 
 @contextlib.contextmanager
 def _not_shared(dir: Path, suffix: str):
-    yield SimpleNamespace(name=str(dir / f"only-here{suffix}"))
+    yield SimpleNamespace(name=str(dir / f"not-shared{suffix}"))
 
 
-def test_a_trial_that_another_process_has_is_put_off_and_not_touched(tmp_path):
+def test_a_trial_of_another_process_is_tried_later_and_not_changed(tmp_path):
     (tmp_path / FINE.id).mkdir()
     with locked(tmp_path / FINE.id):
         assert ray_cluster._task([FINE], tmp_path, Settings()) == IN_USE
     assert [path.name for path in (tmp_path / FINE.id).iterdir()] == ["lock"]
 
 
-def test_a_batch_of_which_one_was_begun_elsewhere_is_put_off(tmp_path):
+def test_a_batch_with_a_trial_that_has_begun_is_tried_later(tmp_path):
     run(FINE, tmp_path / FINE.id)
     before = records(tmp_path / FINE.id)
     assert ray_cluster._task([FINE, GUARDED], tmp_path, Settings()) == IN_USE
@@ -224,7 +224,7 @@ def test_a_batch_of_which_one_was_begun_elsewhere_is_put_off(tmp_path):
     assert ray_cluster._task([FINE], tmp_path, Settings()) == [None]
 
 
-def test_a_batch_in_which_one_fails_is_not_taken_for_one_that_is_in_use(tmp_path):
+def test_a_failure_in_a_batch_is_not_reported_as_in_use(tmp_path):
     rates = (1e-3, 1e30)
     fine, diverging = (trial(ERM(), steps=11, training=Training(network="mlp", lr=lr)) for lr in rates)
     errors = ray_cluster._task([fine, diverging], tmp_path, Settings())
@@ -232,33 +232,33 @@ def test_a_batch_in_which_one_fails_is_not_taken_for_one_that_is_in_use(tmp_path
     assert "Expected finite weights" in errors[1]
 
 
-def test_a_worker_that_is_asked_to_end_is_as_good_as_dead_and_its_run_not_failed(tmp_path, monkeypatch):
+def test_a_worker_that_gets_a_signal_counts_as_dead_and_its_run_has_not_failed(tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_FAULT", "term@step:5")
     monkeypatch.setattr("pogm._system.fault_injection._passed", Counter())
     assert ray_cluster._task([LONG], tmp_path, Settings()) == DIED
     assert list((tmp_path / LONG.id).glob("checkpoints/*.json"))
 
 
-def test_a_node_without_the_folder_says_so(tmp_path):
-    (error,) = ray_cluster._task([FINE], tmp_path / "elsewhere", Settings())
+def test_a_node_without_the_directory_reports_an_error(tmp_path):
+    (error,) = ray_cluster._task([FINE], tmp_path / "missing", Settings())
     assert "Expected the folder" in error
     assert not list(tmp_path.iterdir())
 
 
-def test_without_ray_the_error_names_the_extra(tmp_path, monkeypatch):
+def test_the_error_without_ray_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r'pip install "pogm\[ray\]"'):
         next(run_on_ray([FINE], tmp_path, Settings()))
 
 
-@pytest.mark.parametrize("nobody", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
-def test_an_address_where_nobody_answers_is_an_error_at_once(nobody):
-    with pytest.raises(UsageError, match=f"Expected the address of a Ray cluster.*{nobody}"):
-        ray_nodes._check_address(nobody)
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
+def test_an_address_without_a_server_is_an_error_at_once(address):
+    with pytest.raises(UsageError, match=f"Expected the address of a Ray cluster.*{address}"):
+        ray_cluster._check_address(address)
 
 
 def test_finished_trials_need_no_cluster(tmp_path, monkeypatch):
     (tmp_path / FINE.id).mkdir()
     (tmp_path / FINE.id / "done").touch()
-    monkeypatch.setattr(ray_nodes, "_imported", lambda: pytest.fail("imported Ray for a finished trial"))
+    monkeypatch.setattr(ray_cluster, "import_ray", lambda: pytest.fail("imported Ray for a finished trial"))
     assert [outcome.error for outcome in run_on_ray([FINE], tmp_path, Settings())] == [None]

@@ -1,4 +1,4 @@
-"""One trial in one folder: killed, stopped, damaged, crowded; and the same in the end."""
+"""The runner with one trial: kills, signals, damaged files and full disks do not change the result."""
 
 import json
 import os
@@ -31,14 +31,14 @@ EVERY_SAVE = Settings(checkpoint_seconds=0)
 
 
 def command(folder: Path, *words: object, steps: int = 41) -> tuple[object, ...]:
-    """What to type: the run at first, then ``resume`` as soon as there is something to resume."""
+    """Return the words of a command: ``run`` at first, ``resume`` if there is a run to resume."""
     if (folder / "trial.json").exists():
         return ("resume", folder, "--checkpoint-seconds", 0, "--device", "cpu")
     return ("run", "--dataset", "RotatedDigits", *SHORT, "--steps", steps, *words, "--out", folder)
 
 
 def assert_same(folder: Path, clean: Path) -> None:
-    """Two finished runs with the same records and the same last checkpoint, bit for bit."""
+    """Assert that two finished runs have the same records and the same last checkpoint, bit for bit."""
     assert (folder / "done").exists()
     assert records(folder) == records(clean)
     assert weights(folder) == weights(clean)
@@ -47,17 +47,17 @@ def assert_same(folder: Path, clean: Path) -> None:
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run of ERM that nothing happened to."""
+    """A short run of ERM without a fault."""
     folder = tmp_path_factory.mktemp("clean") / "run"
     assert pogm(*command(folder, *METHODS["ERM"])).code == 0
     return folder
 
 
-# Killed.
+# Kills.
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_killed_at_random_and_resumed_ends_as_if_nothing_had_happened(tmp_path, method):
+def test_resume_after_random_kills_gives_identical_records_and_weights(tmp_path, method):
     clean, folder = tmp_path / "clean", tmp_path / "killed"
     assert pogm(*command(clean, *METHODS[method], steps=61)).code == 0
     draw, ends = random.Random(method), []
@@ -70,12 +70,12 @@ def test_a_run_killed_at_random_and_resumed_ends_as_if_nothing_had_happened(tmp_
     assert_same(folder, clean)
 
 
-def test_a_run_killed_at_any_write_can_be_resumed(tmp_path):
+def test_resume_after_a_kill_at_any_write_gives_identical_records_and_weights(tmp_path):
     words = ("--algorithm", "POGM", "--set", "inner_steps=5", "--evaluate-every", 3)
     clean = tmp_path / "clean"
     assert pogm(*command(clean, *words, steps=7)).code == 0
     for point, count in {"write": 9, "replace": 9, "append": 3}.items():
-        for number in range(1, count + 2):  # one more than there are
+        for number in range(1, count + 2):  # one more than there are writes
             folder = tmp_path / f"{point}{number}"
             killed = pogm(*command(folder, *words, steps=7), fault=f"kill@{point}:{number}").code
             assert killed == (-signal.SIGKILL if number <= count else 0)
@@ -84,8 +84,8 @@ def test_a_run_killed_at_any_write_can_be_resumed(tmp_path):
             assert_same(folder, clean)
 
 
-def test_a_second_checkpoint_of_one_step_leaves_the_first_whole(tmp_path, clean):
-    """Stopped before the evaluation, then killed while saving after it: both are of step 1, with other totals."""
+def test_a_kill_during_the_second_checkpoint_of_a_step_leaves_the_first_one_intact(tmp_path, clean):
+    """The run is stopped before an evaluation, and killed while it saves after it: both checkpoints are of step 1."""
     folder = tmp_path / "run"
     assert pogm(*command(folder, *METHODS["ERM"]), fault="term@step:1").code == 75
     assert pogm(*command(folder), fault="kill@write:3").code == -signal.SIGKILL
@@ -93,7 +93,7 @@ def test_a_second_checkpoint_of_one_step_leaves_the_first_whole(tmp_path, clean)
     assert_same(folder, clean)
 
 
-def test_half_a_record_is_written_again(tmp_path, clean):
+def test_an_incomplete_record_is_written_again(tmp_path, clean):
     folder = tmp_path / "run"
     assert pogm(*command(folder, *METHODS["ERM"]), fault="kill@step:35").code == -signal.SIGKILL
     with open(folder / "records.jsonl", "ab") as file:
@@ -103,10 +103,10 @@ def test_half_a_record_is_written_again(tmp_path, clean):
     assert_same(folder, clean)
 
 
-# Damaged.
+# Damaged files.
 
 
-def test_a_damaged_checkpoint_costs_the_work_since_the_one_before_and_nothing_else(tmp_path, clean):
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(tmp_path, clean):
     folder = tmp_path / "run"
     assert pogm(*command(folder, *METHODS["ERM"]), fault="kill@step:35").code == -signal.SIGKILL
     newest = max(folder.glob("checkpoints/*.safetensors"))
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_costs_the_work_since_the_one_before_and_nothing_el
     assert_same(folder, clean)
 
 
-def test_without_a_whole_checkpoint_the_exit_code_is_6_and_nothing_is_overwritten(tmp_path, clean):
+def test_without_an_intact_checkpoint_the_exit_code_is_6_and_nothing_is_overwritten(tmp_path, clean):
     folder = tmp_path / "run"
     assert pogm(*command(folder, *METHODS["ERM"]), fault="kill@step:35").code == -signal.SIGKILL
     before = records(folder)
@@ -131,7 +131,7 @@ def test_without_a_whole_checkpoint_the_exit_code_is_6_and_nothing_is_overwritte
     assert "SHA-256" in json.loads((folder / "failed.json").read_text())["error"]
 
 
-def test_lost_records_are_not_passed_over(tmp_path):
+def test_lost_records_are_an_error(tmp_path):
     folder = tmp_path / "run"
     erm = trial(ERM())
     run(erm, folder, EVERY_SAVE)
@@ -142,11 +142,11 @@ def test_lost_records_are_not_passed_over(tmp_path):
         run(erm, folder, EVERY_SAVE)
 
 
-# Stopped.
+# Signals.
 
 
 @pytest.mark.parametrize(("name", "code"), [("term", 75), ("usr1", 75), ("int", 130)])
-def test_a_signal_ends_the_step_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, clean, name, code):
+def test_a_signal_stops_after_the_step_with_a_checkpoint_and_says_how_to_resume(tmp_path, clean, name, code):
     folder = tmp_path / "my run"
     end = pogm(*command(folder, *METHODS["ERM"]), fault=f"{name}@step:17")
     assert end.code == code
@@ -167,7 +167,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path, clean):
     assert_same(folder, clean)
 
 
-def test_a_signal_from_outside_stops_a_run_and_its_lock_is_free_again(tmp_path):
+def test_a_run_in_use_is_refused_and_its_lock_is_free_after_a_signal(tmp_path):
     with running(tmp_path / "run") as command_of_run:
         pid = command_of_run.process.pid
         second = pogm("resume", tmp_path / "run")
@@ -178,14 +178,14 @@ def test_a_signal_from_outside_stops_a_run_and_its_lock_is_free_again(tmp_path):
     assert pogm("resume", tmp_path / "run", fault="term@step:1").code == 75
 
 
-def test_a_run_that_was_killed_leaves_no_lock(tmp_path):
+def test_the_lock_of_a_killed_run_is_free(tmp_path):
     with running(tmp_path / "run") as command_of_run:
         command_of_run.process.kill()
         assert command_of_run.wait().code == -signal.SIGKILL
     assert pogm("resume", tmp_path / "run", fault="term@step:1").code == 75
 
 
-# Out of disk, out of memory, out of the finite numbers.
+# Full disks, full memory, and numbers that are not finite.
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_run_that_was_killed_leaves_no_lock(tmp_path):
         ("full@append:3", "records.jsonl", ["00000001-00000001", "00000011-00000011"]),
     ],
 )
-def test_a_full_disk_stops_the_run_names_path_and_bytes_and_leaves_what_was_there(tmp_path, clean, fault, path, left):
+def test_a_full_disk_stops_the_run_with_path_and_bytes_and_keeps_earlier_files(tmp_path, clean, fault, path, left):
     folder = tmp_path / "run"
     end = pogm(*command(folder, *METHODS["ERM"]), fault=fault)
     assert end.code == 3
@@ -208,7 +208,7 @@ def test_a_full_disk_stops_the_run_names_path_and_bytes_and_leaves_what_was_ther
     assert_same(folder, clean)
 
 
-def test_a_record_that_fits_only_in_part_is_an_error(tmp_path):
+def test_a_record_that_is_written_in_part_is_an_error(tmp_path):
     path = tmp_path / "records.jsonl"
     append_record(path, {"step": 0})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -220,7 +220,7 @@ def test_a_record_that_fits_only_in_part_is_an_error(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_run_that_diverges_says_so_in_a_record_of_valid_json(tmp_path):
+def test_a_diverged_run_has_a_record_of_valid_json_and_exit_code_4(tmp_path):
     end = pogm(*command(tmp_path / "run", *METHODS["ERM"], "--set", "lr=1e30"))
     assert end.code == 4
     assert "Expected finite weights; found NaN" in end.err
@@ -230,14 +230,14 @@ def test_a_run_that_diverges_says_so_in_a_record_of_valid_json(tmp_path):
     assert not (tmp_path / "run" / "done").exists()
 
 
-def test_weights_that_overflow_after_a_finite_loss_have_diverged_too(tmp_path):
+def test_weights_that_overflow_after_a_finite_loss_are_detected(tmp_path):
     settings = trial(ERM()).training
     fast = trial(ERM(), training=type(settings)(network="mlp", lr=1e39))
     with pytest.raises(DivergedError, match="at step 0"):
         run(fast, tmp_path / "run")
 
 
-def test_a_domain_that_is_not_finite_is_named_and_moves_nothing(tmp_path):
+def test_a_domain_that_is_not_finite_is_named_and_does_not_change_the_weights(tmp_path):
     poisoned = trial(POGM(), modifiers=(Poison(),), steps=11)
     with pytest.warns(TrajectoryWarning, match=r"left out up to step \d+: domain 30 \(100% of rounds\)\."):
         run(poisoned, tmp_path / "run")
@@ -247,7 +247,7 @@ def test_a_domain_that_is_not_finite_is_named_and_moves_nothing(tmp_path):
     assert [record["metrics"]["nonfinite"] for record in records(tmp_path / "run")] == [[0, 1, 0, 0, 0]] * 2
 
 
-def test_out_of_memory_says_how_much_was_needed_and_what_to_change(tmp_path, monkeypatch):
+def test_an_out_of_memory_error_has_the_peak_and_says_what_to_change(tmp_path, monkeypatch):
     def full(session, probing=False):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nand more")
 
@@ -259,13 +259,13 @@ def test_out_of_memory_says_how_much_was_needed_and_what_to_change(tmp_path, mon
     assert "batch_size" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
 
 
-def test_a_batch_larger_than_any_memory_ends_with_exit_code_5(tmp_path):
+def test_a_batch_that_does_not_fit_into_memory_ends_with_exit_code_5(tmp_path):
     end = pogm(*command(tmp_path / "run", *METHODS["ERM"], "--set", f"batch_size={10**13}"))
     assert end.code == 5
     assert "Traceback" not in end.err
 
 
-def test_a_bug_is_noted_in_the_folder_and_cleared_by_the_next_run(tmp_path, monkeypatch):
+def test_a_bug_is_noted_in_the_run_directory_until_the_next_run(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Session, "accuracies", lambda session: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -275,24 +275,24 @@ def test_a_bug_is_noted_in_the_folder_and_cleared_by_the_next_run(tmp_path, monk
     assert not (tmp_path / "run" / "failed.json").exists()
 
 
-# The same, whatever else.
+# Repeatability.
 
 
-def test_the_same_seed_twice_gives_the_same_records_and_another_one_others(tmp_path):
+def test_the_same_seed_gives_the_same_records_and_another_seed_other_ones(tmp_path):
     for name, seed in (("once", 1), ("twice", 1), ("other", 2)):
         run(trial(POGM(), seed=seed), tmp_path / name)
     assert_same(tmp_path / "once", tmp_path / "twice")
     assert records(tmp_path / "other") != records(tmp_path / "once")
 
 
-def test_a_finished_run_is_not_touched(tmp_path):
+def test_a_finished_run_is_not_changed(tmp_path):
     run(trial(ERM()), tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     run(trial(ERM()), tmp_path / "run", on_evaluation=lambda record: pytest.fail("evaluated again"))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 
 
-def test_a_clock_that_jumps_back_does_not_matter(tmp_path, monkeypatch):
+def test_a_clock_that_jumps_back_does_not_affect_durations(tmp_path, monkeypatch):
     jumps = iter(range(10**9, 0, -1000))
     monkeypatch.setattr(time, "time", lambda: next(jumps))
     run(trial(ERM()), tmp_path / "run", EVERY_SAVE)
@@ -301,7 +301,7 @@ def test_a_clock_that_jumps_back_does_not_matter(tmp_path, monkeypatch):
     assert all(line["seconds_per_step"] > 0 for line in lines)
 
 
-def test_signals_and_threads_are_as_before_once_a_run_has_ended(tmp_path):
+def test_signal_handlers_and_threads_are_restored_after_a_run(tmp_path):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     threads = torch.get_num_threads()
     run(trial(ERM()), tmp_path / "run", Settings(threads=threads + 1))

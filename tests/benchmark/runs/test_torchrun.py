@@ -1,4 +1,4 @@
-"""One model in many processes: the same run as in one, stopped, killed and resumed like it."""
+"""One run in several processes: it gives the results of one process, also after stops, kills and resumptions."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ POGM = (*WORDS, "--algorithm", "POGM", "--set", "inner_steps=2")
 
 
 def assert_alike(folder: Path, other: Path, tolerance: float = 1e-9) -> None:
-    """Two finished runs with the same records and the same last checkpoint, up to rounding."""
+    """Assert that two finished runs have the same records and the same last checkpoint, up to rounding."""
     assert (folder / "done").exists()
     assert (other / "done").exists()
-    for mine, theirs in zip(records(folder), records(other), strict=True):
-        assert mine["accuracy"] == theirs["accuracy"]
-        assert mine["metrics"].keys() == theirs["metrics"].keys()
-        for name, value in mine["metrics"].items():
-            assert value == pytest.approx(theirs["metrics"][name], rel=tolerance, abs=tolerance, nan_ok=True), name
+    for first, second in zip(records(folder), records(other), strict=True):
+        assert first["accuracy"] == second["accuracy"]
+        assert first["metrics"].keys() == second["metrics"].keys()
+        for name, value in first["metrics"].items():
+            assert value == pytest.approx(second["metrics"][name], rel=tolerance, abs=tolerance, nan_ok=True), name
     left, right = load_tensors(weights(folder)), load_tensors(weights(other))
     assert left.keys() == right.keys()
     for name, leaf in left.items():
@@ -41,33 +41,31 @@ def alone(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory) -> Path:
-    """The same in three, with two, two and one of its five domains."""
+    """The same run in three processes, with two, two and one of its five domains."""
     folder: Path = tmp_path_factory.mktemp("three") / "run"
     assert [finished.code for finished in together(3, *POGM, "--out", folder)] == [0, 0, 0]
     return folder
 
 
-def test_torchrun_starts_them_and_starts_them_again(tmp_path):
-    """Both are killed after 25 rounds; the second time there are ten left."""
+def test_torchrun_starts_the_processes_and_restarts_them(tmp_path):
+    """Both processes are killed after 25 rounds; ten rounds are left after the restart."""
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "pogm")
     words = (sys.executable, "-m", *torchrun, *WORDS, "--algorithm", "ERM", "--out", tmp_path / "two")
-    surroundings = os.environ | {"POGM_FAULT": "kill@step:25"}
-    done = subprocess.run(
-        [*map(str, words)], capture_output=True, text=True, timeout=120, env=surroundings, check=False
-    )
+    environment = os.environ | {"POGM_FAULT": "kill@step:25"}
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    said = [line.split()[1] for line in done.stdout.splitlines()]
-    assert said == ["0/30", "10/30", "20/30", "30/30"]  # by one of them
+    steps = [line.split()[1] for line in done.stdout.splitlines()]
+    assert steps == ["0/30", "10/30", "20/30", "30/30"]  # printed by one process
     assert pogm(*WORDS, "--algorithm", "ERM", "--out", tmp_path / "one").code == 0
     assert_alike(tmp_path / "two", tmp_path / "one")
 
 
-def test_domains_over_processes_change_nothing(alone, three):
+def test_domains_over_processes_give_the_same_results(alone, three):
     assert_alike(three, alone)
 
 
 @pytest.mark.parametrize("spread", ["both", "samples"])
-def test_samples_over_processes_change_nothing(tmp_path, alone, spread):
+def test_samples_over_processes_give_the_same_results(tmp_path, alone, spread):
     assert [f.code for f in together(4, *POGM, "--spread", spread, "--out", tmp_path / "four")] == [0] * 4
     assert_alike(tmp_path / "four", alone)
 
@@ -84,14 +82,14 @@ MODIFIED = {
 
 
 @pytest.mark.parametrize("what", MODIFIED)
-def test_modifiers_go_along(tmp_path, what):
+def test_modifiers_give_the_same_results_in_two_processes(tmp_path, what):
     words = (*WORDS, *MODIFIED[what])
     assert [f.code for f in together(2, *words, "--out", tmp_path / "two")] == [0, 0]
     assert pogm(*words, "--out", tmp_path / "one").code == 0
     assert_alike(tmp_path / "two", tmp_path / "one")
 
 
-def test_a_process_that_is_killed_ends_all_and_the_next_start_goes_on(tmp_path, three):
+def test_a_killed_process_ends_all_and_the_next_start_resumes(tmp_path, three):
     folder = tmp_path / "run"
     began = time.monotonic()
     finished = together(3, *POGM, "--out", folder, faults={1: "kill@step:13"})
@@ -108,7 +106,7 @@ def test_a_process_that_is_killed_ends_all_and_the_next_start_goes_on(tmp_path, 
     assert weights(folder) == weights(three)  # to the last bit
 
 
-def test_a_process_that_hangs_ends_all_within_the_time_out(tmp_path):
+def test_a_process_that_hangs_ends_all_within_the_timeout(tmp_path):
     words = (*POGM, "--timeout-seconds", "6", "--out", tmp_path / "run")
     started = start_together(2, *words, faults={1: "stop@step:5"})
     first = started[0].wait()
@@ -118,18 +116,18 @@ def test_a_process_that_hangs_ends_all_within_the_time_out(tmp_path):
     assert "to answer within 6 s; found that rank 1 does not" in first.err
 
 
-def test_a_signal_to_one_stops_all_with_one_checkpoint(tmp_path):
+def test_a_signal_to_one_process_stops_all_with_one_checkpoint(tmp_path):
     folder = tmp_path / "run"
     finished = together(3, *POGM, "--out", folder, faults={2: "term@step:3"})
     assert [f.code for f in finished] == [75, 75, 75]
     assert "Stopped by SIGTERM" in finished[0].err
-    assert all(f.err == "" for f in finished[1:])  # one says it
+    assert all(f.err == "" for f in finished[1:])  # one process prints the message
     assert any(folder.glob("checkpoints/*.json"))
     assert not (folder / "done").exists()
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_a_run_goes_on_in_another_number_of_processes(tmp_path, alone, world):
+def test_a_run_resumes_in_another_number_of_processes(tmp_path, alone, world):
     folder = tmp_path / "run"
     assert [f.code for f in together(3, *POGM, "--out", folder, faults={0: "term@step:6"})] == [75] * 3
     if world == 1:
@@ -139,7 +137,7 @@ def test_a_run_goes_on_in_another_number_of_processes(tmp_path, alone, world):
     assert_alike(folder, alone)
 
 
-def test_what_is_done_is_left_alone(three):
+def test_a_finished_run_is_not_changed(three):
     before = (three / "records.jsonl").stat().st_mtime_ns
     assert [f.code for f in together(2, *POGM, "--out", three)] == [0, 0]
     assert (three / "records.jsonl").stat().st_mtime_ns == before
@@ -167,23 +165,23 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_would_change_is_refused_before_anything_is_written(tmp_path, name):
-    world, words, said = REFUSED[name]
+def test_a_run_that_would_give_other_results_is_an_error_before_anything_is_written(tmp_path, name):
+    world, words, message = REFUSED[name]
     finished = together(world, *WORDS, *words, "--out", tmp_path / "run")
     assert [f.code for f in finished] == [2] * world
-    assert said in finished[0].err
+    assert message in finished[0].err
     assert all(f.err == "" for f in finished[1:])
     assert not (tmp_path / "run").exists()
 
 
-def test_only_single_runs_are_for_torchrun(tmp_path):
+def test_a_sweep_under_torchrun_is_an_error(tmp_path):
     words = ("sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", tmp_path / "sweep")
     finished = together(2, *words)
     assert [f.code for f in finished] == [2, 2]
     assert "Start it without torchrun" in finished[0].err
 
 
-def test_spread_is_for_torchrun(tmp_path):
+def test_spread_without_torchrun_is_an_error(tmp_path):
     finished = pogm(*POGM, "--spread", "domains", "--out", tmp_path / "run")
     assert finished.code == 2
     assert "Expected torchrun" in finished.err

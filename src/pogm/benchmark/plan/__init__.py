@@ -1,1 +1,1 @@
-"""What to run: trials, sweeps and random search."""
+"""Planning: trials, the parsing of trials from text, and sweeps."""

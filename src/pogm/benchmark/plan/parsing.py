@@ -1,4 +1,4 @@
-"""A trial out of names and texts, as a command line has them; checked before anything is read or written."""
+"""Parsing of trials: names and texts of a command line become trials, checked before anything is read or written."""
 
 import os
 from collections.abc import Sequence
@@ -13,18 +13,17 @@ from pogm.core.hyperparameters import changed, fields, suited
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
-from pogm.diagnostics import Probe
 from pogm.modifiers import all_modifiers, modifier_class
 
-LISTED = 6  # methods that an error names; of more it gives the number
+LISTED = 6  # maximum number of methods that an error lists by name
 
 
 @dataclass(frozen=True)
 class Combination:
     """An algorithm with its modifiers on a dataset: everything that a setting can apply to."""
 
-    algorithm: str
-    modifiers: tuple[str, ...]
+    algorithm: str  # name of the algorithm
+    modifiers: tuple[str, ...]  # names of the modifiers
     dataset: DomainDataset
 
     @property
@@ -33,7 +32,7 @@ class Combination:
         return " + ".join((self.algorithm, *self.modifiers))
 
     def names(self) -> dict[str, list[str]]:
-        """Names that can be set, by part: algorithm, training, dataset, and each modifier."""
+        """Return the names that can be set, by part: algorithm, training, dataset, and each modifier."""
         parts: dict[str, Any] = {
             "algorithm": algorithm_class(self.algorithm),
             "training": self.dataset.training,
@@ -52,46 +51,41 @@ def trial_of(
     preset: str | None = None,
     modifiers: Sequence[str] = (),
     settings: Sequence[str] = (),
-    steps: int | None = None,
-    evaluate_every: int | None = None,
-    seed: int = 0,
-    data_seed: int | None = None,
-    trial_seed: int | None = None,
-    precision: str = "fp32",
-    probe: Probe | None = None,
+    **options: Any,
 ) -> Trial:
-    """The trial they describe. What is None is the dataset's, or the seed; ``settings`` are texts like "kappa=0.1"."""
-    given = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
+    """Return the trial that names and texts describe.
+
+    Args:
+        dataset: A dataset, its name, or the path of a folder of images.
+        algorithm: Name of an algorithm.
+        test_domains: Names or indices of the held-out domains.
+        data: Folder of the datasets.
+        preset: Name of a preset of the algorithm.
+        modifiers: Names of modifiers.
+        settings: Texts such as "kappa=0.1" or "Mixup.alpha=0.4".
+        options: Other fields of `Trial`, such as ``steps`` or ``seed``; None for the default.
+
+    Raises:
+        UsageError: If a name is unknown, or a value is out of its range.
+    """
+    found = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
-        "algorithm": suited(method() if preset is None else method.preset(preset), given.large),
-        "training": given.training,
-        "dataset": given,
-        **{name: suited(modifier_class(name)(), given.large) for name in modifiers},
+        "algorithm": suited(method() if preset is None else method.preset(preset), found.large),
+        "training": found.training,
+        "dataset": found,
+        **{name: suited(modifier_class(name)(), found.large) for name in modifiers},
     }
     if len(parts) < 3 + len(modifiers):
         raise UsageError(f"Expected each modifier once; found {', '.join(modifiers)}. Leave out the repeated one.")
-    combination = Combination(algorithm, tuple(modifiers), given)
+    combination = Combination(algorithm, tuple(modifiers), found)
     check_settings(settings, [combination], "--algorithm")
-    apply(settings_for(combination, settings), parts, f"a hyperparameter of {algorithm} on {given.title}")
-    return Trial(
-        dataset=parts.pop("dataset"),
-        algorithm=parts.pop("algorithm"),
-        training=parts.pop("training"),
-        modifiers=tuple(parts.values()),
-        test_domains=tuple(_domain(name, given) for name in test_domains),
-        steps=given.steps if steps is None else steps,
-        evaluate_every=given.evaluate_every if evaluate_every is None else evaluate_every,
-        seed=seed,
-        data_seed=seed if data_seed is None else data_seed,
-        trial_seed=seed if trial_seed is None else trial_seed,
-        precision=precision,
-        probe=probe or Probe(),
-    )
+    apply(settings_for(combination, settings), parts, f"a hyperparameter of {algorithm} on {found.title}")
+    return Trial.build(parts, tuple(_domain_index(name, found) for name in test_domains), **options)
 
 
 def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
-    """A dataset by its name; or, of one's own, a folder of images by its path or by its name in the data folder."""
+    """Return a dataset by name, or a folder of images by its path or by its name in the data folder."""
     if name in all_datasets() and name != Folder.__name__:
         return dataset_class(name)()
     folder = own_folder(name, data)
@@ -103,22 +97,22 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
 
 
 def own_folder(name: str, data: Path | None) -> Path | None:
-    """A folder by its path, or by its name in the data folder."""
-    places = [Path(name), *([data / name] if data else [])]
-    return next((place for place in places if place.is_dir()), None)
+    """Return a folder of images by its path, or by its name in the data folder; None if it does not exist."""
+    paths = [Path(name), *([data / name] if data else [])]
+    return next((path for path in paths if path.is_dir()), None)
 
 
 def data_folder(names: Sequence[str], data: Path | None) -> Path | None:
-    """The folder that holds the datasets: the one that was given, or the one around a dataset given as a path."""
+    """Return the folder of the datasets: ``data``, or the parent folder of a dataset that is given as a path."""
     paths = [Path(name) for name in names if name not in all_datasets() and Path(name).is_dir()]
-    around = {path.resolve().parent for path in paths}
-    elsewhere = data is not None and len(paths) < len(names) and around != {data.resolve()}
-    if len(around) > 1 or (around and elsewhere):
+    parents = {path.resolve().parent for path in paths}
+    elsewhere = data is not None and len(paths) < len(names) and parents != {data.resolve()}
+    if len(parents) > 1 or (parents and elsewhere):
         raise UsageError(
             f"Expected datasets of one data folder; found them in several: {', '.join(names)}. "
             "Put them side by side, name that folder with --data, and give their names alone."
         )
-    return around.pop() if around else data
+    return parents.pop() if parents else data
 
 
 def check_settings(settings: Sequence[str], combinations: Sequence[Combination], where: str = "--algorithms") -> None:
@@ -136,14 +130,14 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
         UsageError: If a text is malformed, or a prefix or a name is unknown, absent or not common to all.
     """
     for setting in settings:
-        prefix, name, _ = _parsed(setting)
+        prefix, name, _ = _split_setting(setting)
         owners = {owner for found in combinations for owner in (found.algorithm, *found.names())}
         if prefix and prefix not in owners:
-            raise _no_owner(setting, prefix, owners, where)
+            raise _unknown_prefix_error(setting, prefix, owners, where)
         concerned = [found for found in combinations if _names(found, prefix) is not None]
         lacking = [found for found in concerned if name not in (_names(found, prefix) or ())]
         if len(lacking) == len(concerned):
-            kind = f"a hyperparameter of {_listed(concerned, prefix)}"
+            kind = f"a hyperparameter of {_names_text(concerned, prefix)}"
             for method in (algorithm_class(found.algorithm) for found in concerned):
                 if text := getattr(method, "replaced", {}).get(name):
                     raise UsageError(f"Expected {kind}; found {name!r}, which was replaced by {text}.")
@@ -152,19 +146,19 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
             having = [found for found in concerned if found not in lacking]
             raise UsageError(
                 f"Expected a hyperparameter of everything that is run; found {name!r}, which is missing from "
-                f"{_listed(lacking, prefix)}. {_narrower(having[0], setting)}"
+                f"{_names_text(lacking, prefix)}. {_advice(having[0], setting)}"
             )
 
 
 def settings_for(combination: Combination, settings: Sequence[str]) -> list[str]:
-    """Settings that apply to a combination, with the prefix that `apply` expects.
+    """Return the settings that apply to a combination, with the prefix that `apply` expects.
 
     "POGM.kappa=0.1" becomes "algorithm.kappa=0.1" for POGM and is left out for other algorithms; "POGM.lr=0.001"
     becomes "training.lr=0.001". Settings for a modifier are left out where it is not used.
     """
     chosen = []
     for setting in settings:
-        prefix, name, value = _parsed(setting)
+        prefix, name, value = _split_setting(setting)
         if prefix == combination.algorithm:
             parts = ("algorithm", "training", "dataset")
             owner = next((part for part in parts if name in combination.names()[part]), "algorithm")
@@ -175,13 +169,19 @@ def settings_for(combination: Combination, settings: Sequence[str]) -> list[str]
 
 
 def apply(settings: Sequence[str], parts: dict[str, Any], kind: str) -> None:
-    """Change, for each text like "kappa=0.1", the one part that has a field of that name."""
+    """Change the parts of a trial in place: each text such as "kappa=0.1" changes the part that has this field.
+
+    Args:
+        settings: Texts from `settings_for`.
+        parts: Parts of a trial by name, as for `Trial.build`.
+        kind: Description of the expected names, for errors.
+    """
     for setting in settings:
         _set(parts, setting, kind)
 
 
-def _parsed(setting: Any) -> tuple[str, str, str]:
-    """Prefix (empty if there is none), name and value of a setting."""
+def _split_setting(setting: Any) -> tuple[str, str, str]:
+    """Split a setting into prefix (empty if there is none), name and value."""
     if not isinstance(setting, str):
         raise UsageError(f"Expected settings such as 'kappa=0.1'; found {setting!r}. Restore it.")
     path, equals, value = setting.partition("=")
@@ -192,27 +192,27 @@ def _parsed(setting: Any) -> tuple[str, str, str]:
 
 
 def _names(combination: Combination, prefix: str) -> list[str] | None:
-    """Names that a setting with this prefix can have in a combination; None if it does not apply to it."""
+    """Return the names that a setting with this prefix can have in a combination; None if it does not apply to it."""
     names = combination.names()
     if not prefix:
-        return [name for own in names.values() for name in own]
+        return [name for part in names.values() for name in part]
     if prefix == combination.algorithm:
         return names["algorithm"] + names["training"] + names["dataset"]
     return names.get(prefix)
 
 
-def _narrower(having: Combination, setting: str) -> str:
-    """Advice for a setting that only some combinations have."""
-    _, name, value = _parsed(setting)
-    owner = next(own for own, names in having.names().items() if name in names)
+def _advice(having: Combination, setting: str) -> str:
+    """Return the advice for a setting that only some combinations have."""
+    _, name, value = _split_setting(setting)
+    owner = next(part for part, names in having.names().items() if name in names)
     prefix = having.algorithm if owner == "algorithm" else owner
     if owner in ("training", "dataset"):
         return f"Give datasets like {having.dataset.title} a command of their own."
     return f"Name what it is for: --set {prefix}.{name}={value}"
 
 
-def _no_owner(setting: str, prefix: str, owners: set[str], where: str) -> UsageError:
-    """Error for a prefix that is no part of what is run."""
+def _unknown_prefix_error(setting: str, prefix: str, owners: set[str], where: str) -> UsageError:
+    """Return the error for a prefix that is no part of any combination."""
     known = owners - {"algorithm", "training", "dataset"}
     if prefix in all_algorithms() or prefix in all_modifiers():
         option = where if prefix in all_algorithms() else "--with"
@@ -223,8 +223,8 @@ def _no_owner(setting: str, prefix: str, owners: set[str], where: str) -> UsageE
     return unknown("an algorithm or a modifier of what is run, in front of the setting's name,", prefix, known)
 
 
-def _listed(combinations: Sequence[Combination], prefix: str) -> str:
-    """Short text for combinations, for errors."""
+def _names_text(combinations: Sequence[Combination], prefix: str) -> str:
+    """Return a short text for combinations, for errors."""
     methods = list(dict.fromkeys(found.label for found in combinations))
     if prefix and prefix not in ("algorithm", "training", "dataset"):
         methods = [prefix]
@@ -238,7 +238,7 @@ def _settable(part: Any) -> list[str]:
 
 
 def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
-    prefix, name, value = _parsed(setting)
+    prefix, name, value = _split_setting(setting)
     known = [(owner, field) for owner, part in parts.items() for field in _settable(part)]
     owners = [owner for owner, field in known if field == name and prefix in ("", owner)]
     if not owners:
@@ -249,8 +249,8 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
     parts[owners[0]] = changed(parts[owners[0]], {name: value})
 
 
-def _domain(name: str, dataset: DomainDataset) -> int:
-    """A domain by its name, its folder's name, or else its number."""
+def _domain_index(name: str, dataset: DomainDataset) -> int:
+    """Return the index of a domain, given by its name, the name of its folder, or its index."""
     domains = dataset.domains
     for names in (domains, getattr(dataset, "folders", ())):
         if name in names:

@@ -1,16 +1,22 @@
-"""A trial: what one run computes, as plain data that can be written, compared and hashed."""
+"""A trial: the definition of one run as plain data that can be written, compared and hashed.
+
+`Trial` is the only list of its fields. Validation, JSON, the comparison with saved trials and the defaults of a command
+line follow from the fields and their metadata. To add a setting, add a line to `Trial` with `number` or `choice`; use
+``added_later=True``, so that the ids of existing trials stay the same.
+"""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pogm._system.errors import UsageError, unknown
 from pogm._system.files import canonical_json, digest
 from pogm.algorithms import Algorithm, algorithm_class
-from pogm.core.hyperparameters import changed, from_json, to_json
+from pogm.core import hyperparameters
+from pogm.core.hyperparameters import changed
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.diagnostics import Probe
@@ -20,49 +26,60 @@ from pogm.engine.trainer import Schedule
 from pogm.models import check_network
 from pogm.modifiers import Modifier, modifier_class
 
-LIMITS = {
-    "steps": (1, 10**8),
-    "evaluate_every": (1, 10**8),
-    "seed": (0, 2**63 - 1),
-    "data_seed": (0, 2**63 - 1),
-    "trial_seed": (0, 2**63 - 1),
-    "hparams_seed": (0, 2**63 - 1),
-}
-JSON_TYPES = {  # of the fields that are not whole numbers
-    "precision": str,
-    "dataset": dict,
-    "algorithm": dict,
-    "training": dict,
-    "probe": dict,
-    "modifiers": list,
-    "test_domains": list,
-}
 ABSENT = object()
+REQUIRED = dataclasses.MISSING
+
+
+def number(
+    default: Any = REQUIRED, *, least: int, most: int, default_from: str | None = None, added_later: bool = False
+) -> Any:
+    """Return a field for a whole number.
+
+    Args:
+        default: The default; required if it is left out.
+        least: The smallest value.
+        most: The largest value.
+        default_from: "dataset" if the dataset has the default, or "seed" if the field ``seed`` is the default; see
+            `Trial.build`.
+        added_later: Leave the field out of the JSON, and so out of the id, if it has its default.
+    """
+    limits = {"least": least, "most": most, "default_from": default_from, "added_later": added_later}
+    return dataclasses.field(default=default, metadata=limits)
+
+
+def choice(default: str, choices: tuple[str, ...], *, added_later: bool = False) -> Any:
+    """Return a field for a text out of several."""
+    return dataclasses.field(default=default, metadata={"choices": choices, "added_later": added_later})
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One algorithm, with its modifiers, on one dataset with some domains held out. Paths are no part of it."""
+    """One algorithm, with its modifiers, on one dataset with some domains held out. It contains no paths."""
 
-    dataset: DomainDataset
-    algorithm: Algorithm
-    test_domains: tuple[int, ...]
-    training: Training
-    steps: int
-    evaluate_every: int
-    modifiers: tuple[Modifier, ...] = ()
-    seed: int = 0  # of the weights and the minibatches
-    data_seed: int = 0  # of the data's construction, where that is random; in DomainBed's protocol, the seed
-    trial_seed: int = 0  # of the split into training and validation images
-    hparams_seed: int = 0  # which draw of the search this is; 0 for the defaults
-    precision: str = "fp32"
-    probe: Probe = Probe()  # noqa: RUF009  (frozen)
+    dataset: DomainDataset  # dataset with its options
+    algorithm: Algorithm  # algorithm with its hyperparameters
+    test_domains: tuple[int, ...]  # indices of the held-out domains
+    training: Training  # network, learning rate, batch size and other settings of every algorithm
+    steps: int = number(least=1, most=10**8, default_from="dataset")  # minibatches of each domain
+    evaluate_every: int = number(least=1, most=10**8, default_from="dataset")  # minibatches between evaluations
+    modifiers: tuple[Modifier, ...] = ()  # modifiers with their hyperparameters
+    seed: int = number(0, least=0, most=2**63 - 1)  # for initial weights and minibatches
+    data_seed: int = number(0, least=0, most=2**63 - 1, default_from="seed")  # for datasets drawn at random
+    trial_seed: int = number(0, least=0, most=2**63 - 1, default_from="seed")  # for training and validation splits
+    hparams_seed: int = number(0, least=0, most=2**63 - 1)  # index of the configuration of a search; 0 is the default
+    precision: str = choice("fp32", tuple(PRECISIONS))  # arithmetic of the network
+    probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
 
     def __post_init__(self) -> None:
-        domains = self.dataset.domains
-        tested = self.test_domains
-        whole = all(_is_whole(t, 0, len(domains) - 1) for t in tested)
-        if not tested or not whole or len(set(tested)) < len(tested):
+        self._check_domains()
+        for field in dataclasses.fields(self):
+            _check_field(field, getattr(self, field.name))
+        check_network(self.training.network, self.training.weights)
+
+    def _check_domains(self) -> None:
+        domains, tested = self.dataset.domains, self.test_domains
+        indices = all(_is_whole(index, 0, len(domains) - 1) for index in tested)
+        if not tested or not indices or len(set(tested)) < len(tested):
             raise UsageError(
                 f"Expected test domains of {self.dataset.title}, each once: "
                 f"{', '.join(f'{i} ({name})' for i, name in enumerate(domains))}; found {list(tested)}. "
@@ -74,87 +91,91 @@ class Trial:
                 f"Expected at least {least} training domain{'s' * (least > 1)} for {type(self.algorithm).__name__}; "
                 f"found {left} left of {self.dataset.title}'s {len(domains)}. Hold out fewer of them."
             )
-        for name, (least, most) in LIMITS.items():
-            if not _is_whole(getattr(self, name), least, most):
-                raise UsageError(
-                    f"Expected {name} to be a whole number from {least} to {most}; found {getattr(self, name)!r}. "
-                    "Choose one in that range."
-                )
-        if self.precision not in PRECISIONS:
-            raise unknown("a precision", self.precision, PRECISIONS)
-        check_network(self.training.network, self.training.weights)
+
+    @classmethod
+    def build(cls, parts: Mapping[str, Any], test_domains: tuple[int, ...], **options: Any) -> Self:
+        """Return a trial; options that are None or absent have their default.
+
+        Args:
+            parts: The parts "dataset", "algorithm" and "training", then the modifiers by name.
+            test_domains: Indices of the held-out domains.
+            options: Other fields. An option that is no field raises a TypeError.
+        """
+        modifiers = dict(parts)
+        main = {name: modifiers.pop(name) for name in ("dataset", "algorithm", "training")}
+        given = {name: value for name, value in options.items() if value is not None}
+        for field in dataclasses.fields(cls):
+            source = field.metadata.get("default_from")
+            if field.name not in given and source == "dataset":
+                given[field.name] = getattr(main["dataset"], field.name)
+            elif field.name not in given and source == "seed":
+                given[field.name] = given.get("seed", 0)
+        return cls(**main, test_domains=test_domains, modifiers=tuple(modifiers.values()), **given)
 
     @property
     def train_domains(self) -> tuple[int, ...]:
-        """The domains that are not held out."""
+        """Indices of the domains that are not held out."""
         return tuple(i for i in range(len(self.dataset.domains)) if i not in self.test_domains)
 
     @property
     def label(self) -> str:
-        """Its name in a table, such as "POGM + Mixup"."""
+        """Name in a table, such as "POGM + Mixup"."""
         return " + ".join(type(part).__name__ for part in (self.algorithm, *self.modifiers))
 
     @property
     def id(self) -> str:
-        """The hash of what is computed: the same on every machine, wherever the data lies."""
+        """Hash of the trial, the same on every machine; name of its run directory."""
         values = self.to_json()
         values["dataset"].pop("title", None)  # a folder of images may be renamed
         return digest(canonical_json(values).encode())[:16]
 
     @property
     def schedule(self) -> Schedule:
-        """How long it trains and when it is evaluated."""
+        """Number of steps, and the steps of evaluations."""
         return Schedule(self.steps, self.evaluate_every)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {
-            "dataset": self.dataset.to_json(),
-            "algorithm": _named(self.algorithm),
-            "modifiers": [_named(modifier) for modifier in self.modifiers],
-            "training": dataclasses.asdict(self.training),
-            "probe": dataclasses.asdict(self.probe),
-            "test_domains": list(self.test_domains),
+        """Return the trial as JSON values."""
+        return {
+            field.name: _to_json(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if not (field.metadata.get("added_later") and getattr(self, field.name) == field.default)
         }
 
     @classmethod
-    def from_json(cls, values: Any) -> "Trial":
-        """From what ``to_json`` gave; anything missing, extra or of another type is refused."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or names - values.keys():
+    def from_json(cls, values: Any) -> Self:
+        """Return the trial that ``to_json`` was called on.
+
+        Raises:
+            UsageError: If a field is missing, unknown, or has another type or value than ``to_json`` writes.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        required = {name for name, field in fields.items() if not field.metadata.get("added_later")}
+        if not isinstance(values, dict) or required - values.keys():
             found = sorted(values) if isinstance(values, dict) else values
             raise UsageError(
-                f"Expected a trial with the fields {', '.join(sorted(names))}; found {found!r}. Restore it."
+                f"Expected a trial with the fields {', '.join(sorted(required))}; found {found!r}. Restore it."
             )
         for name, value in values.items():
-            if name not in names:
-                raise unknown("a field of a trial", name, names)
-            if not isinstance(value, JSON_TYPES.get(name, int)):
-                kind = JSON_TYPES.get(name, int).__name__
-                raise UsageError(f"Expected {name} of a trial to be of type {kind}; found {value!r}. Restore it.")
+            if name not in fields:
+                raise unknown("a field of a trial", name, fields)
+            kind, _ = PARTS.get(name, (str if "choices" in fields[name].metadata else int, None))
+            if not isinstance(value, kind):
+                text = f"Expected {name} of a trial to be of type {kind.__name__}; found {value!r}. Restore it."
+                raise UsageError(text)
         dataset = dataset_from_json(values["dataset"])
-        trial = cls(
-            **values
-            | {
-                "dataset": dataset,
-                "algorithm": _made(algorithm_class, values["algorithm"]),
-                "modifiers": tuple(_made(modifier_class, modifier) for modifier in values["modifiers"]),
-                "training": changed(dataset.training, values["training"]),
-                "probe": changed(Probe(), values["probe"]),
-                "test_domains": tuple(values["test_domains"]),
-            }
-        )
-        if unlike := differences(values, trial.to_json()):  # a text that was read as a number, a default filled in
-            raise UsageError(f"Expected a trial as `pogm run` writes it; found that {unlike}. Restore it.")
+        parts = {name: read(values[name], dataset) for name, (_, read) in PARTS.items()}
+        trial = cls(**values | parts)
+        if changes := differences(values, trial.to_json()):  # such as a text instead of a number, or a missing value
+            raise UsageError(f"Expected a trial as `pogm run` writes it; found that {changes}. Restore it.")
         return trial
 
     def task(self, data: Path | None) -> Task:
-        """What the engine trains."""
+        """Return the task for the engine, which loads the dataset from the folder ``data``."""
         return Task(
             algorithm=self.algorithm,
             dataset=self.dataset,
-            load=lambda: _loaded(self.dataset, data, self.data_seed if self.dataset.drawn else 0),
+            load=lambda: _load(self.dataset, data, self.data_seed if self.dataset.drawn else 0),
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,
@@ -166,47 +187,84 @@ class Trial:
         )
 
 
-@lru_cache(maxsize=2)  # trials that follow one another often share their data
-def _loaded(dataset: DomainDataset, data: Path | None, seed: int) -> list[Domain]:
+@lru_cache(maxsize=2)  # consecutive trials often have the same data
+def _load(dataset: DomainDataset, data: Path | None, seed: int) -> list[Domain]:
     return dataset.load(data, seed)
 
 
+# JSON.
+
+
 def dataset_from_json(values: Any) -> DomainDataset:
-    """A dataset from what its ``to_json`` gave."""
-    dataset: DomainDataset = _made(dataset_class, values)
+    """Return the dataset that ``to_json`` was called on."""
+    dataset: DomainDataset = _from_json(dataset_class, values)
     return dataset
 
 
+PARTS: dict[str, tuple[type, Callable[[Any, DomainDataset], Any]]] = {  # JSON type and reader of fields with structure
+    "dataset": (dict, lambda values, dataset: dataset),
+    "algorithm": (dict, lambda values, dataset: _from_json(algorithm_class, values)),
+    "modifiers": (list, lambda values, dataset: tuple(_from_json(modifier_class, value) for value in values)),
+    "training": (dict, lambda values, dataset: changed(dataset.training, values)),
+    "probe": (dict, lambda values, dataset: changed(Probe(), values)),
+    "test_domains": (list, lambda values, dataset: tuple(values)),
+}
+
+
+def _to_json(value: Any) -> Any:
+    """Return a field as a JSON value; parts that are found by their name have it as "name"."""
+    if isinstance(value, DomainDataset):
+        return value.to_json()
+    if isinstance(value, Algorithm | Modifier):
+        return {"name": type(value).__name__, **hyperparameters.to_json(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _from_json(find_class: Callable[[str], Any], values: Any) -> Any:
+    if not isinstance(values, dict) or not isinstance(values.get("name"), str):
+        raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
+    settings = {name: value for name, value in values.items() if name != "name"}
+    return hyperparameters.from_json(find_class(values["name"])(), settings)
+
+
 def differences(found: Any, wanted: Any) -> str:
-    """Where two values of JSON differ, field by field; empty if they do not. 1, 1.0 and true are three values."""
-    return "; ".join(_unlike(found, wanted, ""))
+    """Return a text with the differences between two JSON values, field by field; empty if they are equal.
+
+    1, 1.0 and true are different values.
+    """
+    return "; ".join(_differences(found, wanted, ""))
 
 
-def _unlike(found: Any, wanted: Any, path: str) -> Iterator[str]:
+def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(wanted, dict):
-        fields = sorted(found.keys() | wanted.keys())
-        if found.get("name") != wanted.get(
-            "name"
-        ):  # two algorithms: that their hyperparameters differ goes without saying
-            fields = ["name"]
-        for field in fields:
-            place = f"{path}.{field}" if path else field
-            yield from _unlike(found.get(field, ABSENT), wanted.get(field, ABSENT), place)
+        names = sorted(found.keys() | wanted.keys())
+        if found.get("name") != wanted.get("name"):  # two algorithms: of course their hyperparameters differ
+            names = ["name"]
+        for name in names:
+            longer = f"{path}.{name}" if path else name
+            yield from _differences(found.get(name, ABSENT), wanted.get(name, ABSENT), longer)
     else:
-        there, here = ("absent" if value is ABSENT else canonical_json(value) for value in (found, wanted))
-        if there != here:
-            yield f"{path} is {there} there and {here} here"
+        first, second = ("absent" if value is ABSENT else canonical_json(value) for value in (found, wanted))
+        if first != second:
+            yield f"{path} is {first} there and {second} here"
+
+
+# Validation.
+
+
+def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
+    """Raise an error if a value violates the metadata of its field."""
+    limits = field.metadata
+    if "least" in limits and not _is_whole(value, limits["least"], limits["most"]):
+        raise UsageError(
+            f"Expected {field.name} to be a whole number from {limits['least']} to {limits['most']}; found {value!r}. "
+            "Choose one in that range."
+        )
+    if "choices" in limits and value not in limits["choices"]:
+        raise unknown(f"a {field.name}", value, limits["choices"])
 
 
 def _is_whole(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
-
-
-def _named(part: Any) -> dict[str, Any]:
-    return {"name": type(part).__name__, **to_json(part)}
-
-
-def _made(find: Callable[[str], Any], values: Any) -> Any:
-    if not isinstance(values, dict) or not isinstance(values.get("name"), str):
-        raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
-    return from_json(find(values["name"])(), {name: value for name, value in values.items() if name != "name"})

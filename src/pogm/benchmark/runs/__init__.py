@@ -1,1 +1,1 @@
-"""Running trials: run directories, runners and executors."""
+"""Running trials: run directories, the runner, executors, progress and estimates."""

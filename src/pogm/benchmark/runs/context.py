@@ -1,6 +1,7 @@
-"""What surrounds a run: signals that stop it, memory that runs out, failures that leave a note."""
+"""The context of a run: signals that stop it, notes about failures, and settings of torch while it lasts."""
 
 import json
+import logging
 import resource
 import shlex
 import signal
@@ -20,31 +21,40 @@ from pogm._system.files import write_whole
 from pogm.benchmark.plan.trial import Trial
 
 FAILED = "failed.json"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send SIGUSR1 before the time limit
 
 
 @contextmanager
-def failure_noted(folder: Path) -> Iterator[None]:
-    """Leave the reason in the folder where a run fails, for the report to show; one that was stopped has not."""
-    (folder / FAILED).unlink(missing_ok=True)
+def note_failures(directory: Path) -> Iterator[None]:
+    """Write ``failed.json`` if the block raises; delete an older one first. A stopped run has not failed."""
+    (directory / FAILED).unlink(missing_ok=True)
     try:
         yield
     except StoppedError:
         raise
     except Exception as error:
-        note_failure(folder, error)
+        write_failure(directory, error)
         raise
 
 
-def note_failure(folder: Path, error: Exception) -> None:
-    """Write down why a run failed."""
-    reason = str(error) if isinstance(error, PogmError) else traceback.format_exc()
-    with suppress(DataError):  # the disk may be what failed
-        write_whole(folder / FAILED, json.dumps({"error": reason}).encode())
+def write_failure(directory: Path, error: Exception) -> None:
+    """Write the reason of a failure to ``failed.json``, for reports."""
+    with suppress(DataError):  # the disk may be the reason of the failure
+        write_whole(directory / FAILED, json.dumps({"error": failure_text(error)}).encode())
+
+
+def failure_text(error: Exception) -> str:
+    """Return the message of an error of ours; the traceback of any other error, which is a bug."""
+    return str(error) if isinstance(error, PogmError) else "".join(traceback.format_exception(error))
 
 
 @contextmanager
-def memory_explained(trial: Trial) -> Iterator[None]:
-    """Say what would need less memory."""
+def explain_out_of_memory(trial: Trial) -> Iterator[None]:
+    """Replace out-of-memory errors by an error that says how to use less memory.
+
+    Raises:
+        MemoryLimitError: If the memory of the host or of the device is exhausted.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -52,15 +62,14 @@ def memory_explained(trial: Trial) -> Iterator[None]:
         if not full:
             raise
         raise MemoryLimitError(
-            f"Expected {trial.label} on {trial.dataset.title} to fit into memory; found it full ({_peak()}) with "
-            f"batches of {trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
+            f"Expected {trial.label} on {trial.dataset.title} to fit into memory; found it full ({_peak_memory()}) "
+            f"with batches of {trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
             f"{str(error).splitlines()[0]} Start a new run with a smaller batch (--set batch_size=...) or network "
             "(--set network=...), with --precision bf16, with --trajectories host for POGM, or on a larger device."
         ) from error
 
 
-def _peak() -> str:
-    """The most memory that was in use so far."""
+def _peak_memory() -> str:
     device = max((torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count())), default=0)
     if device:
         return f"peak {device / 2**30:.1f} GiB on the GPU"
@@ -69,23 +78,31 @@ def _peak() -> str:
 
 @dataclass
 class Stop:
-    """The signal that asked for an end, if one did."""
+    """The stop signal that this process received, if any."""
 
     signal: int | None = None
 
-    def error(self, folder: Path, many: bool = False) -> StoppedError:
-        """The error that ends a run, or many below a folder, after its checkpoint."""
-        alone = f"with a checkpoint. Go on with: pogm resume {shlex.quote(str(folder))}"
-        all_of_them = "with checkpoints. The same command goes on from here."
+    def error(self, directory: Path, many: bool = False) -> StoppedError:
+        """Return the error that ends a run after its checkpoint.
+
+        Args:
+            directory: The directory of the run, or of all runs.
+            many: Whether the directory contains several runs.
+        """
+        one_run = f"with a checkpoint. Go on with: pogm resume {shlex.quote(str(directory))}"
+        all_runs = "with checkpoints. The same command goes on from here."
         return StoppedError(
-            f"Stopped by {signal.Signals(self.signal or 0).name} in {folder} {all_of_them if many else alone}",
+            f"Stopped by {signal.Signals(self.signal or 0).name} in {directory} {all_runs if many else one_run}",
             exit_code=130 if self.signal == signal.SIGINT else 75,
         )
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Let the first SIGINT, SIGTERM or SIGUSR1 (a scheduler's warning) end the step; the second ends the process."""
+def catch_stop_signals() -> Iterator[Stop]:
+    """Record the first stop signal, so that the caller can stop after the current step; exit at the second one.
+
+    In a thread other than the main thread, signals are left to the main thread.
+    """
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -93,22 +110,30 @@ def stoppable() -> Iterator[Stop]:
             sys.exit(128 + number)
         stop.signal = number
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere, whoever owns it owns the signals
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let torch use this many threads for a while."""
+def use_threads(count: int) -> Iterator[None]:
+    """Let torch use ``count`` CPU threads while the block runs."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def silence_compiler_log() -> None:
+    """Log only errors of torch's compiler: its warnings would be mixed with the progress of the runs.
+
+    The environment variable TORCH_LOGS takes precedence.
+    """
+    torch._logging.set_logs(all=logging.ERROR)  # type: ignore[attr-defined]

@@ -1,24 +1,35 @@
-"""Whose a run folder is: the file that says which trial lives there, and the checks before anyone writes."""
+"""Run directories and sweep directories: which trial or sweep they belong to, and the state of their runs."""
 
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pogm._system.errors import DataError, UsageError
-from pogm._system.files import LOCK, is_empty, read_json, readable_json, write_whole
+from pogm._system.files import LOCK, canonical_json, is_empty, is_locked, read_json, readable_json, write_whole
+from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
 
 SCHEMA = 1
 TRIAL = "trial.json"
-REPEATABLE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # what decides the bits
+SWEEP = "sweep.json"
+PLAN = "plan.json"
+DONE = "done"
+PLAN_BYTES = 1 << 28  # limit for the size of a plan
+STATES = ("done", "running", "interrupted", "failed", "waiting")
+DECISIVE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # facts that affect bits
 
 
 class DeterminismWarning(UserWarning):
-    """A run whose results cannot be repeated bit for bit, although it was asked to be deterministic."""
+    """A run cannot be repeated bit for bit, although the option --deterministic was given."""
+
+
+# Run directories.
 
 
 def check_owner(folder: Path, trial: Trial) -> None:
-    """Make sure that the folder belongs to this trial, or to nobody."""
+    """Raise an error unless the run directory belongs to the trial, is empty or does not exist."""
     try:
         taken = (folder / TRIAL).exists()
         foreign = not taken and folder.exists() and not is_empty(folder)
@@ -26,15 +37,15 @@ def check_owner(folder: Path, trial: Trial) -> None:
         raise _not_writable(folder, error) from error
     if foreign:
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
-    if taken and (theirs := load_trial(folder)).id != trial.id:
+    if taken and (owner := load_trial(folder)).id != trial.id:
         raise UsageError(
             f"Expected {folder} to be new or to belong to this run; found another run's: "
-            f"{differences(theirs.to_json(), trial.to_json())}. Choose another --out."
+            f"{differences(owner.to_json(), trial.to_json())}. Choose another --out."
         )
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder, or make sure that it can be written to."""
+    """Create a directory with a lock file in it; raise an error if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK).touch()
@@ -50,7 +61,11 @@ def _not_writable(folder: Path, error: OSError) -> UsageError:
 
 
 def load_trial(folder: Path) -> Trial:
-    """The trial of a run folder, unless its file is not as `pogm run` wrote it."""
+    """Read the trial of a run directory.
+
+    Raises:
+        UsageError: If there is no trial, or if its file was changed.
+    """
     path = folder / TRIAL
     if not path.exists():
         raise UsageError(f"Expected a run folder with {TRIAL}; found none in {folder}. Start one with: pogm run")
@@ -62,28 +77,15 @@ def load_trial(folder: Path) -> Trial:
     except UsageError as error:
         raise UsageError(f"In {path}: {error}") from error
     content.pop("provenance", None)
-    if unlike := differences(content, _description(trial)):
+    if changes := differences(content, _description(trial)):
         raise UsageError(
-            f"Expected {path} as `pogm run` wrote it; found it changed: {unlike}. Undo that, or start a new run."
+            f"Expected {path} as `pogm run` wrote it; found it changed: {changes}. Undo that, or start a new run."
         )
     return trial
 
 
-def fact_of(what: str, folder: Path) -> Any:
-    """What a run, or the first run of a sweep, says of how it was made; None if nothing."""
-    runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
-    saved = next((read_json(run) for run in runs if run.exists()), None)
-    return saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
-
-
-def place_of(what: str, folder: Path) -> Path | None:
-    """Where a run, or the first run of a sweep, found its data or weights, if they are still there."""
-    place = fact_of(what, folder)
-    return Path(place) if isinstance(place, str) and Path(place).exists() else None
-
-
 def _description(trial: Trial) -> dict[str, Any]:
-    """What the file says beside where it was written; all of it follows from the trial."""
+    """Return the content of ``trial.json`` without the provenance; all of it follows from the trial."""
     return {
         "schema": SCHEMA,
         "id": trial.id,
@@ -94,8 +96,13 @@ def _description(trial: Trial) -> dict[str, Any]:
     }
 
 
-def describe(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
-    """Make the folder this trial's, if it is not yet; if it is, make sure that the data are what they were."""
+def write_trial(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
+    """Write ``trial.json``; if it exists already, check that the run continues with the same data.
+
+    Raises:
+        DataError: If the images differ from those that the run began with.
+        UsageError: If a deterministic run is resumed without the option.
+    """
     if (folder / TRIAL).exists():
         started = read_json(folder / TRIAL).get("provenance", {})
         before = started.get("content")
@@ -104,27 +111,27 @@ def describe(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
                 f"Expected the images that the run in {folder} began with; found others at {provenance.get('data')}. "
                 "Restore them, name the folder that has them with --data, or start a new run."
             )
-        if not any((folder / "checkpoints").glob("*.json")):  # it starts again, perhaps with other options
-            made = provenance
-        elif still_repeatable(folder, started, provenance):
-            made = started
+        if not any((folder / "checkpoints").glob("*.json")):  # the run starts again, perhaps with other options
+            new = provenance
+        elif stays_deterministic(folder, started, provenance):
+            new = started
         else:
-            made = started | {"deterministic": False}
-        if made == started:
+            new = started | {"deterministic": False}
+        if new == started:
             return
     else:
-        made = provenance
-    write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": made}))
+        new = provenance
+    write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": new}))
 
 
-def still_repeatable(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Compare the provenance of a run at its start with that of a resume; False if determinism was lost.
+def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Compare the provenance of a run at its start and at a resume; return False if determinism was lost.
 
-    A run that began without the option is not deterministic, whatever it is resumed with. One that began with it must
+    A run that began without the option is not deterministic, whatever it is resumed with. A run that began with it must
     be resumed with it, and stays deterministic on the same device and software. On a CPU the option changes nothing.
 
     Raises:
-        UsageError: a deterministic run on a GPU is resumed without the option.
+        UsageError: If a deterministic run on a GPU is resumed without the option.
     """
     on_cpu = started.get("device") == now.get("device") == "cpu"
     if not started.get("deterministic"):
@@ -137,8 +144,10 @@ def still_repeatable(folder: Path, started: dict[str, Any], now: dict[str, Any])
             f"Expected --deterministic, with which the run in {folder} began; found a resume without it. "
             "Add it, or start a new run in another folder."
         )
-    decisive = (*REPEATABLE, *(("threads",) if on_cpu else ()))
-    changed = [f"{name} {now.get(name)} (was {started.get(name)})" for name in decisive if _differ(name, started, now)]
+    decisive = (*DECISIVE, *(("threads",) if on_cpu else ()))
+    changed = [
+        f"{name} {now.get(name)} (was {started.get(name)})" for name in decisive if started.get(name) != now.get(name)
+    ]
     if changed:
         text = (
             f"The run in {folder} is no longer deterministic, since it is resumed with {', '.join(changed)}. Its "
@@ -148,5 +157,85 @@ def still_repeatable(folder: Path, started: dict[str, Any], now: dict[str, Any])
     return not changed
 
 
-def _differ(name: str, started: dict[str, Any], now: dict[str, Any]) -> bool:
-    return bool(started.get(name) != now.get(name))
+def fact_of(what: str, folder: Path) -> Any:
+    """Return a fact from the provenance of a run, or of the first run of a sweep; None if there is none."""
+    runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
+    saved = next((read_json(run) for run in runs if run.exists()), None)
+    return saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
+
+
+def place_of(what: str, folder: Path) -> Path | None:
+    """Return the path of the data or weights of a run, or of the first run of a sweep; None if it does not exist."""
+    path = fact_of(what, folder)
+    return Path(path) if isinstance(path, str) and Path(path).exists() else None
+
+
+def state_of(folder: Path) -> str:
+    """Return the state of a run, one of `STATES`, from its directory alone."""
+    if (folder / DONE).exists():
+        return "done"
+    if is_locked(folder):
+        return "running"
+    if (folder / "failed.json").exists():
+        return "failed"
+    return "interrupted" if (folder / TRIAL).exists() else "waiting"
+
+
+# Directories of sweeps, and of other lists of trials.
+
+
+def save_sweep(sweep: Sweep, folder: Path) -> None:
+    """Create the directory of a sweep and write ``sweep.json``.
+
+    Raises:
+        UsageError: If the directory belongs to another sweep, or contains other files.
+    """
+    path = folder / SWEEP
+    if path.exists():
+        if changes := differences(load_sweep(folder).to_json(titles=False), sweep.to_json(titles=False)):
+            raise UsageError(
+                f"Expected {folder} to be new or to belong to this sweep; found another's: {changes}. "
+                "Choose another --out."
+            )
+        return
+    if folder.exists() and not is_empty(folder):
+        raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
+    make_folder(folder)
+    write_whole(path, readable_json(sweep.to_json()))
+
+
+def load_sweep(folder: Path) -> Sweep:
+    """Read the sweep of a directory.
+
+    Raises:
+        UsageError: If there is none, or if its file was changed.
+    """
+    path = folder / SWEEP
+    if not path.exists():
+        raise UsageError(f"Expected a sweep's folder with {SWEEP}; found none in {folder}. Start one: pogm sweep")
+    try:
+        return Sweep.from_json(read_json(path))
+    except UsageError as error:
+        raise UsageError(f"In {path}: {error}") from error
+
+
+def status(sweep: Sweep, folder: Path) -> dict[tuple[str, str], Counter[str]]:
+    """Count the runs of each dataset and label by their state."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for trial in sweep.plan():
+        counts.setdefault((trial.dataset.title, trial.label), Counter())[state_of(folder / trial.id)] += 1
+    return counts
+
+
+def save_plan(trials: Sequence[Trial], folder: Path) -> None:
+    """Write the trials of a directory to ``plan.json`` before they run, so that reports know those still to come."""
+    make_folder(folder)
+    write_whole(folder / PLAN, canonical_json([trial.to_json() for trial in trials]).encode())
+
+
+def load_plan(folder: Path) -> list[Trial]:
+    """Read the trials that were last planned for a directory."""
+    values = read_json(folder / PLAN, PLAN_BYTES)
+    if not isinstance(values, list):
+        raise UsageError(f"Expected a list of trials in {folder / PLAN}; found something else. Plan them again.")
+    return [Trial.from_json(value) for value in values]

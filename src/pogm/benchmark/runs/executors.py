@@ -1,25 +1,289 @@
-"""Who carries out the trials of a sweep: processes and GPUs of this machine, or a Ray cluster."""
+"""Executors: run many trials in processes or on GPUs of this machine, or on a Ray cluster."""
 
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown
+from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.local import Outcome, run_all
-from pogm.benchmark.runs.ray_cluster import run_on_ray
-from pogm.benchmark.runs.runner import Settings
+from pogm.benchmark.runs.context import FAILED, Stop, catch_stop_signals, failure_text, write_failure
+from pogm.benchmark.runs.directory import DONE, TRIAL, make_folder, state_of, write_trial
+from pogm.benchmark.runs.runner import Settings, run_batch
+from pogm.engine.engine import SMALL
 
 EXECUTORS = ("local", "ray")
+ATTEMPTS = 3  # for a trial if its process dies
+GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
+BATCH_SIZE = 16  # maximum number of trials in a batch
+POLL_SECONDS = 0.2  # interval between checks for a stop signal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a trial."""
+
+    trial: Trial
+    error: str | None = None  # None if it is done
+    ran: bool = True  # False if the outcome was known before: the trial was done, failed or run by another process
+
+
 Execute = Callable[[Sequence[Trial], Path, Settings], Iterator[Outcome]]
 
 
 def executor(name: str, workers: int | None = None, address: str | None = None) -> Execute:
-    """The executor of that name: ``workers`` processes here, or the cluster at an address, or one that is started."""
+    """Return an executor by name.
+
+    Args:
+        name: One of `EXECUTORS`.
+        workers: Number of processes of the local executor; None for the number of cores.
+        address: Address of a Ray cluster; None to start Ray on this machine.
+    """
     if name not in EXECUTORS:
         raise unknown("an executor", name, EXECUTORS)
     if name == "ray":
+        from pogm.benchmark.runs.ray_cluster import run_on_ray  # it imports this file
+
         return partial(run_on_ray, address=address)
     if address is not None:
         raise UsageError(f"Expected --address with --executor ray alone; found {address!r}. Add that, or leave it out.")
     return partial(run_all, workers=workers)
+
+
+def carry_out(
+    trials: Sequence[Trial],
+    folder: Path,
+    settings: Settings,
+    execute: Execute | None = None,
+    retry_failed: bool = False,
+) -> Iterator[Outcome]:
+    """Run the trials of a sweep that are waiting or interrupted; yield an outcome for every trial.
+
+    Finished runs are not run again. Runs of other processes are left to them.
+
+    Args:
+        trials: All trials of the sweep.
+        folder: The directory of the sweep.
+        settings: Options of the runner.
+        execute: The executor; None for the local one.
+        retry_failed: Also run trials that failed before.
+    """
+    todo = []
+    for trial in trials:
+        state = state_of(folder / trial.id)
+        if state in ("waiting", "interrupted") or (state == "failed" and retry_failed):
+            todo.append(trial)
+        elif state == "failed":
+            yield Outcome(trial, read_json(folder / trial.id / FAILED)["error"], ran=False)
+        else:
+            yield Outcome(trial, ran=False)
+    yield from (execute or run_all)(todo, folder, settings)
+
+
+def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: int | None = None) -> Iterator[Outcome]:
+    """Run every trial in ``root/<id>`` on this machine; yield each outcome when it is known.
+
+    On a CPU each trial runs in one of ``workers`` processes, and gives the same bits as alone. On a GPU, new trials
+    that differ only in floats, seeds and held-out domains train as one batch, and the batches run one after the other.
+    If the process of a trial dies, the trial is resumed alone from its last checkpoint. Finished trials are not run
+    again.
+    """
+    done, waiting = split_done(trials, root)
+    yield from (Outcome(trial, ran=False) for trial in done)
+    with catch_stop_signals() as stop:
+        yield from _run_in_workers(waiting, root, settings, workers, stop)
+
+
+def split_done(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[Trial]]:
+    """Split trials into those that are done and the others."""
+    done = [trial for trial in trials if (root / trial.id / DONE).exists()]
+    ids = {trial.id for trial in done}
+    return done, [trial for trial in trials if trial.id not in ids]
+
+
+def _run_in_workers(
+    waiting: Sequence[Trial], root: Path, settings: Settings, workers: int | None, stop: Stop
+) -> Iterator[Outcome]:
+    on_gpu = settings.engine.place().type == "cuda"
+    jobs = make_jobs(waiting, root, settings, on_gpu)
+    jobs.reverse()  # the next job is taken from the end
+    deaths: Counter[str] = Counter()
+    idle: list[_Worker] = []
+    busy: dict[Any, _Worker] = {}
+    try:
+        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or cores(), len(jobs)))]
+        while jobs or busy:
+            while jobs and idle:
+                worker = idle.pop()
+                busy[worker.pipe] = worker
+                worker.start_job(jobs.pop(), root, settings)
+            ready = wait(list(busy), timeout=POLL_SECONDS)
+            if stop.signal is not None:
+                raise stop.error(root, many=True)
+            for pipe in ready:
+                worker = busy.pop(pipe)
+                job, outcomes = worker.job, worker.outcomes()
+                if outcomes is not None:
+                    idle.append(worker)
+                    yield from outcomes
+                    continue
+                worker.close()
+                idle.append(_Worker())
+                for trial in job:
+                    deaths[trial.id] += 1
+                    if deaths[trial.id] < ATTEMPTS:
+                        jobs.append([trial])
+                    else:
+                        yield Outcome(trial, GIVEN_UP)
+    finally:
+        for worker in busy.values():
+            worker.process.terminate()  # the run stops with a checkpoint
+        for worker in (*idle, *busy.values()):
+            worker.close()
+
+
+def make_jobs(trials: Sequence[Trial], root: Path, settings: Settings, on_gpu: bool) -> list[list[Trial]]:
+    """Return lists of trials that run together: on a GPU new trials that are alike, otherwise single trials.
+
+    Trials with trajectories outside the device memory, and trials that have begun, run alone.
+    """
+    if not on_gpu or settings.engine.trajectories not in ("auto", "device"):
+        return [[trial] for trial in trials]
+    new = [trial for trial in trials if not has_begun(trial, root)]
+    return [*group_alike(new, BATCH_SIZE), *([trial] for trial in trials if has_begun(trial, root))]
+
+
+def has_begun(trial: Trial, root: Path) -> bool:
+    """Return whether there may be a checkpoint to resume from, which a batch cannot do."""
+    return (root / trial.id / TRIAL).exists()
+
+
+def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
+    """Group trials that can train as one batch, up to ``most`` in a group; keep the order of the first ones.
+
+    Trials on large images stay alone: one of them keeps a GPU busy, and several would not fit into its memory.
+    """
+    alike: dict[str, list[list[Trial]]] = {}
+    groups: list[list[Trial]] = []
+    for trial in trials:
+        task = trial.task(None)
+        _, height, width = task.transform.shape
+        limit = most if height * width <= SMALL else 1
+        found = alike.setdefault(str([trial.schedule, *task.shape().items()]), [])
+        if not found or len(found[-1]) == limit:
+            found.append([])
+            groups.append(found[-1])
+        found[-1].append(trial)
+    return groups
+
+
+class _Worker:
+    """A process that runs jobs, one after the other."""
+
+    job: list[Trial]
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy locks held by threads of torch
+        self.pipe, child = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child,), daemon=True)
+        # Ctrl-C sends SIGINT to every process of the terminal. Workers start with SIGINT blocked: this process stops
+        # them. The resource tracker is started first, because its start would unblock the signal.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        child.close()  # then the pipe reports the end of the process
+
+    def start_job(self, job: list[Trial], root: Path, settings: Settings) -> None:
+        """Send a job to the process."""
+        self.job = job
+        with suppress(ConnectionError):  # the process died; `outcomes` reports it
+            self.pipe.send((job, root, settings))
+
+    def outcomes(self) -> list[Outcome] | None:
+        """Receive the outcomes of the job; None if the process died."""
+        try:
+            errors = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            return None
+        return [Outcome(trial, error) for trial, error in zip(self.job, errors, strict=True)]
+
+    def close(self) -> None:
+        """End the process, idle or terminated, and wait for it."""
+        self.pipe.close()  # an idle process reads the end of the pipe and exits
+        self.process.join()
+        self.process.close()
+
+
+def _serve(pipe: Connection) -> None:
+    """Run jobs until the pipe is closed, this process gets a stop signal, or the parent process dies.
+
+    All three end the process by a normal exit. An exit by a signal would skip the release of semaphores, such as those
+    of torch's compiler, and the resource tracker would report them as leaked.
+    """
+    signal.signal(signal.SIGTERM, _exit)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    with suppress(EOFError, ConnectionError, StoppedError):
+        while True:
+            pipe.send(run_job(*pipe.recv()))
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _follow_parent() -> None:
+    """Stop this process, with a checkpoint, when its parent dies."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_job(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
+    """Run the trials of a job as one batch; return the error of each as text.
+
+    A trial that another process runs has no error here: that process reports it.
+
+    Raises:
+        StoppedError: If a signal stopped the job.
+    """
+    try:
+        errors = run_batch(job, [root / trial.id for trial in job], settings)
+    except StoppedError:
+        raise
+    except InUseError:
+        return [None] * len(job)
+    except Exception as error:
+        for trial in job:
+            _note_early_failure(trial, root / trial.id, error)
+        return [failure_text(error)] * len(job)
+    return [None if error is None or isinstance(error, InUseError) else str(error) for error in errors]
+
+
+def _note_early_failure(trial: Trial, folder: Path, error: Exception) -> None:
+    """Write the reason of a failure before the run began, such as missing data, to the run directory."""
+    if not (folder / TRIAL).exists():
+        with suppress(PogmError, OSError):
+            make_folder(folder)
+            write_trial(folder, trial, {})
+            write_failure(folder, error)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,11 +1,12 @@
-"""How far a job is and how long it will take: a bar on a terminal, plain lines elsewhere."""
+"""Progress of jobs and the time left: a bar on a terminal, plain lines elsewhere."""
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -13,81 +14,211 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import is_final
 
+if TYPE_CHECKING:
+    from pogm.benchmark.runs.executors import Outcome
+
 Item = TypeVar("Item")
-LINE_SECONDS = 5.0  # between plain lines
-AT_ONCE = 0.001  # seconds
+LINE_SECONDS = 5.0  # minimum time between plain lines
+SETTLE_SECONDS = 0.5  # wait after an item before a line: items of a batch finish together
 
 
-def tracked(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Pass the items through and show how many have come; of none, show nothing."""
+class RemainingTime:
+    """Estimate of the time left, from all work that was finished since the start.
+
+    The estimate is robust to items that finish together: it uses the mean rate since the start, never the time between
+    two items. Work that was done before the start does not count for the rate. Items that run in parallel with the last
+    finished one are taken for half done; the first ``at_once`` items are taken to finish together.
+
+    Args:
+        total: Work in total, such as a number of items or of steps.
+        now: Time of the start in seconds.
+        at_once: Number of items that run in parallel, or as one batch.
+        items: Number of items in total, to convert ``at_once`` to work.
+    """
+
+    def __init__(self, total: float, now: float, at_once: int = 1, items: int | None = None):
+        self.start = self.last = now
+        self.left = total
+        self.finished = 0.0
+        self.parallel = at_once * total / (items or total) if at_once > 1 else 0.0  # work of the items in parallel
+
+    def add(self, work: float, now: float, is_new: bool = True) -> None:
+        """Count finished work; ``is_new`` is False for work that was done before the start."""
+        self.left -= work
+        if is_new:
+            self.finished += work
+            self.last = now
+        elif not self.finished:
+            self.start = self.last = now
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None before the first item."""
+        if self.left <= 0:
+            return 0.0
+        if not self.finished:
+            return None
+        half_done = min(self.parallel, self.left) / 2
+        in_progress = max(min(self.parallel - self.finished, self.left), half_done)
+        rate = (self.finished + in_progress) / max(self.last - self.start, 1e-9)
+        return max((self.left - in_progress) / rate - (now - self.last), 0.0)
+
+
+def tracked(items: Iterable[Item], total: int, what: str, at_once: int = 1) -> Iterator[Item]:
+    """Yield the items and show their number and the time left; show nothing if ``total`` is 0.
+
+    Items with ``ran = False``, such as outcomes of runs that were done before, do not count for the time left.
+
+    Args:
+        items: The items, which take time to compute.
+        total: Their number.
+        what: A word for them.
+        at_once: Number of items that are computed in parallel.
+    """
+    return _track(items, total, what, RemainingTime(total, time.monotonic(), at_once), lambda item: 1.0)
+
+
+def track_runs(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], at_once: int = 1) -> "Iterator[Outcome]":
+    """Yield the outcomes of trials as `tracked` does; the time left takes the steps of each trial into account."""
+    steps = float(sum(trial.steps for trial in trials))
+    remaining = RemainingTime(steps, time.monotonic(), at_once, items=len(trials))
+    return _track(outcomes, len(trials), "runs", remaining, lambda outcome: float(outcome.trial.steps))
+
+
+def _track(
+    items: Iterable[Item], total: int, what: str, remaining: RemainingTime, work: Callable[[Item], float]
+) -> Iterator[Item]:
     if total == 0:
         return iter(items)
     console = Console(stderr=True)
-    return _bar(items, total, what, console) if console.is_terminal else _lines(items, total, what)
+    show = _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining)
+    return _count(items, show, remaining, work)
 
 
-def _bar(items: Iterable[Item], total: int, what: str, console: Console) -> Iterator[Item]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(what, total=total)
+def _count(
+    items: Iterable[Item], show: "_Bar | _Lines", remaining: RemainingTime, work: Callable[[Item], float]
+) -> Iterator[Item]:
+    with show:
         for item in items:
-            progress.advance(task)
+            remaining.add(work(item), time.monotonic(), getattr(item, "ran", True))
+            show.advance()
             yield item
 
 
-def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    began = last = before = time.monotonic()
-    fresh = 0  # items that took time: those that were there already say nothing about the others
-    for count, item in enumerate(items, 1):
-        now = time.monotonic()
-        fresh, before = fresh + (now - before > AT_ONCE), now
-        if now - last >= LINE_SECONDS or count == total:
-            left = (now - began) / max(fresh, 1) * (total - count)
-            print(
-                f"{what}: {count}/{total}, {now - began:.0f} s, {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
-            last = now
-        yield item
+class _Bar:
+    """A progress bar with the time left."""
+
+    def __init__(self, total: int, what: str, remaining: RemainingTime, console: Console):
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            _RemainingColumn(remaining),
+        )
+        self.progress = Progress(*columns, console=console)
+        self.task = self.progress.add_task(what, total=total)
+
+    def advance(self) -> None:
+        """Count an item."""
+        self.progress.advance(self.task)
+
+    def __enter__(self) -> None:
+        self.progress.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+
+class _RemainingColumn(ProgressColumn):
+    """The time left, as h:mm:ss."""
+
+    def __init__(self, remaining: RemainingTime):
+        super().__init__()
+        self.remaining = remaining
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the column."""
+        seconds = self.remaining.seconds(time.monotonic())
+        if seconds is None:
+            return Text("-:--:--", style="progress.remaining")
+        minutes, left = divmod(round(seconds), 60)
+        return Text(f"{minutes // 60}:{minutes % 60:02d}:{left:02d}", style="progress.remaining")
+
+
+class _Lines:
+    """Plain lines. A thread prints them: a line in the middle of a batch that finishes would be misleading."""
+
+    def __init__(self, total: int, what: str, remaining: RemainingTime):
+        self.total, self.what, self.remaining = total, what, remaining
+        self.start = self.printed = self.counted = time.monotonic()
+        self.count = self.shown = 0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._print_regularly, daemon=True)
+
+    def advance(self) -> None:
+        """Count an item."""
+        self.count += 1
+        self.counted = time.monotonic()
+
+    def print_if_due(self, now: float) -> None:
+        """Print a line if items arrived since the last one, some time ago, and the last of them has settled."""
+        if self.count > self.shown and now - self.printed >= LINE_SECONDS and now - self.counted >= SETTLE_SECONDS:
+            self.print_line(now)
+
+    def print_line(self, now: float) -> None:
+        """Print a line."""
+        self.shown, self.printed = self.count, now
+        seconds = self.remaining.seconds(now)
+        left = "time left unknown" if seconds is None else f"{seconds:.0f} s left"
+        print(f"{self.what}: {self.count}/{self.total}, {now - self.start:.0f} s, {left}", file=sys.stderr, flush=True)
+
+    def _print_regularly(self) -> None:
+        while not self.ended.wait(SETTLE_SECONDS):
+            self.print_if_due(time.monotonic())
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+        if self.count == self.total:
+            self.print_line(time.monotonic())
 
 
 @contextmanager
 def transferred(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that shows how many bytes have come, and of how many."""
+    """Show the progress of a download; the function that is returned takes the bytes received and the total."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
-        yield lambda there, total: progress.update(task, completed=there, total=total)
+        yield lambda received, total: progress.update(task, completed=received, total=total)
 
 
 class EvaluationLines:
-    """A line per evaluation of one run: where it is, how well it goes, how long it will take."""
+    """Lines for the evaluations of one run: step, accuracies, time left."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.domains = trial.dataset.domains
-        self.first: tuple[int, float] | None = None  # the first evaluation's step, and when it came
+        self.first: tuple[int, float] | None = None  # step and time of the first evaluation
 
     def __call__(self, record: dict[str, Any]) -> None:
-        """Print a record's line."""
+        """Print the line of a record."""
         now, step, last = time.monotonic(), record["step"], self.trial.steps - 1
         inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
         validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
@@ -102,10 +233,10 @@ class EvaluationLines:
             line += f"  {(now - began) / (step - start) * (last - step):.0f} s left"
         try:
             print(line, flush=True)
-        except BrokenPipeError:  # the run goes on
+        except BrokenPipeError:  # the run continues
             silence()
 
 
 def silence() -> None:
-    """Print to nobody from now on: the reader, such as ``head``, has had enough."""
+    """Discard standard output from now on: its reader, such as ``head``, has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

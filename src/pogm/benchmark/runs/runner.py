@@ -1,12 +1,22 @@
-"""One trial in one folder: started, resumed, stopped, finished."""
+"""The runner: train a batch of trials, write their records and checkpoints, resume and finish them.
+
+One trial is a batch of one. Each trial has a run directory with these files:
+
+- ``trial.json``: the trial and its provenance (device, versions, options)
+- ``records.jsonl``: one line per evaluation
+- ``checkpoints/``: the last checkpoints
+- ``failed.json``: the reason if the run failed
+- ``done``: marks a finished run; written last
+"""
 
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +24,21 @@ import torch
 
 import pogm
 from pogm._system.determinism import fix_cublas_workspace
-from pogm._system.errors import DivergedError, IntegrityError
+from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
 from pogm._system.files import locked, remove_temporary, write_whole
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
-from pogm.benchmark.runs.context import Stop, failure_noted, memory_explained, stoppable, threads
-from pogm.benchmark.runs.directory import check_owner, describe, make_folder
+from pogm.benchmark.runs.context import (
+    Stop,
+    catch_stop_signals,
+    explain_out_of_memory,
+    note_failures,
+    silence_compiler_log,
+    use_threads,
+    write_failure,
+)
+from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, write_trial
+from pogm.core import trees
 from pogm.distributed.world import Launch, SingleProcess, World, joined
 from pogm.engine import checkpoint
 from pogm.engine.sampling import SPLITS
@@ -32,32 +51,36 @@ from pogm.trackers.tracking import Tracking
 
 RECORDS = "records.jsonl"
 
+OnRecord = Callable[[dict[str, Any]], None]
+
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is carried out; none of it is part of what it computes."""
+    """Options of the runner. They do not change what a trial computes."""
 
-    data: Path | None = None
-    engine: Engine = field(default_factory=Engine)
-    threads: int = 1  # of a CPU; more are faster on large networks, and round differently
-    checkpoint_seconds: float = 30.0  # between checkpoints, at least
-    weights: Path | None = None  # the file of the network's first weights, or its folder
-    trackers: tuple[str, ...] = ()  # by name, such as tensorboard
-    launch: Launch | None = None  # by torchrun, as one of many processes
+    data: Path | None = None  # folder of the datasets
+    engine: Engine = field(default_factory=Engine)  # device, compilation, memory
+    threads: int = 1  # CPU threads; more are faster for large networks, and round differently
+    checkpoint_seconds: float = 30.0  # minimum time between two checkpoints
+    weights: Path | None = None  # file, or folder of files, with the initial weights of networks
+    trackers: tuple[str, ...] = ()  # names of experiment trackers, such as tensorboard
+    launch: Launch | None = None  # rank and world size if torchrun started this process
 
     def __post_init__(self) -> None:
         check_trackers(self.trackers)
 
     def enter(self) -> None:
-        """Let this process find what it needs."""
+        """Set the environment variables and the logging of this process, before it uses CUDA."""
         if self.weights is not None:
             os.environ[PLACE] = str(self.weights)
+        if self.engine.compiles():
+            silence_compiler_log()
         if self.engine.deterministic and self.engine.place().type == "cuda":
-            fix_cublas_workspace()  # before the processes of a run join, which uses CUDA
+            fix_cublas_workspace()  # before the process group, which uses CUDA, is created
 
     @contextmanager
     def joined(self) -> Iterator[World | SingleProcess]:
-        """The processes of the run, while it lasts."""
+        """Join the processes of the run while the block runs."""
         if self.launch is None:
             yield SingleProcess()
             return
@@ -66,118 +89,228 @@ class Settings:
 
 
 class TrajectoryWarning(UserWarning):
-    """Some domain's training left the finite numbers, and the algorithm left its update out."""
+    """The training of a domain produced NaN or infinity, and the algorithm ignored its trajectory."""
 
 
 def run(
-    trial: Trial,
-    folder: Path,
-    settings: Settings | None = None,
-    on_evaluation: Callable[[dict[str, Any]], None] = lambda record: None,
+    trial: Trial, folder: Path, settings: Settings | None = None, on_evaluation: OnRecord = lambda record: None
 ) -> None:
-    """Run a trial in a folder; go on where an earlier run of the same trial stopped; do nothing if it is done."""
-    settings = settings or Settings()
+    """Run one trial in a directory. Resume an earlier run of the same trial; do nothing if it is done.
+
+    Args:
+        trial: The trial.
+        folder: Its run directory.
+        settings: Options of the runner.
+        on_evaluation: Called with every new record.
+
+    Raises:
+        InUseError: If another process runs in the directory.
+        DivergedError: If the weights become NaN or infinite.
+        StoppedError: If a signal stopped the run; it left a checkpoint.
+    """
+    (error,) = run_batch([trial], [folder], settings or Settings(), on_evaluation)
+    if error is not None:
+        raise error
+
+
+def run_batch(
+    trials: Sequence[Trial], folders: Sequence[Path], settings: Settings, on_record: OnRecord = lambda record: None
+) -> list[PogmError | None]:
+    """Train trials as one batch; each has a run directory and writes what it would write alone.
+
+    One trial resumes from its checkpoint if there is one. Several trials must be new and alike (see
+    ``Task.shape``). If a trial of a batch diverges, the others continue. If a batch is stopped, every trial of it has a
+    checkpoint, from which it can be resumed alone.
+
+    Args:
+        trials: The trials.
+        folders: The run directory of each trial.
+        settings: Options of the runner.
+        on_record: Called with every new record.
+
+    Returns:
+        For each trial, None if it is done, `DivergedError`, or `InUseError` if another process has begun it.
+
+    Raises:
+        StoppedError: If a signal stopped the batch.
+        PogmError: If all trials failed for the same reason, such as missing data or memory.
+    """
     settings.enter()
-    with threads(settings.threads), stoppable() as stopped, settings.joined() as world:
-        if world.first(lambda: _is_done(folder, trial)):
+    with use_threads(settings.threads), catch_stop_signals() as stop, settings.joined() as world:
+        if world.first(lambda: _are_done(folders, trials)):
+            return [None] * len(trials)
+        with explain_out_of_memory(trials[0]):  # reads the data before anything is written
+            tasks = [trial.task(settings.data) for trial in trials]
+            engine = settings.engine.for_steps(trials[0].steps)
+            session = Session(tasks, engine, world if isinstance(world, World) else None)
+        with ExitStack() as resources:
+            resources.callback(session.close)
+            batch = _Batch(trials, folders, settings, session, world, stop, on_record)
+            batch.errors = world.first(lambda: batch.take_directories(resources))
+            with explain_out_of_memory(trials[0]):
+                batch.start_trackers(resources)
+                batch.train()
+            return batch.errors
+
+
+def _are_done(folders: Sequence[Path], trials: Sequence[Trial]) -> bool:
+    for folder, trial in zip(folders, trials, strict=True):
+        check_owner(folder, trial)
+    return all((folder / DONE).exists() for folder in folders)
+
+
+class _Batch:
+    """Trials that train in one session, while they train. With several processes, only the first one writes."""
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        folders: Sequence[Path],
+        settings: Settings,
+        session: Session,
+        world: World | SingleProcess,
+        stop: Stop,
+        on_record: OnRecord,
+    ):
+        self.trials, self.folders, self.settings = trials, folders, settings
+        self.session, self.world, self.stop, self.on_record = session, world, stop, on_record
+        self.errors: list[PogmError | None] = [None] * len(trials)
+        self.tracking: list[Tracking] = []
+        self.after = -1  # step of the last evaluation
+
+    @property
+    def active(self) -> list[int]:
+        """Indices of the trials that are neither diverged nor run by another process."""
+        return [row for row, error in enumerate(self.errors) if error is None]
+
+    def take_directories(self, resources: ExitStack) -> list[PogmError | None]:
+        """Lock the run directories and write their trial files; return an error for each one that is in use."""
+        errors: list[PogmError | None] = []
+        facts = provenance(self.settings, self.session)
+        for trial, folder in zip(self.trials, self.folders, strict=True):
+            make_folder(folder)
+            try:
+                resources.enter_context(locked(folder))
+            except InUseError as error:
+                errors.append(error)
+                continue
+            check_owner(folder, trial)  # again: another process may have used the directory before the lock
+            if self.session.together and (folder / TRIAL).exists():
+                errors.append(InUseError(f"Expected new trials for a batch; found {folder} begun. Run it alone."))
+                continue
+            remove_temporary(folder)
+            write_trial(folder, trial, facts)
+            errors.append(None)
+            if not self.session.together:  # trials of a batch that failed as a whole may succeed alone
+                resources.enter_context(note_failures(folder))
+        return errors
+
+    def start_trackers(self, resources: ExitStack) -> None:
+        """Start the trackers of every trial."""
+        names = self.settings.trackers if self.world.leads else ()
+        for row, folder in enumerate(self.folders):
+            tracking = Tracking(names if row in self.active else (), folder)
+            self.tracking.append(resources.enter_context(tracking))
+
+    def train(self) -> None:
+        """Train to the last step, or until a signal arrives, or until no trial is active."""
+        if not self.active:
             return
-        with memory_explained(trial):  # reads the data before anything is written
-            session = Session(
-                [trial.task(settings.data)],
-                settings.engine.for_steps(trial.steps),
-                world if isinstance(world, World) else None,
-            )
-        with ExitStack() as held:
-            held.callback(session.close)
-            world.first(lambda: _take(folder, trial, settings, session, held))
-            with memory_explained(trial), Tracking(settings.trackers if world.leads else (), folder) as tracking:
-                _train(trial, folder, settings, session, world, stopped, tracking, on_evaluation)
+        self.after = self._restore()
+        for row in self.active if self.world.leads else ():
+            for record in read_records(self.folders[row] / RECORDS):  # trackers ignore what they know already
+                self.tracking[row].record(record)
+        saved = time.monotonic()
+        for evaluation in train(self.session, self.trials[0].schedule, after=self.after, stop=self._must_stop()):
+            if evaluation is None:
+                self._save()
+                many = self.session.together
+                raise self.stop.error(self.folders[0].parent if many else self.folders[0], many)
+            self.after = evaluation.step
+            for row in self.active:
+                self._write(row, record_of(self.trials[row], self.session, evaluation, row))
+                if evaluation.diverged[row]:
+                    self._end_diverged(row)
+            if not self.active:
+                return
+            if self.world.first(partial(self._is_checkpoint_due, saved)):  # by the clock of one process
+                self._save()
+                saved = time.monotonic()
+        self._save()
+        ends = final(self.session)
+        for row in self.active:
+            if ends:
+                self._write(row, record_of(self.trials[row], self.session, ends[row]) | {FINAL: True})
+            self.world.first(partial(write_whole, self.folders[row] / DONE, b"done\n"))
+            self.tracking[row].end("done")
 
+    def _write(self, row: int, record: dict[str, Any]) -> None:
+        if self.world.leads:
+            append_record(self.folders[row] / RECORDS, record)
+            self.tracking[row].record(record)
+            self.on_record(record)
 
-def _is_done(folder: Path, trial: Trial) -> bool:
-    check_owner(folder, trial)
-    return (folder / "done").exists()
+    def _end_diverged(self, row: int) -> None:
+        error = DivergedError(
+            f"Expected finite weights; found NaN or infinity in those of {self.folders[row]} at step {self.after}. "
+            "A smaller learning rate (--set lr=...) is the usual cure."
+        )
+        self.errors[row] = error
+        if self.world.leads:
+            write_failure(self.folders[row], error)
+        self.tracking[row].end("diverged")
 
+    def _is_checkpoint_due(self, saved: float) -> bool:
+        elapsed = time.monotonic() - saved
+        return elapsed >= self.settings.checkpoint_seconds and self.after < self.trials[0].steps - 1
 
-def _take(folder: Path, trial: Trial, settings: Settings, session: Session, held: ExitStack) -> None:
-    """Make the folder this run's for as long as it is held."""
-    make_folder(folder)
-    held.enter_context(locked(folder))
-    check_owner(folder, trial)  # again: another run may have come before us
-    remove_temporary(folder)
-    describe(folder, trial, provenance(settings, session))  # from here on, the folder is ours
-    held.enter_context(failure_noted(folder))
+    def _save(self) -> None:
+        """Write a checkpoint of every active trial."""
+        whole = None if self.session.together else self.session.whole()  # all processes take part
+        for row in self.active:
+            state = trees.index(self.session.train_state, row) if whole is None else whole
+            self.world.first(partial(self._save_trial, row, state))
 
+    def _save_trial(self, row: int, state: TrainState) -> None:
+        versions = {"pogm": pogm.__version__, "torch": torch.__version__}
+        trial = self.trials[row]
+        keep = 1 if self.after == trial.steps - 1 else checkpoint.KEPT  # a sweep has hundreds of finished runs
+        folder = self.folders[row] / "checkpoints"
+        checkpoint.save(folder, state, trial=trial.id, after=self.after, keep=keep, **versions)
 
-def _train(
-    trial: Trial,
-    folder: Path,
-    settings: Settings,
-    session: Session,
-    world: World | SingleProcess,
-    stopped: Stop,
-    tracking: Tracking,
-    on_evaluation: Callable[[dict[str, Any]], None],
-) -> None:
-    """Of many processes, all train, and the first one writes."""
+    def _restore(self) -> int:
+        """Load the last checkpoint of a single trial; return the step of its last evaluation, or −1."""
+        if self.session.together:
+            return -1
+        trial, folder = self.trials[0], self.folders[0]
+        states: list[TrainState] = []
 
-    def note(evaluation: Evaluation, **more: Any) -> None:
-        if world.leads:
-            record = record_of(trial, session, evaluation) | more
-            append_record(folder / RECORDS, record)
-            tracking.record(record)
-            on_evaluation(record)
+        def read() -> tuple[int, bool]:
+            loaded = checkpoint.load(folder / "checkpoints", self.session.like_whole(), trial.id)
+            states.extend(loaded[:1] if loaded else [])
+            after = loaded[1]["after"] if loaded else -1
+            _restore_records(folder, trial, after)
+            return after, loaded is not None
 
-    def due() -> bool:
-        return time.monotonic() - saved >= settings.checkpoint_seconds and after < trial.steps - 1
+        after, found = self.world.first(read)
+        if found:
+            self.session.restore(states[0] if states else None)
+        return after
 
-    def keep() -> None:
-        train_state = session.whole()
-        world.first(lambda: save(folder, train_state, trial, after))
+    def _must_stop(self) -> Callable[[], bool]:
+        """Return a function to call after every round: True after a stop signal, in all processes at the same round."""
+        agreed = self.world.agreement(lambda: self.stop.signal or 0)
 
-    after = _restore(folder, session, trial, world)
-    for before in read_records(folder / RECORDS) if world.leads else ():  # which trackers may have, or not
-        tracking.record(before)
-    saved = time.monotonic()
-    for evaluation in train(session, trial.schedule, after=after, stop=_stop(stopped, world)):
-        if evaluation is None:
-            keep()
-            raise stopped.error(folder)
-        note(evaluation)
-        after = evaluation.step
-        if evaluation.diverged[0]:
-            raise diverged(folder, after)
-        if world.first(due):  # by one clock
-            keep()
-            saved = time.monotonic()
-    keep()
-    for evaluation in final(session):
-        note(evaluation, **{FINAL: True})
-    world.first(lambda: write_whole(folder / "done", b"done\n"))
+        def must_stop() -> bool:
+            number = agreed()
+            self.stop.signal = number or self.stop.signal
+            return number > 0
 
-
-def _stop(stopped: Stop, world: World | SingleProcess) -> Callable[[], bool]:
-    """Whether to stop, after every round; many processes stop after the same one."""
-    agreed = world.agreement(lambda: stopped.signal or 0)
-
-    def stop() -> bool:
-        signal = agreed()
-        stopped.signal = signal or stopped.signal
-        return signal > 0
-
-    return stop
-
-
-def diverged(folder: Path, step: int) -> DivergedError:
-    """The error for weights that have left the finite numbers."""
-    return DivergedError(
-        f"Expected finite weights; found NaN or infinity in those of {folder} at step {step}. "
-        "A smaller learning rate (--set lr=...) is the usual cure."
-    )
+        return must_stop
 
 
 def provenance(settings: Settings, session: Session) -> dict[str, Any]:
-    """What made the numbers of a run."""
+    """Return the facts that can affect the numbers of a run: versions, device, options, data."""
     on_gpu = session.device.type == "cuda"
     return {
         "pogm": pogm.__version__,
@@ -196,25 +329,8 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
     }
 
 
-def _restore(folder: Path, session: Session, trial: Trial, world: World | SingleProcess) -> int:
-    """Put the last checkpoint into the session; the last step that was evaluated, or −1."""
-    found: list[TrainState] = []
-
-    def read() -> tuple[int, bool]:
-        loaded = checkpoint.load(folder / "checkpoints", session.like_whole(), trial.id)
-        found.extend(loaded[:1] if loaded else [])
-        after = loaded[1]["after"] if loaded else -1
-        _restore_records(folder, trial, after)
-        return after, loaded is not None
-
-    after, is_there = world.first(read)
-    if is_there:
-        session.restore(found[0] if found else None)
-    return after
-
-
 def _restore_records(folder: Path, trial: Trial, after: int) -> None:
-    """Keep the records up to the checkpoint's."""
+    """Delete the records after a checkpoint: they will be computed, and written, again."""
     records = {record["step"]: record for record in read_records(folder / RECORDS) if not is_final(record)}
     kept = [point for point in trial.schedule.points() if point <= after]
     missing = [point for point in kept if point not in records]
@@ -223,41 +339,32 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> None:
             f"Expected the evaluations up to step {after} in {folder / RECORDS}; found none of step "
             f"{', '.join(map(str, missing))}. Restore the file from a copy, or delete {folder} to start again."
         )
-    # What lies after the checkpoint will be computed, and written, again.
     write_whole(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
 
 
-def save(folder: Path, train_state: TrainState, trial: Trial, after: int) -> None:
-    """Write a checkpoint of a trial whose last evaluation was after step ``after``."""
-    versions = {"pogm": pogm.__version__, "torch": torch.__version__}
-    keep = 1 if after == trial.steps - 1 else checkpoint.KEPT  # at the end, one: a sweep has hundreds of runs
-    checkpoint.save(folder / "checkpoints", train_state, trial=trial.id, after=after, keep=keep, **versions)
-
-
 def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
-    """One line of records.jsonl, of one trial of a session. Segments come domain by domain, split by split."""
+    """Return one line of ``records.jsonl`` for the trial in row ``row`` of a session."""
     accuracies, metrics = evaluation.accuracies[row], evaluation.metrics[row]
-    count = len(SPLITS)
-    _report_nonfinite(trial, metrics.get("nonfinite"), evaluation.step)
-    trained = min(session.segments[::count])  # images in the smallest in part, as DomainBed counts epochs
+    count = len(SPLITS)  # accuracies are ordered by domain, then by split
+    _warn_of_nonfinite_domains(trial, metrics.get("nonfinite"), evaluation.step)
+    smallest = min(session.segments[::count])  # images of the smallest training split: DomainBed's definition of epoch
     memory = torch.cuda.max_memory_allocated(session.device) / 2**30 if session.device.type == "cuda" else 0.0
-    measured = evaluation.rounds[row]
+    rounds = evaluation.rounds[row]
     return {
         "step": evaluation.step,
-        "epoch": evaluation.step * trial.training.batch_size / trained,
-        "accuracy": {split: accuracies[place::count] for place, split in enumerate(SPLITS)},
+        "epoch": evaluation.step * trial.training.batch_size / smallest,
+        "accuracy": {split: accuracies[index::count] for index, split in enumerate(SPLITS)},
         "metrics": metrics,
         "seconds_per_step": evaluation.seconds_per_step,
         "memory_gb": memory,
         "status": "diverged" if evaluation.diverged[row] else "ok",
-        **({} if measured is None else {"rounds": measured}),
+        **({} if rounds is None else {"rounds": rounds}),
     }
 
 
-def _report_nonfinite(trial: Trial, shares: Any, step: int) -> None:
-    """Name the domains whose trajectories were left out."""
-    domains = trial.dataset.domains
-    names = [domains[number] for number in trial.train_domains]
+def _warn_of_nonfinite_domains(trial: Trial, shares: Any, step: int) -> None:
+    """Warn with the names of the domains of which trajectories were ignored, given the share of rounds of each."""
+    names = [trial.dataset.domains[number] for number in trial.train_domains]
     bad = [f"{name} ({share:.0%} of rounds)" for name, share in zip(names, shares or [], strict=False) if share > 0]
     if bad:
         text = f"Trajectories that are not finite were left out up to step {step}: domain {', '.join(bad)}."

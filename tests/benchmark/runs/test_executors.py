@@ -1,0 +1,192 @@
+"""The local executor: many trials in many processes, with faults in some of them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import Deadly, records, start, until, weights
+from support import trial
+
+from pogm import ERM, POGM
+from pogm._system.files import is_locked, locked
+from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs import executors
+from pogm.benchmark.runs.executors import Outcome, carry_out, cores, run_all
+from pogm.benchmark.runs.runner import Settings, run
+from pogm.data.datasets.base import Training
+from pogm.data.datasets.colored_digits import ColoredDigits
+
+EVERY_SAVE = Settings(checkpoint_seconds=0)
+
+
+def test_a_pool_gives_the_bits_of_single_runs_and_the_reasons_of_failures(tmp_path, monkeypatch):
+    fine, diverging = trial(POGM()), trial(ERM(), training=Training(network="mlp", lr=1e30))
+    without_data = trial(ERM(), dataset="RotatedMNIST", steps=1)
+    run(fine, tmp_path / "alone")
+    outcomes = {o.trial: o.error for o in run_all([diverging, fine, without_data], tmp_path / "pool", Settings(), 1)}
+    assert outcomes[fine] is None
+    assert "Expected finite weights" in outcomes[diverging]
+    assert "Pass --data FOLDER" in outcomes[without_data]
+    assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
+    assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
+
+    monkeypatch.setattr(executors, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
+    assert [o.error for o in run_all([fine], tmp_path / "pool", Settings())] == [None]
+
+
+@pytest.mark.parametrize("end", ["kill", "term"])
+def test_a_trial_resumes_from_its_checkpoint_after_its_process_ended(tmp_path, monkeypatch, end):
+    one = trial(ERM(), steps=41)
+    run(one, tmp_path / "alone")
+    monkeypatch.setenv("POGM_FAULT", f"{end}@step:25")
+    assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
+    assert records(tmp_path / one.id) == records(tmp_path / "alone")
+    assert weights(tmp_path / one.id) == weights(tmp_path / "alone")
+
+
+def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path):
+    deadly, fine = trial(ERM(), modifiers=(Deadly(),)), trial(ERM())
+    outcomes = {o.trial: o.error for o in run_all([deadly, fine], tmp_path, Settings(), 1)}
+    assert outcomes == {deadly: "its process died 3 times (out of memory, or killed)", fine: None}
+
+
+def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
+    """Finished and running trials are not touched; failed ones are run with retry_failed only."""
+    plan = Sweep(("ERM", "POGM"), (ColoredDigits(),), configurations=2, trials=1).plan()
+    done, failed, running = (tmp_path / t.id for t in plan[:3])
+    for folder in (done, failed, running):
+        folder.mkdir()
+    (done / "done").touch()
+    (failed / "failed.json").write_text('{"error": "out of luck"}')
+    executed = []
+
+    def pretend(trials, *_):
+        executed.append([t.id for t in trials])
+        return (Outcome(t) for t in trials)
+
+    with locked(running):
+        outcomes = list(carry_out(plan, tmp_path, Settings(), pretend))
+        list(carry_out(plan, tmp_path, Settings(), pretend, retry_failed=True))
+    assert {o.trial.id for o in outcomes} == {t.id for t in plan}
+    assert [o.error for o in outcomes if o.error] == ["out of luck"]
+    assert executed[0] == [t.id for t in plan[3:]]
+    assert executed[1] == [plan[1].id] + [t.id for t in plan[3:]]
+
+
+def test_nothing_is_written_to_a_directory_in_use(tmp_path):
+    one = trial(ERM())
+    (tmp_path / one.id).mkdir()
+    with locked(tmp_path / one.id):
+        assert executors.run_job([one], tmp_path, Settings()) == [None]
+    assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
+
+
+def test_a_failure_before_the_start_is_noted_in_the_run_directory(tmp_path):
+    one = trial(ERM(), dataset="ColoredMNIST")
+    (error,) = executors.run_job([one], tmp_path, Settings(data=tmp_path / "missing"))
+    assert "MNIST" in error
+    (run,) = read_runs(tmp_path)
+    assert (run.status, run.failure) == ("failed", error)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_stop_with_checkpoints_when_the_driver_ends(tmp_path, number):
+    words = ("sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--configurations", "1", "--trials", "1")
+    out = tmp_path / "sweep"
+    more = ("--steps", 10**6, "--evaluate-every", 100, "--checkpoint-seconds", 0, "--workers", 2, "--device", "cpu")
+    driver = start(*words, *more, "--out", out)
+    until(lambda: len(list(out.glob("*/checkpoints/*.json"))) >= 2)
+    os.kill(driver.process.pid, number)
+    ended = driver.wait()
+    assert ended.code == (75 if number == signal.SIGTERM else -9)
+    until(lambda: not any(is_locked(folder) for folder in out.iterdir() if folder.is_dir()))
+
+
+def test_no_process_is_left_if_the_consumer_stops_early(tmp_path):
+    outcomes = run_all([trial(ERM(), seed=seed) for seed in range(3)], tmp_path, Settings(), 1)
+    next(outcomes)
+    (worker,) = _children(os.getpid(), "spawn_main")
+    outcomes.close()
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path):
+    words = [sys.executable, "-m", "pogm", "demo", "--out", str(tmp_path), "--workers", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: any(tmp_path.glob("*/records.jsonl")))
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends the signal to every process
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out + err
+    assert "The same command goes on from here" in err
+    started = [path.parent for path in tmp_path.glob("*/trial.json")]
+    assert all(list(folder.glob("checkpoints/*.json")) for folder in started)
+    assert not _children(process.pid, "spawn_main")
+
+
+def test_there_is_at_least_one_core():
+    assert cores() >= 1
+
+
+def _children(pid: int, name: str) -> list[int]:
+    """Return the child processes of a process with a name in their command line."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and name in (status.parent / "cmdline").read_text():
+                found.append(int(status.parent.name))
+        except (OSError, ValueError):  # the process ended in the meantime
+            continue
+    return found
+
+
+COMPILED_SWEEP = (
+    "sweep",
+    "--algorithms",
+    "ERM",
+    "--datasets",
+    "ColoredDigits",
+    "--configurations",
+    "1",
+    "--trials",
+    "1",
+)
+COMPILED_SWEEP += ("--workers", "1", "--device", "cpu", "--compile", "on")
+NOISE = ("Traceback", "leaked", "resource_tracker", "Warning", "torch/")
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler"
+)
+
+
+def start_compiled_sweep(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a sweep with compilation as a user does, in a process group of its own."""
+    command = [sys.executable, "-m", "pogm", *COMPILED_SWEEP, *words, "--out", str(folder)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+
+
+@needs_compiler
+def test_a_sweep_with_compilation_prints_only_its_progress(tmp_path):
+    """No warnings of the compiler, and no semaphores that it leaves in the worker."""
+    process = start_compiled_sweep(tmp_path / "sweep", "--steps", "5", "--evaluate-every", "4")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert not [word for word in NOISE if word in err], err
+
+
+@needs_compiler
+def test_ctrl_c_of_a_sweep_with_compilation_leaves_no_semaphores(tmp_path):
+    process = start_compiled_sweep(tmp_path / "sweep", "--steps", "1000000", "--evaluate-every", "10")
+    until(lambda: any(tmp_path.glob("sweep/*/records.jsonl")), seconds=240)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "The same command goes on from here" in err
+    assert not [word for word in NOISE if word in err], err
+    assert list(tmp_path.glob("sweep/*/checkpoints/*.json"))
