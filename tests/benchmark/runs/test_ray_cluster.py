@@ -72,7 +72,7 @@ def eventful(address, tmp_path_factory):
     killed = []
 
     def kill() -> None:
-        until(lambda: any((root / LONG.id).glob("checkpoints/*.json")))
+        until(lambda: any((root / LONG.id).glob("checkpoints/*.json")), seconds=240)  # Ray starts slowly under load
         killed.append(owner(root / LONG.id))
         os.kill(killed[0], signal.SIGKILL)
         killed.append((root / LONG.id / "done").exists())
