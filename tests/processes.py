@@ -28,7 +28,17 @@ from pogm.distributed.world import Launch, connect
 from pogm.modifiers.base import Modifier
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pogm.cli", "pogm.data.datasets.rotated_digits", "sklearn.datasets", "torch._dynamo"])
+_context.set_forkserver_preload(
+    [
+        "pogm.cli.execution",
+        "pogm.cli.results",
+        "pogm.cli.planning",
+        "pogm.experiments.output",
+        "pogm.data.datasets.rotated_digits",
+        "sklearn.datasets",
+        "torch._dynamo",
+    ]
+)
 
 SHORT = ("--test-domain", "75", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--device", "cpu")
 

@@ -12,8 +12,7 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.tables import averages_table
-from pogm.cli.experiment import scale_of
-from pogm.cli.parser import parser
+from pogm.cli import parse
 from pogm.experiments import all_experiments, centre, kappa
 from pogm.experiments.paired import differences
 
@@ -43,7 +42,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     """The stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
-    scale = scale_of(parser().parse_args(["experiment", *COMMANDS[name].split()]))
+    scale = parse(["experiment", *COMMANDS[name].split()]).scale_of()
     rows = all_experiments()[experiment].rows(scale)
     named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
     return [replace(found[id], label=row) for row, id in named if id in found]

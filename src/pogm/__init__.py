@@ -1,52 +1,47 @@
-"""Domain generalization in PyTorch: Pareto optimal gradient matching, its rivals, and an honest benchmark."""
+"""Domain generalization in PyTorch: Pareto optimal gradient matching, other methods, and a reproducible benchmark.
+
+Names are imported when they are first used, so ``import pogm`` does not import torch. Every algorithm and every
+modifier is available under its name: ``pogm.POGM``. Type checkers read the names from ``__init__.pyi``, which is
+generated from the same registries (see tests/test_public_names.py).
+"""
+
+import importlib
+import pkgutil
+import sys
+from typing import Any
+
+from pogm._system.moved import MovedModules
 
 __version__ = "0.1.0"
 
-from pogm import pareto as pareto
-from pogm.algorithms.and_mask import ANDMask as ANDMask
-from pogm.algorithms.arm import ARM as ARM
-from pogm.algorithms.cagrad import CAGrad as CAGrad
-from pogm.algorithms.cdann import CDANN as CDANN
-from pogm.algorithms.coral import CORAL as CORAL
-from pogm.algorithms.dann import DANN as DANN
-from pogm.algorithms.eqrm import EQRM as EQRM
-from pogm.algorithms.erm import ERM as ERM
-from pogm.algorithms.fish import Fish as Fish
-from pogm.algorithms.fishr import Fishr as Fishr
-from pogm.algorithms.group_dro import GroupDRO as GroupDRO
-from pogm.algorithms.idgm import IDGM as IDGM
-from pogm.algorithms.irm import IRM as IRM
-from pogm.algorithms.madg import MADG as MADG
-from pogm.algorithms.mgda import MGDA as MGDA
-from pogm.algorithms.mldg import MLDG as MLDG
-from pogm.algorithms.mmd import MMD as MMD
-from pogm.algorithms.mtl import MTL as MTL
-from pogm.algorithms.pcgrad import PCGrad as PCGrad
-from pogm.algorithms.pogm import POGM as POGM
-from pogm.algorithms.rdm import RDM as RDM
-from pogm.algorithms.reptile import Reptile as Reptile
-from pogm.algorithms.rsc import RSC as RSC
-from pogm.algorithms.sagm import SAGM as SAGM
-from pogm.algorithms.sagnet import SagNet as SagNet
-from pogm.algorithms.sand_mask import SANDMask as SANDMask
-from pogm.algorithms.upgrad import UPGrad as UPGrad
-from pogm.algorithms.vrex import VREx as VREx
-from pogm.core.batch import Batch as Batch
-from pogm.learner import Learner as Learner
-from pogm.modifiers.augment import Augment as Augment
-from pogm.modifiers.cirl import CIRL as CIRL
-from pogm.modifiers.itta import ITTA as ITTA
-from pogm.modifiers.mixstyle import MixStyle as MixStyle
-from pogm.modifiers.mixup import Mixup as Mixup
-from pogm.modifiers.swad import SWAD as SWAD
+sys.meta_path.append(MovedModules())
 
 
-def __getattr__(name: str) -> type:
-    """Return an algorithm or a modifier that has no import above, so that a new method needs no line in this file."""
+def _public_objects() -> dict[str, Any]:
+    """Return all public objects by name: algorithms, modifiers, ``Batch``, ``Learner`` and ``pareto``."""
+    from pogm import pareto
     from pogm.algorithms import all_algorithms
+    from pogm.core.batch import Batch
+    from pogm.learner import Learner
     from pogm.modifiers import all_modifiers
 
-    methods: dict[str, type] = {**all_algorithms(), **all_modifiers()}
-    if name in methods:
-        return methods[name]
+    return {**all_algorithms(), **all_modifiers(), "Batch": Batch, "Learner": Learner, "pareto": pareto}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a subpackage such as ``pogm.algorithms``, on first use (PEP 562)."""
+    if name == "__all__":  # asked for by ``from pogm import *``
+        return sorted(_public_objects())
+    if not name.startswith("_"):
+        if name in {module.name for module in pkgutil.iter_modules(__path__)}:
+            return importlib.import_module(f"pogm.{name}")
+        found = _public_objects()
+        if name in found:
+            globals().update(found)
+            return found[name]
     raise AttributeError(f"module 'pogm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names and the names that are defined in this file."""
+    return sorted({*globals(), *_public_objects()})

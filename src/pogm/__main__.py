@@ -1,4 +1,4 @@
-"""``python -m pogm``."""
+"""Run the command line by ``python -m pogm``."""
 
 import sys
 

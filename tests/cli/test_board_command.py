@@ -1,4 +1,4 @@
-"""The board while a real sweep runs, over HTTP and in a real browser."""
+"""``pogm board`` during a real sweep, over HTTP and in a real browser."""
 
 import os
 import re
@@ -26,14 +26,14 @@ def read(address):
 
 
 def counts(text):
-    """How many runs the page says are done, running, interrupted, failed and waiting."""
+    """Return the numbers of runs by state that the page shows."""
     listed = text.partition('<ul class="states">')[2].partition("</ul>")[0]
     return {state: int(count) for count, state in re.findall(r"(\d+) (\w+)</li>", listed)}
 
 
 @pytest.fixture
 def board(tmp_path):
-    """The board of a new folder, in a process of its own, and its address."""
+    """Start a board of a new folder in its own process; return the process and its address."""
     (tmp_path / "sweep").mkdir()
     started = start("board", tmp_path / "sweep", "--port", 0)
     said = started.said / "err"
@@ -43,7 +43,7 @@ def board(tmp_path):
         started.process.kill()
 
 
-def test_a_sweep_is_watched_from_its_first_run_to_its_last_and_ctrl_c_ends_the_board_alone(tmp_path, board):
+def test_board_shows_a_sweep_from_first_to_last_run_and_ctrl_c_ends_only_the_board(tmp_path, board):
     started, address = board
     assert "There are no runs here yet." in read(address)
     words = ("--steps", 401, "--evaluate-every", 20, "--device", "cpu", "--workers", 1, "--out", tmp_path / "sweep")
@@ -51,7 +51,7 @@ def test_a_sweep_is_watched_from_its_first_run_to_its_last_and_ctrl_c_ends_the_b
     seen = []
     until(lambda: seen.append(read(address)) or counts(seen[-1])["running"] == 1)
     assert counts(seen[-1])["waiting"] + counts(seen[-1])["done"] == 2
-    assert sweep.wait().code == 0, "the board has not disturbed it"
+    assert sweep.wait().code == 0, "the board must not disturb it"
     last = read(address)
     assert counts(last) == {"done": 3, "running": 0, "interrupted": 0, "failed": 0, "waiting": 0}
     assert "All runs are done." in last
@@ -62,7 +62,7 @@ def test_a_sweep_is_watched_from_its_first_run_to_its_last_and_ctrl_c_ends_the_b
     assert "The board is closed; the runs go on." in end.err
 
 
-def test_mistakes_are_one_paragraph(tmp_path, capsys):
+def test_errors_are_one_paragraph(tmp_path, capsys):
     assert main(["board", str(tmp_path / "absent")]) == 3
     assert "found nothing at" in capsys.readouterr().err
     with open_server(lambda: "", 0) as taken:
@@ -76,7 +76,7 @@ def at(step):
     return record(step, [step / 400] * 3, [step / 300] * 3, seconds_per_step=0.5)
 
 
-def test_in_a_browser_curves_grow_and_the_reader_keeps_place_and_what_was_opened(tmp_path, browser, monkeypatch):
+def test_in_a_browser_curves_grow_and_scroll_position_and_open_parts_stay(tmp_path, browser, monkeypatch):
     monkeypatch.setattr(page_module, "SECONDS", 0.2)
     for seed in range(3):
         write_run(tmp_path, [at(step) for step in range(0, 300, 30)], trial_seed=seed)
@@ -97,15 +97,15 @@ def test_in_a_browser_curves_grow_and_the_reader_keeps_place_and_what_was_opened
         page.locator("#toy .panel > .chart").first.focus()
         page.keyboard.press("+")
         page.evaluate("document.querySelector('#toy').scrollIntoView()")
-        place = page.evaluate("scrollY")
-        assert place > 0
+        position = page.evaluate("scrollY")
+        assert position > 0
         append_record(folder / "records.jsonl", at(60))
         page.wait_for_function(
             "d => document.querySelector('#running .plot path.line').getAttribute('d') !== d", arg=before
         )
         assert line.get_attribute("d").count(",") == before.count(",") + 1
         assert "60 of 299" in page.locator("#running").inner_text()
-        assert page.evaluate("scrollY") == place
+        assert page.evaluate("scrollY") == position
         assert page.locator("details").first.get_attribute("open") is not None
         assert page.locator("#toy").get_by_text("Reset zoom").is_visible()
     (folder / "done").touch()

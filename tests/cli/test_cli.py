@@ -1,18 +1,30 @@
-"""The command line: what each command prints, and how each mistake ends."""
+"""The command line: output of each command, errors and exit codes."""
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args, get_type_hints
 
 import pytest
 from processes import SHORT, pogm
 
 from pogm.algorithms import all_algorithms
-from pogm.cli import main
-from pogm.cli.parser import parser
+from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.results.published import SOURCES
+from pogm.benchmark.runs.executors import EXECUTORS
+from pogm.cli import VERBS, main, options, parse, parser, report
+from pogm.cli import list as list_verb
 from pogm.core.hyperparameters import fields
 from pogm.data.datasets import all_datasets
+from pogm.data.images.cache import ON_BAD_IMAGE
+from pogm.engine.engine import CHOICES
+from pogm.engine.parallel import SPREADS
+from pogm.experiments.base import SCALES
+from pogm.report.serve import PORT
+from pogm.trackers import all_trackers
 
 RUN = ("run", "--dataset", "RotatedDigits", "--algorithm", "POGM", *SHORT, "--steps", "21")
 
@@ -26,33 +38,111 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def commands() -> list[str]:
-    (subcommands,) = [action for action in parser()._actions if action.choices]
-    return list(subcommands.choices)
+COMMANDS = [verb for verbs in VERBS.values() for verb in verbs]
 
 
-@pytest.mark.parametrize("name", commands())
-def test_the_help_of_every_command_has_an_example(capsys, name):
+def parsers() -> list[tuple[str, argparse.ArgumentParser]]:
+    """Return every command that has options, such as "run" and "data list", with its parser."""
+    found = []
+    waiting = [("", parser())]
+    while waiting:
+        name, one = waiting.pop(0)
+        nested = [action for action in one._actions if isinstance(action, argparse._SubParsersAction)]
+        waiting += [(f"{name} {verb}".strip(), below) for action in nested for verb, below in action.choices.items()]
+        found += [] if nested else [(name, one)]
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_has_an_example(capsys, name):
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0
     assert f"\n  pogm {name} " in capsys.readouterr().out.partition("example")[2]
 
 
-def test_the_help_of_the_program_shows_every_command_at_work(capsys):
+def test_help_of_the_program_lists_every_command_in_a_group_and_has_an_example_of_each(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    examples = capsys.readouterr().out.partition("examples:")[2]
-    assert all(f"pogm {name}" in examples for name in commands())
+    listed, _, examples = capsys.readouterr().out.partition("examples:")
+    assert all(f"pogm {name}" in examples for name in COMMANDS)
+    assert all(f"\n{title}:\n" in listed for title in VERBS)
+    assert all(f"\n  {name} " in listed for name in COMMANDS)
 
 
-def test_the_module_can_be_run_and_says_its_version():
+@pytest.mark.parametrize(("name", "parser"), parsers(), ids=[name for name, _ in parsers()])
+def test_help_of_every_option_is_a_sentence_that_says_the_default(name, parser):
+    actions = [action for action in parser._actions if action.dest != "help"]
+    assert actions
+    for action in actions:
+        text = action.help
+        assert text[0].isupper() or text.startswith(("cpu", "fp32", "single", "local")), (name, text)
+        assert text.endswith("."), (name, text)
+        has_value = action.option_strings and not action.required and action.nargs != 0
+        assert not has_value or "default:" in text, (name, text)
+
+
+def test_choices_in_the_options_are_those_of_the_package():
+    """The options repeat some names, because the modules that define them import torch."""
+
+    def choices(owner, name):
+        (found,) = (get_args(hint) or (hint,) for hint in [get_type_hints(owner)[name]])
+        return tuple(value for one in found for value in (get_args(one) or (one,)) if isinstance(value, str))
+
+    assert choices(options.Device, "compile") == CHOICES["compile"]
+    assert choices(options.Device, "trajectories") == CHOICES["trajectories"]
+    assert choices(options.Distributed, "spread") == SPREADS
+    assert choices(options.Settings, "on_bad_image") == ON_BAD_IMAGE
+    assert choices(options.Scheduling, "executor") == EXECUTORS
+    assert choices(report.Report, "against") == tuple(SOURCES)
+    assert choices(list_verb.List, "what") == (*CATALOGUES, "experiments")
+    helps = {name: {action.dest: action.help for action in one._actions} for name, one in parsers()}
+    assert all(tracker in helps["run"]["track"] for tracker in all_trackers())
+    assert all(scale in helps["experiment"]["scale"] for scale in SCALES)
+    assert str(PORT) in helps["board"]["port"]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_and_version_do_not_import_torch(words):
+    program = (
+        "import sys\n"
+        "from pogm.cli import main\n"
+        "try:\n"
+        f"    main({words!r})\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
+        "assert not {'torch', 'numpy', 'rich', 'sklearn'} & set(sys.modules), 'heavy packages were imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+
+def test_the_module_can_be_run_and_prints_its_version():
     said = subprocess.run([sys.executable, "-m", "pogm", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.startswith("pogm 0.")
 
 
+def test_options_are_read_into_a_typed_dataclass(monkeypatch):
+    monkeypatch.setenv("POGM_DATA", "somewhere")
+    words = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", "PACS", "--out", "there", "--set", "a=1"]
+    command = parse([*words, "--set", "b=2", "--memory-gb", "3", "--eval", "5"])
+    assert (command.algorithms, command.datasets, command.out) == (("ERM", "POGM"), ("PACS",), Path("there"))
+    assert command.settings.settings == ("a=1", "b=2")
+    assert (command.execution.data.data, command.execution.device.memory_gb) == (Path("somewhere"), 3.0)
+    assert (command.training.steps, command.training.evaluate_every) == (None, 5)
+
+
+def test_shell_completion_gets_the_whole_parser(monkeypatch):
+    asked = []
+    monkeypatch.setitem(sys.modules, "argcomplete", SimpleNamespace(autocomplete=asked.append))
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    parse(["list", "algorithms"])
+    (complete,) = asked
+    (commands,) = (action for action in complete._actions if isinstance(action, argparse._SubParsersAction))
+    assert list(commands.choices) == COMMANDS
+
+
 @pytest.mark.parametrize("what", ["algorithms", "datasets", "modifiers", "networks"])
-def test_lists_show_every_default_and_search_space(capsys, what):
+def test_list_shows_every_default_and_search_space(capsys, what):
     assert main(["list", what]) == 0
     out = capsys.readouterr().out
     shown = {tuple(line.split()) for line in out.splitlines()}
@@ -75,7 +165,7 @@ def test_lists_show_every_default_and_search_space(capsys, what):
         assert {("mlp",), ("mnist_cnn",)} <= shown
 
 
-def test_a_dry_run_prints_what_would_be_done_and_writes_nothing(tmp_path, capsys):
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     assert main(["demo", "--dry-run", "--seeds", "1", "--out", str(tmp_path / "demo")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{len(lines) - 1} runs of 151 minibatches")
@@ -84,7 +174,7 @@ def test_a_dry_run_prints_what_would_be_done_and_writes_nothing(tmp_path, capsys
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_prints_a_line_per_evaluation_and_a_second_one_does_nothing(tmp_path):
+def test_run_prints_a_line_for_each_evaluation_and_a_second_run_does_nothing(tmp_path):
     first = pogm(*RUN, "--out", tmp_path / "run")
     assert first.code == 0
     assert [line.split()[1] for line in first.out.splitlines()] == ["0/20", "10/20", "20/20"]
@@ -113,7 +203,7 @@ def test_a_run_prints_a_line_per_evaluation_and_a_second_one_does_nothing(tmp_pa
         (("--device", "toaster"), "a device such as cpu"),
     ],
 )
-def test_a_mistake_is_one_paragraph_with_exit_code_2_and_nothing_is_written(tmp_path, capsys, words, message):
+def test_usage_error_is_one_paragraph_with_exit_code_2_and_writes_nothing(tmp_path, capsys, words, message):
     assert main([*RUN, "--out", str(tmp_path / "run"), *words]) == 2
     said = capsys.readouterr().err.strip()
     assert message in said
@@ -124,20 +214,36 @@ def test_a_mistake_is_one_paragraph_with_exit_code_2_and_nothing_is_written(tmp_
 
 
 @pytest.mark.parametrize("words", [["demo", "--seeds", "0"], ["demo", "--workers", "0"], ["resume", "/absent"]])
-def test_other_commands_refuse_mistakes_too(capsys, words):
+def test_usage_errors_of_other_commands(capsys, words):
     assert main(words) == 2
     assert "Expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["trian"], ["run"], ["run", "--steps", "many"], ["list", "colours"]])
-def test_words_that_are_no_command_end_with_exit_code_2(capsys, words):
+def test_unknown_words_exit_with_code_2_and_show_the_usage(capsys, words):
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
     assert "usage: pogm" in capsys.readouterr().err
 
 
-def test_missing_data_ends_with_exit_code_3_and_nothing_is_written(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["status", "folder", "--stepps", "3"], "unrecognized arguments: --stepps 3"),
+        ([*RUN, "--out", "folder", "--stepps", "3"], "Did you mean --steps?"),
+        (["statsu"], "Did you mean status?"),
+        (["list", "algorithm"], "Did you mean algorithms?"),
+    ],
+)
+def test_unknown_words_suggest_the_nearest_name(capsys, words, message):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_data_exits_with_code_3_and_writes_nothing(tmp_path, capsys):
     words = ("run", "--dataset", "RotatedMNIST", "--algorithm", "ERM", "--test-domain", "0", "--device", "cpu")
     assert main([*words, "--data", str(tmp_path / "absent"), "--out", str(tmp_path / "run")]) == 3
     assert "name another data folder with --data" in capsys.readouterr().err
@@ -145,7 +251,7 @@ def test_missing_data_ends_with_exit_code_3_and_nothing_is_written(tmp_path, cap
 
 
 @pytest.mark.parametrize("form", ["text", "csv", "json", "latex", "html"])
-def test_a_report_of_finished_runs_in_every_format(runs, tmp_path, capsys, form):
+def test_report_of_finished_runs_in_every_format(runs, tmp_path, capsys, form):
     assert main(["report", str(runs), "--format", form, "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     if form == "json":
@@ -159,26 +265,26 @@ def test_a_report_of_finished_runs_in_every_format(runs, tmp_path, capsys, form)
     assert written == ({".html", ".svg"} if form in ("text", "html") else set())
 
 
-def test_a_report_of_nothing_says_so(tmp_path, capsys):
+def test_report_without_finished_runs_is_an_error(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "Expected finished runs" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "absent")]) == 3
     assert "found nothing at" in capsys.readouterr().err
 
 
-def test_a_report_that_cannot_be_written_is_no_traceback(runs, tmp_path, capsys):
+def test_report_that_cannot_be_written_is_an_error_without_traceback(runs, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["report", str(runs), "--format", "html", "--out", str(tmp_path / "file" / "below")]) == 3
     assert "pogm: Expected" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_had_enough_ends_a_command_quietly():
+def test_closed_pipe_ends_a_command_without_messages():
     words = f"{sys.executable} -m pogm list algorithms | head -n 1"
     said = subprocess.run(words, shell=True, capture_output=True, text=True, check=True)
     assert (said.stdout.strip(), said.stderr) == (next(iter(all_algorithms())), "")
 
 
-def test_a_run_that_nobody_watches_any_more_goes_on(tmp_path):
+def test_run_continues_when_its_output_is_closed(tmp_path):
     words = [sys.executable, "-m", "pogm", *RUN, "--out", str(tmp_path / "run")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         process.stdout.close()
@@ -186,8 +292,8 @@ def test_a_run_that_nobody_watches_any_more_goes_on(tmp_path):
     assert (tmp_path / "run" / "done").exists()
 
 
-def test_a_run_in_bf16_goes_on_in_bf16(tmp_path):
-    """It rounds, unlike the other places for trajectories; and the run says so."""
+def test_run_with_bf16_trajectories_resumes_with_bf16(tmp_path):
+    """bf16 rounds, so the run records it."""
     words = ("run", "--dataset", "RotatedDigits", "--algorithm", "POGM", "--test-domain", "0", "--steps", "11")
     folder = tmp_path / "run"
     stopped = pogm(*words, "--trajectories", "bf16", "--device", "cpu", "--out", folder, fault="term@step:5")
@@ -197,7 +303,7 @@ def test_a_run_in_bf16_goes_on_in_bf16(tmp_path):
     assert saved["trajectories"] == "bf16"
 
 
-def test_a_sweep_is_not_spread(tmp_path):
+def test_resume_of_a_sweep_refuses_spread(tmp_path):
     (tmp_path / "sweep.json").write_text("{}")
     end = pogm("resume", tmp_path, "--spread", "domains")
     assert end.code == 2

@@ -1,9 +1,8 @@
-"""Test ``pogm data``, and runs on image folders."""
+"""``pogm data``, and runs on folders of images."""
 
 import http.server
 import io
 import json
-import os
 import shutil
 import threading
 import zipfile
@@ -12,24 +11,26 @@ from pathlib import Path
 
 import pytest
 from image_folders import picture, write_folder
+from pogm.data.sources.source import Source
 from processes import pogm, records
 
 from pogm.benchmark.results.records import read_runs
 from pogm.cli import main
 from pogm.data import sources
 from pogm.data.datasets import all_datasets, dataset_class
-from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
+from pogm.data.sources.catalogue import CATALOGUE, Publication
 
 SMALL = ("--set", "network=mlp", "--set", "weights=random", "--set", "image_size=8", "--set", "batch_size=4")
 BRIEF = ("--steps", "5", "--evaluate-every", "4", "--device", "cpu")
 
 
 @pytest.fixture
-def own(tmp_path):
+def folder(tmp_path):
+    """Return a folder of images: three domains, two classes, eight images of each."""
     return write_folder(tmp_path / "sites", images=8)
 
 
-def test_list_shows_state_of_every_dataset(tmp_path, capsys):
+def test_list_shows_every_dataset_and_which_images_are_present(tmp_path, capsys):
     pacs = dataset_class("PACS")
     classes = [str(number) for number in range(7)]
     write_folder(tmp_path / "PACS", pacs.folders, classes, images=1, size=(2, 2))
@@ -40,12 +41,12 @@ def test_list_shows_state_of_every_dataset(tmp_path, capsys):
     assert "RotatedDigits   comes with the package" in out
 
 
-def test_check_exit_code_and_findings(own, capsys):
-    assert main(["data", "check", str(own)]) == 0
+def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folder, capsys):
+    assert main(["data", "check", str(folder)]) == 0
     assert "Nothing is wrong." in capsys.readouterr().out
-    (own / "north" / "cat" / "001.png").write_bytes(b"")
-    shutil.copy(own / "south" / "cat" / "002.png", own / "west" / "dog" / "copy.png")
-    assert main(["data", "check", own.name, "--data", str(own.parent), "--json"]) == 3
+    (folder / "north" / "cat" / "001.png").write_bytes(b"")
+    shutil.copy(folder / "south" / "cat" / "002.png", folder / "west" / "dog" / "copy.png")
+    assert main(["data", "check", folder.name, "--data", str(folder.parent), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert [bad["path"] for bad in found["bad"]] == ["north/cat/001.png"]
     assert found["across_domains"] == found["across_classes"] == [["south/cat/002.png", "west/dog/copy.png"]]
@@ -62,7 +63,7 @@ def test_check_exit_code_and_findings(own, capsys):
         (("fetch", "VLCZ", "--data", "here"), "Did you mean 'VLCS'"),
     ],
 )
-def test_invalid_commands_are_refused(words, message, capsys, monkeypatch):
+def test_usage_errors(words, message, capsys, monkeypatch):
     monkeypatch.delenv("POGM_DATA", raising=False)
     assert main(["data", *words]) in (2, 3)
     assert message in capsys.readouterr().err
@@ -70,9 +71,9 @@ def test_invalid_commands_are_refused(words, message, capsys, monkeypatch):
 
 @pytest.fixture
 def served(tmp_path):
-    """A folder and the address of a local HTTP server for it."""
+    """Serve a folder on the loopback interface; return the folder and its address."""
     (tmp_path / "served").mkdir()
-    handler = partial(_SilentHandler, directory=str(tmp_path / "served"))
+    handler = partial(_Quiet, directory=str(tmp_path / "served"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -82,29 +83,29 @@ def served(tmp_path):
     server.server_close()
 
 
-class _SilentHandler(http.server.SimpleHTTPRequestHandler):
+class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.mark.filterwarnings("default")  # warnings are printed, as for a user
-def test_fetch_prepare_and_run(served, tmp_path, monkeypatch, capsys):
-    folder, address = served
+@pytest.mark.filterwarnings("default")  # printed, as for a user
+def test_dataset_is_downloaded_prepared_and_used_for_training(served, tmp_path, monkeypatch, capsys):
+    shared, address = served
     pacs = dataset_class("PACS")
-    with zipfile.ZipFile(folder / "PACS.zip", "w") as archive:
+    with zipfile.ZipFile(shared / "PACS.zip", "w") as archive:
         for domain in pacs.folders:
             for number in range(7):
                 content = io.BytesIO()
                 picture(number * 10 + len(domain), (6, 6)).save(content, "PNG")
                 for copy in range(2):
                     archive.writestr(f"PACS/kfold/{domain}/class{number}/{copy}.png", content.getvalue())
-    source = PublishedFile("PACS.zip", (f"{address}/PACS.zip",), page="")
+    source = Source("PACS.zip", (f"{address}/PACS.zip",), page="")
     monkeypatch.setitem(CATALOGUE, "PACS", Publication((source,), terms="the authors' page"))
     data = tmp_path / "data"
     assert main(["data", "fetch", "PACS", "--data", str(data)]) == 0
-    errors = capsys.readouterr().err
-    assert "terms of use: the authors' page" in errors
-    assert "Nobody has published a SHA-256 of PACS.zip" in errors
+    said = capsys.readouterr().err
+    assert "terms of use: the authors' page" in said
+    assert "Nobody has published a SHA-256 of PACS.zip" in said
     assert sorted(path.name for path in (data / "PACS").iterdir()) == sorted(pacs.folders)
     command = ["run", "--dataset", "PACS", "--data", str(data), "--algorithm", "ERM", "--test-domain", "sketch"]
     assert main([*command, *SMALL, *BRIEF, "--out", str(tmp_path / "run")]) == 0
@@ -112,52 +113,31 @@ def test_fetch_prepare_and_run(served, tmp_path, monkeypatch, capsys):
     assert read_runs(tmp_path / "run")[0].test_domains == {3}
 
 
-def test_run_and_resume_on_image_folder(own, tmp_path):
+def test_folder_of_images_is_run_resumed_and_reported_by_its_name(folder, tmp_path):
     out = tmp_path / "run"
-    words = ("run", "--dataset", own, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
+    words = ("run", "--dataset", folder, "--algorithm", "POGM", "--test-domain", "west", *SMALL, *BRIEF, "--out", out)
     killed = pogm(*words, "--checkpoint-seconds", 0, fault="kill@step:3")
     assert killed.code == -9
-    assert pogm("resume", out).code == 0, "the run has stored the path of its data"
+    assert pogm("resume", out).code == 0, "it knows where its data was"
     assert pogm(*words[:-1], tmp_path / "again").code == 0
     assert records(out) == records(tmp_path / "again")
     (run,) = read_runs(out)
     assert (run.dataset, run.domains) == ("sites", ("north", "south", "west"))
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("dataset", ["Folder", "PACS"])
-def test_run_lists_image_folder_and_reads_index_once(dataset, own, tmp_path, monkeypatch):
-    """The trial, the cache, the loaded images and the record of a run use the same listing and the same index."""
-    if dataset == "PACS":
-        own = write_folder(tmp_path / "PACS", dataset_class("PACS").folders, [str(n) for n in range(7)], images=2)
-    name = str(own) if dataset == "Folder" else "PACS"
-    listed, read = [], []
-    scandir, read_bytes = os.scandir, Path.read_bytes
-    monkeypatch.setattr(os, "scandir", lambda path: listed.append(os.fspath(path)) or scandir(path))
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.parent.name) or read_bytes(path))
-    words = ["run", "--dataset", name, "--data", str(tmp_path), "--algorithm", "ERM", "--test-domain"]
-    words += ["west" if dataset == "Folder" else "sketch", *SMALL, *BRIEF]
-    for out in ("first", "second"):
-        listed.clear()
-        read.clear()
-        assert main([*words, "--out", str(tmp_path / out)]) == 0
-        assert listed.count(os.path.realpath(own)) == 1
-        assert read.count("indexes") == 1
-
-
-def test_moved_and_renamed_folder_gives_same_run(own, tmp_path):
+def test_moved_and_renamed_folder_gives_the_same_run(folder, tmp_path):
     words = ("--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF, "--dry-run", "--out", tmp_path / "run")
-    first = main([str(word) for word in ("run", "--dataset", own, *words[:-3], "--out", tmp_path / "run")])
+    first = main([str(word) for word in ("run", "--dataset", folder, *words[:-3], "--out", tmp_path / "run")])
     assert first == 0
-    moved = Path(shutil.move(own, tmp_path / "renamed"))
+    moved = Path(shutil.move(folder, tmp_path / "renamed"))
     again = main([str(word) for word in ("run", "--dataset", moved, *words[:-3], "--out", tmp_path / "run")])
     assert again == 0
     assert len(read_runs(tmp_path)) == 1
 
 
-def test_sweep_on_image_folder_applies_settings_to_every_trial(own, tmp_path, capsys):
+def test_sweep_takes_a_folder_and_a_name_and_uses_settings_in_every_trial(folder, tmp_path, capsys):
     out = tmp_path / "sweep"
-    words = ["sweep", "--algorithms", "ERM", "--datasets", str(own), "RotatedDigits", "--configurations", "2"]
+    words = ["sweep", "--algorithms", "ERM", "--datasets", str(folder), "RotatedDigits", "--configurations", "2"]
     words += ["--trials", "1", "--workers", "1", "--set", "network=mlp", "--set", "weights=random", *BRIEF]
     assert main([*words, "--set", "image_size=8", "--out", str(out)]) == 2, "digits have no image_size"
     assert "image_size" in capsys.readouterr().err
@@ -166,19 +146,39 @@ def test_sweep_on_image_folder_applies_settings_to_every_trial(own, tmp_path, ca
     runs = read_runs(out)
     assert len(runs) == 6
     assert {run.trial["training"]["network"] for run in runs} == {"mlp"}
-    assert len({run.trial["training"]["lr"] for run in runs}) == 2, "other settings are drawn at random"
+    assert len({run.trial["training"]["lr"] for run in runs}) == 2, "the rest is drawn"
     assert main(["status", str(out)]) == 0
     assert "sites  ERM  6 done" in capsys.readouterr().out
     (out / runs[0].id / "done").unlink()
-    assert main(["resume", str(out), "--workers", "1", "--device", "cpu"]) == 0, (
-        "the run has stored the path of its data"
-    )
+    assert main(["resume", str(out), "--workers", "1", "--device", "cpu"]) == 0, "it knows where its data was"
     assert all(run.done for run in read_runs(out))
 
 
-def test_bad_images_are_refused_or_skipped(own, tmp_path, capsys):
-    (own / "north" / "cat" / "001.png").write_bytes(b"<html>")
-    words = ["run", "--dataset", str(own), "--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF]
+def test_dry_run_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, capsys, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a dry run must not read images")
+
+    monkeypatch.setattr("pogm.data.datasets.folder.index_of", refuse)
+    words = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", str(folder), "--with", "Mixup", "--device", "cuda"]
+    words += ["--configurations", "4", "--trials", "2", "--weights", str(tmp_path / "absent.safetensors")]
+    assert main([*words, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{folder}: 3 domains, as many as it has subfolders now."
+    assert [line.split() for line in lines[1:4]] == [
+        ["runs", "sites", "all"],
+        ["ERM", "+", "Mixup", "24", "24"],
+        ["POGM", "+", "Mixup", "24", "24"],
+    ]
+    assert lines[4].startswith("48 runs to do. Their time is not known.")
+    words = ["measure", "--algorithms", "ERM", "POGM", "--dataset", str(folder), "--seeds", "2"]
+    assert main([*words, "--weights", "absent", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "4 runs to do. Their time is not known." in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_images_are_refused_or_skipped_with_an_option(folder, tmp_path, capsys):
+    (folder / "north" / "cat" / "001.png").write_bytes(b"<html>")
+    words = ["run", "--dataset", str(folder), "--algorithm", "ERM", "--test-domain", "west", *SMALL, *BRIEF]
     assert main([*words, "--out", str(tmp_path / "a")]) == 3
     assert "north/cat/001.png" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
@@ -188,6 +188,6 @@ def test_bad_images_are_refused_or_skipped(own, tmp_path, capsys):
     assert (saved["provenance"]["bad_images"], saved["provenance"]["bad"]) == (1, ["north/cat/001.png"])
 
 
-def test_every_published_dataset_has_a_preparation():
+def test_every_published_dataset_can_be_fetched_and_prepared():
     assert set(CATALOGUE) == set(sources.preparations())
     assert set(CATALOGUE) - {"MNIST"} <= set(all_datasets())

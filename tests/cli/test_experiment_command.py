@@ -1,4 +1,4 @@
-"""``pogm experiment``: what it runs, shows and writes; stopped, resumed, and when a run fails."""
+"""``pogm experiment``: plan, runs, tables and files; stop, resume and failures."""
 
 import os
 import re
@@ -10,10 +10,9 @@ import pytest
 import torch
 from processes import until
 
-from pogm.cli import experiment, main
-from pogm.cli.experiment import scale_of
-from pogm.cli.parser import parser
-from pogm.experiments import all_experiments, base, experiments_named, table1
+from pogm.cli import main, parse
+from pogm.data.datasets.base import DomainDataset
+from pogm.experiments import all_experiments, base, experiments_named, output, table1
 from pogm.experiments.base import SCALES, Row
 from pogm.models import weights, weights_of
 
@@ -35,13 +34,60 @@ def done(out):
     return sorted((out / "embedded" / "runs").glob("*/done"))
 
 
-def test_a_dry_run_counts_shared_runs_once_and_writes_nothing(tiny, tmp_path, capsys):
+def test_dry_run_counts_shared_runs_once_and_writes_nothing(tiny, tmp_path, capsys):
     assert command(tmp_path / "out", "table5", "table3", more=["--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["table3", "12"], ["table5", "12"]]
     assert lines[2] == "All 12 runs (12 of the above are shared), 0 of them done."
-    assert lines[-1].startswith("12 runs, about ")
+    assert [line.split() for line in lines[3:6]] == [
+        ["runs", "ColoredDigits", "all"],
+        ["OfficialPOGM", "6", "6"],
+        ["POGM", "6", "6"],
+    ]
+    assert lines[6] == "12 runs to do. Their time is not known. To measure it with this data, add --estimate."
+    assert command(tmp_path / "out", "table5", "table3", more=["--estimate"]) == 0
+    estimated = capsys.readouterr().out.splitlines()
+    assert estimated[:3] == lines[:3]
+    assert estimated[-1].startswith("12 runs, about ")
     assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_of_the_full_scale_builds_few_trials_and_reads_no_data_and_no_weights(tmp_path, capsys, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a dry run must not do this")
+
+    for name in ("load", "prepare"):
+        monkeypatch.setattr(DomainDataset, name, refuse)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    monkeypatch.setattr(base.SweepTrials, "__getitem__", refuse)
+    words = ["--scale", "full", "--data", str(tmp_path / "absent"), "--weights", str(tmp_path / "absent.safetensors")]
+    assert main(["experiment", "table1", *words, "--device", "cuda", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "table1           42780 runs, 0 of them done" in said
+    assert re.search(r"\nruns +ColoredMNIST  RotatedMNIST   VLCS   PACS  OfficeHome  TerraIncognita  DomainNet ", said)
+    assert re.search(r"\nPOGM, kappa = 0 +180 +360 +240 +240 +240 +240 +360 +1860\n", said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "figure4", "all_methods", "kappa"])
+def test_dry_run_counts_the_trials_that_would_run(name, tmp_path, capsys):
+    scale = SCALES["embedded"]
+    assert command(tmp_path, name, more=["--dry-run"]) == 0
+    count = len({trial.id for trial in all_experiments()[name].trials(scale)})
+    assert f"All {count} runs (0 of the above are shared), 0 of them done." in capsys.readouterr().out
+
+
+def test_dry_run_counts_finished_runs_and_takes_their_time(tiny, tmp_path, capsys):
+    assert command(tmp_path, "table1", more=["--algorithms", "ERM"]) == 0
+    (done(tmp_path)[0]).unlink()
+    capsys.readouterr()
+    more = ["--dry-run", "--algorithms", "ERM", "POGM"]
+    assert command(tmp_path, "table1", "all_methods", more=more) == 0
+    said = capsys.readouterr().out
+    assert "table1           6 runs, 2 of them done" in said
+    assert "All 6 runs (6 of the above are shared), 2 of them done." in said
+    assert re.search("4 runs to do. 1 of them take about 0 s on 1 process, as long as finished runs in ", said)
+    assert "The time of 3 other runs is not known: add --estimate." in said
 
 
 @pytest.mark.parametrize(
@@ -52,7 +98,7 @@ def test_a_dry_run_counts_shared_runs_once_and_writes_nothing(tiny, tmp_path, ca
         (("table3", "--scale", "embedded", "--workers", "0"), "--workers of at least 1"),
     ],
 )
-def test_a_mistake_is_refused_before_anything_is_written(tmp_path, capsys, words, message):
+def test_usage_error_writes_nothing(tmp_path, capsys, words, message):
     assert main(["experiment", *words, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -77,7 +123,7 @@ def test_a_mistake_is_refused_before_anything_is_written(tmp_path, capsys, words
         (("inner_optimizer", "--set", "lr=0.1"), "'lr=0.1', which all of them fix"),
     ],
 )
-def test_a_change_that_does_not_apply_is_refused_before_anything_is_written(tmp_path, capsys, words, message):
+def test_change_that_does_not_apply_is_an_error_and_writes_nothing(tmp_path, capsys, words, message):
     assert main(["experiment", *words, "--scale", "embedded", "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert re.search(message, said), said
@@ -89,7 +135,7 @@ def test_options_change_the_scale_and_the_rows():
     words = ["experiment", "table1", "--scale", "embedded", "--algorithms", "ERM", "ANDMask", "POGM", "pogm, kappa = 0"]
     words += ["--datasets", "ColoredDigits", "--network", "mlp", "--precision", "fp64", "--steps", "12"]
     words += ["--evaluate-every", "3", "--trials", "1", "--set", "POGM.kappa=0.3", "--set", "lr=0.02"]
-    scale = scale_of(parser().parse_args(words))
+    scale = parse(words).scale_of()
     rows = all_experiments()["table1"].rows(scale)
     assert [row.name for row in rows] == ["ERM", "AND-mask", "POGM", "POGM, kappa = 0"]
     trials = [trial for own in rows.values() for trial in own]
@@ -107,7 +153,7 @@ def test_options_change_the_scale_and_the_rows():
     assert len(figure) == 1
 
 
-def test_a_changed_scale_shares_runs_but_neither_tables_nor_page(tiny, tmp_path, capsys):
+def test_changed_scale_shares_runs_but_not_tables_and_page(tiny, tmp_path, capsys):
     words = ["--algorithms", "ERM", "--set", "ERM.batch_size=8", "--trials", "1"]
     assert command(tmp_path, "table1", more=[*words, "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -127,14 +173,14 @@ def test_a_changed_scale_shares_runs_but_neither_tables_nor_page(tiny, tmp_path,
     assert f"--out {tmp_path} --algorithms ERM --set ERM.batch_size=8" in (changed / "index.html").read_text()
 
 
-def test_known_weights_bring_their_network_unless_another_is_named(tmp_path, monkeypatch):
+def test_known_weights_choose_their_network_unless_another_is_given(tmp_path, monkeypatch):
     file = tmp_path / "some.safetensors"
     file.write_bytes(b"weights")
     monkeypatch.setitem(weights.TRAINED_WITH, weights_of(file), "resnet50_v1")
 
     def networks(*words):
-        options = parser().parse_args(["experiment", "figure4", "--scale", "pacs", *words])
-        trials = [t for name in ("figure4", "table2") for t in all_experiments()[name].trials(scale_of(options))]
+        scale = parse(["experiment", "figure4", "--scale", "pacs", *words]).scale_of()
+        trials = [t for name in ("figure4", "table2") for t in all_experiments()[name].trials(scale)]
         return {(trial.training.network, trial.training.weights) for trial in trials}
 
     given = ("--weights", str(file))
@@ -146,7 +192,7 @@ def test_known_weights_bring_their_network_unless_another_is_named(tmp_path, mon
     assert networks("--network", "resnet50") == {("resnet50", "pretrained")}
 
 
-def test_missing_weights_fail_once_and_say_what_to_pass(tmp_path, capsys, monkeypatch):
+def test_missing_weights_give_one_error_that_says_what_to_pass(tmp_path, capsys, monkeypatch):
     def no_network(*_, **__):
         raise OSError("no network")
 
@@ -161,7 +207,7 @@ def test_missing_weights_fail_once_and_say_what_to_pass(tmp_path, capsys, monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_an_experiment_that_is_stopped_goes_on_and_then_only_redraws(tiny, tmp_path, capsys):
+def test_stopped_experiment_continues_and_then_only_writes_output(tiny, tmp_path, capsys):
     def stop():
         until(lambda: bool(done(tmp_path)))
         os.kill(os.getpid(), signal.SIGINT)
@@ -198,7 +244,7 @@ def test_an_experiment_that_is_stopped_goes_on_and_then_only_redraws(tiny, tmp_p
     assert (folder / "table3.txt").read_text() in first.replace(f"{first.splitlines()[0]}\n\n", "") + "\n"
 
 
-def test_a_run_that_fails_leaves_a_hole_and_the_others_go_on(tiny, tmp_path, capsys, monkeypatch):
+def test_failed_run_leaves_an_empty_cell_and_the_others_continue(tiny, tmp_path, capsys, monkeypatch):
     planned = table1.plan(TINY)[Row("ERM")]
     failing = replace(planned[0], training=replace(planned[0].training, lr=1e38))
     shortened = replace(experiments_named(["table1"])[0], plan=lambda scale: {Row("ERM"): [failing, *planned[1:]]})
@@ -219,8 +265,8 @@ def test_a_run_that_fails_leaves_a_hole_and_the_others_go_on(tiny, tmp_path, cap
     assert why.stat().st_mtime_ns > before
 
 
-def test_without_matplotlib_figures_are_numbers_and_that_is_said_once(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+def test_without_matplotlib_figures_are_written_as_numbers_with_one_message(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(output, "find_spec", lambda name: None)
     assert command(tmp_path, "figure1", "figure6") == 0
     assert capsys.readouterr().err.count("Install it: pip install") == 1
     written = {path.name for path in (tmp_path / "embedded").iterdir()}

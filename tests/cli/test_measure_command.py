@@ -1,7 +1,8 @@
-"""``pogm measure``: what it runs, prints and writes, and how each mistake ends."""
+"""``pogm measure``: runs, table, files and errors."""
 
 import csv
 import json
+import re
 from pathlib import Path
 from statistics import pvariance
 
@@ -13,9 +14,7 @@ from pogm.benchmark.results.measurements import measured, summary
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import Settings, run
-from pogm.cli import main
-from pogm.cli.measure import plan
-from pogm.cli.parser import parser
+from pogm.cli import main, parse
 from pogm.data.datasets import dataset_class
 from pogm.diagnostics import Probe
 
@@ -37,10 +36,9 @@ NEW = (
 
 
 def filled(folder: Path, words: tuple[str, ...]) -> Path:
-    """A folder whose runs are done already, in this process: what the command starts takes seconds to start."""
-    options = parser().parse_args([*words, "--out", str(folder)])
-    for one in plan(options, Settings()):
-        run(one, folder / one.id)
+    """Return a folder with finished runs, made in this process, because the processes of the command start slowly."""
+    for trial in parse([*words, "--out", str(folder)]).plan(Settings()):
+        run(trial, folder / trial.id)
     return folder
 
 
@@ -54,7 +52,7 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_it_prints_a_table_and_writes_every_round(folder, capsys):
+def test_measure_prints_a_table_and_writes_every_round(folder, capsys):
     out = said(folder, capsys)
     assert "RotatedDigits, held out 0; every round measured" in out
     for row in ("cos(h_i, h)", "|θ_i − θ+|²", "invariant angle", "|h|²", "correlation", "p*", "outside the hull", *NEW):
@@ -77,7 +75,7 @@ def test_it_prints_a_table_and_writes_every_round(folder, capsys):
         assert float(row["gip"])
 
 
-def test_other_formats_are_for_programs(folder, capsys):
+def test_formats_for_programs(folder, capsys):
     table = json.loads(said(folder, capsys, "--format", "json"))
     assert table["cells"]["conflicts"]["POGM + Mixup"]["n"] == 1
     for name in ("gip", "alignment_variance", "alignment_variance_relative", "worst", "hull", "divergence"):
@@ -87,14 +85,14 @@ def test_other_formats_are_for_programs(folder, capsys):
     assert said(folder, capsys, "--format", "csv").splitlines()[0] == "algorithm,measurement,mean,stderr,n"
 
 
-def test_algorithms_share_seeds_and_have_the_settings_meant_for_them(folder):
+def test_algorithms_share_seeds_and_get_their_settings(folder):
     runs = {run.trial["algorithm"]["name"]: run for run in read_runs(folder)}
     assert runs["POGM"].trial["algorithm"]["kappa"] == 0.1
     assert runs["ERM"].trial["seed"] == runs["POGM"].trial["seed"]
     assert all(run.trial["probe"] == vars(Probe(1, 3, target=True, divergence=True)) for run in runs.values())
 
 
-def test_what_is_done_is_not_run_again_what_is_not_is_and_what_fails_is_named(tmp_path, capsys):
+def test_finished_runs_stay_unfinished_ones_continue_and_failures_are_named(tmp_path, capsys):
     words = (*SHORT, "--algorithms", "ERM", "Fish", "POGM", "--set", "ERM.lr=1e38")
     folder = filled(tmp_path / "m", (*SHORT, "--algorithms", "Fish", "POGM"))
     done = {path.parent: path.stat().st_mtime_ns for path in folder.glob("*/records.jsonl")}
@@ -109,16 +107,26 @@ def test_what_is_done_is_not_run_again_what_is_not_is_and_what_fails_is_named(tm
     assert changed == [interrupted]
 
 
-def test_a_dry_run_lists_the_runs_and_the_cost_and_writes_nothing(tmp_path, capsys):
-    assert main([*SHORT, "--algorithms", "ERM", "POGM", "--out", str(tmp_path / "m"), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "POGM  seed 0  9 minibatches" in said
-    assert "times as long as without measuring" in said
-    assert "2 runs, about" in said
+def test_dry_run_lists_the_runs_and_estimate_times_them_and_both_write_nothing(tmp_path, capsys):
+    words = [*SHORT, "--algorithms", "ERM", "POGM", "--out", str(tmp_path / "m")]
+    assert main([*words, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "POGM  seed 0  9 minibatches" in out
+    assert "2 runs to do. Their time is not known. To measure it with this data, add --estimate." in out
+    assert main([*words, "--estimate"]) == 0
+    out = capsys.readouterr().out
+    assert "POGM  seed 0  9 minibatches" in out
+    assert "times as long as without measuring" in out
+    assert "2 runs, about" in out
     assert not list(tmp_path.iterdir())
 
 
-def test_a_penalty_that_never_starts_is_mentioned(tmp_path, capsys):
+def test_dry_run_takes_the_time_from_finished_runs(folder, capsys):
+    out = said(folder, capsys, "--dry-run", "--seeds", "2")
+    assert re.search(r"2 runs to do. 2 of them take about \d+ s on 1 process, as long as finished runs in", out)
+
+
+def test_penalty_that_never_starts_gives_a_warning(tmp_path, capsys):
     words = [*SHORT, "--algorithms", "Fishr", "--dry-run", "--out", str(tmp_path)]
     main(words)
     assert (
@@ -145,7 +153,7 @@ def test_a_penalty_that_never_starts_is_mentioned(tmp_path, capsys):
         (("--set", "POGM.kapa=1"), "Did you mean 'kappa'?"),
     ],
 )
-def test_a_mistake_is_one_paragraph_with_exit_code_2_and_nothing_is_written(tmp_path, capsys, words, message):
+def test_usage_error_is_one_paragraph_with_exit_code_2_and_writes_nothing(tmp_path, capsys, words, message):
     assert main([*SHORT, *words, "--out", str(tmp_path / "m")]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in said
@@ -154,14 +162,14 @@ def test_a_mistake_is_one_paragraph_with_exit_code_2_and_nothing_is_written(tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_where_no_round_was_measured_it_says_so(tmp_path, capsys):
+def test_runs_without_a_measured_round_are_an_error(tmp_path, capsys):
     words = (*SHORT, "--algorithms", "ERM", "--every", "50")
     folder = filled(tmp_path / "m", words)
     assert main([*words, "--out", str(folder)]) == 2
     assert "measure more often than every 50 rounds, or train for longer" in capsys.readouterr().err
 
 
-def test_a_single_run_measures_if_it_is_asked_to(tmp_path):
+def test_run_measures_with_probe_every(tmp_path):
     words = ("--algorithm", "ERM", "--dataset", "RotatedDigits", "--test-domain", "0", "--device", "cpu")
     assert main(["run", *words, "--steps", "7", "--probe-every", "3", "--out", str(tmp_path / "r")]) == 0
     (found,) = read_runs(tmp_path / "r")
@@ -172,7 +180,7 @@ def test_a_single_run_measures_if_it_is_asked_to(tmp_path):
     assert metrics["alignment_variance"] == pytest.approx(summary(measured(found))["alignment_variance"])
 
 
-def test_so_does_a_sweep(tmp_path, capsys):
+def test_sweep_measures_with_probe_every(tmp_path, capsys):
     sweep = Sweep(("ERM",), (dataset_class("ColoredDigits")(),), configurations=1, trials=1, probe_every=3)
     assert {one.probe for one in sweep.plan()} == {Probe(every=3, lag=12)}
     save_sweep(sweep, tmp_path / "s")

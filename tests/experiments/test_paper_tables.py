@@ -10,9 +10,9 @@ from run_folders import record
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.tables import Table, tables_csv
-from pogm.cli.experiment import labelled
 from pogm.experiments import ablation, inner_optimizer, kappa, table1, table2, table3, table5
 from pogm.experiments.base import SCALES, Row
+from pogm.experiments.output import label_runs
 from pogm.experiments.paired import differences
 
 EMBEDDED = SCALES["embedded"]
@@ -97,7 +97,7 @@ def test_rows_with_the_same_algorithm_differ_by_their_settings(tmp_path):
     matched, unmatched = Row("POGM"), Row("POGM", settings=("kappa=0",))
     assert unmatched.name == "POGM, kappa = 0"
     assert {trial.algorithm.kappa for trial in plan[unmatched]} == {0.0} != {t.algorithm.kappa for t in plan[matched]}
-    table = table1.exhibits(labelled(plan, {}, tmp_path), EMBEDDED)[0]
+    table = table1.exhibits(label_runs(plan, {}, tmp_path), EMBEDDED)[0]
     assert table.labels == tuple(found.name for found in plan)
     assert {trial.seed for trial in plan[matched]} == {trial.seed for trial in plan[unmatched]}
 
@@ -134,7 +134,7 @@ def test_failures_beyond_five_are_counted(make_run, tmp_path):
 
 def test_missing_run_is_a_missing_cell(tmp_path):
     planned = {row: trials for row, trials in table1.plan(EMBEDDED).items() if row.name in ("ERM", "ITTA")}
-    table = table1.exhibits(labelled(planned, {}, tmp_path), EMBEDDED)[0]
+    table = table1.exhibits(label_runs(planned, {}, tmp_path), EMBEDDED)[0]
     assert table.labels == ("ERM", "ITTA")
     assert table.empty
     assert "X (unfinished)" in table.text()
@@ -193,7 +193,7 @@ def test_ablation_selects_among_the_runs_with_the_same_value(search):
 
 @pytest.mark.parametrize("setting", ["meta_lr", "inner_steps", "kappa"])
 def test_every_run_of_the_search_has_one_value_of_a_setting(setting, tmp_path):
-    runs = labelled(ablation.search(EMBEDDED), {}, tmp_path)
+    runs = label_runs(ablation.search(EMBEDDED), {}, tmp_path)
     parts = ablation.split(runs, setting, "value")
     assert sorted(run.id for run in parts) == sorted(run.id for run in runs)
     assert len({run.label for run in parts}) >= 3
@@ -237,7 +237,7 @@ def test_table_3_compares_005_with_the_row_001_of_the_paper_and_with_the_log(mak
 
 def test_inner_optimizer_table_has_the_last_step_on_the_held_out_domains(tmp_path):
     runs = []
-    for run in labelled(inner_optimizer.plan(EMBEDDED), {}, tmp_path):
+    for run in label_runs(inner_optimizer.plan(EMBEDDED), {}, tmp_path):
         last = 0.5 + 0.1 * run.trial_seed
         records = (record(0, [0.9] * 6, [0.9] * 6), record(300, [last] * 6, [0.1] * 6))
         runs.append(replace(run, records=records, done=True))

@@ -1,5 +1,6 @@
-"""What the experiments run, as data."""
+"""Plans of the experiments: rows, numbers of trials, hyperparameters and seeds."""
 
+from collections import Counter
 from dataclasses import fields, replace
 
 import pytest
@@ -10,14 +11,24 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
 from pogm.experiments import all_experiments, catalogue, experiments_named
-from pogm.experiments.base import SCALES, Row, default_trial, in_time, scale_named, searched
+from pogm.experiments.base import (
+    SCALES,
+    Row,
+    default_trial,
+    finished_keys,
+    first_trial,
+    in_time,
+    keys_of,
+    scale_named,
+    searched,
+)
 from pogm.experiments.paired import differences
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.modifiers import all_modifiers
 
 EMBEDDED, FULL = SCALES["embedded"], SCALES["full"]
-ONCE = replace(FULL, configurations=1, ablation=1, trials=1)  # of tens of thousands of trials
-DOMAINS = 3 + 6 + 4 + 4 + 4 + 4 + 6  # of the paper's seven datasets
+ONCE = replace(FULL, configurations=1, ablation=1, trials=1)  # instead of tens of thousands of trials
+DOMAINS = 3 + 6 + 4 + 4 + 4 + 4 + 6  # domains of the seven datasets of the paper
 TABLE1 = 18 + len(CONTROLS)  # rows
 ABLATIONS = ("table3", "table4", "table5")
 
@@ -33,7 +44,7 @@ def test_every_table_and_figure_of_the_paper_is_an_experiment():
 
 
 @pytest.mark.parametrize("name", all_experiments())
-def test_an_experiment_has_a_title_with_its_number_in_the_paper(name):
+def test_title_of_an_experiment_has_its_number_in_the_paper(name):
     found = all_experiments()[name]
     number = name.removeprefix("table").removeprefix("figure")
     named = f"{'Table' if name.startswith('table') else 'Figure'} {number}: " if number.isdigit() else ""
@@ -42,7 +53,7 @@ def test_an_experiment_has_a_title_with_its_number_in_the_paper(name):
     assert any(line.split(maxsplit=1) == [name, found.title] for line in catalogue())
 
 
-def test_what_is_no_experiment_or_no_scale_is_refused():
+def test_unknown_experiment_and_unknown_scale_are_errors():
     with pytest.raises(UsageError, match=r"found 'tabel2'. Did you mean 'table2'"):
         experiments_named(["tabel2"])
     with pytest.raises(UsageError, match="Did you mean 'embedded'"):
@@ -50,7 +61,7 @@ def test_what_is_no_experiment_or_no_scale_is_refused():
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
-def test_a_plan_has_no_trial_twice_and_trains_on_the_scales_data_alone(scale):
+def test_plan_has_no_trial_twice_and_only_datasets_of_the_scale(scale):
     few = replace(scale, configurations=1, ablation=2, trials=1)
     for found in all_experiments().values():
         trials = found.trials(few)
@@ -69,18 +80,40 @@ def test_a_plan_has_no_trial_twice_and_trains_on_the_scales_data_alone(scale):
         ("figure6", 0, 0),
     ],
 )
-def test_the_number_of_runs_is_that_of_the_protocol(name, embedded, full):
+def test_number_of_runs_follows_the_protocol(name, embedded, full):
     assert (len(ids(name, EMBEDDED)), len(ids(name, ONCE))) == (embedded, full)
 
 
-def test_the_full_scale_has_the_papers_twenty_configurations_and_three_trials():
+def test_full_scale_has_twenty_configurations_and_three_trials():
     assert (FULL.configurations, FULL.ablation, FULL.trials) == (20, 20, 3)
     few = replace(FULL, datasets=("ColoredMNIST",))
     assert len(ids("table1", few)) == TABLE1 * 3 * 20 * 3
     assert set(ids("table3", few)) < set(ids("table1", few)), "Tables 3 to 5 are of the search of Table 1"
 
 
-def test_table_1_has_the_rows_of_the_papers_in_its_order():
+@pytest.mark.parametrize("name", all_experiments())
+def test_trials_can_be_counted_without_building_them(name):
+    """Keys are equal exactly if trials are equal, and their number is known before the trials are built."""
+    scale = replace(EMBEDDED, ablation=3)
+    keys, built = set(), set()
+    for trials in all_experiments()[name].plan(scale).values():
+        found = keys_of(trials)
+        assert len(found) == len(trials)
+        assert first_trial(trials).id == trials[0].id
+        assert Counter(found.values()) == Counter(trial.dataset.title for trial in trials)
+        keys |= set(found)
+        built |= {trial.id for trial in trials}
+    assert len(keys) == len(built)
+
+
+def test_finished_runs_are_found_by_building_only_similar_trials():
+    search = searched(EMBEDDED, Row("POGM"), configurations=2)
+    saved = {trial.id: {"label": trial.label, "trial": trial.to_json()} for trial in search[:5]}
+    assert finished_keys(search, saved) == set(list(keys_of(search))[:5])
+    assert finished_keys(searched(EMBEDDED, Row("POGM", settings=("kappa=0",))), saved) == set()
+
+
+def test_table_1_has_the_rows_of_the_paper_in_its_order():
     printed = [row["algorithm"].casefold() for row in rows("paper_table1")]
     assert [row.name.casefold() for row in PAPER] == printed
 
@@ -94,20 +127,20 @@ def test_tables_3_to_5_share_their_searches():
     ("setting", "values"), [("meta_lr", {0.05, 0.1, 0.5}), ("inner_steps", {1, 5, 10}), ("kappa", {0.05, 0.1, 0.5})]
 )
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
-def test_every_value_that_an_ablation_compares_is_drawn_in_every_trial(scale, setting, values):
+def test_every_value_of_an_ablation_is_drawn_in_every_trial(scale, setting, values):
     trials = all_experiments()["table3"].plan(replace(scale, datasets=scale.datasets[:1]))[Row("OfficialPOGM")]
     for seed in range(scale.trials):
         assert {getattr(trial.algorithm, setting) for trial in trials if trial.trial_seed == seed} == values
 
 
-def test_methods_that_the_paper_has_are_run_once_for_table_1_and_for_the_table_of_all():
+def test_table_1_and_all_methods_share_runs():
     paper = replace(EMBEDDED, trials=1, algorithms=tuple(row.name for row in PAPER))
     assert set(ids("table1", paper)) < set(ids("all_methods", EMBEDDED))
     labels = {trial.label for trial in all_experiments()["all_methods"].trials(EMBEDDED)}
     assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
 
 
-def test_at_the_embedded_scale_every_schedule_begins_before_the_run_ends():
+def test_every_schedule_starts_within_a_run_at_the_embedded_scale():
     for name, found in all_experiments().items():
         for trial in found.trials(EMBEDDED):
             for method in (trial.algorithm, *trial.modifiers):
@@ -115,13 +148,13 @@ def test_at_the_embedded_scale_every_schedule_begins_before_the_run_ends():
                 assert all(begin < trial.steps / 2 for begin in begins), (name, trial.label)
 
 
-def test_elsewhere_methods_are_as_they_were_published():
+def test_other_scales_use_published_hyperparameters():
     assert all(not in_time(method, FULL) for method in all_algorithms().values())
     fishr = searched(FULL, Row("Fishr"), configurations=1)[0]
     assert fishr.algorithm == all_algorithms()["Fishr"]()
 
 
-def test_weights_that_were_given_are_for_photographs_alone():
+def test_given_weights_are_for_photographs_only():
     given = replace(FULL, weights="sha256:" + "0" * 64)
     weights = {trial.dataset.title: trial.training.weights for trial in searched(given, Row("ERM"), configurations=1)}
     assert {name for name, found in weights.items() if found == given.weights} == set(FULL.datasets[2:])
@@ -134,22 +167,22 @@ def test_trials_outside_of_a_search_share_data_weights_and_minibatches():
     assert {trial.training.network for trial in trials} == {"small_cnn"}
 
 
-def test_a_setting_need_not_apply_to_rows_that_are_not_chosen():
-    """ERM, which has no κ, is a row of Table 1, too."""
+def test_setting_need_not_apply_to_rows_that_are_not_selected():
+    """Table 1 also has the row ERM, which has no κ."""
     chosen = replace(EMBEDDED, algorithms=("POGM",), settings=("kappa=0.1",), given=("--algorithms", "POGM"))
     trials = all_experiments()["table1"].trials(chosen)
     assert {(trial.label, trial.algorithm.kappa) for trial in trials} == {("POGM", 0.1)}
 
 
 @pytest.mark.parametrize("name", ["centre", "kappa"])
-def test_a_paired_comparison_has_the_same_seeds_in_every_row(name):
+def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]
     assert all(one == seen[0] for one in seen)
     assert len(seen[0]) == (6 + 3) * 10
 
 
-def test_a_paired_comparison_takes_the_network_that_the_weights_belong_to():
+def test_paired_comparison_uses_the_network_of_the_weights():
     pacs = SCALES["pacs"]
     networks = {trial.training.network for trial in all_experiments()["centre"].trials(pacs)}
     assert networks == {"resnet50_v1"}
@@ -160,7 +193,7 @@ def test_a_paired_comparison_takes_the_network_that_the_weights_belong_to():
     assert {trial.training.network for trial in all_experiments()["centre"].trials(small)} == {"mnist_cnn"}
 
 
-def test_a_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path):
+def test_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path):
     for label, base in {"ERM": 0.5, "other": 0.75}.items():
         for domain in range(3):
             for seed in range(2):

@@ -1,3 +1,116 @@
-"""Command line of pogm: one file per command."""
+"""Command line of pogm: one file per verb, with its options, help, examples and action.
 
-from pogm.cli.app import main as main
+To add a command, write a file like ``status.py`` and put its name into `VERBS`. The options of all commands can be read
+without torch; a command imports torch when it runs. PYTHON_ARGCOMPLETE_OK
+"""
+
+import importlib
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from pogm import __version__
+from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
+from pogm.cli.parser import Command, TopParser, add_commands, make, summary_of
+
+ABOUT = "Domain generalization: POGM and the methods it is compared with, in DomainBed's protocol."
+
+VERBS = {  # one file each, in the order of the help
+    "start": ("demo", "list", "data"),
+    "train": ("run", "sweep", "resume"),
+    "watch": ("status", "board"),
+    "results": ("report", "export"),
+    "research": ("measure", "experiment"),
+}
+
+EPILOG = """examples:
+  pogm demo                                          four methods on two small datasets, tables and a report
+  pogm list algorithms                               every method with its defaults and search space
+  pogm data check ./hospitals                        read every image of a folder and list what is wrong
+  pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
+  pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --out runs/sweep
+  pogm resume runs/first                             continue after a crash or Ctrl-C
+  pogm status runs/sweep                             number of runs that are done, running, failed or waiting
+  pogm board runs/sweep                              progress and curves in a browser, while the runs train
+  pogm report runs                                   tables, and runs/report.html
+  pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
+  pogm measure --algorithms ERM POGM --target        does each step agree with every domain, and with the unseen one?
+  pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
+
+shell completion: pip install 'pogm[completion]', then add to the start-up file of bash or zsh:
+  eval "$(register-python-argcomplete pogm)"
+"""
+
+
+def parser(verb: str | None = None) -> TopParser:
+    """Return the parser of the command line, or only the part for one verb."""
+    groups = {title: (verb,) for title, verbs in VERBS.items() if verb in verbs} or VERBS
+    commands = {
+        name: importlib.import_module(f"pogm.cli.{name}").COMMAND for names in groups.values() for name in names
+    }
+    listed = {title: {name: summary_of(commands[name]) for name in names} for title, names in groups.items()}
+    top = TopParser(ABOUT, listed, epilog=EPILOG, usage="pogm [-h] [--version] COMMAND ...")
+    top.add_argument("--version", action="version", version=f"pogm {__version__}")
+    add_commands(top, commands.values())
+    return top
+
+
+def parse(words: Sequence[str] | None = None) -> Command:
+    """Return the command that the words of a command line ask for.
+
+    Args:
+        words: The words after ``pogm`` (default: those of this process).
+
+    Raises:
+        SystemExit: With code 2 if the words are no command; with code 0 after --help and --version.
+    """
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
+        import argcomplete
+
+        argcomplete.autocomplete(parser())
+    words = sys.argv[1:] if words is None else words
+    values, unknown = parser(words[0] if words else None).parse_known_args(words)
+    if unknown:
+        values.parser.refuse_unknown(unknown)
+    command: Command = make(values.command, values)
+    return command
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code. Errors for the user are printed as one paragraph, without a traceback."""
+    warnings.showwarning = _show_warning
+    command = parse(words)
+    launch = None
+    try:
+        from pogm.cli.execution import check_single_process
+        from pogm.distributed.world import Launch
+
+        launch = Launch.from_environment()
+        if launch is not None and launch.rank > 0:
+            warnings.simplefilter("ignore")  # rank 0 shows them
+        if not command.under_torchrun:
+            check_single_process("another command")
+        return command.run()
+    except PogmError as error:
+        is_shown_by_rank_0 = isinstance(error, UsageError | StoppedError | DivergedError)
+        if launch is None or launch.rank == 0 or not is_shown_by_rank_0:
+            print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("pogm: Stopped. The same command continues from here.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        from pogm.benchmark.runs.progress import silence
+
+        silence()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        print(f"pogm: Expected to read and write files; found: {error}. Check that path and its disk.", file=sys.stderr)
+        return DataError.exit_code
+
+
+def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:
+    print(f"pogm: {category.__name__}: {message}", file=sys.stderr)

@@ -1,34 +1,46 @@
-"""What ``pogm data`` does: which datasets are here, whether they are sound, and how to get the others."""
+"""``pogm data``: list, check, download and prepare datasets."""
 
-import argparse
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from pogm._system.errors import DataError, UsageError, unknown
-from pogm.benchmark.plan.parsing import own_folder
-from pogm.benchmark.runs.progress import tracked, transferred
-from pogm.data import sources
-from pogm.data.datasets import DomainDataset, all_datasets
-from pogm.data.datasets.folder import Folder
-from pogm.data.datasets.image_dataset import ImageDataset
-from pogm.data.images.check import check
-from pogm.data.images.class_folders import list_tree
-from pogm.data.sources.catalogue import CATALOGUE
+from pogm.cli.options import Data as DataOptions
+from pogm.cli.parser import Command, argument, group, option
 
-DOWNLOADS = "downloads"  # in the data folder
+if TYPE_CHECKING:
+    from pogm.data.datasets import DomainDataset
+
+DOWNLOADS = "downloads"  # subfolder of the data folder
 
 
-def list_data(options: argparse.Namespace) -> int:
-    """Say which datasets are there, with their numbers of images, and how to get the others."""
-    for name, dataset in all_datasets().items():
-        if dataset is not Folder:
-            print(f"{name:<15} {_state(dataset, options.data)}")
-    print("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class List(Command):
+    """List the datasets that are present, with their number of images, and how to get the others."""
+
+    examples: ClassVar[str] = "pogm data list --data ~/data"
+
+    data: DataOptions = group(DataOptions)
+
+    def run(self) -> int:
+        """Print a line for each dataset."""
+        from pogm.data.datasets import all_datasets
+        from pogm.data.datasets.folder import Folder
+
+        for name, dataset in all_datasets().items():
+            if dataset is not Folder:
+                print(f"{name:<15} {_describe(dataset, self.data.data)}")
+        print("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
+        return 0
 
 
-def _state(dataset: type[DomainDataset], data: Path | None) -> str:
+def _describe(dataset: type["DomainDataset"], data: Path | None) -> str:
+    """Return whether a dataset is present, complete or damaged."""
+    from pogm.data.datasets.image_dataset import ImageDataset
+    from pogm.data.images.class_folders import list_tree
+
     if not issubclass(dataset, ImageDataset):
         if dataset.embedded:
             return "comes with the package"
@@ -47,58 +59,120 @@ def _state(dataset: type[DomainDataset], data: Path | None) -> str:
     return f"here, {len(tree.files)} images: {listed}{'' if complete else f' (published: {expected})'}"
 
 
-def check_data(options: argparse.Namespace) -> int:
-    """Read every image of a dataset; list what is corrupt, doubled across domains or in two classes at once."""
-    folder = _folder(options.dataset, options.data)
-    findings = check(folder, progress=partial(tracked, what="images"))
-    print(findings.json() if options.json else findings.text(), end="")
-    known = all_datasets().get(options.dataset)
-    if known is not None and issubclass(known, ImageDataset) and (warning := known().count_warning(findings.tree)):
-        print(f"pogm: {warning}", file=sys.stderr)
-    return 0 if findings.clean else DataError.exit_code
+@dataclass(frozen=True, kw_only=True)
+class Check(Command):
+    """Read every image of a dataset; list images that are corrupt, in several domains, or in two classes."""
+
+    examples: ClassVar[str] = "pogm data check PACS\npogm data check ./hospitals"
+
+    dataset: str = argument("Name of a dataset, or a folder of images.")
+    json: bool = option("Print JSON, for programs.", False)
+    data: DataOptions = group(DataOptions)
+
+    def run(self) -> int:
+        """Print the findings; the exit code is 3 if there are any."""
+        from pogm.benchmark.runs.progress import tracked
+        from pogm.data.datasets import all_datasets
+        from pogm.data.datasets.image_dataset import ImageDataset
+        from pogm.data.images.check import check
+
+        findings = check(self._folder(), progress=partial(tracked, what="images"))
+        print(findings.json() if self.json else findings.text(), end="")
+        known = all_datasets().get(self.dataset)
+        if (
+            known is not None
+            and issubclass(known, ImageDataset)
+            and (miscounted := known().count_warning(findings.tree))
+        ):
+            print(f"pogm: {miscounted}", file=sys.stderr)
+        return 0 if findings.clean else DataError.exit_code
+
+    def _folder(self) -> Path:
+        """Return the folder of the dataset; its images need not be readable."""
+        from pogm.benchmark.plan.parsing import own_folder
+        from pogm.data.datasets import all_datasets
+        from pogm.data.datasets.folder import Folder
+        from pogm.data.datasets.image_dataset import ImageDataset
+
+        name, data = self.dataset, self.data.data
+        found = all_datasets().get(name)
+        if found is not None and found is not Folder:
+            if not issubclass(found, ImageDataset):
+                raise UsageError(
+                    f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
+                )
+            return found().directory(data)
+        folder = own_folder(name, data)
+        if folder is None:
+            raise unknown("a dataset or a folder of images", name, all_datasets())
+        return folder
 
 
-def _folder(name: str, data: Path | None) -> Path:
-    """Where a dataset lies; its images need not be sound."""
-    found = all_datasets().get(name)
-    if found is not None and found is not Folder:
-        if not issubclass(found, ImageDataset):
-            raise UsageError(
-                f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
-            )
-        return found().directory(data)
-    folder = own_folder(name, data)
-    if folder is None:
-        raise unknown("a dataset or a folder of images", name, all_datasets())
-    return folder
+@dataclass(frozen=True, kw_only=True)
+class Fetch(Command):
+    """Download datasets from their publishers, verify them, and arrange them in folders."""
+
+    examples: ClassVar[str] = "pogm data fetch PACS --data ~/data"
+
+    datasets: tuple[str, ...] = argument("Names of datasets (see: pogm data list).", metavar="dataset")
+    data: DataOptions = group(DataOptions)
+
+    def run(self) -> int:
+        """Download and prepare one dataset after the other."""
+        from pogm.benchmark.runs.progress import transferred
+        from pogm.data import sources
+        from pogm.data.sources.catalogue import CATALOGUE
+
+        data = _require_folder(self.data)
+        for name in self.datasets:
+            name = "MNIST" if name in ("ColoredMNIST", "RotatedMNIST") else name
+            raw = data / DOWNLOADS / name
+            if name in CATALOGUE:
+                print(f"{name}: terms of use: {CATALOGUE[name].terms}", file=sys.stderr)
+            with transferred(name) as progress:
+                sources.fetch(name, raw, progress)
+            _prepare(name, raw, data)
+        return 0
 
 
-def fetch_data(options: argparse.Namespace) -> int:
-    """Download datasets from where they are published, verify them, and put them into the layout."""
-    data = _required(options.data)
-    for name in options.datasets:
-        name = "MNIST" if name in ("ColoredMNIST", "RotatedMNIST") else name
-        raw = data / DOWNLOADS / name
-        if name in CATALOGUE:
-            print(f"{name}: terms of use: {CATALOGUE[name].terms}", file=sys.stderr)
-        with transferred(name) as progress:
-            sources.fetch(name, raw, progress)
-        _prepare(name, raw, data)
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Command):
+    """Arrange downloaded files in the folders of a dataset. The downloaded files stay unchanged."""
 
+    examples: ClassVar[str] = "pogm data prepare TerraIncognita --from ~/downloads/terra --data ~/data"
 
-def prepare_data(options: argparse.Namespace) -> int:
-    """Make a dataset's layout out of what was published, which stays as it is."""
-    _prepare(options.dataset, options.raw, _required(options.data))
-    return 0
+    dataset: str = argument("Name of a dataset.")
+    raw: Path = option("Folder with the downloaded files.", flag="--from", metavar="FOLDER")
+    data: DataOptions = group(DataOptions)
+
+    def run(self) -> int:
+        """Prepare the dataset."""
+        _prepare(self.dataset, self.raw, _require_folder(self.data))
+        return 0
 
 
 def _prepare(name: str, raw: Path, data: Path) -> None:
+    from pogm.data import sources
+
     made = sources.prepare(name, raw, data)
-    print(f"{name} is in {made}. Its images can be checked: pogm data check {name}", file=sys.stderr)
+    print(f"{name} is in {made}. To check its images: pogm data check {name}", file=sys.stderr)
 
 
-def _required(data: Path | None) -> Path:
-    if data is None:
+def _require_folder(options: DataOptions) -> Path:
+    if options.data is None:
         raise UsageError("Expected a data folder; found none given. Pass --data FOLDER or set POGM_DATA.")
-    return Path(data).expanduser()
+    return options.data.expanduser()
+
+
+class Data(Command):
+    """List, check, download and prepare datasets."""
+
+    examples: ClassVar[str] = """
+pogm data list                                     which datasets are present, and how to get the others
+pogm data check ./hospitals                        read every image; list what is corrupt, doubled or in two classes
+pogm data fetch PACS --data ~/data                 download, verify, unpack
+pogm data prepare DomainNet --from ~/downloads     arrange files that you downloaded yourself"""
+    commands: ClassVar[tuple[type[Command], ...]] = (List, Check, Fetch, Prepare)
+
+
+COMMAND = Data

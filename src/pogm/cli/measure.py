@@ -1,121 +1,190 @@
-"""What ``pogm measure`` does: train algorithms on the same data and seeds, and measure every round of them."""
+"""``pogm measure``: how the steps of algorithms agree with the training domains."""
 
-import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm._system.errors import UsageError
-from pogm._system.files import write_whole
-from pogm.benchmark.plan.parsing import Combination, check_settings, dataset_of, settings_for, trial_of
-from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
-from pogm.benchmark.results.measurements import measured
-from pogm.benchmark.results.records import printable, read_runs
-from pogm.benchmark.runs.directory import save_plan
-from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.executors import run_all
-from pogm.benchmark.runs.runner import Settings
-from pogm.cli.options import all_done, check_counts, chosen, mention_late_schedules, prepare, settings_of
-from pogm.diagnostics import Probe
+from pogm.cli.options import Execution, Planning, Settings, Training, count_cores
+from pogm.cli.parser import Command, group, option
+
+if TYPE_CHECKING:
+    from pogm.benchmark.plan.trial import Trial
+    from pogm.benchmark.runs import runner
 
 ROUNDS = "measures.csv"
 
 
-def measure(options: argparse.Namespace) -> int:
-    """Measure, round by round, how an algorithm's steps agree with what each domain alone would do."""
-    settings = settings_of(options, [options.dataset])
-    trials = plan(options, settings)
-    if options.dry_run:
-        _show_costs(trials, settings, options)
-        return 0
-    prepare(trials, settings)
-    save_plan(trials, options.out)
-    done = all_done(run_all(trials, options.out, settings, options.workers), len(trials), options.out)
-    show(trials, options)
-    return 0 if done else 1
+@dataclass(frozen=True, kw_only=True)
+class Measure(Command):
+    """Measure in every round how the step of an algorithm agrees with the step of each domain alone."""
 
-
-def plan(options: argparse.Namespace, settings: Settings) -> list[Trial]:
-    """Every algorithm with every seed; a seed's data, first weights and minibatches are the same for all of them."""
-    check_counts(options, "seeds", "workers", "every")
-    if len(set(options.algorithms)) < len(options.algorithms):
-        raise UsageError(f"Expected each of --algorithms once; found {', '.join(options.algorithms)}. Leave one out.")
-    probe = Probe(
-        every=options.every,
-        lag=Probe.each(options.every).lag if options.lag is None else options.lag,
-        cyclic=options.cyclic,
-        target=options.target,
-        divergence=options.divergence,
+    examples: ClassVar[str] = """
+pogm measure                                       ERM, Fish, Fishr and POGM on RotatedDigits, three seeds each
+pogm measure --algorithms ERM POGM --dataset ColoredDigits --test-domain=-90% --target --divergence
+pogm measure --algorithms Fishr POGM --set POGM.kappa=0.1 --set Fishr.penalty_anneal_iters=50 --with Mixup
+pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resnet18 --out runs/vlcs"""
+    notes: ClassVar[str] = (
+        "A setting without the name of an algorithm is for all of them.\n"
+        "The same command again continues where it stopped, and only prints if all runs are done.\n"
+        "Measuring does not change a run; its cost is printed below the table."
     )
-    data, texts = dataset_of(options.dataset, settings.data), chosen(options)
-    kinds = {name: Combination(name, tuple(options.modifiers), data) for name in options.algorithms}
-    check_settings(texts, list(kinds.values()))
-    trials = [
-        trial_of(
-            options.dataset,
-            algorithm,
-            options.test_domain or ["0"],
-            data=settings.data,
-            modifiers=options.modifiers,
-            settings=settings_for(kinds[algorithm], texts),
-            steps=options.steps,
-            evaluate_every=options.evaluate_every,
-            seed=seed,
-            precision=options.precision,
-            probe=probe,
+
+    algorithms: tuple[str, ...] = option(
+        "Names of algorithms (default: ERM Fish Fishr POGM).", ("ERM", "Fish", "Fishr", "POGM"), metavar="NAME"
+    )
+    dataset: str = option("Name of a dataset, or a folder of images.", "RotatedDigits")
+    test_domain: tuple[str, ...] = option(
+        "Domain to hold out, by name or by number from 0; may be repeated (default: 0).",
+        (),
+        repeat=True,
+        metavar="DOMAIN",
+    )
+    modifiers: tuple[str, ...] = option(
+        "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
+    )
+    settings: Settings = group(Settings)
+    seeds: int = option("Runs of each algorithm, with the seeds 0, 1 and so on.", 3)
+    every: int = option("Measure one round of this many (default: 1 = every round).", 1, metavar="ROUNDS")
+    lag: int | None = option(
+        "Lag of the invariant angle, in rounds (default: 10, or the next multiple of --every).", None, metavar="ROUNDS"
+    )
+    cyclic: bool = option("Use the lag of the authors' code: compare with a snapshot renewed every LAG rounds.", False)
+    target: bool = option("Also measure whether the step of the held-out domain lies in the hull of the others.", False)
+    divergence: bool = option("Also measure how much the predictions of the domains' models differ.", False)
+    training: Training = group(Training)
+    out: Path = option("Folder for the runs.", Path("runs/measure"), metavar="FOLDER")
+    format: Literal["text", "csv", "json"] = option("Format of the table on standard output.", "text")
+    workers: int = option(
+        "Processes that train runs at the same time on a CPU (default: one per core).", default_factory=count_cores
+    )
+    planning: Planning = group(Planning)
+    execution: Execution = group(Execution)
+
+    def run(self) -> int:
+        """Train what is left, print the table, and write every measured round to a file."""
+        from pogm.benchmark.runs.directory import save_plan
+        from pogm.benchmark.runs.executors import run_all
+        from pogm.cli.execution import prepare, settings_of
+        from pogm.cli.results import wait_for_all
+
+        settings = settings_of(self.execution, [self.dataset])
+        trials = self.plan(settings)
+        if self.planning.only_plan:
+            self._show_plan(trials, settings)
+            return 0
+        prepare(trials, settings)
+        save_plan(trials, self.out)
+        done = wait_for_all(run_all(trials, self.out, settings, self.workers), len(trials), self.out)
+        self._show(trials)
+        return 0 if done else 1
+
+    def plan(self, settings: "runner.Settings") -> list["Trial"]:
+        """Return a trial for every algorithm and seed. Algorithms share data, first weights and minibatches."""
+        from pogm.benchmark.plan.parsing import Combination, check_settings, dataset_of, settings_for, trial_of
+        from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
+        from pogm.cli.planning import dataset_without_images
+        from pogm.diagnostics import Probe
+
+        check_counts(seeds=self.seeds, workers=self.workers, every=self.every)
+        if len(set(self.algorithms)) < len(self.algorithms):
+            raise UsageError(f"Expected each of --algorithms once; found {', '.join(self.algorithms)}. Leave one out.")
+        probe = Probe(
+            every=self.every,
+            lag=Probe.each(self.every).lag if self.lag is None else self.lag,
+            cyclic=self.cyclic,
+            target=self.target,
+            divergence=self.divergence,
         )
-        for seed in range(options.seeds)
-        for algorithm in options.algorithms
-    ]
-    for trial in trials[: len(options.algorithms)]:
-        mention_late_schedules(trial)
-    return trials
+        find = dataset_without_images if self.planning.only_count else dataset_of
+        data = find(self.dataset, settings.data)
+        texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
+        combinations = {name: Combination(name, self.modifiers, data) for name in self.algorithms}
+        check_settings(texts, list(combinations.values()))
+        trials = [
+            trial_of(
+                data,
+                algorithm,
+                self.test_domain or ["0"],
+                data=settings.data,
+                modifiers=self.modifiers,
+                settings=settings_for(combinations[algorithm], texts),
+                steps=self.training.steps,
+                evaluate_every=self.training.evaluate_every,
+                seed=seed,
+                precision=self.training.precision,
+                probe=probe,
+            )
+            for seed in range(self.seeds)
+            for algorithm in self.algorithms
+        ]
+        for trial in trials[: len(self.algorithms)]:
+            warn_late_schedules(trial)
+        return trials
+
+    def _show_plan(self, trials: Sequence["Trial"], settings: "runner.Settings") -> None:
+        """Print the runs; with --estimate, also the time with and without measuring."""
+        from pogm.benchmark.runs.estimate import duration, estimates
+        from pogm.cli.planning import count_trials, read_finished, show_plan
+        from pogm.data.datasets.folder import Folder
+        from pogm.diagnostics import Probe
+
+        for trial in trials:
+            print(f"{trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
+        if self.planning.only_count:
+            if isinstance(trials[0].dataset, Folder):
+                print("Finished runs are not counted: their ids depend on the images, which a dry run does not read.")
+            finished = read_finished(self.out)
+            show_plan(count_trials(trials, finished), self.out, finished, settings, self.workers)
+            return
+        plain = estimates([replace(trial, probe=Probe()) for trial in trials], settings)
+        at_once = self.workers if settings.engine.torch_device().type == "cpu" else 1
+        total = 0.0
+        for measured, unmeasured in zip(estimates(trials, settings), plain, strict=True):
+            ratio = measured.seconds / unmeasured.seconds
+            print(f"{measured.label}: {duration(measured.seconds)}, {ratio:.1f} times as long as without measuring")
+            total += measured.seconds
+        print(f"{len(trials)} runs, about {duration(total / at_once)} on {at_once} process{'es' * (at_once > 1)}.")
+
+    def _show(self, trials: Sequence["Trial"]) -> None:
+        """Print the table of the finished runs and write every measured round to a file."""
+        from pogm._system.files import write_whole
+        from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
+        from pogm.benchmark.results.measurements import measured
+        from pogm.benchmark.results.records import printable, read_runs
+
+        folders = [self.out / trial.id for trial in trials]
+        runs = {run.id: run for run in read_runs(*(folder for folder in folders if folder.is_dir()))}
+        done = [runs[trial.id] for trial in trials if trial.id in runs and runs[trial.id].done]
+        found = [(run, m) for run in done if (m := measured(run)) is not None]
+        if not found:
+            raise UsageError(
+                f"Expected a finished run with a measured round; found none in {self.out}. "
+                f"If they did not fail, measure more often than every {self.every} rounds, or train for longer."
+            )
+        run = found[0][0]
+        how_often = "every round" if self.every == 1 else f"one round in {self.every}"
+        title = f"{printable(run.dataset)}, held out {printable(run.held_out)}; {how_often} measured"
+        table = measure_table(found, title, describe_cost(trials[0]))
+        write_whole(self.out / ROUNDS, rounds_csv(found).encode())
+        print({"text": table.text, "csv": table.csv, "json": table.json}[self.format](), end="")
+        print(f"Every round: {self.out / ROUNDS}", file=sys.stderr)
 
 
-def _show_costs(trials: Sequence[Trial], settings: Settings, options: argparse.Namespace) -> None:
-    for trial in trials:
-        print(f"{trial.id}  {trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
-    plain = estimates([replace(trial, probe=Probe()) for trial in trials], settings)
-    at_once = options.workers if settings.engine.torch_device().type == "cpu" else 1
-    total = 0.0
-    for with_it, without in zip(estimates(trials, settings), plain, strict=True):
-        more = with_it.seconds / without.seconds
-        print(f"{with_it.label}: {duration(with_it.seconds)}, {more:.1f} times as long as without measuring")
-        total += with_it.seconds
-    print(f"{len(trials)} runs, about {duration(total / at_once)} on {at_once} process{'es' * (at_once > 1)}.")
-
-
-def show(trials: Sequence[Trial], options: argparse.Namespace) -> None:
-    """Print the table of what was measured; write every round into a file."""
-    folders = [options.out / trial.id for trial in trials]
-    runs = {run.id: run for run in read_runs(*(folder for folder in folders if folder.is_dir()))}
-    done = [runs[trial.id] for trial in trials if trial.id in runs and runs[trial.id].done]
-    found = [(run, m) for run in done if (m := measured(run)) is not None]
-    if not found:
-        raise UsageError(
-            f"Expected a finished run with a measured round; found none in {options.out}. "
-            f"If they did not fail, measure more often than every {options.every} rounds, or train for longer."
-        )
-    first, run = trials[0], found[0][0]
-    held_out = printable(run.held_out)
-    how_often = "every round" if options.every == 1 else f"one round in {options.every}"
-    title = f"{printable(run.dataset)}, held out {held_out}; {how_often} measured"
-    table = measure_table(found, title, notes(first))
-    write_whole(options.out / ROUNDS, rounds_csv(found).encode())
-    print({"text": table.text, "csv": table.csv, "json": table.json}[options.format](), end="")
-    print(f"Every round: {options.out / ROUNDS}", file=sys.stderr)
-
-
-def notes(trial: Trial) -> list[str]:
-    """How it was measured, and what that costs."""
+def describe_cost(trial: "Trial") -> list[str]:
+    """Return notes below the table: how the rounds were measured, and what that costs."""
     probe, K, T = trial.probe, len(trial.train_domains), len(trial.test_domains) * trial.probe.target
     lag = f"since a snapshot renewed every {probe.lag} rounds" if probe.cyclic else f"τ = {probe.lag} rounds"
     held_out = f" and {T} of held-out domains, whose labels the run never sees," if T else ""
     every = "each round" if probe.every == 1 else f"one round in {probe.every}"
-    looks = f", and {K}² forward passes compare their predictions" * probe.divergence
+    forward = f", and {K}² forward passes compare their predictions" * probe.divergence
     cost = (
         f"Cost: in {every}, {K} copies of the model{held_out} take the round's minibatches once more, one backward "
-        f"pass each{looks}. The run itself is the same to the last bit as without."
+        f"pass each{forward}. The run itself is the same to the last bit as without."
     )
     return [f"The lag is {lag}; mean over rounds in which a measurement is defined.", cost]
+
+
+COMMAND = Measure

@@ -1,133 +1,157 @@
-"""What the commands that carry out trials share: their options understood, data prepared, outcomes told."""
+"""Groups of options that several commands share. Each option is defined once, with its type, default and help."""
 
-import argparse
-import math
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
-from pogm._system.errors import UsageError
-from pogm.benchmark.plan.parsing import data_folder
-from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.estimate import Estimate, duration
-from pogm.benchmark.runs.executors import Outcome
-from pogm.benchmark.runs.progress import tracked
-from pogm.benchmark.runs.runner import Settings
-from pogm.core.hyperparameters import fields
-from pogm.distributed.world import Launch
-from pogm.engine.session import Engine
-from pogm.models import build_features
-from pogm.models.weights import RANDOM, weights_of
+from pogm.cli.parser import group, option
 
 
-def settings_of(options: argparse.Namespace, datasets: Sequence[str] = ()) -> Settings:
-    """How to carry out what is asked for, checked."""
-    if options.threads < 1:
-        raise UsageError(f"Expected --threads of at least 1; found {options.threads}. Leave it out.")
-    if not 0 <= options.checkpoint_seconds < math.inf:
-        raise UsageError(
-            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
-        )
-    engine = Engine(
-        device=options.device,
-        capture=not options.no_capture,
-        compile=options.compile,
-        trajectories=options.trajectories,
-        memory_gb=options.memory_gb,
-        deterministic=options.deterministic,
+def count_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _data_from_environment() -> Path | None:
+    return Path(os.environ["POGM_DATA"]) if os.environ.get("POGM_DATA") else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where the datasets are."""
+
+    data: Path | None = option(
+        "Folder that contains the datasets (default: $POGM_DATA).",
+        default_factory=_data_from_environment,
+        metavar="FOLDER",
     )
-    data = data_folder(datasets, options.data.expanduser() if options.data else None)
-    weights = options.weights.resolve() if options.weights else None
-    trackers = tuple(dict.fromkeys(options.track))
-    return Settings(data, engine, options.threads, options.checkpoint_seconds, weights, trackers)
 
 
-def among_others(options: argparse.Namespace, settings: Settings) -> Settings:
-    """The settings of one of torchrun's processes; where there is no torchrun, as they are."""
-    launch = Launch.from_environment(options.timeout_seconds, options.spread or "auto")
-    if launch is None:
-        if options.spread:
-            raise UsageError(
-                f"Expected torchrun to start the processes for --spread {options.spread}; found this one alone. "
-                "Write: torchrun --nproc-per-node 4 -m pogm run ..."
-            )
-        return settings
-    engine = settings.engine
-    if engine.torch_device().type == "cuda":
-        if ":" in engine.device and launch.world_size > 1:
-            raise UsageError(f"Expected a GPU for each process; found --device {engine.device} for all. Pass cuda.")
-        engine = replace(engine, device=f"cuda:{launch.local_rank}")
-    return replace(settings, engine=engine, launch=launch)
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Device, memory and compilation. Results depend on these options by rounding only."""
+
+    title: ClassVar[str] = "device"
+    device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
+    no_capture: bool = option("On a GPU: do not record the training step as a CUDA graph.", False)
+    compile: Literal["auto", "on", "off"] = option(
+        "Fuse operations with torch.compile, which takes about a minute for each new shape (default: auto = on for "
+        "long runs on a GPU).",
+        "auto",
+    )
+    trajectories: Literal["auto", "device", "bf16", "host"] = option(
+        "Where to keep trajectories and inner optimizer states: device, bf16 (on the device, half the memory), host "
+        "(pinned memory), or auto (default: host if they do not fit on the device).",
+        "auto",
+    )
+    memory_gb: float | None = option(
+        "Device memory for weights and trajectories, in GiB (default: half of the free memory).", None
+    )
+    deterministic: bool = option(
+        "On a GPU: use only deterministic kernels, so that repeated and resumed runs give the same bits; slower, and "
+        "an operation without such a kernel is an error. On a CPU, runs always repeat for the same --threads.",
+        False,
+    )
+    threads: int = option("CPU threads of each process (default: 1). Results can depend on it by rounding.", 1)
 
 
-def chosen(options: argparse.Namespace) -> tuple[str, ...]:
-    """What --set, --weights and --on-bad-image say, as texts like "kappa=0.1"."""
-    texts = list(options.set)
-    if options.on_bad_image:
-        texts.append(f"on_bad_image={options.on_bad_image}")
-    if options.weights:
-        texts.append(f"weights={weights_of(options.weights)}")
-    return tuple(texts)
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How to execute runs: data, weights, checkpoints, trackers and device."""
+
+    title: ClassVar[str] = "data, weights and records"
+    data: Data = group(Data)
+    weights: Path | None = option(
+        "File with the pretrained weights of the network (default: the published weights, downloaded once).",
+        None,
+        metavar="FILE",
+    )
+    checkpoint_seconds: float = option("Minimum time between two checkpoints, in seconds.", 30.0)
+    track: tuple[str, ...] = option(
+        "Also log to tensorboard, wandb or mlflow; may be repeated (default: none).",
+        (),
+        repeat=True,
+        metavar="TRACKER",
+    )
+    device: Device = group(Device)
 
 
-def check_alone(what: str) -> None:
-    """Refuse to do in each of torchrun's processes what one of them should."""
-    launch = Launch.from_environment()
-    if launch is not None and launch.world_size > 1:
-        raise UsageError(
-            f"Expected pogm run or the resume of one run under torchrun, which train one model; found {what} and "
-            f"{launch.world_size} processes. Start it without torchrun."
-        )
+@dataclass(frozen=True, kw_only=True)
+class Scheduling:
+    """How to distribute many runs over processes or machines."""
+
+    title: ClassVar[str] = "execution of many runs"
+    executor: Literal["local", "ray"] = option("local: processes of this machine; ray: a Ray cluster.", "local")
+    address: str | None = option("Address of the Ray cluster (default: start one on this machine).", None)
+    workers: int = option(
+        "Processes that train runs at the same time on a CPU (default: one per core).", default_factory=count_cores
+    )
+    retry_failed: bool = option("Run failed trials again (default: report them and skip them).", False)
 
 
-def check_counts(options: argparse.Namespace, *names: str) -> None:
-    """Refuse options that count something, and are below 1."""
-    for name in names:
-        if getattr(options, name) < 1:
-            raise UsageError(f"Expected --{name} of at least 1; found {getattr(options, name)}. Leave it out.")
+@dataclass(frozen=True, kw_only=True)
+class Distributed:
+    """How one run is divided over the processes that torchrun started."""
+
+    title: ClassVar[str] = "under torchrun"
+    spread: Literal["auto", "domains", "samples", "both"] | None = option(
+        "What to divide over the processes (default: auto = domains, then samples).", None
+    )
+    timeout_seconds: float = option("Maximum time to wait for an answer of another process, in seconds.", 600.0)
 
 
-def prepare(trials: Sequence[Trial], settings: Settings) -> None:
-    """Make the caches of all datasets, once and with a bar, before many processes want them."""
-    for dataset in {trial.dataset for trial in trials}:
-        dataset.prepare(settings.data, partial(tracked, what="images"))
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Hyperparameters and the treatment of unreadable images."""
+
+    settings: tuple[str, ...] = option(
+        "Set a hyperparameter of all algorithms, or of one: ALGORITHM.NAME=VALUE; may be repeated (default: the "
+        "defaults shown by pogm list algorithms).",
+        (),
+        flag="--set",
+        repeat=True,
+        metavar="NAME=VALUE",
+    )
+    on_bad_image: Literal["refuse", "skip", "pad"] | None = option(
+        "What to do about an image that cannot be read: refuse to train, skip it, or pad (keep what was decoded, "
+        "fill the rest) (default: refuse).",
+        None,
+    )
 
 
-def mention_late_schedules(trial: Trial) -> None:
-    """Warn about a penalty whose schedule begins after the last minibatch of the run."""
-    name = type(trial.algorithm).__name__
-    for field in fields(trial.algorithm):
-        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
-            print(
-                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
-                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
-                f"{trial.steps // 3}",
-                file=sys.stderr,
-            )
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Length and precision of a run."""
+
+    steps: int | None = option("Minibatches of each training domain (default: the number of the dataset).", None)
+    evaluate_every: int | None = option("Minibatches between two evaluations (default: that of the dataset).", None)
+    precision: str = option("fp32, tf32, bf16 or fp64; it is part of the trial.", "fp32")
 
 
-def check_weights_exist(trials: Sequence[Trial], settings: Settings) -> None:
-    """Read the first weights of every network once, so that a missing or unfit file fails before the first run."""
-    settings.enter()
-    for network, weights in dict.fromkeys((t.training.network, t.training.weights) for t in trials):
-        if weights != RANDOM:
-            build_features(network, (3, 224, 224), weights=weights)
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """Show the plan instead of running it."""
 
+    dry_run: bool = option(
+        "Count the runs and stop; needs no data, weights or GPU. Shows the time if similar runs are finished.",
+        False,
+    )
+    estimate: bool = option(
+        "Like --dry-run, and also train a few steps of each kind of run, to say its time and memory. Reads the data.",
+        False,
+    )
 
-def show_estimates(kinds: Sequence[Estimate], runs: int, workers: int) -> None:
-    """Say how long runs will take, kind by kind and together."""
-    for kind in kinds:
-        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
-    total = duration(sum(kind.seconds for kind in kinds) / workers)
-    print(f"{runs} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
+    @property
+    def only_plan(self) -> bool:
+        """True if the command shows its plan and stops."""
+        return self.dry_run or self.estimate
 
+    @property
+    def only_count(self) -> bool:
+        """True if the plan must not need data, weights or a GPU."""
+        return self.dry_run and not self.estimate
 
-def all_done(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
-    """Wait for the runs of a folder, with a bar; say what failed, if anything did."""
-    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
-    for outcome in failed:
-        place = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
-        print(f"pogm: {place} failed: {outcome.error}", file=sys.stderr)
-    return not failed
+    def usable_weights(self, path: Path | None) -> Path | None:
+        """Return the file of --weights; None in a dry run if it does not exist, because a plan does not need it."""
+        return None if path is not None and self.only_count and not path.is_file() else path

@@ -1,4 +1,4 @@
-"""One table or figure per file; the folder is the registry. A file with ``plan`` and ``exhibits`` is an experiment."""
+"""Tables and figures of the paper, one file each. A file with ``plan`` and ``exhibits`` is an experiment."""
 
 import importlib
 import pkgutil
@@ -8,27 +8,31 @@ from functools import cache
 from pogm._system.errors import unknown
 from pogm.experiments.base import SCALES, Experiment
 
-PAPER = ("table", "figure")  # how the names of the paper's begin; the others are ours
+PAPER = ("table", "figure")  # prefixes of experiments of the paper, in its order
 
 
 @cache
 def all_experiments() -> dict[str, Experiment]:
-    """Every experiment by name: tables, figures, then what the paper does not have."""
+    """Return every experiment by name: tables, figures, then experiments that the paper does not have."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         if hasattr(module, "plan") and hasattr(module, "exhibits"):
             title, _, text = (module.__doc__ or "").strip().partition("\n")
             found[info.name] = Experiment(info.name, title.rstrip("."), text.strip(), module.plan, module.exhibits)
-    return dict(sorted(found.items(), key=lambda item: (_place(item[0]), item[0])))
+    return dict(sorted(found.items(), key=lambda item: (_rank(item[0]), item[0])))
 
 
-def _place(name: str) -> int:
-    return next((place for place, start in enumerate(PAPER) if name.startswith(start)), len(PAPER))
+def _rank(name: str) -> int:
+    return next((rank for rank, prefix in enumerate(PAPER) if name.startswith(prefix)), len(PAPER))
 
 
 def experiments_named(names: Collection[str]) -> list[Experiment]:
-    """Experiments by name, in the order of the paper; "paper" is all of the paper's, "all" is all there are."""
+    """Return experiments in the order of the paper. The names "paper" and "all" stand for several.
+
+    Raises:
+        UsageError: If a name is unknown.
+    """
     known = all_experiments()
     groups = {"all": set(known), "paper": {name for name in known if name.startswith(PAPER)}}
     for name in names:
@@ -39,7 +43,7 @@ def experiments_named(names: Collection[str]) -> list[Experiment]:
 
 
 def catalogue() -> Iterator[str]:
-    """Every experiment with its title, and the scales."""
+    """Yield a line for every experiment, with its title, and for every scale."""
     for name, experiment in all_experiments().items():
         yield f"{name:<16} {experiment.title}"
     for name, scale in SCALES.items():

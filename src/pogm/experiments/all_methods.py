@@ -1,7 +1,8 @@
-"""Every method: to see that all of them work and what they do, not to rank them.
+"""Every method: a check that all of them train, not a ranking.
 
-Default hyperparameters, every domain held out once, one trial. At the embedded scale, schedules that would begin later
-than the runs end (at 500 to 2,500 steps) begin early, and Fishr's penalty is 100, as in the demo. Modifiers run on ERM.
+Default hyperparameters, every domain held out once, one trial. At the embedded scale, schedules that start at 500 to
+2,500 steps start earlier, because the runs are shorter, and the penalty of Fishr is 100, as in the demo. Modifiers are
+applied to ERM.
 """
 
 from collections.abc import Sequence
@@ -16,12 +17,12 @@ from pogm.modifiers import all_modifiers
 
 
 def plan(scale: Scale) -> Plan:
-    """The first configuration of every algorithm, then of ERM with every modifier."""
+    """Return the first configuration of every algorithm, then of ERM with every modifier."""
     once = replace(scale, trials=1)
     rows = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
     return {row: searched(once, row, configurations=1) for row in rows}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Averages, and every domain."""
+    """Return averages, and the results of every domain."""
     return [*averages(runs, [TRAINING_DOMAIN]), *details(runs, [TRAINING_DOMAIN])]

@@ -1,14 +1,15 @@
 """Scales, rows and trials of the experiments.
 
 An experiment is a file of this folder with two functions. ``plan(scale)`` returns its trials by row; a drawing has
-none. ``exhibits(runs, scale)`` returns its tables and figures from the runs of its own plan, in the order of the rows
-and labelled by them. The first line of its docstring is its title. Trials are identified by what they compute, so
-experiments that plan the same trial share its run.
+none. ``exhibits(runs, scale)`` returns its tables and figures from the runs of its plan, which come in the order of the
+rows and with the names of the rows as labels. The first line of its docstring is its title. The id of a trial is a hash
+of what it computes, so experiments that plan the same trial share its run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 from pogm._system.errors import unknown
 from pogm.algorithms import algorithm_class
@@ -28,7 +29,7 @@ from pogm.report.figure import Figure
 
 Exhibit = Table | Comparison | Figure
 Method = type[Algorithm] | type[Modifier]
-SHORT = {"Fishr": {"penalty": 100.0}}  # in short runs, as in the demo
+SHORT = {"Fishr": {"penalty": 100.0}}  # hyperparameters for short runs, as in the demo
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Row:
     Rows can share an algorithm and differ in their settings, so results are labelled by the name of the row.
     """
 
-    algorithm: str
-    modifiers: tuple[str, ...] = ()
+    algorithm: str  # name of the algorithm
+    modifiers: tuple[str, ...] = ()  # names of modifiers
     settings: tuple[str, ...] = ()  # such as "kappa=0"; neither the search nor --set changes them
     name: str = ""  # label in tables; default: algorithm, modifiers and settings
 
@@ -49,45 +50,140 @@ class Row:
             object.__setattr__(self, "name", ", ".join([" + ".join((self.algorithm, *self.modifiers)), *fixed]))
 
     def fixes(self, name: str) -> bool:
-        """True if the row has a setting of this name."""
+        """Return True if the row has a setting of this name."""
         return any(setting.partition("=")[0] == name for setting in self.settings)
 
     def combination(self, data: DomainDataset) -> Combination:
-        """The row on a dataset."""
+        """Return the combination that settings are checked against: algorithm, modifiers and dataset."""
         return Combination(self.algorithm, self.modifiers, data)
 
 
-Plan = dict[Row, list[Trial]]
+class SweepTrials(Sequence[Trial]):
+    """Trials of sweeps of one algorithm, built on first use. Counting them does not build them.
+
+    A full search has tens of thousands of trials, and building them takes minutes.
+    """
+
+    def __init__(self, sweeps: Sequence[Sweep]):
+        self.sweeps = sweeps
+
+    @cached_property
+    def _trials(self) -> list[Trial]:
+        return [trial for sweep in self.sweeps for trial in sweep.plan()]
+
+    @overload
+    def __getitem__(self, index: int) -> Trial: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Trial]: ...
+    def __getitem__(self, index: int | slice) -> Trial | list[Trial]:
+        return self._trials[index]
+
+    def __len__(self) -> int:
+        return sum(sweep.count(data) for sweep in self.sweeps for data in sweep.datasets)
+
+    def first(self) -> Trial:
+        """Build the first trial only."""
+        return replace(self.sweeps[0], configurations=1, trials=1).plan()[0]
+
+    def keys(self) -> Iterator[tuple[Hashable, str]]:
+        """Yield a key of every trial, and its dataset. Trials with the same key are the same."""
+        for sweep in self.sweeps:
+            for data in sweep.datasets:
+                for coordinates in sweep.coordinates(data):
+                    yield (_identity(sweep), data.title, coordinates), data.title
+
+    def finished(self, saved: Mapping[str, Mapping[str, Any]]) -> set[Hashable]:
+        """Return the keys of the trials that are among finished runs. Builds only trials that could be.
+
+        Args:
+            saved: Content of trial.json by trial id.
+        """
+        found: set[Hashable] = set()
+        for sweep in self.sweeps:
+            (algorithm,) = sweep.algorithms
+            label = " + ".join((algorithm, *sweep.modifiers))
+            planned = {data.title: (data, set(sweep.coordinates(data))) for data in sweep.datasets}
+            for number, content in saved.items():
+                values = content["trial"]
+                data, wanted = planned.get(values["dataset"]["name"], (None, set()))
+                where = (tuple(values["test_domains"]), values["hparams_seed"], values["trial_seed"])
+                if data is None or content["label"] != label or where not in wanted:
+                    continue
+                if sweep.trial_at(data, algorithm, *where).id == number:
+                    found.add((_identity(sweep), data.title, where))
+        return found
+
+
+def _identity(sweep: Sweep) -> Hashable:
+    """Return everything about a sweep that decides its trials, except dataset, configuration and trial number."""
+    return (
+        sweep.algorithms,
+        sweep.modifiers,
+        sweep.settings,
+        sweep.steps,
+        sweep.evaluate_every,
+        sweep.precision,
+        sweep.probe_every,
+    )
+
+
+Plan = Mapping[Row, Sequence[Trial]]
+
+
+def first_trial(trials: Sequence[Trial]) -> Trial:
+    """Return the first trial, and build no other."""
+    return trials.first() if isinstance(trials, SweepTrials) else trials[0]
+
+
+def keys_of(trials: Sequence[Trial]) -> dict[Hashable, str]:
+    """Return the dataset of every trial by a key that identical trials share."""
+    if isinstance(trials, SweepTrials):
+        return dict(trials.keys())
+    return {trial.id: trial.dataset.title for trial in trials}
+
+
+def finished_keys(trials: Sequence[Trial], saved: Mapping[str, Mapping[str, Any]]) -> set[Hashable]:
+    """Return the keys of the trials that are among finished runs, by trial id."""
+    if isinstance(trials, SweepTrials):
+        return trials.finished(saved)
+    return {trial.id for trial in trials if trial.id in saved}
+
+
+def datasets_of(trials: Sequence[Trial]) -> Iterable[DomainDataset]:
+    """Return the datasets of trials, each once."""
+    if isinstance(trials, SweepTrials):
+        return dict.fromkeys(data for sweep in trials.sweeps for data in sweep.datasets)
+    return dict.fromkeys(trial.dataset for trial in trials)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is: on which data, how many runs, how long each. None is what the dataset says."""
+    """Size of an experiment: its datasets, number of runs and length. None stands for the default of the dataset."""
 
-    name: str
-    summary: str
-    datasets: tuple[str, ...]
-    configurations: int  # of a search; the first is the defaults
-    ablation: int  # configurations of POGM's own search, for Tables 3 to 5
+    name: str  # as in --scale
+    summary: str  # one line for pogm list experiments
+    datasets: tuple[str, ...]  # names of datasets
+    configurations: int  # configurations of a search; the first is the defaults
+    ablation: int  # configurations of the search of POGM for Tables 3 to 5
     trials: int  # repetitions of a search, with other seeds and splits
-    seeds: int = 3  # repetitions of what the figures measure
-    network: str | None = None
-    large_network: str | None = None  # for photographs, where ``network`` is None
-    weights: str | None = None  # of networks for photographs
-    steps: int | None = None
-    evaluate_every: int | None = None
-    precision: str = "fp32"
-    soon: int | None = None  # schedules that would begin later than these runs end begin after so many minibatches
+    seeds: int = 3  # repetitions of the runs of the figures
+    network: str | None = None  # network for all datasets
+    large_network: str | None = None  # network for photographs, if ``network`` is None
+    weights: str | None = None  # pretrained weights of networks for photographs
+    steps: int | None = None  # minibatches of each training domain
+    evaluate_every: int | None = None  # minibatches between evaluations
+    precision: str = "fp32"  # fp32, tf32, bf16 or fp64
+    soon: int | None = None  # minibatches after which schedules start that would start after the end of the run
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
-    algorithms: tuple[str, ...] = ()  # names of the rows to run; none: all
+    algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all
     given: tuple[str, ...] = ()  # words of the command line that changed the scale
 
     def selects(self, row: "Row") -> bool:
-        """True if --algorithms names the row, or names none."""
+        """Return True if --algorithms names the row, or if it is not given."""
         return not self.algorithms or folded(row.name) in set(map(folded, self.algorithms))
 
     def was_given(self, option: str) -> bool:
-        """True if the command line changed the scale by this option, such as "--steps"."""
+        """Return True if the command line changed the scale by this option, such as "--steps"."""
         return option in self.given
 
 
@@ -99,7 +195,7 @@ SCALES = {
             "digits of 8×8 that come with the package and a small network: minutes on two cores",
             datasets=("RotatedDigits", "ColoredDigits"),
             configurations=1,
-            ablation=15,  # with fewer, some trial draws no κ = 0.05
+            ablation=15,  # with fewer configurations, one of the trials draws no κ = 0.05
             trials=2,
             network="small_cnn",
             steps=101,
@@ -145,7 +241,7 @@ SCALES = {
 
 
 def scale_named(name: str) -> Scale:
-    """A scale by its name."""
+    """Return a scale by its name, or raise an error that suggests the nearest one."""
     if name not in SCALES:
         raise unknown("a scale", name, SCALES)
     return SCALES[name]
@@ -153,61 +249,68 @@ def scale_named(name: str) -> Scale:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One file of this folder."""
+    """A table or a figure, from one file of this folder."""
 
-    name: str
-    title: str
-    text: str  # what it shows, in paragraphs
-    plan: Callable[[Scale], Plan]
-    exhibits: Callable[[Sequence[Run], Scale], list[Exhibit]]
+    name: str  # name of the file
+    title: str  # first line of its docstring
+    text: str  # rest of its docstring
+    plan: Callable[[Scale], Plan]  # trials by row
+    exhibits: Callable[[Sequence[Run], Scale], list[Exhibit]]  # tables and figures from the runs of the plan
 
     def rows(self, scale: Scale) -> Plan:
-        """Planned trials by row, for the rows that the scale selects."""
+        """Return the planned trials by row, for the rows that the scale selects."""
         return {row: found for row, found in self.plan(scale).items() if scale.selects(row)}
 
     def trials(self, scale: Scale) -> list[Trial]:
-        """All planned trials. A trial that two rows share is there twice."""
+        """Return all planned trials. A trial that two rows share is there twice."""
         return [trial for found in self.rows(scale).values() for trial in found]
 
 
 def folded(name: str) -> str:
-    """One spelling for the name of a row: ANDMask and AND-mask are the same."""
+    """Return the name of a row without case, spaces and punctuation: ANDMask and AND-mask are the same row."""
     return "".join(letter for letter in name.casefold() if letter.isalnum() or letter in "+.")
 
 
 def searched(
     scale: Scale, row: Row, *, configurations: int | None = None, datasets: tuple[str, ...] | None = None
-) -> list[Trial]:
-    """DomainBed's search for one row of a table: every domain held out, every configuration, every trial.
+) -> Sequence[Trial]:
+    """Return DomainBed's search for one row of a table: every domain held out, every configuration, every trial.
 
-    Empty for a row that the scale does not select: settings of the command line need not apply to it.
+    It is empty for a row that the scale does not select, because settings of the command line need not apply to it.
     """
     if not scale.selects(row):
         return []
     methods: dict[str, Method] = {"algorithm": algorithm_class(row.algorithm)}
     methods |= _modifiers(row)
-    in_all = [f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in in_time(method, scale).items()]
-    trials = []
+    schedules = [f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in in_time(method, scale).items()]
+    sweeps = []
     for data in (dataset_class(name)() for name in datasets or scale.datasets):
         network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
-        trials += Sweep(
+        sweep = Sweep(
             algorithms=(row.algorithm,),
             datasets=(data,),
             configurations=configurations or scale.configurations,
             trials=scale.trials,
             modifiers=row.modifiers,
-            settings=(*in_all, *network, *_settings(scale, row, data)),
+            settings=(*schedules, *network, *_settings(scale, row, data)),
             steps=scale.steps,
             evaluate_every=scale.evaluate_every,
             precision=scale.precision,
-        ).plan()
-    return trials
+        )
+        sweeps.append(sweep)
+    return SweepTrials(sweeps)
 
 
 def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_seed: int, **more: Any) -> Trial:
-    """One trial outside of a search. Rows are compared on the same data, first weights and minibatches.
+    """Return one trial that is not part of a search. All rows have the same data, first weights and minibatches.
 
-    ``more`` is any other field of a trial, such as ``probe``.
+    Args:
+        scale: The scale.
+        dataset: Name of the dataset.
+        row: Algorithm, modifiers and fixed settings.
+        held_out: Index of the test domain.
+        trial_seed: Number of the repetition.
+        more: Other fields of the trial, such as ``probe``.
     """
     data = dataset_class(dataset)()
     method = algorithm_class(row.algorithm)
@@ -236,7 +339,7 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
 
 
 def in_time(method: Method, scale: Scale) -> dict[str, Any]:
-    """The hyperparameters that keep a method's schedule inside the runs of a scale; none where they are long enough."""
+    """Return hyperparameters that start the schedules of a method within the short runs of a scale; else nothing."""
     if scale.soon is None:
         return {}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(method)}
@@ -249,7 +352,7 @@ def _modifiers(row: Row) -> dict[str, type[Modifier]]:
 
 
 def _settings(scale: Scale, row: Row, data: DomainDataset) -> list[str]:
-    """Settings of the command line that apply to a row, then those that the row fixes."""
+    """Return settings of the command line that apply to a row, then those that the row fixes."""
     return [*settings_for(row.combination(data), scale.settings), *row.settings]
 
 

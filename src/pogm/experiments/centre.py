@@ -1,9 +1,10 @@
 """The centre of POGM's ball: ERM's trajectory, or the mean of the domains' trajectories.
 
 The paper defines the ERM trajectory twice: as the displacement of ERM itself (Eq. 5), and as the mean of the domains'
-displacements (Algorithm 1). With Adam inside they differ. Rows with κ = 0 do not match at all; around ERM's trajectory
-that is ERM, around the mean it is Reptile. One row rescales the direction to the length of the centre, because the
-direction's length varies between 0.5 and 1.5 times that. All methods see the same data, first weights and minibatches.
+displacements (Algorithm 1). With Adam as the inner optimizer they differ. Rows with κ = 0 do no matching: with the ERM
+centre that is ERM, with the mean centre it is Reptile. One row rescales the direction to the length of the centre,
+because the length of the direction varies between 0.5 and 1.5 times that. All rows have the same data, first weights
+and minibatches.
 """
 
 from collections.abc import Sequence
@@ -33,11 +34,11 @@ ON_PHOTOGRAPHS = (ERM, NO_BALL, CENTRED, AROUND_MEAN)  # fewer rows, because run
 
 
 def plan(scale: Scale) -> Plan:
-    """Every row with the same seeds."""
+    """Return the trials of every row, with the same seeds."""
     return paired.planned(scale, ON_PHOTOGRAPHS if scale.name == "pacs" else ROWS)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Accuracies, paired differences to ERM, and every domain."""
-    between = [paired.differences(runs, ERM.name, selection) for selection in BOTH if runs]
-    return [*averages(runs), *between, *details(runs)]
+    """Return accuracies, paired differences to ERM, and the results of every domain."""
+    differences = [paired.differences(runs, ERM.name, selection) for selection in BOTH if runs]
+    return [*averages(runs), *differences, *details(runs)]

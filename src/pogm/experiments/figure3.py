@@ -1,4 +1,4 @@
-"""Figure 3: how far a step agrees with each of two domains, POGM and, not in the paper, Reptile."""
+"""Figure 3: agreement of a step with each of two domains, for POGM and Reptile (not in the paper)."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ from pogm.experiments import measured, pairs
 from pogm.experiments.base import Exhibit, Plan, Scale
 
 METHODS = ("POGM", "Reptile")
-PRINTED = ("ColoredMNIST", "VLCS", "PACS", "OfficeHome")  # the paper's
+PRINTED = ("ColoredMNIST", "VLCS", "PACS", "OfficeHome")  # datasets of the figure in the paper
 
 
 def plan(scale: Scale) -> Plan:
-    """All methods: their numbers stand beneath."""
+    """Return the runs of all methods, because the figure lists their numbers."""
     return measured.trials(scale, PRINTED)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """The angles of pairs of domains, and the numbers of all methods."""
-    title = "How far a step agrees with each of two domains: POGM and Reptile"
+    """Return the cosines of pairs of domains, and the numbers of all methods."""
+    title = "Agreement of a step with each of two domains: POGM and Reptile"
     return [pairs.figure("figure3", title, METHODS, measured.datasets(scale, PRINTED), runs, scale)]

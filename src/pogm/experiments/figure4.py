@@ -9,25 +9,25 @@ from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel
 
-PRINTED = ("VLCS", "PACS")  # the paper's
+PRINTED = ("VLCS", "PACS")  # datasets of the figure in the paper
 READING = (
-    "Left of each pair: how far a step h agrees with what each training domain alone would have done, cos(hᵢ, h), "
-    "averaged over domains; higher is more alike. Right: how far the domains' own copies of the model end from the "
-    "shared one, ‖θᵢ − θ⁺‖², averaged over domains; lower is nearer. Lengths compare with care: a method that takes "
-    "longer or shorter steps than a domain alone would is further away for that reason too."
+    "Left of each pair: the cosine of a step h and the step hᵢ of each training domain alone, cos(hᵢ, h), averaged "
+    "over domains; higher is more similar. Right: the squared distance of the copy of the model of each domain to "
+    "the shared model, ‖θᵢ − θ⁺‖², averaged over domains; lower is closer. The distance also depends on the length "
+    "of a step: a method whose steps are longer or shorter than those of a domain has a larger distance."
 )
 
 
 def plan(scale: Scale) -> Plan:
-    """The runs that all figures of measurements share."""
+    """Return the runs that Figures 2 to 5 share."""
     return measured.trials(scale, PRINTED)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Two panels for each dataset."""
+    """Return a figure with two panels for each dataset."""
     panels, datasets = [], measured.datasets(scale, PRINTED)
     for dataset in datasets:
-        for value, label in ((angle, "cos(hᵢ, h)"), (difference, "‖θᵢ − θ⁺‖²")):
+        for value, label in ((mean_cosine, "cos(hᵢ, h)"), (mean_distance, "‖θᵢ − θ⁺‖²")):
             if lines := measured.curves(runs, dataset, value):
                 panels.append(Panel(dataset, lines, y_label=label))
     title = "The average angle and the norm difference over training"
@@ -35,11 +35,11 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     return [Figure("figure4", title, tuple(panels), READING, notes)]
 
 
-def angle(record: Record, since: Measured) -> float:
-    """The mean of cos(h_i, h) over domains and rounds."""
+def mean_cosine(record: Record, since: Measured) -> float:
+    """Return the mean of cos(h_i, h) over domains and rounds."""
     return mean(chain.from_iterable(since.angle))
 
 
-def difference(record: Record, since: Measured) -> float:
-    """The mean of ‖θ_i − θ⁺‖² over domains and rounds."""
+def mean_distance(record: Record, since: Measured) -> float:
+    """Return the mean of ‖θ_i − θ⁺‖² over domains and rounds."""
     return mean(chain.from_iterable(since.difference))

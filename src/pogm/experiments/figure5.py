@@ -11,44 +11,47 @@ from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.axes import extent
 from pogm.report.figure import Figure, Panel
 
-PRINTED = ("VLCS",)  # the paper's
+PRINTED = ("VLCS",)  # dataset of the figure in the paper
 READING = (
-    "How far a step h agrees with what one training domain alone would have done, cos(hᵢ, h): a method that serves its "
-    "domains alike has the same curve in every panel. Last, the accuracy on the domain that was held out, which no "
-    "method saw."
+    "The cosine of a step h and the step hᵢ of one training domain alone, cos(hᵢ, h): a method that treats its "
+    "domains equally has the same curve in every panel. The last panel shows the accuracy on the held-out domain, "
+    "which no method has seen."
 )
 
 
 def plan(scale: Scale) -> Plan:
-    """The runs that all figures of measurements share."""
+    """Return the runs that Figures 2 to 5 share."""
     return measured.trials(scale, PRINTED)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """A figure for each dataset: a panel for each training domain, and one for the accuracy."""
+    """Return a figure for each dataset: a panel for each training domain, and one for the accuracy."""
     return [figure(runs, dataset, scale) for dataset in measured.datasets(scale, PRINTED)]
 
 
 def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:
-    """The figure of one dataset."""
+    """Return the figure of one dataset."""
     held_out, *sources = dataset_class(dataset).domains
     by_source = {
-        f"source {name}": measured.curves(runs, dataset, partial(angle, place)) for place, name in enumerate(sources)
+        f"source {name}": measured.curves(runs, dataset, partial(mean_cosine, index))
+        for index, name in enumerate(sources)
     }
-    y_range = extent([line for lines in by_source.values() for line in lines])  # one, for they are to be compared
+    y_range = extent(
+        [line for lines in by_source.values() for line in lines]
+    )  # the same in all panels, because they are compared
     panels = [Panel(title, lines, y_label="cos(hᵢ, h)", y_range=y_range) for title, lines in by_source.items() if lines]
-    if lines := measured.curves(runs, dataset, tested):
+    if lines := measured.curves(runs, dataset, test_accuracy):
         panels.append(Panel(f"held out: {held_out}", lines, y_label="accuracy, %"))
     title = f"{dataset}: the angle to each source domain, and the test accuracy"
     notes = (measured.AVERAGED, measured.note(runs, (dataset,), scale))
     return Figure(f"figure5_{dataset.lower()}", title, tuple(panels), READING, notes)
 
 
-def angle(place: int, record: Record, since: Measured) -> float:
-    """The mean over rounds of cos(h_i, h) for one training domain."""
-    return mean(angles[place] for angles in since.angle)
+def mean_cosine(index: int, record: Record, since: Measured) -> float:
+    """Return the mean over rounds of cos(h_i, h) for the training domain of this index."""
+    return mean(cosines[index] for cosines in since.angle)
 
 
-def tested(record: Record, since: Measured) -> float:
-    """The accuracy in percent on the larger part of the held-out domain, as in the tables."""
+def test_accuracy(record: Record, since: Measured) -> float:
+    """Return the accuracy in percent on the larger part of the held-out domain, as in the tables."""
     return 100 * accuracy(record, "in", measured.HELD_OUT)

@@ -1,6 +1,6 @@
-"""Figure 6: POGM's direction among the domains', in two dimensions.
+"""Figure 6: POGM's direction among those of the domains, in two dimensions.
 
-The paper draws a sketch; these directions come from the solver that trains.
+The paper shows a sketch. These directions are computed by the solver that training uses.
 """
 
 import math
@@ -18,51 +18,53 @@ from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, P
 
 AGREEING = torch.tensor([[0.9, 0.0], [1.0, 0.55], [0.05, 0.75]], dtype=torch.float64)  # h_i: [K, 2]
 CONFLICTING = torch.tensor([[1.0, 0.1], [0.35, 1.0], [-0.6, 0.25]], dtype=torch.float64)
-KAPPAS = (0.05, 0.1, 0.5)  # those that the paper tries
+KAPPAS = (0.05, 0.1, 0.5)  # values in the paper
 KAPPA = KAPPAS[-1]
 VIEW = {"x_range": (-0.75, 1.15), "y_range": (-0.12, 1.18)}
 
 
 def plan(scale: Scale) -> Plan:
-    """Nothing to run: it is computed as it is drawn."""
+    """Return no trials: the figure is computed when it is drawn."""
     return {}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """The drawing, which is the same at every scale."""
+    """Return the figure, which is the same at every scale."""
     return [figure()]
 
 
 def figure() -> Figure:
-    """Domains that agree; domains of which one does not; and what the worst-off gets as the ball grows."""
+    """Return three panels: domains that agree, one that conflicts, and the gain of the worst domain against κ."""
     erm, pogm = (float(worst(CONFLICTING, weights(CONFLICTING)[name])) for name in ("ERM", "POGM"))
     return Figure(
         name="figure6",
-        title="POGM's direction among the domains', in two dimensions",
+        title="POGM's direction among those of the domains, in two dimensions",
         panels=(
             Panel("the domains agree", tuple(geometry(AGREEING)), "", "", **VIEW, square=True),
             Panel("one domain conflicts", tuple(geometry(CONFLICTING)), "", "", **VIEW, square=True),
-            Panel("its worst-off domain", tuple(gains(CONFLICTING)), "κ", "minᵢ hᵢ·d / ‖h₀‖²"),
+            Panel("the worst domain", tuple(gains(CONFLICTING)), "κ", "minᵢ hᵢ·d / ‖h₀‖²"),
         ),
         reading=(
-            "Each grey arrow is what one domain asks for, the triangle all mixtures of them. ERM takes their mean h₀; "
-            "POGM the direction in the ball around it on which the worst-off domain agrees most, where the ball ends "
-            "towards the worst mixture. Where the domains agree, both steps help all of them, and POGM's leans to the "
-            f"one that ERM serves least. Where one conflicts, ERM's step hurts it (h₃·d = −{abs(erm):.2f} ‖h₀‖²) and "
-            f"POGM's with κ = {KAPPA:g} does not (+{pogm:.2f} ‖h₀‖²). The larger the ball, the more the worst-off "
-            "domain gets, and the further the step is from the mean."
+            "Each grey arrow is the update hᵢ of one domain; the triangle contains all mixtures of them. ERM takes "
+            "their mean h₀. POGM takes the direction in the ball around h₀ that maximises the smallest inner product "
+            "with a domain; it lies on the boundary of the ball, towards the worst mixture. If the domains agree, "
+            "both steps help all of them, and POGM moves towards the domain that ERM helps least. If one domain "
+            f"conflicts, the step of ERM hurts it (h₃·d = −{abs(erm):.2f} ‖h₀‖²), and the step of POGM with κ = "
+            f"{KAPPA:g} does not (+{pogm:.2f} ‖h₀‖²). A larger ball gives the worst domain more, and a step further "
+            "from the mean."
         ),
         notes=(
-            f"Computed by the solver that trains, pogm.pareto.solve; the large ball and the arrow have κ = {KAPPA:g}, "
+            f"Computed by pogm.pareto.solve, as in training; the large ball and the arrow have κ = {KAPPA:g}, "
             f"the smaller balls κ = {KAPPAS[0]:g} and {KAPPAS[1]:g}.",
-            "MGDA takes the shortest mixture. UPGrad takes the mean of the updates, each freed of what hurts another: "
-            "where they agree, that is ERM's direction, whose arrow covers it. Neither has a κ.",
+            "MGDA takes the shortest mixture. UPGrad projects each update onto the dual cone (vectors that conflict "
+            "with no update) and takes the mean; if the domains agree, that is the direction of ERM, whose arrow "
+            "covers it. Neither has a κ.",
         ),
     )
 
 
 def weights(updates: Tensor, kappa: float = KAPPA) -> dict[str, Tensor]:
-    """The weights c_i of every method's direction Σ c_i h_i: [K] each."""
+    """Return the weights c_i of the direction Σ c_i h_i of every method: [K] each."""
     G = gramian(updates)
     return {
         "ERM": torch.full_like(G[0], 1 / len(G)),
@@ -73,12 +75,12 @@ def weights(updates: Tensor, kappa: float = KAPPA) -> dict[str, Tensor]:
 
 
 def worst(updates: Tensor, chosen: Tensor) -> Tensor:
-    """What the worst-off domain gets from a direction, min_i h_i·d, in units of ‖h_0‖²."""
+    """Return the smallest inner product of a direction and a domain, min_i h_i·d, in units of ‖h_0‖²."""
     return alignment(gramian(updates), chosen).min() / updates.mean(0).square().sum()
 
 
 def geometry(updates: Tensor) -> Iterator[Mark]:
-    """The domains' vectors, their hull, the ball, and where every method goes."""
+    """Yield the updates of the domains, their hull, the ball, and the direction of every method."""
     centre = updates.mean(0)  # h_0
     turns = torch.linspace(0, 2 * math.pi, 73, dtype=torch.float64)
     circle = torch.stack([turns.cos(), turns.sin()], -1)
@@ -95,7 +97,7 @@ def geometry(updates: Tensor) -> Iterator[Mark]:
 
 
 def gains(updates: Tensor) -> Iterator[Mark]:
-    """What the worst-off domain gets, by the radius of the ball."""
+    """Yield the gain of the worst domain against the radius of the ball, for every method."""
     radii = torch.linspace(0, 1, 41, dtype=torch.float64).tolist()
     for name in METHODS:
         if name in weights(updates):
@@ -106,10 +108,10 @@ def gains(updates: Tensor) -> Iterator[Mark]:
 
 
 def from_origin(tip: Tensor) -> tuple[Point, ...]:
-    """A vector."""
+    """Return the two ends of a vector."""
     return Point(0.0, 0.0), *points(tip[None])
 
 
 def points(places: Tensor) -> tuple[Point, ...]:
-    """Rows [N, 2] as points."""
+    """Return rows [N, 2] as points."""
     return tuple(Point(across, up) for across, up in places.tolist())

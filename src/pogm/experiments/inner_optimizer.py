@@ -1,7 +1,7 @@
 """POGM by its centre and its inner optimizer, on RotatedDigits.
 
-The rows with κ = 0 do not match: they follow the centre, which is ERM's own step (ERM centre) or the mean of the steps
-of the domains' copies (mean centre). Every method sees the same data and minibatches.
+The rows with κ = 0 do no matching: they follow the centre, which is the step of ERM (ERM centre) or the mean of the
+steps of the domains' copies (mean centre). All rows have the same data and minibatches.
 """
 
 from collections.abc import Sequence
@@ -36,30 +36,32 @@ LAST_STEP = Selection(
     "No selection",
     f"Accuracy on the held-out domain after the last minibatch, number {STEPS} unless --steps says otherwise; there is "
     "one configuration, so nothing is chosen.",
-    TEST_DOMAIN.score,  # which chooses among configurations alone
+    TEST_DOMAIN.score,  # it only chooses among configurations, and there is one
 )
 
 
 def plan(scale: Scale) -> Plan:
-    """Three angles held out, at the scale that has this dataset."""
+    """Return trials with three angles held out, if the scale has this dataset."""
     if DATASET not in scale.datasets:
         return {}
     steps = scale.steps if scale.steps is not None and scale.was_given("--steps") else STEPS
-    own = replace(
+    longer = replace(
         scale,
-        network=scale.network if scale.was_given("--network") else None,  # None: the dataset's
+        network=scale.network if scale.was_given("--network") else None,  # None: the network of the dataset
         steps=steps,
         evaluate_every=scale.evaluate_every if scale.was_given("--evaluate-every") else max(1, steps - 1),
     )
     return {
-        row: [default_trial(own, DATASET, row, held_out, seed) for held_out in HELD_OUT for seed in range(scale.seeds)]
+        row: [
+            default_trial(longer, DATASET, row, held_out, seed) for held_out in HELD_OUT for seed in range(scale.seeds)
+        ]
         for row in ROWS
         if scale.selects(row)
     }
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Rows against the angles that were held out."""
+    """Return a table of rows against the held-out angles."""
     return [_table(runs)] if runs else []
 
 

@@ -1,8 +1,8 @@
 """POGM's radius κ around ERM's trajectory, by validation on the training domains.
 
-This is how the default of κ and its search range are chosen: by the accuracy on the held-back part of the training
-domains, which does not look at the test domain. The accuracy on the held-out domain is beside it. All rows see the same
-data, first weights and minibatches; κ = 0 is ERM.
+The default of κ and its search range are chosen by this experiment: by the accuracy on the validation part of the
+training domains, which does not use the test domain. The accuracy on the held-out domain is shown beside it. All rows
+have the same data, first weights and minibatches; κ = 0 is ERM.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ ROWS = tuple(Row("POGM", settings=(f"kappa={kappa:g}",), name=f"κ = {kappa:g}")
 
 
 def plan(scale: Scale) -> Plan:
-    """Every value with the same seeds."""
+    """Return the trials of every value, with the same seeds."""
     return paired.planned(scale, ROWS)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Differences to κ = 0: of the validation accuracy, and of the accuracy on the held-out domain."""
+    """Return differences to κ = 0: of the validation accuracy, and of the accuracy on the held-out domain."""
     if not runs:
         return []
     validated = paired.differences(

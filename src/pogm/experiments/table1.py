@@ -1,13 +1,13 @@
 """Table 1: eighteen methods on every dataset, with ranks.
 
-Each method is searched as in DomainBed: every domain held out once, configurations drawn at random after the first,
-which is the defaults, and trials with other seeds and splits. The paper selects by test-domain validation, which looks
-at the test domain; training-domain validation, which does not, is beside it. CIRL, MixStyle and ITTA are what they add
-to ERM.
+Each method is searched as in DomainBed: every domain is held out once, the first configuration is the defaults, the
+others are drawn at random, and each trial has other seeds and splits. The paper selects models by test-domain
+validation, which uses the test domain; the table shows training-domain validation, which does not, beside it. CIRL,
+MixStyle and ITTA are applied to ERM.
 
-Below the paper's rows are the authors' own code (OfficialPOGM) and controls that separate the parts of POGM: no
+Below the rows of the paper are the code of the authors (OfficialPOGM) and controls that separate the parts of POGM: no
 matching (κ = 0), Reptile (no matching, mean centre), a direction that is rescaled to the length of h_0, and the mean
-centre. They take no part in the ranks.
+centre. They are not ranked.
 """
 
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ CONTROLS = (
 
 
 def plan(scale: Scale) -> Plan:
-    """The search of every row."""
+    """Return the search of every row."""
     return {row: searched(scale, row) for row in (*PAPER, *CONTROLS)}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Averages with ranks, what the paper has for the same, and every domain."""
+    """Return averages with ranks, the comparison with the paper, and the results of every domain."""
     ranked = [with_ranks(table, [row.name for row in PAPER]) for table in averages(runs)]
     return [*ranked, *beside_paper(runs), *details(runs)]

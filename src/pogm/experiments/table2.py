@@ -1,7 +1,7 @@
-"""Table 2: POGM and what it can be combined with.
+"""Table 2: POGM combined with other methods.
 
-Mixup, data augmentation, CIRL and SWAD change what POGM trains on, minimises or keeps, not how its domains are matched.
-The paper selects by test-domain validation; training-domain validation is beside it.
+Mixup and data augmentation change the images, CIRL the loss, and SWAD the weights that are kept; the matching of the
+domains is the same. The paper selects by test-domain validation; the table shows training-domain validation beside it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ COLUMN = (
 
 
 def plan(scale: Scale) -> Plan:
-    """The search of every row, on those of the paper's datasets that the scale has, or else on all it has."""
+    """Return the search of every row, on the datasets of the paper that the scale has; if it has none, on all of it."""
     datasets = tuple(name for name in PAPER if name in scale.datasets) or scale.datasets
     if scale.was_given("--datasets"):
         datasets = scale.datasets
@@ -29,6 +29,6 @@ def plan(scale: Scale) -> Plan:
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Averages, what the paper has for the same, and every domain."""
+    """Return averages, the comparison with the paper, and the results of every domain."""
     published = [replace(run, label="POGM + Augment") if run.label == AUGMENTED.name else run for run in runs]
     return [*averages(runs, notes=[COLUMN]), *beside_paper(published), *details(runs)]

@@ -1,7 +1,8 @@
 """Table 3: POGM by its meta learning rate α.
 
-How far the shared model goes along the direction that POGM found. The runs of one search, split by that value;
-whatever else was drawn with it stays, so rows differ in more than the value they are named after.
+α scales the step of the shared model along the direction that POGM found.
+The rows are the runs of one search, grouped by this value. The other hyperparameters stay as they were drawn, so rows
+differ in more than the value in their name.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ GRID = (
 
 
 def paper() -> Source:
-    """The paper's results, with the row that Table 3 prints as 0.01 also under 0.05, which its code searches."""
+    """Return the results of the paper, with the row 0.01 of Table 3 also under 0.05, the value in the code."""
     source = published("paper")
     meant = {f"{name}, meta_lr = 0.01": f"{name}, meta_lr = 0.05" for name in ("POGM", "OfficialPOGM")}
     again = (replace(one, algorithm=meant[one.algorithm]) for one in source.results if one.algorithm in meant)
@@ -30,10 +31,10 @@ def paper() -> Source:
 
 
 def plan(scale: Scale) -> Plan:
-    """The searches that Tables 3 to 5 share."""
+    """Return the searches that Tables 3 to 5 share."""
     return search(scale)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """One row for each value."""
+    """Return tables with one row for each value."""
     return ablated(runs, "meta_lr", "α", GRID, paper=paper())

@@ -1,7 +1,8 @@
 """Table 4: POGM by its number of inner steps E.
 
-How many minibatches each domain's copy learns from between two updates of the shared model. The runs of one search,
-split by that value; whatever else was drawn with it stays, so rows differ in more than the value they are named after.
+E is the number of minibatches that the copy of each domain trains on between two updates of the shared model.
+The rows are the runs of one search, grouped by this value. The other hyperparameters stay as they were drawn, so rows
+differ in more than the value in their name.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ from pogm.experiments.base import Exhibit, Plan, Scale
 
 
 def plan(scale: Scale) -> Plan:
-    """The searches that Tables 3 to 5 share."""
+    """Return the searches that Tables 3 to 5 share."""
     return search(scale)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """One row for each value."""
+    """Return tables with one row for each value."""
     return ablated(runs, "inner_steps", "E")

@@ -114,6 +114,8 @@ def test_the_command_line_runs_resumes_and_reports_a_sweep(tmp_path, capsys):
     command = ["sweep", "--algorithms", "ERM", "--datasets", "ColoredDigits", "--configurations", "2", "--trials", "1"]
     command += ["--steps", "5", "--evaluate-every", "4", "--workers", "1", "--out", str(folder)]
     assert main([*command, "--dry-run"]) == 0
+    assert "6 runs to do" in capsys.readouterr().out
+    assert main([*command, "--estimate"]) == 0
     assert "6 runs, about" in capsys.readouterr().out
     assert not folder.exists()
     assert main(command) == 0

@@ -43,7 +43,7 @@ class Combination:
 
 
 def trial_of(
-    dataset: str,
+    dataset: str | DomainDataset,
     algorithm: str,
     test_domains: Sequence[str],
     *,
@@ -56,7 +56,7 @@ def trial_of(
     """Return the trial that names and texts describe.
 
     Args:
-        dataset: Name of a dataset, or path of a folder of images.
+        dataset: A dataset, its name, or the path of a folder of images.
         algorithm: Name of an algorithm.
         test_domains: Names or indices of the held-out domains.
         data: Folder of the datasets.
@@ -68,7 +68,7 @@ def trial_of(
     Raises:
         UsageError: If a name is unknown, or a value is out of its range.
     """
-    found = dataset_of(dataset, data)
+    found = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
         "algorithm": suited(method() if preset is None else method.preset(preset), found.large),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,24 @@ class Sweep:
             for held_out in self._held_out(dataset)
             for algorithm in self.algorithms
         ]
+
+    def count(self, dataset: DomainDataset) -> int:
+        """Return the number of trials of one algorithm on a dataset, without building them."""
+        return len(self._held_out(dataset)) * self.configurations * self.trials
+
+    def coordinates(self, dataset: DomainDataset) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """Yield test domains, configuration and trial number of every trial of an algorithm on a dataset."""
+        for trial_seed in range(self.trials):
+            for hparams_seed in range(self.configurations):
+                for held_out in self._held_out(dataset):
+                    yield tuple(held_out), hparams_seed, trial_seed
+
+    def trial_at(
+        self, dataset: DomainDataset, algorithm: str, held_out: Sequence[int], hparams_seed: int, trial_seed: int
+    ) -> Trial:
+        """Build one trial of the plan."""
+        settings = settings_for(Combination(algorithm, self.modifiers, dataset), self.settings)
+        return self._trial(dataset, algorithm, list(held_out), hparams_seed, trial_seed, settings)
 
     def _held_out(self, dataset: DomainDataset) -> list[list[int]]:
         count = len(dataset.domains)

@@ -39,6 +39,7 @@ from pogm.benchmark.runs.context import (
 )
 from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, write_trial
 from pogm.core import trees
+from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import Launch, SingleProcess, World, connect
 from pogm.engine import checkpoint
 from pogm.engine.sampling import SPLITS

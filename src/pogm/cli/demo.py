@@ -1,0 +1,44 @@
+"""``pogm demo``: a first comparison that needs no data and no GPU."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pogm.cli.options import count_cores
+from pogm.cli.parser import Command, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Command):
+    """Train four methods on two small datasets (about a minute), print tables, write a report."""
+
+    examples: ClassVar[str] = "pogm demo --out runs/demo --seeds 3"
+
+    out: Path = option("Folder for the runs and the report.", Path("runs/demo"), metavar="FOLDER")
+    seeds: int = option("Runs with different seeds for each held-out domain.", 3)
+    workers: int = option(
+        "Processes that train runs at the same time (default: one per core).", default_factory=count_cores
+    )
+    dry_run: bool = option("List the runs and stop.", False)
+
+    def run(self) -> int:
+        """Train all runs, then print the tables and write the report."""
+        from pogm.benchmark.demo import plan
+        from pogm.benchmark.runs.directory import save_plan
+        from pogm.benchmark.runs.executors import run_all
+        from pogm.benchmark.runs.runner import Settings
+        from pogm.cli.execution import check_counts
+        from pogm.cli.results import finish
+
+        check_counts(seeds=self.seeds, workers=self.workers)
+        trials = plan(self.seeds)
+        if self.dry_run:
+            print(f"{len(trials)} runs of {trials[0].steps} minibatches on {self.workers} processes, into {self.out}:")
+            for trial in trials:
+                print(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
+            return 0
+        save_plan(trials, self.out)
+        return finish(run_all(trials, self.out, Settings(), self.workers), len(trials), self.out)
+
+
+COMMAND = Demo

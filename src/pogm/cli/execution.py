@@ -1,0 +1,127 @@
+"""Functions that commands which train share: settings from options, checks, preparation of data.
+
+This module imports torch. Commands import it when they run, so that --help stays fast.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pogm._system.errors import UsageError
+from pogm.benchmark.plan.parsing import data_folder
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.progress import tracked
+from pogm.benchmark.runs.runner import Settings
+from pogm.cli.options import Distributed, Execution
+from pogm.cli.options import Settings as SettingOptions
+from pogm.core.hyperparameters import fields
+from pogm.distributed.world import Launch
+from pogm.engine.session import Engine
+from pogm.models import build_features
+from pogm.models.weights import RANDOM, weights_of
+
+
+def settings_of(options: Execution, datasets: Sequence[str] = ()) -> Settings:
+    """Return validated settings of the runner.
+
+    Args:
+        options: Options of the command line.
+        datasets: Datasets of the command line. One given as a path determines the data folder.
+
+    Raises:
+        UsageError: If a value is out of range, or the datasets are not in one folder.
+    """
+    device = options.device
+    if device.threads < 1:
+        raise UsageError(f"Expected --threads of at least 1; found {device.threads}. Leave it out.")
+    if not 0 <= options.checkpoint_seconds < math.inf:
+        raise UsageError(
+            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
+        )
+    engine = Engine(
+        device=device.device,
+        capture=not device.no_capture,
+        compile=device.compile,
+        trajectories=device.trajectories,
+        memory_gb=device.memory_gb,
+        deterministic=device.deterministic,
+    )
+    data = data_folder(datasets, options.data.data.expanduser() if options.data.data else None)
+    weights = options.weights.resolve() if options.weights else None
+    trackers = tuple(dict.fromkeys(options.track))
+    return Settings(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
+
+
+def add_launch(settings: Settings, options: Distributed) -> Settings:
+    """Return the settings of this process under torchrun; without torchrun, the settings as they are."""
+    launch = Launch.from_environment(options.timeout_seconds, options.spread or "auto")
+    if launch is None:
+        if options.spread:
+            raise UsageError(
+                f"Expected torchrun to start the processes for --spread {options.spread}; found this one alone. "
+                "Write: torchrun --nproc-per-node 4 -m pogm run ..."
+            )
+        return settings
+    engine = settings.engine
+    if engine.torch_device().type == "cuda":
+        if ":" in engine.device and launch.world_size > 1:
+            raise UsageError(f"Expected a GPU for each process; found --device {engine.device} for all. Pass cuda.")
+        engine = replace(engine, device=f"cuda:{launch.local_rank}")
+    return replace(settings, engine=engine, launch=launch)
+
+
+def setting_texts(options: SettingOptions, weights: Path | None) -> tuple[str, ...]:
+    """Return --set, --on-bad-image and --weights as texts like "kappa=0.1"."""
+    texts = list(options.settings)
+    if options.on_bad_image:
+        texts.append(f"on_bad_image={options.on_bad_image}")
+    if weights:
+        texts.append(f"weights={weights_of(weights)}")
+    return tuple(texts)
+
+
+def check_single_process(what: str) -> None:
+    """Raise an error if torchrun has started several processes."""
+    launch = Launch.from_environment()
+    if launch is not None and launch.world_size > 1:
+        raise UsageError(
+            f"Expected pogm run or the resume of one run under torchrun, which train one model; found {what} and "
+            f"{launch.world_size} processes. Start it without torchrun."
+        )
+
+
+def check_counts(**counts: int) -> None:
+    """Raise an error for an option that counts something and is below 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise UsageError(f"Expected --{name} of at least 1; found {count}. Leave it out.")
+
+
+def prepare(trials: Sequence[Trial], settings: Settings) -> None:
+    """Write the image caches of all datasets, with a progress bar, before several processes need them."""
+    for dataset in {trial.dataset for trial in trials}:
+        dataset.prepare(settings.data, partial(tracked, what="images"))
+
+
+def warn_late_schedules(trial: Trial) -> None:
+    """Warn about a penalty whose schedule begins after the last minibatch of the run."""
+    name = type(trial.algorithm).__name__
+    for field in fields(trial.algorithm):
+        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
+            print(
+                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
+                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
+                f"{trial.steps // 3}",
+                file=sys.stderr,
+            )
+
+
+def check_weights_exist(trials: Iterable[Trial], settings: Settings) -> None:
+    """Read the pretrained weights of every network once, so that a missing or unfit file fails before the first run."""
+    settings.enter()
+    for network, weights in dict.fromkeys((t.training.network, t.training.weights) for t in trials):
+        if weights != RANDOM:
+            build_features(network, (3, 224, 224), weights=weights)

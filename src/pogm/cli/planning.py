@@ -1,0 +1,124 @@
+"""Plans of many runs: how many there are, how many are done, and how long the rest will take.
+
+This module imports torch. Commands import it when they run.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pogm._system.files import read_json
+from pogm.benchmark.plan.parsing import dataset_of, own_folder
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.records import finite, read_runs
+from pogm.benchmark.runs.estimate import duration, estimates
+from pogm.benchmark.runs.runner import Settings
+from pogm.data.datasets import DomainDataset, all_datasets
+from pogm.data.datasets.folder import Folder
+from pogm.data.images.class_folders import list_tree
+
+SAMPLES = 3  # finished runs of each kind whose time is read
+Kind = tuple[str, str]  # dataset and label of a trial
+
+
+def read_finished(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the content of trial.json of the finished runs in a folder, by trial id."""
+    return {path.parent.name: read_json(path.with_name("trial.json")) for path in sorted(folder.glob("*/done"))}
+
+
+def kind_of(content: Mapping[str, Any]) -> Kind:
+    """Return the dataset and label of a run from its trial.json."""
+    dataset = content["trial"]["dataset"]
+    return str(dataset.get("title", dataset["name"])), str(content["label"])
+
+
+def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
+    """Return a dataset for planning. Of a folder of images, only the names of its subfolders are read."""
+    if (name in all_datasets() and name != Folder.__name__) or (folder := own_folder(name, data)) is None:
+        return dataset_of(name, data)
+    tree = list_tree(folder)
+    print(f"{name}: {len(tree.domains)} domains, as many as it has subfolders now.")
+    return Folder(title=folder.resolve().name, domains=tree.domains, classes=tree.classes)
+
+
+@dataclass
+class RunCounts:
+    """Numbers of runs: by row and dataset for the table, by kind for the time."""
+
+    rows: dict[str, Counter[str]] = field(default_factory=dict)  # all runs, by the name of the row
+    left: Counter[Kind] = field(default_factory=Counter)  # runs that are not done
+
+    def add(self, row: str, label: str, dataset: str, count: int = 1, done: int = 0) -> None:
+        """Count runs of a row on a dataset, some of them done."""
+        self.rows.setdefault(row, Counter())[dataset] += count
+        self.left[dataset, label] += count - done
+
+
+def count_trials(trials: Sequence[Trial], finished: Mapping[str, Any]) -> RunCounts:
+    """Return the numbers of runs of a list of trials."""
+    counts = RunCounts()
+    for trial in trials:
+        counts.add(trial.label, trial.label, trial.dataset.title, done=trial.id in finished)
+    return counts
+
+
+def show_plan(
+    counts: RunCounts, folder: Path, finished: Mapping[str, Mapping[str, Any]], settings: Settings, workers: int
+) -> None:
+    """Print the numbers of runs by row and dataset, and the time that finished runs of the same kind took."""
+    datasets = list(dict.fromkeys(name for row in counts.rows.values() for name in row))
+    width = max(map(len, ["runs", *counts.rows]))
+    columns = {name: max(len(name), 5) for name in (*datasets, "all")}
+    print(f"{'runs':<{width}}  {'  '.join(f'{name:>{size}}' for name, size in columns.items())}")
+    for name, row in counts.rows.items():
+        numbers = {**{dataset: row[dataset] for dataset in datasets}, "all": row.total()}
+        print(f"{name:<{width}}  {'  '.join(f'{numbers[one]:>{size}}' for one, size in columns.items())}")
+    left = +counts.left
+    if not left:
+        print("Nothing is left to run.")
+        return
+    seconds = _seconds_by_kind(folder, finished)
+    known = {kind: number for kind, number in left.items() if kind in seconds}
+    if not known:
+        print(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
+        return
+    workers = workers if settings.engine.device in ("auto", "cpu") else 1
+    total = duration(sum(seconds[kind] * number for kind, number in known.items()) / workers)
+    missing = left.total() - sum(known.values())
+    rest = f" The time of {missing} other runs is not known: add --estimate." if missing else ""
+    print(
+        f"{left.total()} runs to do. {sum(known.values())} of them take about {total} on {workers} "
+        f"process{'es' * (workers > 1)}, as long as finished runs in {folder}.{rest}"
+    )
+
+
+def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) -> dict[Kind, float]:
+    """Return the median training time of finished runs, by dataset and label, without evaluations."""
+    chosen: dict[Kind, list[str]] = {}
+    for number, content in finished.items():
+        alike = chosen.setdefault(kind_of(content), [])
+        if len(alike) < SAMPLES:
+            alike.append(number)
+    if not chosen:
+        return {}
+    runs = {run.id: run for run in read_runs(*(folder / number for ids in chosen.values() for number in ids))}
+    times: dict[Kind, list[float]] = {}
+    for kind, ids in chosen.items():
+        for run in (runs[number] for number in ids if number in runs):
+            measured = [finite(record.get("seconds_per_step")) for record in run.records]
+            if known := [seconds for seconds in measured if seconds > 0]:
+                times.setdefault(kind, []).append(median(known) * run.trial["steps"])
+    return {kind: median(found) for kind, found in times.items()}
+
+
+def show_estimates(trials: Sequence[Trial], settings: Settings, workers: int) -> None:
+    """Train a few steps of every kind of run; print the time and memory of each kind, and the time of all."""
+    workers = workers if settings.engine.torch_device().type == "cpu" else 1
+    kinds = estimates(trials, settings)
+    for kind in kinds:
+        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
+    total = duration(sum(kind.seconds for kind in kinds) / workers)
+    print(f"{len(trials)} runs, about {total} on {workers} process{'es' * (workers > 1)}.")

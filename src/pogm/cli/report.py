@@ -1,0 +1,51 @@
+"""``pogm report``: tables and the HTML report of finished runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pogm.cli.parser import Command, argument, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Command):
+    """Print the tables of finished runs and write the HTML report."""
+
+    examples: ClassVar[str] = """
+pogm report runs/demo
+pogm report runs --format csv > table.csv
+pogm report runs domainbed/sweep                   also the runs of a DomainBed sweep
+pogm report runs --against paper                   differences to the tables of the paper"""
+
+    folders: tuple[Path, ...] = argument(
+        "Folders that contain runs of pogm or of DomainBed, at any depth.", metavar="folder"
+    )
+    format: Literal["text", "csv", "json", "latex", "html"] = option(
+        "Format of the tables on standard output; html writes only the report.", "text"
+    )
+    out: Path | None = option("Folder for the HTML report (default: the first folder).", None, metavar="FOLDER")
+    oracle_early_stop: int | None = option(
+        "Print only the test-domain selection with early stopping after this minibatch (default: all selections).",
+        None,
+        metavar="STEP",
+    )
+    against: Literal["paper", "domainbed", "official", "official-log"] | None = option(
+        "Also print differences to published results; with --format csv, only these (default: none).", None
+    )
+
+    def run(self) -> int:
+        """Print the tables and write the report."""
+        from pogm.benchmark.results.records import read_runs
+        from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
+        from pogm.cli.results import show_tables, write_html
+
+        runs = read_runs(*self.folders)
+        if self.format != "html":
+            early = () if self.oracle_early_stop is None else (oracle_early_stop(self.oracle_early_stop),)
+            show_tables(runs, self.format, self.against, early or SELECTIONS)
+        if self.format in ("text", "html"):
+            write_html(runs, self.out or self.folders[0], self.against)
+        return 0
+
+
+COMMAND = Report

@@ -1,0 +1,93 @@
+"""Functions that commands with results share: wait for runs, print tables, write the report.
+
+This module imports torch. Commands import it when they run, so that --help stays fast.
+"""
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pogm._system.errors import UsageError
+from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
+from pogm.benchmark.results.published import published
+from pogm.benchmark.results.records import Run, read_runs
+from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection
+from pogm.benchmark.results.tables import Table, averages_table, dataset_table, tables_csv
+from pogm.benchmark.runs.executors import Outcome, carry_out, executor
+from pogm.benchmark.runs.progress import tracked
+from pogm.benchmark.runs.runner import Settings
+from pogm.cli.options import Scheduling
+from pogm.report.picture import write_picture
+from pogm.report.runs import write_report
+
+
+def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
+    """Wait for the runs of a folder, with a progress bar; print the failures; return True if there are none."""
+    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
+    for outcome in failed:
+        where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
+        print(f"pogm: {where} failed: {outcome.error}", file=sys.stderr)
+    return not failed
+
+
+def run_sweep(sweep: Sweep, folder: Path, settings: Settings, options: Scheduling) -> int:
+    """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
+    execute = executor(options.executor, options.workers, options.address)
+    trials = sweep.plan()
+    return finish(carry_out(trials, folder, settings, execute, options.retry_failed), len(trials), folder)
+
+
+def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
+    """Wait for the runs of a folder, print the tables, write the report, and return the exit code."""
+    done = wait_for_all(outcomes, count, folder)
+    runs = read_runs(folder)
+    if any(run.done for run in runs):
+        show_tables(runs, "text")
+    write_html(runs, folder)
+    return 0 if done else 1
+
+
+def show_tables(
+    runs: Sequence[Run], form: str, against: str | None = None, selections: Sequence[Selection] = SELECTIONS
+) -> None:
+    """Print the tables of finished runs.
+
+    Args:
+        runs: The runs.
+        form: text, csv, json or latex.
+        against: Published results to compare with.
+        selections: Model selection criteria; one table for each.
+
+    Raises:
+        UsageError: If no run is finished.
+    """
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in selections]
+    if len(datasets) > 1:
+        tables += [averages_table(runs, selection) for selection in selections]
+    shown = [table for table in tables if not table.empty]
+    if not shown:
+        raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
+    compared = compare(runs, published(against)) if against else []
+    if against and not compared:
+        print(f"pogm: Nothing here to compare with {published(against).title}.", file=sys.stderr)
+    everything: list[Table | Comparison] = [*shown, *compared]
+    if form == "csv":  # all lines have the same columns: either our tables, or the comparison
+        print(comparisons_csv(compared) if against else tables_csv(shown), end="")
+    elif form == "json":
+        print("[" + ",\n".join(table.json() for table in everything) + "]")
+    else:
+        print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
+    if form == "text" and LEAVE_ONE_DOMAIN_OUT in selections and all(len(run.test_domains) == 1 for run in runs):
+        why = "no table, because it needs runs that hold out two domains. See: pogm sweep --mode full"
+        print(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
+
+
+def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> None:
+    """Write the HTML report and its picture."""
+    source = published(against) if against else None
+    path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
+    write_picture(runs, path.with_name("picture.svg"))
+    print(f"Report: {path}", file=sys.stderr)

@@ -1,0 +1,79 @@
+"""``pogm resume``: continue a run or a sweep."""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pogm._system.errors import UsageError
+from pogm.cli.options import Distributed, Execution, Scheduling
+from pogm.cli.parser import Command, argument, group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(Command):
+    """Continue a run, or a sweep, that was stopped or killed."""
+
+    examples: ClassVar[str] = "pogm resume runs/first\npogm resume runs/sweep --retry-failed"
+    under_torchrun: ClassVar[bool] = True
+
+    folder: Path = argument("Folder of a run, or of a sweep.")
+    scheduling: Scheduling = group(Scheduling)
+    execution: Execution = group(Execution)
+    distributed: Distributed = group(Distributed)
+
+    def run(self) -> int:
+        """Continue with the data, weights and numerical options that the run began with, unless others are given."""
+        from pogm.benchmark.runs.directory import load_trial
+        from pogm.benchmark.runs.progress import EvaluationLines
+        from pogm.benchmark.runs.runner import run
+        from pogm.cli.execution import add_launch, settings_of
+
+        execution = self.options_of_the_run()
+        if (self.folder / "sweep.json").exists():
+            return self._resume_sweep(execution)
+        trial = load_trial(self.folder)
+        settings = add_launch(settings_of(execution), self.distributed)
+        if (self.folder / "done").exists() and (settings.launch is None or settings.launch.rank == 0):
+            print(f"{self.folder} is done already.", file=sys.stderr)
+        run(trial, self.folder, settings, EvaluationLines(trial))
+        return 0
+
+    def _resume_sweep(self, execution: Execution) -> int:
+        from pogm.benchmark.runs.directory import load_sweep
+        from pogm.cli.execution import check_counts, check_single_process, prepare, settings_of
+        from pogm.cli.results import run_sweep
+
+        check_single_process("a sweep")
+        check_counts(workers=self.scheduling.workers)
+        if self.distributed.spread:
+            raise UsageError(f"Expected --spread for one run; found the sweep {self.folder}. Leave it out.")
+        sweep, settings = load_sweep(self.folder), settings_of(execution)
+        prepare(sweep.plan(), settings)
+        return run_sweep(sweep, self.folder, settings, self.scheduling)
+
+    def options_of_the_run(self) -> Execution:
+        """Return the options of the command line, completed by those that the run recorded."""
+        from pogm.benchmark.runs.directory import TRIAL, fact_of, place_of
+
+        given = self.execution
+        device: dict[str, Any] = {}
+        if given.device.trajectories == "auto" and fact_of("trajectories", self.folder) == "bf16":
+            device["trajectories"] = "bf16"  # bf16 rounds, so the run must continue with it
+        if fact_of("deterministic", self.folder):
+            device["deterministic"] = True
+            if (self.folder / TRIAL).exists():  # one run; the runs of a sweep have their own records
+                if given.device.trajectories == "auto":
+                    device["trajectories"] = fact_of("trajectories", self.folder) or "auto"
+                if given.device.compile == "auto":
+                    device["compile"] = "on" if fact_of("compiled", self.folder) else "off"
+                device["no_capture"] = given.device.no_capture or not fact_of("captured", self.folder)
+        return replace(
+            given,
+            data=replace(given.data, data=given.data.data or place_of("data", self.folder)),
+            weights=given.weights or place_of("weights", self.folder),
+            device=replace(given.device, **device),
+        )
+
+
+COMMAND = Resume

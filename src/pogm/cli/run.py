@@ -1,0 +1,91 @@
+"""``pogm run``: one run."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pogm.cli.options import Distributed, Execution, Settings, Training
+from pogm.cli.parser import Command, group, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Command):
+    """Train one algorithm on one dataset, with some domains held out."""
+
+    examples: ClassVar[str] = """
+pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --out runs/first
+pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
+pogm run --dataset RotatedDigits --algorithm OfficialPOGM --with Mixup --test-domain 0 --out runs/third
+pogm run --dataset ./hospitals --algorithm POGM --test-domain site_c --out runs/fourth      a folder of your images
+torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on four GPUs, the same result"""
+    notes: ClassVar[str] = "The same command again continues a stopped run, and does nothing if the run is done."
+    under_torchrun: ClassVar[bool] = True
+
+    dataset: str = option("Name of a dataset (see: pogm list datasets), or a folder <domain>/<class>/<image>.")
+    algorithm: str = option("Name of an algorithm (see: pogm list algorithms).")
+    preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
+    modifiers: tuple[str, ...] = option(
+        "Modifier of the training, such as Mixup; may be repeated (default: none).",
+        (),
+        flag="--with",
+        repeat=True,
+        metavar="MODIFIER",
+    )
+    test_domain: tuple[str, ...] = option(
+        "Domain to hold out, by name or by number from 0; may be repeated.", repeat=True, metavar="DOMAIN"
+    )
+    settings: Settings = group(Settings)
+    training: Training = group(Training)
+    seed: int = option("Seed of the first weights and of the minibatches.", 0)
+    data_seed: int | None = option("Seed of datasets that are generated (default: --seed).", None)
+    trial_seed: int | None = option("Seed of the split into training and validation images (default: --seed).", None)
+    probe_every: int = option(
+        "Measure what pogm measure shows in one round of this many (default: 0 = never).", 0, metavar="ROUNDS"
+    )
+    out: Path = option("Folder of the run.", metavar="FOLDER")
+    dry_run: bool = option("Print the trial as JSON and stop.", False)
+    execution: Execution = group(Execution)
+    distributed: Distributed = group(Distributed)
+
+    def run(self) -> int:
+        """Train, and print a line for each evaluation."""
+        from pogm._system.files import canonical_json
+        from pogm.benchmark.plan.parsing import trial_of
+        from pogm.benchmark.runs.progress import EvaluationLines
+        from pogm.benchmark.runs.runner import run
+        from pogm.cli.execution import add_launch, prepare, setting_texts, settings_of
+        from pogm.diagnostics import Probe
+
+        settings = add_launch(settings_of(self.execution, [self.dataset]), self.distributed)
+        trial = trial_of(
+            self.dataset,
+            self.algorithm,
+            self.test_domain,
+            data=settings.data,
+            preset=self.preset,
+            modifiers=self.modifiers,
+            settings=setting_texts(self.settings, self.execution.weights),
+            steps=self.training.steps,
+            evaluate_every=self.training.evaluate_every,
+            seed=self.seed,
+            data_seed=self.data_seed,
+            trial_seed=self.trial_seed,
+            precision=self.training.precision,
+            probe=Probe.each(self.probe_every),
+        )
+        if self.dry_run:
+            print(canonical_json(trial.to_json()))
+            return 0
+        launch = settings.launch
+        if launch is None or launch.local_rank == 0:  # one process of each machine; the others wait for it
+            prepare([trial], settings)
+        if launch is None or launch.rank == 0:
+            where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
+            count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
+            print(f"{trial.label} on {where}{count}", file=sys.stderr)
+        run(trial, self.out, settings, EvaluationLines(trial))
+        return 0
+
+
+COMMAND = Run

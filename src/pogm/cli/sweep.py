@@ -1,0 +1,110 @@
+"""``pogm sweep``: a comparison of algorithms on datasets."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pogm.cli.options import Execution, Planning, Scheduling, Settings, Training
+from pogm.cli.parser import Command, group, option
+
+if TYPE_CHECKING:
+    from pogm.benchmark.plan import sweep as sweeps
+    from pogm.benchmark.runs import runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Command):
+    """Compare algorithms on datasets: every domain held out once, several configurations, several trials."""
+
+    examples: ClassVar[str] = """
+pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
+pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run
+pogm sweep --algorithms ERM POGM --datasets RotatedDigits --set lr=1e-3 --set POGM.inner_steps=5 --out runs/set
+pogm status runs/sweep"""
+    notes: ClassVar[str] = (
+        "A setting without the name of an algorithm is for all of them.\n"
+        "The same command again, or pogm resume, continues a stopped sweep."
+    )
+
+    algorithms: tuple[str, ...] = option("Names of algorithms (see: pogm list algorithms).", metavar="NAME")
+    datasets: tuple[str, ...] = option(
+        "Names of datasets (see: pogm list datasets), or folders of images.", metavar="NAME"
+    )
+    modifiers: tuple[str, ...] = option(
+        "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
+    )
+    settings: Settings = group(Settings)
+    configurations: int = option(
+        "Configurations of hyperparameters; the first is the defaults, the others are drawn at random.", 20
+    )
+    trials: int = option("Repetitions of everything with other seeds and splits.", 3)
+    mode: str = option("single: hold out each domain; full: hold out each pair of domains too.", "single")
+    training: Training = group(Training)
+    probe_every: int = option(
+        "Measure what pogm measure shows in one round of this many (default: 0 = never).", 0, metavar="ROUNDS"
+    )
+    out: Path = option("Folder of the sweep.", metavar="FOLDER")
+    planning: Planning = group(Planning)
+    scheduling: Scheduling = group(Scheduling)
+    execution: Execution = group(Execution)
+
+    def run(self) -> int:
+        """Run what is left of the sweep, then print the tables and write the report."""
+        from pogm.benchmark.runs.directory import save_sweep
+        from pogm.cli.execution import check_counts, prepare, settings_of
+        from pogm.cli.planning import show_estimates
+        from pogm.cli.results import run_sweep
+
+        settings = settings_of(self.execution, self.datasets)
+        sweep = self.sweep(settings)
+        check_counts(workers=self.scheduling.workers)
+        if self.planning.only_count:
+            self._show_plan(sweep, settings)
+            return 0
+        trials = sweep.plan()
+        if self.planning.estimate:
+            show_estimates(trials, settings, self.scheduling.workers)
+            return 0
+        prepare(trials, settings)  # before anything is written
+        save_sweep(sweep, self.out)
+        return run_sweep(sweep, self.out, settings, self.scheduling)
+
+    def sweep(self, settings: "runner.Settings") -> "sweeps.Sweep":
+        """Return the sweep. In a dry run no image is read."""
+        from pogm.benchmark.plan import sweep as sweeps
+        from pogm.benchmark.plan.parsing import dataset_of
+        from pogm.cli.execution import setting_texts
+        from pogm.cli.planning import dataset_without_images
+
+        find = dataset_without_images if self.planning.only_count else dataset_of
+        return sweeps.Sweep(
+            algorithms=self.algorithms,
+            datasets=tuple(find(name, settings.data) for name in self.datasets),
+            configurations=self.configurations,
+            trials=self.trials,
+            mode=self.mode,
+            modifiers=self.modifiers,
+            settings=setting_texts(self.settings, self.planning.usable_weights(self.execution.weights)),
+            steps=self.training.steps,
+            evaluate_every=self.training.evaluate_every,
+            precision=self.training.precision,
+            probe_every=self.probe_every,
+        )
+
+    def _show_plan(self, sweep: "sweeps.Sweep", settings: "runner.Settings") -> None:
+        """Print the number of runs of each algorithm and dataset, and their time if it is known."""
+        from pogm.cli.planning import RunCounts, kind_of, read_finished, show_plan
+
+        replace(sweep, configurations=1, trials=1).plan()  # checks the settings
+        finished = read_finished(self.out)
+        done = Counter(kind_of(content) for content in finished.values())
+        counts = RunCounts()
+        for algorithm in sweep.algorithms:
+            label = " + ".join((algorithm, *sweep.modifiers))
+            for data in sweep.datasets:
+                counts.add(label, label, data.title, sweep.count(data), done[data.title, label])
+        show_plan(counts, self.out, finished, settings, self.scheduling.workers)
+
+
+COMMAND = Sweep

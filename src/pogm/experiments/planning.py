@@ -1,0 +1,57 @@
+"""Checks of a plan against the command line, and the list of its trials."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pogm._system.errors import UsageError, unknown
+from pogm.benchmark.plan.parsing import check_settings
+from pogm.benchmark.plan.trial import Trial
+from pogm.experiments.base import Experiment, Plan, Row, Scale, datasets_of, folded
+
+
+def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
+    """Check --algorithms and --set against the rows of the chosen experiments.
+
+    Raises:
+        UsageError: If a name is no row, if an experiment would have no row left, or if a setting does not apply.
+    """
+    few = replace(scale, settings=(), algorithms=(), configurations=1, ablation=1, trials=1, seeds=1)
+    plans = {one.name: one.plan(few) for one in chosen}
+    rows = {folded(row.name): row.name for plan in plans.values() for row in plan}
+    for name in scale.algorithms:
+        if folded(name) not in rows:
+            raise unknown(f"a row of {', '.join(plans)}", name, rows.values())
+    wanted = set(map(folded, scale.algorithms or rows.values()))
+    kept = {name: {row: plan[row] for row in plan if folded(row.name) in wanted} for name, plan in plans.items()}
+    for name, plan in plans.items():
+        if plan and not kept[name]:
+            raise UsageError(
+                f"Expected a row of {name} in --algorithms ({', '.join(row.name for row in plan)}); found "
+                f"{', '.join(scale.algorithms)}. Add one, or leave out {name}."
+            )
+    combinations = {
+        row.combination(data): None
+        for plan in kept.values()
+        for row, trials in plan.items()
+        for data in datasets_of(trials)
+    }
+    check_settings(scale.settings, list(combinations), "")
+    _check_effect([row for plan in kept.values() for row in plan], scale.settings)
+
+
+def _check_effect(rows: Sequence[Row], settings: Sequence[str]) -> None:
+    """Raise an error for a setting that has no effect, because every row fixes it."""
+    for setting in settings:
+        prefix, _, name = setting.partition("=")[0].rpartition(".")
+        affected = [row for row in rows if prefix in ("", "algorithm", "training", row.algorithm)]
+        if affected and all(row.fixes(name) for row in affected):
+            raise UsageError(
+                f"Expected a setting that the rows leave open; found {setting!r}, which all of them fix "
+                f"({affected[0].name}, for example). Leave it out."
+            )
+
+
+def all_trials(plans: Iterable[Plan]) -> list[Trial]:
+    """Return every trial of several plans once: trial by trial and configuration by configuration, as in a sweep."""
+    found = {trial.id: trial for plan in plans for trials in plan.values() for trial in trials}
+    return sorted(found.values(), key=lambda trial: (trial.trial_seed, trial.hparams_seed))
