@@ -128,8 +128,10 @@ class Run:
 
 
 def algorithm(method: str, inner_steps: int = 1) -> Algorithm:
-    """A method with its defaults."""
-    return POGM(inner_steps=inner_steps, centre="mean", meta_lr=0.5) if method == "POGM" else algorithm_class(method)()
+    """Return a method with its defaults; POGM as in the authors' code, so that figures of all versions compare."""
+    if method == "POGM":
+        return POGM(kappa=0.5, inner_steps=inner_steps, centre="mean", meta_lr=0.5)
+    return algorithm_class(method)()
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def test_variants_with_gradient_descent_do_not_run_the_exact_solver(cls, monkeyp
     def forbidden(*_, **__):
         raise AssertionError("the exact solver was called")
 
-    for name in ("solve", "minimiser"):
+    for name in ("solve", "minimise"):
         monkeypatch.setattr(f"pogm.pareto.solution.{name}", forbidden)
     monkeypatch.setattr("pogm.algorithms.pogm.solve", forbidden)
     monkeypatch.setattr("pogm.algorithms.pogm_published.solve", forbidden)

@@ -3,6 +3,7 @@
 import http.server
 import io
 import json
+import os
 import shutil
 import threading
 import zipfile
@@ -11,14 +12,13 @@ from pathlib import Path
 
 import pytest
 from image_folders import picture, write_folder
-from pogm.data.sources.source import Source
 from processes import pogm, records
 
 from pogm.benchmark.results.records import read_runs
 from pogm.cli import main
 from pogm.data import sources
 from pogm.data.datasets import all_datasets, dataset_class
-from pogm.data.sources.catalogue import CATALOGUE, Publication
+from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
 
 SMALL = ("--set", "network=mlp", "--set", "weights=random", "--set", "image_size=8", "--set", "batch_size=4")
 BRIEF = ("--steps", "5", "--evaluate-every", "4", "--device", "cpu")
@@ -99,7 +99,7 @@ def test_dataset_is_downloaded_prepared_and_used_for_training(served, tmp_path, 
                 picture(number * 10 + len(domain), (6, 6)).save(content, "PNG")
                 for copy in range(2):
                     archive.writestr(f"PACS/kfold/{domain}/class{number}/{copy}.png", content.getvalue())
-    source = Source("PACS.zip", (f"{address}/PACS.zip",), page="")
+    source = PublishedFile("PACS.zip", (f"{address}/PACS.zip",), page="")
     monkeypatch.setitem(CATALOGUE, "PACS", Publication((source,), terms="the authors' page"))
     data = tmp_path / "data"
     assert main(["data", "fetch", "PACS", "--data", str(data)]) == 0
@@ -123,6 +123,27 @@ def test_folder_of_images_is_run_resumed_and_reported_by_its_name(folder, tmp_pa
     assert records(out) == records(tmp_path / "again")
     (run,) = read_runs(out)
     assert (run.dataset, run.domains) == ("sites", ("north", "south", "west"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dataset", ["Folder", "PACS"])
+def test_run_lists_image_folder_and_reads_index_once(dataset, folder, tmp_path, monkeypatch):
+    """The trial, the cache, the loaded images and the record of a run use the same listing and the same index."""
+    if dataset == "PACS":
+        folder = write_folder(tmp_path / "PACS", dataset_class("PACS").folders, [str(n) for n in range(7)], images=2)
+    name = str(folder) if dataset == "Folder" else "PACS"
+    listed, read = [], []
+    scandir, read_bytes = os.scandir, Path.read_bytes
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(os.fspath(path)) or scandir(path))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.parent.name) or read_bytes(path))
+    words = ["run", "--dataset", name, "--data", str(tmp_path), "--algorithm", "ERM", "--test-domain"]
+    words += ["west" if dataset == "Folder" else "sketch", *SMALL, *BRIEF]
+    for out in ("first", "second"):
+        listed.clear()
+        read.clear()
+        assert main([*words, "--out", str(tmp_path / out)]) == 0
+        assert listed.count(os.path.realpath(folder)) == 1
+        assert read.count("indexes") == 1
 
 
 def test_moved_and_renamed_folder_gives_the_same_run(folder, tmp_path):
@@ -158,7 +179,7 @@ def test_dry_run_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, ca
     def refuse(*_, **__):
         raise AssertionError("a dry run must not read images")
 
-    monkeypatch.setattr("pogm.data.datasets.folder.index_of", refuse)
+    monkeypatch.setattr("pogm.data.images.index.FolderScan.index", refuse)
     words = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", str(folder), "--with", "Mixup", "--device", "cuda"]
     words += ["--configurations", "4", "--trials", "2", "--weights", str(tmp_path / "absent.safetensors")]
     assert main([*words, "--out", str(tmp_path / "out"), "--dry-run"]) == 0

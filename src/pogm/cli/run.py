@@ -50,6 +50,12 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
 
     def run(self) -> int:
         """Train, and print a line for each evaluation."""
+        from pogm.data.images.index import reuse_scans
+
+        with reuse_scans():  # an image folder is listed once
+            return self._train()
+
+    def _train(self) -> int:
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import trial_of
         from pogm.benchmark.runs.progress import EvaluationLines

@@ -214,7 +214,7 @@ def test_a_record_that_is_written_in_part_is_an_error(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
     try:
-        with pytest.raises(DataError, match=rf"bytes to {path}; found: 8 fitted"):
+        with pytest.raises(DataError, match=rf"bytes to {path}; found: 8 bytes written"):
             append_record(path, {"step": 1, "epoch": 2.0})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
