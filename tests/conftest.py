@@ -1,4 +1,4 @@
-"""What every test runs under."""
+"""Settings of all tests."""
 
 import os
 import tempfile

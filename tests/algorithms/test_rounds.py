@@ -1,4 +1,4 @@
-"""What the neighbours of POGM share: the copies, and how the model moves along what they did."""
+"""Methods on trajectories: the copies, and the update of the model."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where trajectories meet: inner products and weighted sums, whole or in blocks, at once or in parts."""
+"""Reduction of trajectories: inner products and weighted sums, for all weights or in blocks, in chunks or not."""
 
 from itertools import pairwise
 
@@ -118,7 +118,7 @@ def test_what_lies_between_two_places_is_counted_from_the_first():
 
 @pytest.mark.parametrize("cuts", [(0, 11, 44), (0, 24, 36, 44), (0, 1, 2, 30, 44)])
 def test_partial_inner_products_add_up_to_the_whole(cuts):
-    """What ranks that have a slice of all trajectories rely on."""
+    """Processes that hold a slice of all trajectories rely on this."""
     h = Local().gather(trajectories())
     stretches = segments(h.rows.layout, BLOCKS)
     total = sum(

@@ -19,7 +19,7 @@ def _data_from_environment() -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Where the datasets are."""
+    """Location of the datasets."""
 
     data: Path | None = option(
         "Folder that contains the datasets (default: $POGM_DATA).",

@@ -1,1 +1,1 @@
-"""What runs are shown as: figures, tables and pages, for a browser, a paper and a terminal."""
+"""Figures, tables and pages of runs, for a browser, a paper and a terminal."""

@@ -85,7 +85,7 @@ def _drawn(marks: Iterable[Mark]) -> list[Point]:
 
 
 def _spans(panel: Panel) -> tuple[Range, Range]:
-    """What is asked for, or what the marks span; with a little room where the ends are not rounded."""
+    """Return the given range, or the range of the marks, with a margin at ends that are not rounded."""
     xs = [point.x for point in _drawn(panel.marks)] or [0.0, 1.0]
     x_range, y_range = (min(xs), max(xs)), extent(panel.marks) or (0.0, 1.0)
     if panel.square:

@@ -45,7 +45,7 @@ def chart(
 
 
 def upright_grid(panel: Panel) -> bool:
-    """Whether x is a measurement too, and not time, along which lines are followed."""
+    """Return True if x is a measurement, as in a scatter plot, and not time."""
     return panel.square or not any(isinstance(mark, Line) for mark in panel.marks)
 
 

@@ -33,7 +33,7 @@ def _left(one: Watched, usual: float) -> float:
 
 
 def _usual(begun: Sequence[Watched]) -> dict[tuple[str, str], float]:
-    """What the steps of a run take, by algorithm and dataset."""
+    """Return the median time of the steps of a run, in seconds, by algorithm and dataset."""
     costs: dict[tuple[str, str], list[float]] = {}
     for one in begun:
         if one.cost is not None:

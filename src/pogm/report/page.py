@@ -82,7 +82,7 @@ def render(
 
 
 def policy(*, live: bool = False) -> str:
-    """What a browser may do with the page: show it and run its one script; a live one may ask its server again."""
+    """Return the content security policy: the page may run its own script; a live page may also ask its server."""
     digest = b64encode(sha256(_script().encode()).digest()).decode()
     allowed = ["default-src 'none'", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'"]
     return "; ".join([*allowed, *["connect-src 'self'"] * live])

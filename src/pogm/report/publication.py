@@ -167,7 +167,7 @@ def _shape(panel: Panel) -> float:
 
 
 def _limits(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
-    """What the axes span: the given ranges, else the points with their bands, and a little room."""
+    """Return the limits of the axes: the given ranges, or those of the points and their bands, with a margin."""
     points = [point for mark in panel.marks for point in mark.points if math.isfinite(point.x + point.y)]
     xs = [point.x for point in points]
     ys = [y for point in points for y in (point.y - point.spread, point.y + point.spread)]
@@ -246,7 +246,7 @@ DRAW = {Region: _region, Cloud: _cloud, Line: _line, Arrow: _arrow, Label: _labe
 
 
 def _keys(figure: Figure) -> dict[str, Any]:
-    """What the legend shows of all panels: every name once, as it is drawn first, in the order of the palette."""
+    """Return the entries of the legend: every name of all panels once, in the order of the palette."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

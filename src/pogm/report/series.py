@@ -1,4 +1,4 @@
-"""What the charts show: a measurement over steps, one line per algorithm."""
+"""Series of the charts: a measurement over steps, one line per algorithm."""
 
 import math
 from collections import Counter
@@ -64,7 +64,7 @@ def small_charts(
 
 
 def averaged(panels: Iterable[Panel]) -> tuple[str, str]:
-    """What the lines are, and over how many trials."""
+    """Return a note that describes the lines and states the number of trials."""
     counts = {point.n for panel in panels for line in panel.marks for point in line.points}
     trials = f"n = {max(counts)} trial{'s' * (max(counts) > 1)}{', fewer at some points' * (len(counts) > 1)}."
     return AVERAGED, trials
@@ -85,7 +85,7 @@ def lines(runs: Iterable[Run], dataset: str, samples: Callable[[Run], Iterator[S
 
 
 def comparable(runs: Iterable[Run], dataset: str) -> Iterator[tuple[int, str, list[Run]]]:
-    """Of every algorithm its place in the palette, its label, and those of its runs that may be averaged.
+    """Return, for every algorithm, its index in the palette, its label, and its runs that may be averaged.
 
     These are finished and hold out one domain, with the algorithm's first configuration (its defaults): a mean over a
     random search would show the search.

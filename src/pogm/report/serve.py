@@ -36,7 +36,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to type into a browser."""
+        """Address of the page, for a browser."""
         return f"http://{HERE}:{self.server_port}/"
 
     def page(self) -> str:

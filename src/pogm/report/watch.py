@@ -45,7 +45,7 @@ class Watched:
 
     @property
     def share(self) -> float:
-        """Of its steps, how many are done."""
+        """Fraction of the steps that are done."""
         if self.state == "done":
             return 1.0
         last = self.run.records[-1]["step"] if self.run.records else -1
@@ -53,7 +53,7 @@ class Watched:
 
     @property
     def cost(self) -> float | None:
-        """What all of its steps take, without its evaluations, in seconds."""
+        """Seconds that all steps take, without evaluations."""
         measured = [finite(record.get("seconds_per_step")) for record in self.run.records]
         known = [seconds for seconds in measured if seconds > 0]
         return fmean(known) * self.steps if known else None
@@ -61,7 +61,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Glance:
-    """What a look at the folder has found."""
+    """State of a folder of runs at one time."""
 
     begun: tuple[Watched, ...]
     waiting: tuple[Trial, ...]  # that are planned
