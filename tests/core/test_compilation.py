@@ -1,6 +1,7 @@
 """Compile regions: eager by default, compiled on request, and eager again if the compiler fails."""
 
 import shutil
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,7 +10,7 @@ import torch._dynamo
 from torch.func import vmap
 
 from pogm.core import compilation
-from pogm.core.compilation import CompileWarning, compiled, compiling
+from pogm.core.compilation import CompileWarning, compiled, compiling, ignore_compiler_warnings
 
 
 def make_counted():
@@ -81,6 +82,17 @@ def test_marked_function_runs_eagerly_inside_a_transform():
         mapped = vmap(lambda x: function(x, 2.0))(torch.stack([X, 2 * X]))
     assert runs == [False]
     torch.testing.assert_close(mapped[0], EXPECTED)
+
+
+def test_warnings_of_a_backward_pass_are_ignored_only_while_compiling():
+    def backward() -> None:
+        with ignore_compiler_warnings():
+            warnings.warn("of the compiler", UserWarning, stacklevel=1)
+
+    with compiling(True):
+        backward()
+    with pytest.warns(UserWarning, match="of the compiler"):
+        backward()
 
 
 def test_compiling_ends_with_its_block_even_after_an_error():

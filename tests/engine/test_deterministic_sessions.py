@@ -235,6 +235,20 @@ def test_trial_has_the_same_bits_in_a_batch_and_alone_on_a_gpu(method, network, 
 
 @pytest.mark.gpu
 @needs_gpu
+def test_compiler_does_not_warn_on_a_gpu():
+    """Inductor warns once in a process that TF32 is off, while it compiles the first backward pass."""
+    import torch._dynamo
+    from torch._inductor import compile_fx
+    from torch._inductor.utils import fresh_cache
+
+    compile_fx._warn_tf32_disabled.cache_clear()
+    torch._dynamo.reset()  # else earlier tests may have compiled it
+    with fresh_cache():
+        result(Engine("cuda", compile="on", capture=False), task(ERM(), "mlp"), steps=1)  # warnings are errors here
+
+
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("strategy", [{"capture": False}, {}, {"compile": "on"}], ids=["eager", "captured", "compiled"])
 def test_layer_without_a_deterministic_gradient_is_refused_in_the_first_step(strategy):
     session = Session([task(ERM(), "mnist_cnn", modifiers=(Pools(),))], on_gpu(**strategy))

@@ -40,6 +40,16 @@ def compiling(enabled: bool) -> Iterator[None]:
         _active.reset(before)
 
 
+@contextmanager
+def ignore_compiler_warnings() -> Iterator[None]:
+    """Ignore warnings while a backward pass runs that may have to be compiled: the compiler warns about its own code."""
+    if _active.get():
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    else:
+        yield
+
+
 def inside_transform() -> bool:
     """Return True under a functorch transform such as ``vmap``, or while torch.compile traces: values are not known."""
     return torch.compiler.is_compiling() or peek_interpreter_stack() is not None

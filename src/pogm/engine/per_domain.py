@@ -13,6 +13,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.func import grad, vmap
 
 from pogm.core import trees
+from pogm.core.compilation import ignore_compiler_warnings
 from pogm.core.problem import Objective
 from pogm.core.state import Loss
 from pogm.core.trees import Params, Tree
@@ -115,7 +116,8 @@ def _by_autograd(objective: Objective) -> Callable[[Params], tuple[Params, Loss]
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         with torch.enable_grad():
             loss = objective(leaves)
-            gradients = torch.autograd.grad(loss.value, list(leaves.values()), materialize_grads=True)
+            with ignore_compiler_warnings():  # the first backward pass of a compiled function is compiled here
+                gradients = torch.autograd.grad(loss.value, list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True)), trees.map_leaves(torch.detach, loss)
 
     return gradient
