@@ -21,7 +21,7 @@ ATTEMPTS = 10  # to lock a folder: `is_locked` of another process holds the lock
 RETRY_SECONDS = 0.01
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash, either the old file or the new one exists, never a part of it.
 
     Raises:

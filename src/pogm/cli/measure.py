@@ -150,7 +150,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def _show(self, trials: Sequence["Trial"]) -> None:
         """Print the table of the finished runs and write every measured round to a file."""
-        from pogm._system.files import write_whole
+        from pogm._system.files import write_atomic
         from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
         from pogm.benchmark.results.measurements import measured
         from pogm.benchmark.results.records import printable, read_runs
@@ -168,7 +168,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         how_often = "every round" if self.every == 1 else f"one round in {self.every}"
         title = f"{printable(run.dataset)}, held out {printable(run.held_out)}; {how_often} measured"
         table = measure_table(found, title, describe_cost(trials[0]))
-        write_whole(self.out / ROUNDS, rounds_csv(found).encode())
+        write_atomic(self.out / ROUNDS, rounds_csv(found).encode())
         print({"text": table.text, "csv": table.csv, "json": table.json}[self.format](), end="")
         print(f"Every round: {self.out / ROUNDS}", file=sys.stderr)
 

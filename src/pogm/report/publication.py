@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pogm._system.errors import UsageError, unknown
-from pogm._system.files import write_whole
+from pogm._system.files import write_atomic
 from pogm.benchmark.results.records import printable
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
 from pogm.report.style import DASHES, LIGHT
@@ -85,7 +85,7 @@ def write_figure(figure: Figure, folder: Path | str, formats: Sequence[str] = ("
     contents = {name: _encoded(figure, name) for name in formats} | {"csv": figure.csv().encode()}
     paths = [folder / f"{figure.name}.{name}" for name in contents]
     for path, content in zip(paths, contents.values(), strict=True):
-        write_whole(path, content)
+        write_atomic(path, content)
     return paths
 
 

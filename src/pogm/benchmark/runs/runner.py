@@ -25,7 +25,7 @@ import torch
 import pogm
 from pogm._system.determinism import fix_cublas_workspace
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
-from pogm._system.files import locked, remove_temporary, write_whole
+from pogm._system.files import locked, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import (
@@ -244,7 +244,7 @@ class _Batch:
         for row in self.active:
             if ends:
                 self._write(row, record_of(self.trials[row], self.session, ends[row]) | {FINAL: True})
-            self.world.run_on_first(partial(write_whole, self.folders[row] / DONE, b"done\n"))
+            self.world.run_on_first(partial(write_atomic, self.folders[row] / DONE, b"done\n"))
             self.tracking[row].end("done")
 
     def _write(self, row: int, record: dict[str, Any]) -> None:
@@ -342,7 +342,7 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> None:
             f"Expected the evaluations up to step {after} in {folder / RECORDS}; found none of step "
             f"{', '.join(map(str, missing))}. Restore the file from a copy, or delete {folder} to start again."
         )
-    write_whole(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
+    write_atomic(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
 
 
 def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
