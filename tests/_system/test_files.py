@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, UsageError
-from pogm._system.files import canonical_json, digest, is_empty, locked, read_json, remove_temporary, write_atomic
+from pogm._system.files import canonical_json, digest, is_empty, lock_folder, read_json, remove_temporary, write_atomic
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -116,14 +116,14 @@ def test_invalid_json_is_refused_with_path_and_position(tmp_path, content, found
 
 def test_locked_folder_is_refused_with_process_and_host_of_its_owner(tmp_path):
     owner = rf"in use by process {os.getpid()} on {socket.gethostname()}\. "
-    with locked(tmp_path), pytest.raises(UsageError, match=owner), locked(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(UsageError, match=owner), lock_folder(tmp_path):
         pass
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def _lock_and_die(folder: Path) -> None:
-    with locked(folder):
+    with lock_folder(folder):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -133,5 +133,5 @@ def test_lock_of_a_dead_process_is_released(tmp_path):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert str(process.pid) in (tmp_path / "lock").read_text()
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert str(os.getpid()) in (tmp_path / "lock").read_text()

@@ -128,7 +128,7 @@ def _key(name: str) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder while the block runs. The system releases the lock when the process dies.
 
     Raises:

@@ -10,7 +10,7 @@ from support import needs_gpu, trial
 
 from pogm import ERM, POGM, Fish
 from pogm._system.errors import DivergedError, InUseError, StoppedError
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
 from pogm.benchmark.runs.executors import group_alike, run_all, run_job
@@ -109,7 +109,7 @@ def test_a_batch_leaves_a_trial_to_the_process_that_began_it(tmp_path, begun):
         assert all(path.read_bytes() == content for path, content in before.items())
     else:
         (tmp_path / first.id).mkdir()
-        with locked(tmp_path / first.id):
+        with lock_folder(tmp_path / first.id):
             errors = run_batch([first, second], folders(tmp_path, [first, second]), Settings())
         assert [path.name for path in (tmp_path / first.id).iterdir()] == ["lock"]
     assert isinstance(errors[0], InUseError)

@@ -12,7 +12,7 @@ from processes import Deadly, records, start, until, weights
 from support import trial
 
 from pogm import ERM, POGM
-from pogm._system.files import is_locked, locked
+from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
@@ -69,7 +69,7 @@ def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
         executed.append([t.id for t in trials])
         return (Outcome(t) for t in trials)
 
-    with locked(running):
+    with lock_folder(running):
         outcomes = list(carry_out(plan, tmp_path, Settings(), pretend))
         list(carry_out(plan, tmp_path, Settings(), pretend, retry_failed=True))
     assert {o.trial.id for o in outcomes} == {t.id for t in plan}
@@ -81,7 +81,7 @@ def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
 def test_nothing_is_written_to_a_directory_in_use(tmp_path):
     one = trial(ERM())
     (tmp_path / one.id).mkdir()
-    with locked(tmp_path / one.id):
+    with lock_folder(tmp_path / one.id):
         assert executors.run_job([one], tmp_path, Settings()) == [None]
     assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
 

@@ -20,7 +20,7 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.runs import ray_cluster
 from pogm.benchmark.runs.executors import GIVEN_UP, run_all
 from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
@@ -83,7 +83,7 @@ def eventful(address, tmp_path_factory):
     said = io.StringIO()
     with contextlib.chdir(root.parent), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         outcomes = run_on_ray(trials, Path(root.name), EVERY_SAVE, address=address)
-        with locked(root / GUARDED.id):
+        with lock_folder(root / GUARDED.id):
             found = [next(outcomes)]
         found += outcomes
     assert len(found) == len(trials)
@@ -211,7 +211,7 @@ def _not_shared(dir: Path, suffix: str):
 
 def test_a_trial_of_another_process_is_tried_later_and_not_changed(tmp_path):
     (tmp_path / FINE.id).mkdir()
-    with locked(tmp_path / FINE.id):
+    with lock_folder(tmp_path / FINE.id):
         assert ray_cluster._task([FINE], tmp_path, Settings()) == IN_USE
     assert [path.name for path in (tmp_path / FINE.id).iterdir()] == ["lock"]
 

@@ -25,7 +25,7 @@ import torch
 import pogm
 from pogm._system.determinism import fix_cublas_workspace
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
-from pogm._system.files import locked, remove_temporary, write_atomic
+from pogm._system.files import lock_folder, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import (
@@ -193,7 +193,7 @@ class _Batch:
         for trial, folder in zip(self.trials, self.folders, strict=True):
             make_folder(folder)
             try:
-                resources.enter_context(locked(folder))
+                resources.enter_context(lock_folder(folder))
             except InUseError as error:
                 errors.append(error)
                 continue

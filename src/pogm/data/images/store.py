@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pogm._system.errors import DataError, PogmError, UsageError
 from pogm._system.fault_injection import fault_point
-from pogm._system.files import canonical_json, digest, locked, read_json, readable_json, sync_folder, write_atomic
+from pogm._system.files import canonical_json, digest, lock_folder, read_json, readable_json, sync_folder, write_atomic
 from pogm.data.images.decode import Kind, Pixels
 
 PIXELS, JOURNAL, MANIFEST = "pixels", "journal", "manifest.json"
@@ -48,7 +48,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(directory))
+                stack.enter_context(lock_folder(directory))
                 break
             except UsageError:
                 time.sleep(POLL_SECONDS)

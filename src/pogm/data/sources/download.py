@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pogm._system.errors import DataError, IntegrityError
-from pogm._system.files import TEMPORARY, locked, read_json, readable_json, sync_folder, write_atomic
+from pogm._system.files import TEMPORARY, lock_folder, read_json, readable_json, sync_folder, write_atomic
 from pogm.data.sources.catalogue import PublishedFile, hash_file
 from pogm.data.sources.transfer import ByteProgress, InterruptedTransferError, RefusedError, transfer
 
@@ -54,7 +54,7 @@ def download(
             _check_existing(source, path)
             return path
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
+        with lock_folder(folder):
             for mirror in source.mirrors:
                 try:
                     _try_mirror(source, mirror, part, progress, delays, timeout)
