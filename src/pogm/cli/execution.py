@@ -13,7 +13,7 @@ from pathlib import Path
 from pogm._system.errors import UsageError
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.progress import tracked
+from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import Settings
 from pogm.cli.options import Distributed, Execution
 from pogm.cli.options import Settings as SettingOptions
@@ -103,7 +103,7 @@ def check_counts(**counts: int) -> None:
 def prepare(trials: Sequence[Trial], settings: Settings) -> None:
     """Write the image caches of all datasets, with a progress bar, before several processes need them."""
     for dataset in {trial.dataset for trial in trials}:
-        dataset.prepare(settings.data, partial(tracked, what="images"))
+        dataset.prepare(settings.data, partial(show_progress, what="images"))
 
 
 def warn_late_schedules(trial: Trial) -> None:

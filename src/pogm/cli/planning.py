@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pogm._system.files import read_json
-from pogm.benchmark.plan.parsing import dataset_of, own_folder
+from pogm.benchmark.plan.parsing import dataset_of, find_image_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import finite, read_runs
 from pogm.benchmark.runs.estimate import duration, estimates
@@ -37,7 +37,7 @@ def kind_of(content: Mapping[str, Any]) -> Kind:
 
 def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
     """Return a dataset for planning. Of a folder of images, only the names of its subfolders are read."""
-    if (name in all_datasets() and name != Folder.__name__) or (folder := own_folder(name, data)) is None:
+    if (name in all_datasets() and name != Folder.__name__) or (folder := find_image_folder(name, data)) is None:
         return dataset_of(name, data)
     tree = list_tree(folder)
     print(f"{name}: {len(tree.domains)} domains, as many as it has subfolders now.")

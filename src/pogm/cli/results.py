@@ -16,7 +16,7 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection
 from pogm.benchmark.results.tables import Table, averages_table, dataset_table, tables_csv
 from pogm.benchmark.runs.executors import Outcome, carry_out, executor
-from pogm.benchmark.runs.progress import tracked
+from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import Settings
 from pogm.cli.options import Scheduling
 from pogm.report.picture import write_picture
@@ -25,7 +25,7 @@ from pogm.report.runs import write_report
 
 def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
     """Wait for the runs of a folder, with a progress bar; print the failures; return True if there are none."""
-    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
+    failed = [outcome for outcome in show_progress(outcomes, count, "runs") if outcome.error is not None]
     for outcome in failed:
         where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
         print(f"pogm: {where} failed: {outcome.error}", file=sys.stderr)

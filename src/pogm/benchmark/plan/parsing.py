@@ -88,7 +88,7 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
     """Return a dataset by name, or a folder of images by its path or by its name in the data folder."""
     if name in all_datasets() and name != Folder.__name__:
         return dataset_class(name)()
-    folder = own_folder(name, data)
+    folder = find_image_folder(name, data)
     if folder is not None:
         return Folder.from_directory(folder)
     if os.sep in name:
@@ -96,7 +96,7 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
     raise unknown("a dataset", name, all_datasets().keys() - {Folder.__name__})
 
 
-def own_folder(name: str, data: Path | None) -> Path | None:
+def find_image_folder(name: str, data: Path | None) -> Path | None:
     """Return a folder of images by its path, or by its name in the data folder; None if it does not exist."""
     paths = [Path(name), *([data / name] if data else [])]
     return next((path for path in paths if path.is_dir()), None)
