@@ -180,7 +180,7 @@ class Scale:
 
     def selects(self, row: "Row") -> bool:
         """Return True if --algorithms names the row, or if it is not given."""
-        return not self.algorithms or folded(row.name) in set(map(folded, self.algorithms))
+        return not self.algorithms or normalize_row_name(row.name) in set(map(normalize_row_name, self.algorithms))
 
     def was_given(self, option: str) -> bool:
         """Return True if the command line changed the scale by this option, such as "--steps"."""
@@ -266,12 +266,12 @@ class Experiment:
         return [trial for found in self.rows(scale).values() for trial in found]
 
 
-def folded(name: str) -> str:
+def normalize_row_name(name: str) -> str:
     """Return the name of a row without case, spaces and punctuation: ANDMask and AND-mask are the same row."""
     return "".join(letter for letter in name.casefold() if letter.isalnum() or letter in "+.")
 
 
-def searched(
+def plan_search(
     scale: Scale, row: Row, *, configurations: int | None = None, datasets: tuple[str, ...] | None = None
 ) -> Sequence[Trial]:
     """Return DomainBed's search for one row of a table: every domain held out, every configuration, every trial.
@@ -282,7 +282,9 @@ def searched(
         return []
     methods: dict[str, Method] = {"algorithm": algorithm_class(row.algorithm)}
     methods |= _modifiers(row)
-    schedules = [f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in in_time(method, scale).items()]
+    schedules = [
+        f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in shorten_schedules(method, scale).items()
+    ]
     sweeps = []
     for data in (dataset_class(name)() for name in datasets or scale.datasets):
         network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
@@ -316,10 +318,10 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     method = algorithm_class(row.algorithm)
     number = seed_hash(data.seed_name, held_out, trial_seed)
     parts: dict[str, Any] = {
-        "algorithm": suited(method(**in_time(method, scale)), data.large),
+        "algorithm": suited(method(**shorten_schedules(method, scale)), data.large),
         "training": replace(data.training, **_network(scale, data)),
         "dataset": data,
-        **{name: suited(kind(**in_time(kind, scale)), data.large) for name, kind in _modifiers(row).items()},
+        **{name: suited(kind(**shorten_schedules(kind, scale)), data.large) for name, kind in _modifiers(row).items()},
     }
     apply(_settings(scale, row, data), parts, f"a hyperparameter of {row.name} on {data.title}")
     values: dict[str, Any] = {
@@ -338,7 +340,7 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     return Trial(**values | more)
 
 
-def in_time(method: Method, scale: Scale) -> dict[str, Any]:
+def shorten_schedules(method: Method, scale: Scale) -> dict[str, Any]:
     """Return hyperparameters that start the schedules of a method within the short runs of a scale; else nothing."""
     if scale.soon is None:
         return {}

@@ -13,7 +13,7 @@ centre. They are not ranked.
 from collections.abc import Sequence
 
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
+from pogm.experiments.base import Exhibit, Plan, Row, Scale, plan_search
 from pogm.experiments.ranks import with_ranks
 from pogm.experiments.results import averages, beside_paper, details
 
@@ -48,7 +48,7 @@ CONTROLS = (
 
 def plan(scale: Scale) -> Plan:
     """Return the search of every row."""
-    return {row: searched(scale, row) for row in (*PAPER, *CONTROLS)}
+    return {row: plan_search(scale, row) for row in (*PAPER, *CONTROLS)}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
