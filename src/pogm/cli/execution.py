@@ -21,7 +21,7 @@ from pogm.core.hyperparameters import fields
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
 from pogm.models import build_features
-from pogm.models.weights import RANDOM, weights_of
+from pogm.models.weights import RANDOM, hash_weights
 
 
 def settings_of(options: Execution, datasets: Sequence[str] = ()) -> Settings:
@@ -79,7 +79,7 @@ def setting_texts(options: SettingOptions, weights: Path | None) -> tuple[str, .
     if options.on_bad_image:
         texts.append(f"on_bad_image={options.on_bad_image}")
     if weights:
-        texts.append(f"weights={weights_of(weights)}")
+        texts.append(f"weights={hash_weights(weights)}")
     return tuple(texts)
 
 

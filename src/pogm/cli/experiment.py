@@ -168,7 +168,7 @@ pogm list experiments                              names and scales"""
         dry run does not need the file.
         """
         from pogm.data.datasets import dataset_class
-        from pogm.models.weights import WEIGHTS_VARIABLE, known_file, network_of, weights_of
+        from pogm.models.weights import WEIGHTS_VARIABLE, find_known_file, find_network, hash_weights
 
         path = self.planning.usable_weights(self.execution.weights)
         if path is None and self.execution.weights is not None:
@@ -176,15 +176,15 @@ pogm list experiments                              names and scales"""
         if path is None:
             found = os.environ.get(WEIGHTS_VARIABLE)
             large = any(dataset_class(name).large for name in scale.datasets)
-            path = known_file(Path(found)) if found and large and not scale.was_given("--network") else None
+            path = find_known_file(Path(found)) if found and large and not scale.was_given("--network") else None
             if path is None:
                 return scale
             print(
                 f"pogm: First weights of networks for photographs: {path}, found by ${WEIGHTS_VARIABLE}.",
                 file=sys.stderr,
             )
-        weights, words = weights_of(path), [*scale.given, "--weights", str(path)]
-        network = None if scale.was_given("--network") else network_of(weights)
+        weights, words = hash_weights(path), [*scale.given, "--weights", str(path)]
+        network = None if scale.was_given("--network") else find_network(weights)
         if network is not None:
             scale = replace(scale, large_network=network)
         return replace(scale, weights=weights, given=tuple(words))

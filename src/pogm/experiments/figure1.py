@@ -120,7 +120,7 @@ def start(algorithm: Algorithm, rate: float = RATE, seed: int = 0) -> tuple[Stat
     return algorithm.start(weights, {}, random.key(seed), problem), problem
 
 
-def weights_of(state: State) -> Weights:
+def read_weights(state: State) -> Weights:
     """Return the two weights."""
     first, second = state.params[WEIGHTS].flatten().tolist()
     return first, second
@@ -132,20 +132,20 @@ def weights_of(state: State) -> Weights:
 def path(algorithm: Algorithm, seed: int = 0, rounds: int = ROUNDS) -> list[Weights]:
     """Return the weights after every round of an algorithm."""
     state, problem = start(algorithm, seed=seed)
-    places = [weights_of(state)]
+    places = [read_weights(state)]
     for _ in range(rounds):
         state, _ = algorithm.step(state, [domains()] * algorithm.minibatches, problem)
-        places.append(weights_of(state))
+        places.append(read_weights(state))
     return places
 
 
 def walk(order: Sequence[int]) -> list[Weights]:
     """Return the weights during one round of Fish: a step of ERM on each domain, in this order."""
     state, problem = start(ERM())
-    places = [weights_of(state)]
+    places = [read_weights(state)]
     for domain in order:
         state, _ = ERM().step(state, [in_order([domain])], problem)
-        places.append(weights_of(state))
+        places.append(read_weights(state))
     return places
 
 
@@ -154,7 +154,7 @@ def step_of_fish(order: Sequence[int], rate: float = RATE) -> Weights:
     fish = Fish(permute=False)
     state, problem = start(fish, rate)
     state, _ = fish.step(state, [in_order(order)], problem)
-    return weights_of(state)
+    return read_weights(state)
 
 
 def in_order(order: Sequence[int]) -> Batch:

@@ -17,7 +17,7 @@ from pogm.models.featurizer import Featurizer
 from pogm.models.layers import freeze_batch_norm
 from pogm.models.timm_models import PREFIX, build_timm
 from pogm.models.weights import RANDOM, check_weights, load_weights
-from pogm.models.weights import weights_of as weights_of
+from pogm.models.weights import hash_weights as hash_weights
 
 Build = Callable[[tuple[int, int, int]], Featurizer]
 
