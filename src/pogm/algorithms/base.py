@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pogm._system.errors import UsageError, unknown
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.hyperparameters import changed, validate
+from pogm.core.hyperparameters import replace_fields, validate
 from pogm.core.model import Model, Network
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
@@ -49,7 +49,7 @@ class Algorithm:
             raise UsageError(f"Expected a preset of {cls.__name__}; {name!r} was replaced by {cls.replaced[name]}.")
         if name not in cls.presets:
             raise unknown(f"a preset of {cls.__name__}", name, cls.presets)
-        result: Self = changed(cls(**cls.presets[name]), values)
+        result: Self = replace_fields(cls(**cls.presets[name]), values)
         return result
 
     # Override one of these three.

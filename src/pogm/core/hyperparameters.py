@@ -135,14 +135,14 @@ def to_json(settings: Any) -> dict[str, Any]:
 def from_json(settings: Any, values: dict[str, Any]) -> Any:
     """Return a copy of the settings with the values that `to_json` returned."""
     former = getattr(settings, "former_fields", {})
-    return changed(settings, {name: value for name, value in values.items() if former.get(name) != value})
+    return replace_fields(settings, {name: value for name, value in values.items() if former.get(name) != value})
 
 
-def suited(settings: Any, large: bool) -> Any:
+def apply_large_defaults(settings: Any, large: bool) -> Any:
     """Return a copy with the defaults for large images if ``large`` is set. Fields that were changed stay."""
     found = {field.name: field for field in fields(settings) if large and field.metadata.get("large")}
     kept = {name: field for name, field in found.items() if getattr(settings, name) == field.default}
-    return changed(settings, {name: field.metadata["large"].default for name, field in kept.items()})
+    return replace_fields(settings, {name: field.metadata["large"].default for name, field in kept.items()})
 
 
 def fields(settings: Any) -> list[dataclasses.Field[Any]]:
@@ -165,7 +165,7 @@ def validate(settings: Any) -> None:
             object.__setattr__(settings, field.name, coerced)
 
 
-def changed(settings: Any, values: dict[str, Any]) -> Any:
+def replace_fields(settings: Any, values: dict[str, Any]) -> Any:
     """Return a copy with some fields replaced. Texts from a command line are converted to the type of the field."""
     names = [field.name for field in fields(settings)]
     for name in values:

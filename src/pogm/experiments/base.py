@@ -20,7 +20,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.tables import Table
-from pogm.core.hyperparameters import fields, suited
+from pogm.core.hyperparameters import apply_large_defaults, fields
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.splits import seed_hash
@@ -318,10 +318,13 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     method = algorithm_class(row.algorithm)
     number = seed_hash(data.seed_name, held_out, trial_seed)
     parts: dict[str, Any] = {
-        "algorithm": suited(method(**shorten_schedules(method, scale)), data.large),
+        "algorithm": apply_large_defaults(method(**shorten_schedules(method, scale)), data.large),
         "training": replace(data.training, **_network(scale, data)),
         "dataset": data,
-        **{name: suited(kind(**shorten_schedules(kind, scale)), data.large) for name, kind in _modifiers(row).items()},
+        **{
+            name: apply_large_defaults(kind(**shorten_schedules(kind, scale)), data.large)
+            for name, kind in _modifiers(row).items()
+        },
     }
     apply(_settings(scale, row, data), parts, f"a hyperparameter of {row.name} on {data.title}")
     values: dict[str, Any] = {

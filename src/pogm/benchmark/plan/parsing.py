@@ -9,7 +9,7 @@ from typing import Any
 from pogm._system.errors import UsageError, unknown
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.plan.trial import Trial
-from pogm.core.hyperparameters import changed, fields, suited
+from pogm.core.hyperparameters import apply_large_defaults, fields, replace_fields
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
@@ -71,10 +71,10 @@ def trial_of(
     found = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
-        "algorithm": suited(method() if preset is None else method.preset(preset), found.large),
+        "algorithm": apply_large_defaults(method() if preset is None else method.preset(preset), found.large),
         "training": found.training,
         "dataset": found,
-        **{name: suited(modifier_class(name)(), found.large) for name in modifiers},
+        **{name: apply_large_defaults(modifier_class(name)(), found.large) for name in modifiers},
     }
     if len(parts) < 3 + len(modifiers):
         raise UsageError(f"Expected each modifier once; found {', '.join(modifiers)}. Leave out the repeated one.")
@@ -246,7 +246,7 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
     if len(owners) > 1:
         choices = ", ".join(f"{owner}.{name}" for owner in owners)
         raise UsageError(f"Expected the name of one hyperparameter; found {name!r}, which is {choices}. Choose one.")
-    parts[owners[0]] = changed(parts[owners[0]], {name: value})
+    parts[owners[0]] = replace_fields(parts[owners[0]], {name: value})
 
 
 def _domain_index(name: str, dataset: DomainDataset) -> int:

@@ -12,7 +12,7 @@ from pogm._system.errors import UsageError, unknown
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.parsing import Combination, apply, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial, dataset_from_json, differences
-from pogm.core.hyperparameters import Space, changed, fields, suited
+from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.splits import seed_hash
 from pogm.diagnostics import Probe
@@ -157,7 +157,7 @@ def configuration(settings: Any, hparams_seed: int, trial_seed: int, large: bool
         trial_seed: Number of the repetition.
         large: Use the defaults and spaces for large images.
     """
-    settings = suited(settings, large)
+    settings = apply_large_defaults(settings, large)
     if hparams_seed == 0:
         return settings
     values = {}
@@ -165,7 +165,7 @@ def configuration(settings: Any, hparams_seed: int, trial_seed: int, large: bool
         space = field.metadata["large"].space if large and field.metadata.get("large") else field.metadata.get("space")
         if space is not None:
             values[field.name] = draw(space, field.metadata["draw_as"] or field.name, hparams_seed, trial_seed)
-    return changed(settings, values)
+    return replace_fields(settings, values)
 
 
 def draw(space: Space, name: str, hparams_seed: int, trial_seed: int) -> Any:

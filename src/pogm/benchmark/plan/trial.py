@@ -16,7 +16,7 @@ from pogm._system.errors import UsageError, unknown
 from pogm._system.files import canonical_json, digest
 from pogm.algorithms import Algorithm, algorithm_class
 from pogm.core import hyperparameters
-from pogm.core.hyperparameters import changed
+from pogm.core.hyperparameters import replace_fields
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.diagnostics import Probe
@@ -205,8 +205,8 @@ PARTS: dict[str, tuple[type, Callable[[Any, DomainDataset], Any]]] = {  # JSON t
     "dataset": (dict, lambda values, dataset: dataset),
     "algorithm": (dict, lambda values, dataset: _from_json(algorithm_class, values)),
     "modifiers": (list, lambda values, dataset: tuple(_from_json(modifier_class, value) for value in values)),
-    "training": (dict, lambda values, dataset: changed(dataset.training, values)),
-    "probe": (dict, lambda values, dataset: changed(Probe(), values)),
+    "training": (dict, lambda values, dataset: replace_fields(dataset.training, values)),
+    "probe": (dict, lambda values, dataset: replace_fields(Probe(), values)),
     "test_domains": (list, lambda values, dataset: tuple(values)),
 }
 
