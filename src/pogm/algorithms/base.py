@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import replace_fields, validate
@@ -48,7 +48,7 @@ class Algorithm:
         if name in cls.replaced:
             raise UsageError(f"Expected a preset of {cls.__name__}; {name!r} was replaced by {cls.replaced[name]}.")
         if name not in cls.presets:
-            raise unknown(f"a preset of {cls.__name__}", name, cls.presets)
+            raise unknown_name_error(f"a preset of {cls.__name__}", name, cls.presets)
         result: Self = replace_fields(cls(**cls.presets[name]), values)
         return result
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pogm._system.errors import DataError, UsageError, unknown
+from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm.cli.options import Data as DataOptions
 from pogm.cli.parser import Command, argument, group, option
 
@@ -104,7 +104,7 @@ class Check(Command):
             return found().directory(data)
         folder = find_image_folder(name, data)
         if folder is None:
-            raise unknown("a dataset or a folder of images", name, all_datasets())
+            raise unknown_name_error("a dataset or a folder of images", name, all_datasets())
         return folder
 
 

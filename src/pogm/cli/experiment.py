@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.cli.options import Execution, Planning, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
@@ -143,7 +143,7 @@ pogm list experiments                              names and scales"""
                 words += [f"--{name.replace('_', '-')}", str(value)]
         for name in given.datasets:
             if name == Folder.__name__:
-                raise unknown("a dataset", name, all_datasets().keys() - {name})
+                raise unknown_name_error("a dataset", name, all_datasets().keys() - {name})
             dataset_class(name)
         for name, values in lists.items():
             if len(set(values)) < len(values):

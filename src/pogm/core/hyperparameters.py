@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 
 
 class Source(Protocol):
@@ -174,7 +174,7 @@ def replace_fields(settings: Any, values: dict[str, Any]) -> Any:
             text = f"Expected a hyperparameter of {owner.__name__}; {name!r} was replaced by {owner.replaced[name]}."
             raise UsageError(text)
         if name not in names:
-            raise unknown(f"a hyperparameter of {type(settings).__name__}", name, names)
+            raise unknown_name_error(f"a hyperparameter of {type(settings).__name__}", name, names)
     return dataclasses.replace(settings, **values)
 
 
@@ -191,7 +191,7 @@ def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
             or (limits.get("most") is not None and found > limits["most"])
         )
     elif isinstance(found, str) and found not in (limits.get("options") or (found,)):
-        raise unknown(f"{owner}.{field.name}", found, limits["options"])
+        raise unknown_name_error(f"{owner}.{field.name}", found, limits["options"])
     if wrong:
         raise UsageError(
             f"Expected {owner}.{field.name} to be {expected}; found {value!r}. "

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.copies import DomainCopies
 from pogm.core import trees
@@ -125,7 +125,7 @@ def mesh_for(task: Task, size: int, spread: str = "auto") -> Mesh:
         UsageError: The task cannot be divided among these processes without changing its results.
     """
     if spread not in SPREADS:
-        raise unknown("a way to spread a run", spread, SPREADS)
+        raise unknown_name_error("a way to spread a run", spread, SPREADS)
     most = task.num_domains if "domains" in task.algorithm.spreads and spread != "samples" else 1
     if spread == "both":
         most = min(most, max(size // 2, 1))

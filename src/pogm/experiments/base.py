@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.algorithms import algorithm_class
 from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.parsing import Combination, apply, settings_for
@@ -243,7 +243,7 @@ SCALES = {
 def scale_named(name: str) -> Scale:
     """Return a scale by its name, or raise an error that suggests the nearest one."""
     if name not in SCALES:
-        raise unknown("a scale", name, SCALES)
+        raise unknown_name_error("a scale", name, SCALES)
     return SCALES[name]
 
 

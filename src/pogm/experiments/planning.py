@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.plan.parsing import check_settings
 from pogm.benchmark.plan.trial import Trial
 from pogm.experiments.base import Experiment, Plan, Row, Scale, datasets_of, normalize_row_name
@@ -20,7 +20,7 @@ def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
     rows = {normalize_row_name(row.name): row.name for plan in plans.values() for row in plan}
     for name in scale.algorithms:
         if normalize_row_name(name) not in rows:
-            raise unknown(f"a row of {', '.join(plans)}", name, rows.values())
+            raise unknown_name_error(f"a row of {', '.join(plans)}", name, rows.values())
     wanted = set(map(normalize_row_name, scale.algorithms or rows.values()))
     kept = {
         name: {row: plan[row] for row in plan if normalize_row_name(row.name) in wanted} for name, plan in plans.items()

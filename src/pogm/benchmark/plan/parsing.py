@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.plan.trial import Trial
 from pogm.core.hyperparameters import apply_large_defaults, fields, replace_fields
@@ -93,7 +93,7 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
         return Folder.from_directory(folder)
     if os.sep in name:
         raise UsageError(f"Expected a folder of images at {name}; found none. Check the path.")
-    raise unknown("a dataset", name, all_datasets().keys() - {Folder.__name__})
+    raise unknown_name_error("a dataset", name, all_datasets().keys() - {Folder.__name__})
 
 
 def find_image_folder(name: str, data: Path | None) -> Path | None:
@@ -141,7 +141,9 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
             for method in (algorithm_class(found.algorithm) for found in concerned):
                 if text := getattr(method, "replaced", {}).get(name):
                     raise UsageError(f"Expected {kind}; found {name!r}, which was replaced by {text}.")
-            raise unknown(kind, name, {known for found in concerned for known in _names(found, prefix) or ()})
+            raise unknown_name_error(
+                kind, name, {known for found in concerned for known in _names(found, prefix) or ()}
+            )
         if lacking:
             having = [found for found in concerned if found not in lacking]
             raise UsageError(
@@ -220,7 +222,9 @@ def _unknown_prefix_error(setting: str, prefix: str, owners: set[str], where: st
         return UsageError(
             f"Expected a setting for what is run ({', '.join(sorted(known))}); found {setting!r}. {advice}"
         )
-    return unknown("an algorithm or a modifier of what is run, in front of the setting's name,", prefix, known)
+    return unknown_name_error(
+        "an algorithm or a modifier of what is run, in front of the setting's name,", prefix, known
+    )
 
 
 def _names_text(combinations: Sequence[Combination], prefix: str) -> str:
@@ -242,7 +246,7 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
     known = [(owner, field) for owner, part in parts.items() for field in _settable(part)]
     owners = [owner for owner, field in known if field == name and prefix in ("", owner)]
     if not owners:
-        raise unknown(kind, setting.partition("=")[0], {field for _, field in known})
+        raise unknown_name_error(kind, setting.partition("=")[0], {field for _, field in known})
     if len(owners) > 1:
         choices = ", ".join(f"{owner}.{name}" for owner in owners)
         raise UsageError(f"Expected the name of one hyperparameter; found {name!r}, which is {choices}. Choose one.")
@@ -257,4 +261,6 @@ def _domain_index(name: str, dataset: DomainDataset) -> int:
             return int(names.index(name))
     if name.isdecimal() and int(name) < len(domains):
         return int(name)
-    raise unknown(f"a domain of {dataset.title}, by name or by number from 0 to {len(domains) - 1},", name, domains)
+    raise unknown_name_error(
+        f"a domain of {dataset.title}, by name or by number from 0 to {len(domains) - 1},", name, domains
+    )

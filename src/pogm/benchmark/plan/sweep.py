@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.parsing import Combination, apply, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial, dataset_from_json, differences
@@ -43,7 +43,7 @@ class Sweep:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
         Probe.each(self.probe_every)  # raises an error for an invalid number of rounds
         if self.mode not in MODES:
-            raise unknown("a mode", self.mode, MODES)
+            raise unknown_name_error("a mode", self.mode, MODES)
         titles = tuple(dataset.title for dataset in self.datasets)
         for name, values in (("algorithms", self.algorithms), ("datasets", titles), ("modifiers", self.modifiers)):
             if len(set(values)) < len(values):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm._system.files import canonical_json, digest
 from pogm.algorithms import Algorithm, algorithm_class
 from pogm.core import hyperparameters
@@ -158,7 +158,7 @@ class Trial:
             )
         for name, value in values.items():
             if name not in fields:
-                raise unknown("a field of a trial", name, fields)
+                raise unknown_name_error("a field of a trial", name, fields)
             kind, _ = PARTS.get(name, (str if "choices" in fields[name].metadata else int, None))
             if not isinstance(value, kind):
                 text = f"Expected {name} of a trial to be of type {kind.__name__}; found {value!r}. Restore it."
@@ -263,7 +263,7 @@ def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
             "Choose one in that range."
         )
     if "choices" in limits and value not in limits["choices"]:
-        raise unknown(f"a {field.name}", value, limits["choices"])
+        raise unknown_name_error(f"a {field.name}", value, limits["choices"])
 
 
 def _is_whole(value: Any, least: int, most: int) -> bool:

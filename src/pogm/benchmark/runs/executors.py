@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown
+from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown_name_error
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import FAILED, Stop, catch_stop_signals, failure_text, write_failure
@@ -52,7 +52,7 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
         address: Address of a Ray cluster; None to start Ray on this machine.
     """
     if name not in EXECUTORS:
-        raise unknown("an executor", name, EXECUTORS)
+        raise unknown_name_error("an executor", name, EXECUTORS)
     if name == "ray":
         from pogm.benchmark.runs.ray_cluster import run_on_ray  # it imports this file
 
