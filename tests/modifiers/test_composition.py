@@ -91,7 +91,7 @@ def _session(algorithm: Algorithm, modifiers: tuple[Modifier, ...], network: str
 class Idle(Modifier):
     """A modifier without effect."""
 
-    spreads = ("domains", "samples")
+    parallel_axes = ("domains", "samples")
 
 
 def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:

@@ -88,7 +88,7 @@ class Algorithm:
         return 1
 
     @property
-    def spreads(self) -> tuple[str, ...]:
+    def parallel_axes(self) -> tuple[str, ...]:
         """Axes that processes may divide without changing the result: "domains", "samples", both or none."""
         return ()
 

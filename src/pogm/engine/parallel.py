@@ -126,7 +126,7 @@ def mesh_for(task: Task, size: int, spread: str = "auto") -> Mesh:
     """
     if spread not in SPREADS:
         raise unknown_name_error("a way to spread a run", spread, SPREADS)
-    most = task.num_domains if "domains" in task.algorithm.spreads and spread != "samples" else 1
+    most = task.num_domains if "domains" in task.algorithm.parallel_axes and spread != "samples" else 1
     if spread == "both":
         most = min(most, max(size // 2, 1))
     domains = max(groups for groups in range(1, most + 1) if size % groups == 0)
@@ -153,9 +153,9 @@ def pools_domains(algorithm: Algorithm) -> bool:
 def _check_allowed(task: Task, mesh: Mesh) -> None:
     """Raise a UsageError for parts of a task that would give other results in several processes."""
     kinds = [kind for kind, count in (("domains", mesh.domains), ("samples", mesh.samples)) if count > 1]
-    spreads = {type(task.algorithm).__name__: task.algorithm.spreads}
-    spreads |= {type(modifier).__name__: modifier.spreads for modifier in task.modifiers}
-    found = [name for name, allowed in spreads.items() if not set(kinds) <= set(allowed)]
+    parallel_axes = {type(task.algorithm).__name__: task.algorithm.parallel_axes}
+    parallel_axes |= {type(modifier).__name__: modifier.parallel_axes for modifier in task.modifiers}
+    found = [name for name, allowed in parallel_axes.items() if not set(kinds) <= set(allowed)]
     if kinds and task.probe.every:
         found.append("a probe")
     pooled = "domains" in kinds and pools_domains(task.algorithm)

@@ -26,12 +26,12 @@ class Modifier:
     """
 
     predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
-    spreads: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
+    parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 
     @property
     def mixes_samples(self) -> bool:
         """Return whether the result for a sample depends on the other samples of the minibatch."""
-        return "samples" not in self.spreads
+        return "samples" not in self.parallel_axes
 
     def __post_init__(self) -> None:
         validate(self)
