@@ -14,7 +14,7 @@ from pogm.algorithms import all_algorithms
 from pogm.algorithms.rounds import WeightedRounds, split_blocks
 from pogm.core import trees
 from pogm.core.model import Network
-from pogm.engine.per_domain import by_vmap
+from pogm.engine.per_domain import map_by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features
 
@@ -236,7 +236,7 @@ OPTIONS = [
 @pytest.mark.parametrize("partition", ["classifier", "block", "layer"])
 def test_mapped_over_domains_or_over_trials_it_is_the_same(partition, options):
     pogm = Deep(partition=partition, **options)
-    assert_close(steps(pogm, 3, each_domain=by_vmap), steps(pogm, 3))
+    assert_close(steps(pogm, 3, each_domain=map_by_vmap), steps(pogm, 3))
     state, problem = toy(pogm)
     made = batches(pogm.minibatches)
     mapped = vmap(lambda state: pogm.step(state, made, problem)[0])(trees.stack([state, state]))

@@ -17,7 +17,7 @@ from pogm.core.batch import Batch
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import Purpose
 from pogm.engine import checkpoint
-from pogm.engine.per_domain import by_vmap, gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop, map_by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
 from pogm.models import mnist_cnn
@@ -41,7 +41,7 @@ def small(norm=False):
     return Stages(stages, ("block1", "block2"))
 
 
-def toy(algorithm=None, modifier=None, *, norm=False, each_domain=in_a_loop, weight_decay=0.0):
+def toy(algorithm=None, modifier=None, *, norm=False, each_domain=map_by_loop, weight_decay=0.0):
     """Return a state with a random A, and its problem, in float64."""
     algorithm, modifier = algorithm or ERM(), modifier or ITTA()
     torch.manual_seed(0)
@@ -267,7 +267,7 @@ def test_maps_take_one_adam_step_before_each_prediction(weight):
         found = [predict(x) for x in batches]
     assert_close(found, expected, 1e-7)
     assert (found[2] - model(batches[2])).abs().max() > 1e-3
-    assert ITTA.predicts_by == 64, "so many images at a time"
+    assert ITTA.prediction_batch_size == 64, "so many images at a time"
 
 
 def test_maps_are_reset_for_each_domain():
@@ -373,7 +373,7 @@ def test_batched_trials_equal_single_trials(algorithm, modifiers, narrow):
 
 
 def test_vmap_over_domains_equals_loop():
-    problems = [toy(POGM(), each_domain=each_domain) for each_domain in (in_a_loop, by_vmap)]
+    problems = [toy(POGM(), each_domain=each_domain) for each_domain in (map_by_loop, map_by_vmap)]
     loop, mapped = (POGM().step(state, [images()], problem)[0] for state, problem in problems)
     assert_close(loop, mapped)
 

@@ -37,7 +37,9 @@ class Algorithm:
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sets of hyperparameters
     former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
-    predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
+    prediction_batch_size: ClassVar[int] = (
+        0  # images of one domain to predict together; 0 if predictions are independent
+    )
 
     def __post_init__(self) -> None:
         validate(self)
@@ -126,5 +128,5 @@ class Algorithm:
         return random.fold(state.random_key(Purpose.ALGORITHM, state.step), purpose)
 
     def predict(self, model: Model, x: Tensor) -> Tensor:
-        """Return logits at test time. If `predicts_by` is set, x holds at most that many images of one domain."""
+        """Return logits at test time. With `prediction_batch_size`, x has at most that many images of one domain."""
         return model(x)

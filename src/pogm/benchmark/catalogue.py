@@ -78,7 +78,7 @@ def needs(method: type[Algorithm] | type[Modifier]) -> str:
             found.append("networks of its own")
         if method().minibatches > 1:
             found.append(f"{method().minibatches} minibatches a step")
-    if method.predicts_by:
+    if method.prediction_batch_size:
         found.append("test images in batches of one domain")
     return ", ".join(found) or "nothing"
 

@@ -14,7 +14,7 @@ from pogm.distributed.domain_parallel import DomainParallel, SampleParallel
 from pogm.distributed.mesh import Mesh
 from pogm.distributed.world import World
 from pogm.engine import checkpoint
-from pogm.engine.per_domain import in_a_loop
+from pogm.engine.per_domain import map_by_loop
 from pogm.engine.task import Task
 from pogm.engine.vectorise import TrainConfig, TrainState
 
@@ -58,7 +58,7 @@ class ParallelStrategy:
                 )
             average_gradient = self.sample_parallel.average_gradient(problem.gradient)
             # A loop, so that all processes communicate in the same order.
-            problem = replace(problem, gradient=average_gradient, each_domain=in_a_loop)
+            problem = replace(problem, gradient=average_gradient, each_domain=map_by_loop)
         part, group = self._part(config.batch_size), self.world.all_ranks
         return replace(config, problem=problem, part=part, evaluation_group=group)
 

@@ -23,7 +23,7 @@ from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluator import accuracies, validation_loss
 from pogm.engine.image_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
-from pogm.engine.per_domain import by_vmap, gradient, in_a_loop, in_streams
+from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
 from pogm.engine.prefetch import Streamed
 from pogm.engine.sampling import ImageTable, SampleIndices, collect_labels_and_sizes, concatenate_images
 from pogm.engine.setup import check_alike, deterministic_mode, load_domains
@@ -43,7 +43,7 @@ from pogm.engine.vectorise import (
 )
 from pogm.modifiers.base import Modifier
 
-DOMAIN_STRATEGIES = {"loop": in_a_loop, "streams": in_streams, "vmap": by_vmap}
+DOMAIN_STRATEGIES = {"loop": map_by_loop, "streams": map_by_streams, "vmap": map_by_vmap}
 
 
 class Session:

@@ -24,7 +24,7 @@ from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizers import SGD
 from pogm.core.problem import Problem
 from pogm.core.state import State
-from pogm.engine.per_domain import gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
@@ -113,7 +113,7 @@ def start(algorithm: Algorithm, rate: float = RATE, seed: int = 0) -> tuple[Stat
         num_domains=len(CENTRES),
         num_classes=1,
         gradient=gradient,
-        each_domain=in_a_loop,
+        each_domain=map_by_loop,
         replacement=risks,
     )
     weights = {WEIGHTS: torch.tensor([START], dtype=torch.float64)}

@@ -25,7 +25,9 @@ class Modifier:
     that `start` creates and that `after` and `observe` return.
     """
 
-    predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
+    prediction_batch_size: ClassVar[int] = (
+        0  # images of one domain to predict together; 0 if predictions are independent
+    )
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 
     @property
