@@ -51,7 +51,7 @@ class Learner:
         self.module = module
         self.algorithm = algorithm
         self.modifiers = tuple(modifiers)
-        if Modifier.observing(self.modifiers):
+        if Modifier.needs_validation_loss(self.modifiers):
             raise UsageError(
                 "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
                 f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
@@ -116,7 +116,7 @@ class Learner:
             gradient=gradient,
             each_domain=map_by_loop,
             penalties=Modifier.penalties(self.modifiers),
-            replacement=Modifier.replacement(self.modifiers),
+            custom_risks=Modifier.find_risks(self.modifiers),
             mixes=any(modifier.mixes_samples for modifier in self.modifiers),
         )
         params, buffers = self._tensors()

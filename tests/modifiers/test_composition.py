@@ -121,7 +121,7 @@ def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
         made.step()
     made.observe(1)
     (end,) = final(made)
-    place = Modifier.ending(modifiers)
+    place = Modifier.find_final(modifiers)
     mean, step = modifiers[place].final(made.train_state.modifiers[str(place)], made.train_state.state.params)
     assert_close(mean, trees.mean(trees.stack(plain(algorithm, *modifiers)[1:])), 1e-12)
     assert end.step == step == 1

@@ -370,11 +370,11 @@ def test_live_batch_norm_and_missing_validation_raise():
 
 def test_two_modifiers_with_final_weights_raise():
     with pytest.raises(UsageError, match="chooses the final weights; found SWAD and SWAD"):
-        Modifier.ending((SWAD(), Mixup(), SWAD()))
+        Modifier.find_final((SWAD(), Mixup(), SWAD()))
     with pytest.raises(UsageError, match="chooses the final weights"):
         Session([short(ERM(), SWAD()).task(None)], Engine())
-    assert Modifier.ending((Mixup(), SWAD())) == 1
-    assert Modifier.ending((Mixup(),)) is None
+    assert Modifier.find_final((Mixup(), SWAD())) == 1
+    assert Modifier.find_final((Mixup(),)) is None
 
 
 def test_docstring_has_paper_and_equation():

@@ -238,7 +238,7 @@ def with_floats(config: TrainConfig, floats: dict[str, Tensor]) -> TrainConfig:
         config.problem,
         optimizer=algorithm.optimizer(*rates),
         penalties=Modifier.penalties(modifiers),
-        replacement=Modifier.replacement(modifiers),
+        custom_risks=Modifier.find_risks(modifiers),
     )
     return replace(config, algorithm=algorithm, modifiers=modifiers, rates=rates, problem=problem)
 

@@ -114,7 +114,7 @@ def start(algorithm: Algorithm, rate: float = RATE, seed: int = 0) -> tuple[Stat
         num_classes=1,
         gradient=gradient,
         each_domain=map_by_loop,
-        replacement=risks,
+        custom_risks=risks,
     )
     weights = {WEIGHTS: torch.tensor([START], dtype=torch.float64)}
     return algorithm.start(weights, {}, random.key(seed), problem), problem

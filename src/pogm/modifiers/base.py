@@ -85,19 +85,19 @@ class Modifier:
         return tuple(modifier.penalty for modifier in modifiers if type(modifier).penalty is not cls.penalty)
 
     @classmethod
-    def replacement(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
+    def find_risks(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
         """Return the `risks` of the modifier that overrides it, or None; raise a `UsageError` if there are two."""
         found = [modifier for modifier in modifiers if type(modifier).risks is not cls.risks]
         _check_one(found, "replaces the risk")
         return found[0].risks if found else None
 
     @classmethod
-    def observing(cls, modifiers: "Sequence[Modifier]") -> bool:
-        """Return whether a modifier overrides `observe` and thus needs the validation loss."""
+    def needs_validation_loss(cls, modifiers: "Sequence[Modifier]") -> bool:
+        """Return True if a modifier overrides `observe`, which gets the validation loss."""
         return any(type(modifier).observe is not cls.observe for modifier in modifiers)
 
     @classmethod
-    def ending(cls, modifiers: "Sequence[Modifier]") -> int | None:
+    def find_final(cls, modifiers: "Sequence[Modifier]") -> int | None:
         """Return the index of the modifier that overrides `final`, or None; raise a `UsageError` if there are two."""
         indices = [index for index, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
         _check_one([modifiers[index] for index in indices], "chooses the final weights")
