@@ -258,7 +258,9 @@ def plain_loss(session, one):
     losses = []
     for number in one.train_domains:
         images, labels = config.table.images.images[parts[number]], config.table.labels[parts[number]]
-        losses.append(torch.nn.functional.cross_entropy(model(config.transform.plain(images, config.dtype)), labels))
+        losses.append(
+            torch.nn.functional.cross_entropy(model(config.transform.to_inputs(images, config.dtype)), labels)
+        )
     return torch.stack(losses).mean().item()
 
 
