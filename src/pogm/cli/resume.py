@@ -54,24 +54,24 @@ class Resume(Command):
 
     def options_of_the_run(self) -> Execution:
         """Return the options of the command line, completed by those that the run recorded."""
-        from pogm.benchmark.runs.directory import TRIAL, fact_of, place_of
+        from pogm.benchmark.runs.directory import TRIAL, read_provenance, read_provenance_path
 
         given = self.execution
         device: dict[str, Any] = {}
-        if given.device.trajectories == "auto" and fact_of("trajectories", self.folder) == "bf16":
+        if given.device.trajectories == "auto" and read_provenance("trajectories", self.folder) == "bf16":
             device["trajectories"] = "bf16"  # bf16 rounds, so the run must continue with it
-        if fact_of("deterministic", self.folder):
+        if read_provenance("deterministic", self.folder):
             device["deterministic"] = True
             if (self.folder / TRIAL).exists():  # one run; the runs of a sweep have their own records
                 if given.device.trajectories == "auto":
-                    device["trajectories"] = fact_of("trajectories", self.folder) or "auto"
+                    device["trajectories"] = read_provenance("trajectories", self.folder) or "auto"
                 if given.device.compile == "auto":
-                    device["compile"] = "on" if fact_of("compiled", self.folder) else "off"
-                device["no_capture"] = given.device.no_capture or not fact_of("captured", self.folder)
+                    device["compile"] = "on" if read_provenance("compiled", self.folder) else "off"
+                device["no_capture"] = given.device.no_capture or not read_provenance("captured", self.folder)
         return replace(
             given,
-            data=replace(given.data, data=given.data.data or place_of("data", self.folder)),
-            weights=given.weights or place_of("weights", self.folder),
+            data=replace(given.data, data=given.data.data or read_provenance_path("data", self.folder)),
+            weights=given.weights or read_provenance_path("weights", self.folder),
             device=replace(given.device, **device),
         )
 

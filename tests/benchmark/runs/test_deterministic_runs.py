@@ -20,8 +20,8 @@ from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import (
     TRIAL,
     DeterminismWarning,
-    fact_of,
     load_trial,
+    read_provenance,
     stays_deterministic,
     write_trial,
 )
@@ -42,7 +42,7 @@ FOLDER = Path("runs/one")
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_provenance_contains_the_option(tmp_path, deterministic):
     run(trial(ERM()), tmp_path / "run", Settings(engine=Engine(deterministic=deterministic)))
-    assert fact_of("deterministic", tmp_path / "run") is deterministic
+    assert read_provenance("deterministic", tmp_path / "run") is deterministic
     assert f"deterministic {deterministic}" in facts_of(read_runs(tmp_path))["Made with"]
 
 
@@ -56,7 +56,7 @@ def test_all_commands_that_train_have_the_option(tmp_path):
     sweep = ("sweep", *many, "--datasets", "RotatedDigits", "--configurations", 1, "--trials", 1)
     assert pogm(*sweep, *words, "--out", tmp_path / "sweep").code == 0
     for folder in ("run", "measure", "sweep"):
-        assert fact_of("deterministic", tmp_path / folder) is True
+        assert read_provenance("deterministic", tmp_path / folder) is True
     paper = ("experiment", "figure1", "--scale", "embedded", "--device", "cpu", "--deterministic")
     assert pogm(*paper, "--dry-run", "--out", tmp_path / "paper").code == 0
 
@@ -111,7 +111,7 @@ def test_a_run_without_a_checkpoint_can_start_again_without_the_option(tmp_path)
     one = trial(ERM())
     write_trial(tmp_path, one, GPU)
     write_trial(tmp_path, one, GPU | {"deterministic": False})
-    assert fact_of("deterministic", tmp_path) is False
+    assert read_provenance("deterministic", tmp_path) is False
 
 
 def test_resume_reads_the_option_from_the_provenance(tmp_path):
@@ -127,7 +127,7 @@ def test_resume_reads_the_option_from_the_provenance(tmp_path):
     end = pogm("resume", folder, "--device", "cpu")
     assert end.code == 0
     assert "no longer deterministic, since it is resumed with device cpu (was NVIDIA H200)" in " ".join(end.err.split())
-    assert fact_of("deterministic", folder) is False
+    assert read_provenance("deterministic", folder) is False
 
 
 # On a GPU.
@@ -170,7 +170,7 @@ def test_repeated_and_resumed_runs_are_identical(tmp_path, method):
     for folder in (second, killed):
         assert without_memory(folder) == without_memory(first)
         assert weights(folder) == weights(first)
-        assert fact_of("deterministic", folder) is True
+        assert read_provenance("deterministic", folder) is True
 
 
 @pytest.mark.gpu

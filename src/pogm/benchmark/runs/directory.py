@@ -157,16 +157,16 @@ def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, An
     return not changed
 
 
-def fact_of(what: str, folder: Path) -> Any:
+def read_provenance(what: str, folder: Path) -> Any:
     """Return a fact from the provenance of a run, or of the first run of a sweep; None if there is none."""
     runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
     saved = next((read_json(run) for run in runs if run.exists()), None)
     return saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
 
 
-def place_of(what: str, folder: Path) -> Path | None:
+def read_provenance_path(what: str, folder: Path) -> Path | None:
     """Return the path of the data or weights of a run, or of the first run of a sweep; None if it does not exist."""
-    path = fact_of(what, folder)
+    path = read_provenance(what, folder)
     return Path(path) if isinstance(path, str) and Path(path).exists() else None
 
 
