@@ -129,7 +129,7 @@ def _from_job_record(line: Record, environments: int) -> Record:
     }
 
 
-def told_apart(runs: Iterable[Run]) -> list[Run]:
+def label_domainbed_runs(runs: Iterable[Run]) -> list[Run]:
     """Return the runs with distinct labels: a job of DomainBed with a label of ours gets the suffix " (DomainBed)".
 
     Warn of jobs without `done`, which count, as in DomainBed.

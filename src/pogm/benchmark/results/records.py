@@ -196,7 +196,7 @@ def read_runs(*folders: Path | str) -> list[Run]:
         copy = by_id.get(run.id)
         if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
             by_id[run.id] = run
-    return sorted(with_distinct_titles(domainbed.told_apart(by_id.values())), key=table_order)
+    return sorted(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values())), key=table_order)
 
 
 def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
