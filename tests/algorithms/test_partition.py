@@ -142,7 +142,7 @@ def test_every_method_on_trajectories_solves_one_problem_per_block(cls, partitio
     before, after, metrics = one_round(method)
     expected = alone(trajectories(method), BLOCKS[partition], lambda G: method.weights(G, before))
     assert_close(moved(before, after), expected)
-    assert metrics["weights"].shape == (len(metrics["angle"]),)
+    assert metrics["weights"].shape == (len(metrics["cosine"]),)
 
 
 @pytest.mark.parametrize("partition", ["block", "layer"])
@@ -266,7 +266,7 @@ def test_what_is_reported_is_what_was_done(partition):
     (d,) = step_of_blocks(step, "all")
     torch.testing.assert_close(metrics["norm"], d.norm())
     torch.testing.assert_close(metrics["centre_norm"], h.mean(0).norm())
-    torch.testing.assert_close(metrics["angle"], torch.nn.functional.cosine_similarity(h, d[None]))
+    torch.testing.assert_close(metrics["cosine"], torch.nn.functional.cosine_similarity(h, d[None]))
     parts_of = zip(of_blocks(rows, partition), step_of_blocks(step, partition), strict=True)
     torch.testing.assert_close(metrics["worst"], torch.stack([(h @ d).min() for h, d in parts_of]).sum())
     mixtures = [pareto.mixture(pareto.gramian(h), 0.5) for h in of_blocks(rows, partition)]

@@ -175,7 +175,7 @@ def test_run_measures_with_probe_every(tmp_path):
     (found,) = read_runs(tmp_path / "r")
     assert found.records[-1]["rounds"]["round"] == [3, 6]
     metrics = found.records[-1]["metrics"]
-    assert torch.tensor(metrics["angle"]).isfinite().all()
+    assert torch.tensor(metrics["cosine"]).isfinite().all()
     assert metrics["gip"] == pytest.approx(summary(measured(found))["gip"])
     assert metrics["alignment_variance"] == pytest.approx(summary(measured(found))["alignment_variance"])
 

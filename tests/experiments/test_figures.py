@@ -195,7 +195,7 @@ def test_worst_alignment_grows_with_the_radius():
 def rounds(numbers, angles, difference=(1.0, 3.0)):
     return {
         "round": list(numbers),
-        "angle": [list(pair) for pair in angles],
+        "cosine": [list(pair) for pair in angles],
         "difference": [list(difference)] * len(angles),
         "layer_difference": [[0.0, 0.0]] * len(angles),
         "magnitude": [1.0] * len(angles),

@@ -65,10 +65,10 @@ def round_for(rows: Logged, tracker: str) -> Logged:
 
 def test_scalar_names_have_domain_and_split():
     config = {"domains": ["a", "b", "c"], "trial": {"test_domains": [1]}}
-    metrics = {"loss": 0.5, "angle": [1.0, float("nan")], "other": [1, 2, 3]}
+    metrics = {"loss": 0.5, "cosine": [1.0, float("nan")], "other": [1, 2, 3]}
     record = {"step": 3, "accuracy": {"in": [0.1, 0.2, 0.3]}, "metrics": metrics, "status": "ok", "memory_gb": None}
     found = {f"accuracy/in/{name}": value for name, value in (("a", 0.1), ("b", 0.2), ("c", 0.3))}
-    found |= {"metrics/loss": 0.5, "metrics/angle/a": 1.0}
+    found |= {"metrics/loss": 0.5, "metrics/cosine/a": 1.0}
     found |= {"metrics/other/0": 1, "metrics/other/1": 2, "metrics/other/2": 3}
     assert scalars(record, config) == found
     assert scalars(record | {"swad": True}, config) == {f"swad/{name}": value for name, value in found.items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.moved import check_attributes
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import replace_fields, validate
@@ -37,9 +38,11 @@ class Algorithm:
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sets of hyperparameters
     former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
-    prediction_batch_size: ClassVar[int] = (
-        0  # images of one domain to predict together; 0 if predictions are independent
-    )
+    prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_attributes(cls)
 
     def __post_init__(self) -> None:
         validate(self)

@@ -16,6 +16,7 @@ from typing import Any
 
 from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json, digest, is_empty, write_atomic
+from pogm._system.moved import rename_metrics
 from pogm.benchmark.results.records import Record, RecordWarning, Run, accuracy, read_records
 from pogm.data.datasets import all_datasets
 from pogm.data.datasets.splits import HOLDOUT
@@ -122,7 +123,7 @@ def _from_job_record(line: Record, environments: int) -> Record:
         "step": line["step"],
         "epoch": line.get("epoch"),
         "accuracy": accuracies,
-        "metrics": measured,
+        "metrics": rename_metrics(measured),
         "seconds_per_step": line.get("step_time"),
         "memory_gb": line.get("mem_gb"),
         "status": "ok",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pogm._system.errors import IntegrityError, PogmError
 from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_atomic
+from pogm._system.moved import rename_metrics
 from pogm.core import trees
 from pogm.core.flat_params import FlatParams, flatten
 from pogm.engine.vectorise import TrainState
@@ -150,7 +151,7 @@ def fill_template(template: TrainState, tensors: dict[str, Tensor]) -> TrainStat
     found = trees.map_leaves(lambda leaf: tensors[next(names)].to(leaf.device), template._replace(totals={}))
     params = found.state.params
     state = found.state._replace(params=flatten(params) if isinstance(template.state.params, FlatParams) else params)
-    return TrainState(state, found.modifiers, found.probe, totals)
+    return TrainState(state, found.modifiers, found.probe, rename_metrics(totals))
 
 
 def _is_same_type(left: Tensor, right: Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from pogm._system.errors import UsageError
+from pogm._system.moved import check_attributes
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import validate
 from pogm.core.model import Model, Network, Penalty, Risks
@@ -25,15 +26,17 @@ class Modifier:
     that `start` creates and that `after` and `observe` return.
     """
 
-    prediction_batch_size: ClassVar[int] = (
-        0  # images of one domain to predict together; 0 if predictions are independent
-    )
+    prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 
     @property
     def mixes_samples(self) -> bool:
         """Return whether the result for a sample depends on the other samples of the minibatch."""
         return "samples" not in self.parallel_axes
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_attributes(cls)
 
     def __post_init__(self) -> None:
         validate(self)

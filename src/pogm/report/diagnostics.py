@@ -79,7 +79,7 @@ MEASUREMENTS = (
         "Average angle",
         "cos(hᵢ, h), mean over i",
         "Average angle: between the update h and what source domain i alone would do, hᵢ; higher serves more domains.",
-        lambda m: [mean(angles) for angles in m.angle],
+        lambda m: [mean(angles) for angles in m.cosine],
     ),
     Measurement(
         "difference",
@@ -221,7 +221,7 @@ def _scatter(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
     clouds, titles, most, trials = [], [], 0, 0
     for colour, label, alike in comparable(runs, dataset):
         found = [rounds[run.folder].measured for run in alike if run.folder in rounds]
-        dots = [Point(a, b) for m in found for angles in m.angle for a, b in combinations(angles, 2)]
+        dots = [Point(a, b) for m in found for angles in m.cosine for a, b in combinations(angles, 2)]
         dots = [dot for dot in dots if not math.isnan(dot.x + dot.y)]
         if dots:
             correlation = mean(value for m in found for value in correlations(m).values())

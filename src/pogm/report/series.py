@@ -41,7 +41,7 @@ def angles(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list
 
     def samples(run: Run) -> Iterator[Sample]:
         for record in run.records:
-            measured = (record.get("metrics") or {}).get("angle")
+            measured = (record.get("metrics") or {}).get("cosine")
             if isinstance(measured, list) and len(measured) == len(run.train_domains):
                 for source, value in zip(run.train_domains, map(finite, measured), strict=True):
                     if domain in (None, source) and not math.isnan(value):

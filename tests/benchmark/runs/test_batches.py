@@ -33,7 +33,7 @@ def numbers(folder, one):
     return [
         [
             *(r["step"], *r["accuracy"]["in"], *r["accuracy"]["out"], r["metrics"]["loss"]),
-            *(*r["rounds"]["round"], *chain(*r["rounds"]["angle"]), *r["rounds"]["magnitude"]),
+            *(*r["rounds"]["round"], *chain(*r["rounds"]["cosine"]), *r["rounds"]["magnitude"]),
         ]
         for r in found.records
     ]
