@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pogm.cli.options import count_cores
+from pogm._system.cpu import count_cores
 from pogm.cli.parser import Command, option
 
 

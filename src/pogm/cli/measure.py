@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
-from pogm.cli.options import Execution, Planning, Settings, Training, count_cores
+from pogm.cli.options import Execution, Planning, Settings, Training
 from pogm.cli.parser import Command, group, option
 
 if TYPE_CHECKING:

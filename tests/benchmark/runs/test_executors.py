@@ -12,11 +12,12 @@ from processes import Deadly, records, start, until, weights
 from support import trial
 
 from pogm import ERM, POGM
+from pogm._system.cpu import count_cores
 from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
-from pogm.benchmark.runs.executors import Outcome, carry_out, cores, run_all
+from pogm.benchmark.runs.executors import Outcome, carry_out, run_all
 from pogm.benchmark.runs.runner import Settings, run
 from pogm.data.datasets.base import Training
 from pogm.data.datasets.colored_digits import ColoredDigits
@@ -130,7 +131,7 @@ def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path)
 
 
 def test_there_is_at_least_one_core():
-    assert cores() >= 1
+    assert count_cores() >= 1
 
 
 def _children(pid: int, name: str) -> list[int]:

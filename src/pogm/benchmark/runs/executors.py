@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pogm._system.cpu import count_cores
 from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown_name_error
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
@@ -123,7 +124,7 @@ def _run_in_workers(
     idle: list[_Worker] = []
     busy: dict[Any, _Worker] = {}
     try:
-        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or cores(), len(jobs)))]
+        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or count_cores(), len(jobs)))]
         while jobs or busy:
             while jobs and idle:
                 worker = idle.pop()
@@ -282,8 +283,3 @@ def _note_early_failure(trial: Trial, folder: Path, error: Exception) -> None:
             make_folder(folder)
             write_trial(folder, trial, {})
             write_failure(folder, error)
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 import pogm
+from pogm._system.cpu import count_cores
 from pogm._system.errors import StoppedError, UsageError
 from pogm._system.files import TEMPORARY, is_locked
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, cores, has_begun, make_jobs, run_job, split_done
+from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, has_begun, make_jobs, run_job, split_done
 from pogm.benchmark.runs.runner import Settings
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
@@ -161,7 +162,7 @@ def connect(address: str | None, threads: int) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; return the module ``ray`` with its output switched off."""
     ray = import_ray()
     if address is None:
-        size = {"num_cpus": max(cores(), threads), "object_store_memory": OBJECT_STORE}
+        size = {"num_cpus": max(count_cores(), threads), "object_store_memory": OBJECT_STORE}
         options: dict[str, Any] = {"address": "local", "include_dashboard": False, **size}
     else:
         _check_address(address)
