@@ -15,6 +15,7 @@ MOVED = {  # packages, and modules that the documentation told users to import; 
     "pogm.benchmark.records": "pogm.benchmark.results.records",
     "pogm.benchmark.measures": "pogm.benchmark.results.measurements",
     "pogm.benchmark.conclusion": "pogm.benchmark.results.conclusion",
+    "pogm.benchmark.results.tables": "pogm.benchmark.results.accuracy_tables",
     "pogm.core.hyper": "pogm.core.hyperparameters",
 }
 METRICS = {"angle": "cosine"}  # records and checkpoints of earlier versions have the former name

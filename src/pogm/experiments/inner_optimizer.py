@@ -7,10 +7,10 @@ steps of the domains' copies (mean centre). All rows have the same data and mini
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pogm.benchmark.results.accuracy_tables import average, dataset_table
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
-from pogm.benchmark.results.tables import average, dataset_table
 from pogm.data.datasets.rotated_digits import RotatedDigits
 from pogm.experiments.base import Exhibit, Plan, Row, Scale, default_trial
 from pogm.experiments.results import failures

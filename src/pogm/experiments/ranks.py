@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pogm.benchmark.results.accuracy_tables import ALL_DATASETS
 from pogm.benchmark.results.published import paper_ranks
 from pogm.benchmark.results.ranking import SUMMARIES, Ranking, rankings
 from pogm.benchmark.results.selection import TEST_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
-from pogm.benchmark.results.tables import ALL_DATASETS
 from pogm.experiments.base import normalize_row_name
 
 NOTE = (

@@ -7,6 +7,7 @@ from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
 
+from pogm.benchmark.results.accuracy_tables import domains_of
 from pogm.benchmark.results.conclusion import conclusion
 from pogm.benchmark.results.measurements import (
     Measured,
@@ -23,7 +24,6 @@ from pogm.benchmark.results.measurements import (
 )
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import Column, Row, Table
-from pogm.benchmark.results.tables import domains_of
 from pogm.report.escaping import escape, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 from pogm.report.markup import Exhibit, Html

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
+from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import Run, accuracy, finite
 from pogm.benchmark.results.statistics import mean_of
-from pogm.benchmark.results.tables import labels_of
 from pogm.report.axes import extent
 from pogm.report.figure import Figure, Line, Panel, Point
 

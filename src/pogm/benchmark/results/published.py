@@ -7,8 +7,8 @@ from functools import cache
 from importlib import resources
 
 from pogm._system.errors import unknown_name_error
+from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE
 from pogm.benchmark.results.selection import TEST_DOMAIN, oracle_early_stop
-from pogm.benchmark.results.tables import ALL_DATASETS, AVERAGE
 
 ABLATED = {
     "meta_lr_alpha": "meta_lr",
