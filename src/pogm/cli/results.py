@@ -10,11 +10,13 @@ from pathlib import Path
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.results.accuracy_tables import Table, averages_table, dataset_table, tables_csv
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.results.published import published
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.executors import Outcome, carry_out, executor
 from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import Settings

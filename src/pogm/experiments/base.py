@@ -17,9 +17,9 @@ from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.parsing import Combination, apply, settings_for
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.accuracy_tables import Table
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.table import Table
 from pogm.core.hyperparameters import apply_large_defaults, fields
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import DomainDataset

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pogm._system.files import canonical_json, digest, write_atomic
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.accuracy_tables import Table, tables_csv
 from pogm.benchmark.results.comparison import Comparison, comparisons_csv
 from pogm.benchmark.results.published import Note
 from pogm.benchmark.results.records import Run, read_runs
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.directory import make_folder
 from pogm.experiments import all_experiments
 from pogm.experiments.base import Exhibit, Experiment, Plan, Scale

@@ -10,7 +10,8 @@ from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE, averag
 from pogm.benchmark.results.published import Result, Source
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import SELECTIONS, Selection
-from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, Tabular, tables_csv
+from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, Tabular
+from pogm.benchmark.results.table_formats import tables_csv
 
 COLUMNS = (
     Column("dataset", "Dataset", kind="text"),
