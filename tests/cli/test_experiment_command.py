@@ -14,6 +14,7 @@ from pogm.cli import main, parse
 from pogm.data.datasets.base import DomainDataset
 from pogm.experiments import all_experiments, base, experiments_named, output, table1
 from pogm.experiments.base import SCALES, Row
+from pogm.experiments.trials import SweepTrials
 from pogm.models import hash_weights, weights
 
 TINY = replace(SCALES["embedded"], datasets=("ColoredDigits",), ablation=2, trials=1, steps=6, evaluate_every=5)
@@ -59,7 +60,7 @@ def test_dry_run_of_the_full_scale_builds_few_trials_and_reads_no_data_and_no_we
     for name in ("load", "prepare"):
         monkeypatch.setattr(DomainDataset, name, refuse)
     monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
-    monkeypatch.setattr(base.SweepTrials, "__getitem__", refuse)
+    monkeypatch.setattr(SweepTrials, "__getitem__", refuse)
     words = ["--scale", "full", "--data", str(tmp_path / "absent"), "--weights", str(tmp_path / "absent.safetensors")]
     assert main(["experiment", "table1", *words, "--device", "cuda", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     said = capsys.readouterr().out

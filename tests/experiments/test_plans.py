@@ -11,19 +11,10 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
 from pogm.experiments import all_experiments, catalogue, experiments_named
-from pogm.experiments.base import (
-    SCALES,
-    Row,
-    default_trial,
-    finished_keys,
-    first_trial,
-    keys_of,
-    plan_search,
-    scale_named,
-    shorten_schedules,
-)
+from pogm.experiments.base import SCALES, Row, scale_named
 from pogm.experiments.paired import differences
 from pogm.experiments.table1 import CONTROLS, PAPER
+from pogm.experiments.trials import default_trial, finished_keys, first_trial, keys_of, plan_search, shorten_schedules
 from pogm.modifiers import all_modifiers
 
 EMBEDDED, FULL = SCALES["embedded"], SCALES["full"]

@@ -82,9 +82,9 @@ pogm list experiments                              names and scales"""
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import wait_for_all
         from pogm.experiments import experiments_named
-        from pogm.experiments.base import first_trial
         from pogm.experiments.output import RUNS, show
         from pogm.experiments.planning import all_trials, check_scale
+        from pogm.experiments.trials import first_trial
 
         chosen, scale, workers = experiments_named(self.names), self.scale_of(), self.scheduling.workers
         check_counts(workers=workers)
@@ -192,8 +192,8 @@ pogm list experiments                              names and scales"""
     def _show_plan(self, plans: Mapping[str, "Plan"], scale: "Scale", runs: Path, settings: "Settings") -> None:
         """Print the number of runs of each experiment, then of each row and dataset, and their time if it is known."""
         from pogm.cli.planning import RunCounts, read_finished, show_plan
-        from pogm.experiments.base import finished_keys, keys_of
         from pogm.experiments.output import describe_changes
+        from pogm.experiments.trials import finished_keys, keys_of
 
         if scale.given:
             print(describe_changes(scale))

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from pogm.benchmark.results.published import Source, published
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, plan_search
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import averages, beside, details
+from pogm.experiments.trials import plan_search
 
 ROWS = (Row("OfficialPOGM"), Row("POGM"))
 

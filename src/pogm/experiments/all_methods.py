@@ -11,8 +11,9 @@ from dataclasses import replace
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, plan_search
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import averages, details
+from pogm.experiments.trials import plan_search
 from pogm.modifiers import all_modifiers
 
 

@@ -7,8 +7,9 @@ from pogm.algorithms import algorithm_class
 from pogm.benchmark.results.measurements import Measured, measured
 from pogm.benchmark.results.records import Record, Run
 from pogm.diagnostics import Probe
-from pogm.experiments.base import Plan, Row, Scale, default_trial, shorten_schedules
+from pogm.experiments.base import Plan, Row, Scale
 from pogm.experiments.palette import METHODS
+from pogm.experiments.trials import default_trial, shorten_schedules
 from pogm.report.figure import Line
 from pogm.report.series import mean_point
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.plan.parsing import check_settings
 from pogm.benchmark.plan.trial import Trial
-from pogm.experiments.base import Experiment, Plan, Row, Scale, datasets_of, normalize_row_name
+from pogm.experiments.base import Experiment, Plan, Row, Scale, normalize_row_name
+from pogm.experiments.trials import datasets_of
 
 
 def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:

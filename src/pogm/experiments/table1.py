@@ -13,9 +13,10 @@ centre. They are not ranked.
 from collections.abc import Sequence
 
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, plan_search
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.ranks import with_ranks
 from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.trials import plan_search
 
 PAPER = (  # in the order of the paper
     Row("ERM"),

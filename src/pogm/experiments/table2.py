@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, plan_search
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.trials import plan_search
 
 AUGMENTED = Row("POGM", ("Augment",), name="POGM + data augmentation")
 ROWS = (Row("POGM"), Row("POGM", ("Mixup",)), AUGMENTED, Row("POGM", ("CIRL",)), Row("POGM", ("SWAD",)))
