@@ -41,7 +41,7 @@ BLOCKS = {
     "all": (tuple(f"{layer}.{leaf}" for layer in LAYERS for leaf in ("weight", "bias")),),
     "block": (
         ("features.0.0.weight", "features.0.0.bias"),
-        tuple(f"features.1.{place}.{leaf}" for place in (0, 2) for leaf in ("weight", "bias")),
+        tuple(f"features.1.{index}.{leaf}" for index in (0, 2) for leaf in ("weight", "bias")),
         ("head.weight", "head.bias"),
     ),
     "layer": tuple((f"{layer}.weight", f"{layer}.bias") for layer in LAYERS),
@@ -310,7 +310,7 @@ def names_of(network, shape=(3, 32, 32)):
 
 
 def assert_modules(blocks, modules):
-    """Each block is all that is in the module at its place."""
+    """Assert that each block has all parameters of the module with the same index."""
     names = sum(blocks, ())
     found = [{name for name in names if name.startswith(f"{module}.")} for module in modules]
     assert [set(block) for block in blocks] == found

@@ -103,7 +103,7 @@ def test_finished_runs_stay_unfinished_ones_continue_and_failures_are_named(tmp_
     assert "ERM on RotatedDigits failed: Expected finite weights" in said.err
     assert said.out.splitlines()[2].split() == ["Fish", "POGM"]
     assert (interrupted / "done").exists()
-    changed = [place for place, when in done.items() if (place / "records.jsonl").stat().st_mtime_ns != when]
+    changed = [folder for folder, when in done.items() if (folder / "records.jsonl").stat().st_mtime_ns != when]
     assert changed == [interrupted]
 
 

@@ -41,11 +41,11 @@ def quadratics():
 
 
 def end_of_steps(start, order):
-    place = start
+    point = start
     for domain in order:
         curvature, centre = list(quadratics())[domain]
-        place = place - figure1.RATE * curvature @ (place - centre)
-    return place
+        point = point - figure1.RATE * curvature @ (point - centre)
+    return point
 
 
 @pytest.fixture(scope="module")

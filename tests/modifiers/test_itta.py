@@ -78,12 +78,12 @@ def naive_chain(weight, bias, h):
 def naive_features(params, x, key=None, alpha=0.1, maps=None):
     """Compute the blocks in a loop, with styles mixed after one of them if a key is given; return its index too."""
     first = None if key is None else bool(random.uniform(random.fold(key, 0), ()) < 0.5)
-    for place, activation in enumerate((torch.relu, torch.tanh)):
-        weight, bias = (params[f"features.block{place + 1}.0.{name}"] for name in ("weight", "bias"))
+    for index, activation in enumerate((torch.relu, torch.tanh)):
+        weight, bias = (params[f"features.block{index + 1}.0.{name}"] for name in ("weight", "bias"))
         x = activation(F.conv2d(x, weight, bias, padding=1))
         if maps is not None:
-            x = naive_chain(maps[f"{place}.weight"], maps[f"{place}.bias"], x) + torch.where(x < 0, x, 0)
-        if first is not None and first == (place == 0):
+            x = naive_chain(maps[f"{index}.weight"], maps[f"{index}.bias"], x) + torch.where(x < 0, x, 0)
+        if first is not None and first == (index == 0):
             share = random.beta(random.fold(key, 1), alpha, (len(x),))
             x = mix_styles(x, share, random.permutation(random.fold(key, 2), len(x)))
     return x.mean((2, 3)), first
