@@ -13,7 +13,7 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.measurements import measured, summary
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import save_sweep
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import main, parse
 from pogm.data.datasets import dataset_class
 from pogm.diagnostics import Probe
@@ -37,7 +37,7 @@ NEW = (
 
 def filled(folder: Path, words: tuple[str, ...]) -> Path:
     """Return a folder with finished runs, made in this process, because the processes of the command start slowly."""
-    for trial in parse([*words, "--out", str(folder)]).plan(Settings()):
+    for trial in parse([*words, "--out", str(folder)]).plan(RunOptions()):
         run(trial, folder / trial.id)
     return folder
 

@@ -17,7 +17,7 @@ from pogm import ERM, POGM, Fish, Learner, Mixup
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
-from pogm.benchmark.runs.runner import Settings, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.core import trees
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
@@ -407,7 +407,7 @@ def test_run_writes_a_final_record_that_every_selection_uses(tmp_path):
 
 def test_batched_runs_write_their_final_records(tmp_path):
     trials = [short(ERM(), seed=seed, test_domains=(seed,)) for seed in (0, 1)]
-    assert run_batch(trials, [tmp_path / "batch" / one.id for one in trials], Settings()) == [None, None]
+    assert run_batch(trials, [tmp_path / "batch" / one.id for one in trials], RunOptions()) == [None, None]
     for one in trials:
         run(one, tmp_path / "alone" / one.id)
         batch, alone = (read_runs(tmp_path / where / one.id)[0] for where in ("batch", "alone"))

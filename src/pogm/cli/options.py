@@ -98,7 +98,7 @@ class Distributed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Hyperparameters:
     """Hyperparameters and the treatment of unreadable images."""
 
     settings: tuple[str, ...] = option(

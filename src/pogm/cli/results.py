@@ -19,7 +19,7 @@ from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.executors import Outcome, carry_out, executor
 from pogm.benchmark.runs.progress import show_progress
-from pogm.benchmark.runs.runner import Settings
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli.options import Scheduling
 from pogm.report.picture import write_picture
 from pogm.report.runs import write_report
@@ -34,11 +34,11 @@ def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
     return not failed
 
 
-def run_sweep(sweep: Sweep, folder: Path, settings: Settings, options: Scheduling) -> int:
+def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling) -> int:
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
     execute = executor(options.executor, options.workers, options.address)
     trials = sweep.plan()
-    return finish(carry_out(trials, folder, settings, execute, options.retry_failed), len(trials), folder)
+    return finish(carry_out(trials, folder, run_options, execute, options.retry_failed), len(trials), folder)
 
 
 def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:

@@ -25,7 +25,7 @@ from pogm.benchmark.runs.directory import (
     stays_deterministic,
     write_trial,
 )
-from pogm.benchmark.runs.runner import Settings, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.engine.session import Engine
 from pogm.report.runs import facts_of
 
@@ -41,7 +41,7 @@ FOLDER = Path("runs/one")
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_provenance_contains_the_option(tmp_path, deterministic):
-    run(trial(ERM()), tmp_path / "run", Settings(engine=Engine(deterministic=deterministic)))
+    run(trial(ERM()), tmp_path / "run", RunOptions(engine=Engine(deterministic=deterministic)))
     assert read_provenance("deterministic", tmp_path / "run") is deterministic
     assert f"deterministic {deterministic}" in facts_of(read_runs(tmp_path))["Made with"]
 
@@ -182,8 +182,8 @@ def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, mon
     known = trial(ERM()).training
     training = type(known)(**{**vars(known), "network": "mnist_cnn"})
     trials = [trial(ERM(), seed=seed, training=training) for seed in range(3)]
-    settings = Settings(engine=Engine("cuda", deterministic=True, compile=compile), checkpoint_seconds=0)
-    assert run_batch(trials, [tmp_path / "whole" / one.id for one in trials], settings) == [None] * 3
+    options = RunOptions(engine=Engine("cuda", deterministic=True, compile=compile), checkpoint_seconds=0)
+    assert run_batch(trials, [tmp_path / "whole" / one.id for one in trials], options) == [None] * 3
     real, seen = module.append_record, []
 
     def append(path, record):
@@ -194,10 +194,10 @@ def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, mon
 
     monkeypatch.setattr(module, "append_record", append)
     with pytest.raises(StoppedError, match="SIGTERM"):
-        run_batch(trials, [tmp_path / "parts" / one.id for one in trials], settings)
+        run_batch(trials, [tmp_path / "parts" / one.id for one in trials], options)
     for one in trials:
-        run(one, tmp_path / "parts" / one.id, settings)
-        run(one, tmp_path / "alone" / one.id, settings)
+        run(one, tmp_path / "parts" / one.id, options)
+        run(one, tmp_path / "alone" / one.id, options)
         for way in ("parts", "alone"):
             assert without_memory(tmp_path / way / one.id) == without_memory(tmp_path / "whole" / one.id)
             assert weights(tmp_path / way / one.id) == weights(tmp_path / "whole" / one.id)
@@ -209,4 +209,4 @@ def test_another_cublas_workspace_while_cuda_is_in_use_is_an_error(monkeypatch, 
     torch.zeros(1, device="cuda")
     monkeypatch.setenv(WORKSPACE, ":0:0")
     with pytest.raises(UsageError, match="found :0:0 and CUDA in use"):
-        run(trial(ERM()), tmp_path / "run", Settings(engine=Engine("cuda", deterministic=True)))
+        run(trial(ERM()), tmp_path / "run", RunOptions(engine=Engine("cuda", deterministic=True)))

@@ -148,24 +148,24 @@ class Sweep:
 # Random search.
 
 
-def configuration(settings: Any, hparams_seed: int, trial_seed: int, large: bool = False) -> Any:
+def configuration(owner: Any, hparams_seed: int, trial_seed: int, large: bool = False) -> Any:
     """Return a configuration of hyperparameters: the defaults for number 0, otherwise random draws as in DomainBed.
 
     Args:
-        settings: An algorithm, a modifier or training settings, with search spaces on their fields.
+        owner: An algorithm, a modifier or training settings, with search spaces on their fields.
         hparams_seed: Number of the configuration.
         trial_seed: Number of the repetition.
         large: Use the defaults and spaces for large images.
     """
-    settings = apply_large_defaults(settings, large)
+    owner = apply_large_defaults(owner, large)
     if hparams_seed == 0:
-        return settings
+        return owner
     values = {}
-    for field in fields(settings):
+    for field in fields(owner):
         space = field.metadata["large"].space if large and field.metadata.get("large") else field.metadata.get("space")
         if space is not None:
             values[field.name] = draw(space, field.metadata["draw_as"] or field.name, hparams_seed, trial_seed)
-    return replace_fields(settings, values)
+    return replace_fields(owner, values)
 
 
 def draw(space: Space, name: str, hparams_seed: int, trial_seed: int) -> Any:

@@ -225,8 +225,8 @@ def _to_json(value: Any) -> Any:
 def _from_json(find_class: Callable[[str], Any], values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(values.get("name"), str):
         raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
-    settings = {name: value for name, value in values.items() if name != "name"}
-    return hyperparameters.from_json(find_class(values["name"])(), settings)
+    fields = {name: value for name, value in values.items() if name != "name"}
+    return hyperparameters.from_json(find_class(values["name"])(), fields)
 
 
 def differences(found: Any, wanted: Any) -> str:
