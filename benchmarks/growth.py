@@ -25,7 +25,7 @@ import clock
 import noise
 import torch
 from rows.figure import reason
-from rows.meta import meta_update, weights_of
+from rows.meta import count_weights, meta_update
 from rows.run import engine_options, facts
 
 from pogm.algorithms.pogm import POGM
@@ -126,7 +126,7 @@ def over_weights(P: int, size: Size, engine: Engine) -> dict[str, float]:
     method = POGM(inner_optimizer="sgd", centre="mean")
     task = noise.task(method, K=3, shape=shape, network="mlp", batch_size=1, images=4 * 10, lr=1e-5)
     found, session = measured(lambda: meta_update(task, engine), engine.torch_device(), size)
-    return found | {"x": weights_of(session)}
+    return found | {"x": count_weights(session)}
 
 
 def over_images(N: int, size: Size, engine: Engine) -> dict[str, float]:

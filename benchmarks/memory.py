@@ -6,7 +6,7 @@ python benchmarks/memory.py --device cpu [--weights 1e7] [--out FILE.json]
 The model has two hidden layers on 8×8 digits, wide enough for so many weights, so that nearly all memory is weights. On
 a GPU torch may allocate no more than the budget, so that what does not fit runs out of memory. Without one given, it is
 found at a small scale, where memory is counted in vectors of P weights: half-way between what "device" takes and the
-place below it, "bf16" with SGD, which keeps no state, and "host" with Adam, which keeps two vectors for each domain.
+storage below it, "bf16" with SGD, which keeps no state, and "host" with Adam, which keeps two vectors for each domain.
 ``auto`` is told the budget. On a CPU the host and the device are one memory: peaks of the process are compared, and no
 budget is set. Every case has a process of its own.
 """
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from rows.run import facts
 
-PLACES = ("device", "bf16", "host", "auto")
+STORAGES = ("device", "bf16", "host", "auto")
 OPTIMIZERS = ("sgd", "adam")
 SMALL = 2**26  # weights at which the budget is found
 INPUTS, CLASSES, DOMAINS = 64, 10, 6  # of RotatedDigits
@@ -40,7 +40,7 @@ def width_of(weights: float) -> int:
 
 
 def case(options: argparse.Namespace) -> dict[str, Any]:
-    """Some rounds of POGM with trajectories in one place: their time, and memory at its peak."""
+    """Some rounds of POGM with trajectories in one storage: their time, and memory at its peak."""
     from pogm import POGM
     from pogm.benchmark.plan.trial import Trial
     from pogm.data.datasets import dataset_class
@@ -65,8 +65,8 @@ def case(options: argparse.Namespace) -> dict[str, Any]:
         evaluate_every=options.rounds + 1,
     )
     budget = options.budget or None
-    engine = Engine(options.device, capture=False, domains="loop", trajectories=options.place, memory_gb=budget)
-    found: dict[str, Any] = {"place": options.place, "optimizer": options.optimizer}
+    engine = Engine(options.device, capture=False, domains="loop", trajectories=options.storage, memory_gb=budget)
+    found: dict[str, Any] = {"storage": options.storage, "optimizer": options.optimizer}
     try:
         session = Session([trial.task(None)], engine)
         found |= {"chosen": session.trajectory_storage, "weights": session.train_state.state.params.flat.numel()}
@@ -93,14 +93,16 @@ def _wait(on_gpu: bool) -> None:
         torch.cuda.synchronize()
 
 
-def measured(options: argparse.Namespace, place: str, optimizer: str, weights: float, budget: float) -> dict[str, Any]:
+def measured(
+    options: argparse.Namespace, storage: str, optimizer: str, weights: float, budget: float
+) -> dict[str, Any]:
     """A case, in a process of its own."""
     arguments = {
         "device": options.device,
         "domains": options.domains,
         "rounds": options.rounds,
         "weights": weights,
-        "place": place,
+        "storage": storage,
         "optimizer": optimizer,
         "budget": budget,
     }
@@ -112,23 +114,23 @@ def measured(options: argparse.Namespace, place: str, optimizer: str, weights: f
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        return {"place": place, "optimizer": optimizer, "failed": f"exit code {done.returncode}: {last}"}
+        return {"storage": storage, "optimizer": optimizer, "failed": f"exit code {done.returncode}: {last}"}
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
 
 
 def budget_of(options: argparse.Namespace, optimizer: str) -> float:
-    """GiB between what "device" takes and what the place below it does."""
+    """GiB between what "device" takes and what the storage below it does."""
     if optimizer in options.budgets:
         return float(options.budgets[optimizer])
     other = "bf16" if optimizer == "sgd" else "host"
-    peaks = [measured(options, place, optimizer, SMALL, 0)["device_gib"] for place in ("device", other)]
+    peaks = [measured(options, storage, optimizer, SMALL, 0)["device_gib"] for storage in ("device", other)]
     return float(sum(peaks) / 2 * options.weights / SMALL)
 
 
 def line(found: dict[str, Any], budget: float) -> str:
     """A row of the table."""
-    where = found["place"] if found["place"] != "auto" else f"auto: {found.get('chosen', '?')}"
+    where = found["storage"] if found["storage"] != "auto" else f"auto: {found.get('chosen', '?')}"
     cells = [found["optimizer"], where, f"{budget:.1f}" if budget else "–"]
     if "failed" in found:
         return f"| {' | '.join(cells)} | {found['failed']} | | |"
@@ -155,8 +157,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for optimizer in OPTIMIZERS:
         budget = budget_of(options, optimizer) if on_gpu else 0.0
-        for place in PLACES if on_gpu else PLACES[:3]:
-            found = measured(options, place, optimizer, options.weights, budget) | {"budget_gib": budget}
+        for storage in STORAGES if on_gpu else STORAGES[:3]:
+            found = measured(options, storage, optimizer, options.weights, budget) | {"budget_gib": budget}
             print(line(found, budget), flush=True)
             rows.append(found)
             if options.out:
@@ -172,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="that are timed")
     parser.add_argument("--budget-gb", nargs="*", default=[], metavar="OPTIMIZER=GIB", help="that torch may allocate")
     parser.add_argument("--out", type=Path, help="file for the results")
-    for name in ("place", "optimizer"):
+    for name in ("storage", "optimizer"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--budget", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
 from torchvision import datasets, transforms
 
+from pogm._system.cpu import count_cores
 from pogm.core import random
 from pogm.core.state import State
 from pogm.data.datasets.pacs import PACS
@@ -135,8 +136,7 @@ def main() -> None:
             f"torchvision on Pillow, 3 × {options.workers} workers": lambda: next(loader).to(device),
         }
         lines = [
-            f"PACS: {counts}. Cache built in {built:.1f} s on {len(os.sched_getaffinity(0))} cores, "
-            f"opened again in {opened:.2f} s.",
+            f"PACS: {counts}. Cache built in {built:.1f} s on {count_cores()} cores, opened again in {opened:.2f} s.",
             "",
             f"One epoch is {epoch} minibatches of 3 × {BATCH} images of 224×224, float32. {name}, torch "
             f"{torch.__version__}, {torch.get_num_threads()} threads; {options.rounds} rounds, least – most.",

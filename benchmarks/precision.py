@@ -51,7 +51,7 @@ def section(found: dict[str, Any]) -> Iterator[str]:
             differences = mean_of([one - other for one, other in zip(values, first, strict=True)])
             error = "" if differences.error is None else f" ± {differences.error:.2f}"
             change = "–" if values is first else f"{differences.value:+.2f}{error}"
-            groups = [values[place : place + found["seeds"]] for place in range(0, len(values), found["seeds"])]
+            groups = [values[start : start + found["seeds"]] for start in range(0, len(values), found["seeds"])]
             spread = statistics.mean(map(statistics.stdev, groups))
             yield f"| {algorithm} | {precision} | {statistics.mean(values):.2f} | {spread:.2f} | {change} |"
 

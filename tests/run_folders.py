@@ -109,7 +109,7 @@ def write_sweep(
                     angle = [
                         0.55 + 0.06 * strength - 0.25 * learnt + 0.03 * i + draw.gauss(0, 0.02) for i in range(count)
                     ]
-                    lines.append(record(step, values, values, metrics={"loss": 2.3 - 2 * learnt, "angle": angle}))
+                    lines.append(record(step, values, values, metrics={"loss": 2.3 - 2 * learnt, "cosine": angle}))
                 write_run(
                     root,
                     lines,

@@ -17,7 +17,7 @@ from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import State
 from pogm.data.datasets import dataset_class
-from pogm.engine.per_domain import gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop
 
 K, B, C, INPUTS, WIDTH = 3, 8, 4, 6, 5
 
@@ -47,7 +47,7 @@ def toy(
     lr: float = 0.05,
     weight_decay: float = 0.0,
     domains: int = K,
-    each_domain: Any = in_a_loop,
+    each_domain: Any = map_by_loop,
     batch_norm: bool = False,
     seed: int = 0,
 ) -> tuple[State, Problem]:

@@ -79,5 +79,16 @@ def test_moved_module_gives_an_error_that_names_the_new_module(old, new):
             exec(statement)
 
 
+def test_former_names_give_errors_with_the_present_names():
+    with pytest.raises(AttributeError, match="renamed: use cosines"):
+        _ = pogm.pareto.angles
+    for base, name, new in (
+        (pogm.ERM, "predicts_by", "prediction_batch_size"),
+        (pogm.Mixup, "spreads", "parallel_axes"),
+    ):
+        with pytest.raises(TypeError, match=rf"Expected Mine\.{new}; found its former name, {name}\."):
+            type("Mine", (base,), {name: 1})
+
+
 if __name__ == "__main__":
     STUB.write_text(stub())

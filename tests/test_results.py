@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.accuracy_tables import averages_table
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
-from pogm.benchmark.results.tables import averages_table
 from pogm.cli import parse
 from pogm.experiments import all_experiments, centre, kappa
 from pogm.experiments.paired import differences

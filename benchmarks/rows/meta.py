@@ -34,7 +34,7 @@ def meta_figure(run: Run, inner_optimizer: str) -> Figure:
     size, device = run.size, run.device
     task = photographs(POGM(inner_optimizer=inner_optimizer, centre="mean"), size, run.precisions[0])
     session = meta_update(task, run.engine)
-    P = weights_of(session)
+    P = count_weights(session)
     took = clock.seconds(session.step, device, size.repeats, size.lasting)
     note = f"P = {P:,}"
     if device.type == "cuda":
@@ -86,7 +86,7 @@ def meta_update(task: Task, engine: Engine) -> Session:
     return Session([replace(task, algorithm=Ended(**values))], engine)
 
 
-def weights_of(session: Session) -> int:
+def count_weights(session: Session) -> int:
     """P."""
     return sum(leaf.numel() for leaf in session.train_state.state.params.values())
 

@@ -15,7 +15,7 @@ from pogm.core.model import Network
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Params
-from pogm.engine.per_domain import gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop
 from pogm.modifiers.base import Modifier
 
 Pairs = Sequence[tuple[Tensor, Tensor]]  # one (x, y) per domain, all with the same number of samples
@@ -51,7 +51,7 @@ class Learner:
         self.module = module
         self.algorithm = algorithm
         self.modifiers = tuple(modifiers)
-        if Modifier.observing(self.modifiers):
+        if Modifier.needs_validation_loss(self.modifiers):
             raise UsageError(
                 "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
                 f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
@@ -114,9 +114,9 @@ class Learner:
             num_domains=count,
             num_classes=self._count_classes(batch.x[0, :2]),
             gradient=gradient,
-            each_domain=in_a_loop,
+            each_domain=map_by_loop,
             penalties=Modifier.penalties(self.modifiers),
-            replacement=Modifier.replacement(self.modifiers),
+            custom_risks=Modifier.find_risks(self.modifiers),
             mixes=any(modifier.mixes_samples for modifier in self.modifiers),
         )
         params, buffers = self._tensors()

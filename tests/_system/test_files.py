@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, UsageError
-from pogm._system.files import canonical_json, digest, is_empty, locked, read_json, remove_temporary, write_whole
+from pogm._system.files import canonical_json, digest, is_empty, lock_folder, read_json, remove_temporary, write_atomic
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,8 +32,8 @@ def full_disk(monkeypatch):
 
 def test_write_replaces_the_file_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "deep" / "file"
-    write_whole(path, b"old")
-    write_whole(path, b"new")
+    write_atomic(path, b"old")
+    write_atomic(path, b"new")
     assert path.read_bytes() == b"new"
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
@@ -43,7 +43,7 @@ def test_full_disk_keeps_the_old_file_and_reports_path_and_size(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(DataError, match=rf"4321 bytes to {path}; found: No space left"):
-        write_whole(path, b"x" * 4321)
+        write_atomic(path, b"x" * 4321)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -51,7 +51,7 @@ def test_full_disk_keeps_the_old_file_and_reports_path_and_size(tmp_path):
 def test_write_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"found: (Not a directory|File exists)"):
-        write_whole(tmp_path / "file" / "below", b"")
+        write_atomic(tmp_path / "file" / "below", b"")
 
 
 def test_remove_temporary_deletes_only_temporary_files(tmp_path):
@@ -116,14 +116,14 @@ def test_invalid_json_is_refused_with_path_and_position(tmp_path, content, found
 
 def test_locked_folder_is_refused_with_process_and_host_of_its_owner(tmp_path):
     owner = rf"in use by process {os.getpid()} on {socket.gethostname()}\. "
-    with locked(tmp_path), pytest.raises(UsageError, match=owner), locked(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(UsageError, match=owner), lock_folder(tmp_path):
         pass
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def _lock_and_die(folder: Path) -> None:
-    with locked(folder):
+    with lock_folder(folder):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -133,5 +133,5 @@ def test_lock_of_a_dead_process_is_released(tmp_path):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert str(process.pid) in (tmp_path / "lock").read_text()
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         assert str(os.getpid()) in (tmp_path / "lock").read_text()

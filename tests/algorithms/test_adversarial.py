@@ -48,17 +48,17 @@ def plain_game(algorithm, problem, state, minibatches):
     gen = torch.optim.Adam(generator, algorithm.lr_g, betas, weight_decay=algorithm.weight_decay_g)
     losses = {"loss": [], "gen_loss": [], "disc_loss": []}
     for counter, batch in enumerate(minibatches, start=1):
-        told_apart = dis(network, batch, algorithm.gradient_penalty)
+        discriminator_loss = dis(network, batch, algorithm.gradient_penalty)
         disc.zero_grad()
         gen.zero_grad()
         if counter % (1 + m) < m:
-            told_apart.backward()
+            discriminator_loss.backward()
             disc.step()
-            losses["disc_loss"].append(told_apart.item())
+            losses["disc_loss"].append(discriminator_loss.item())
         else:
             logits = network(batch.x.flatten(0, 1))
             risk = cross_entropy(logits, batch.y.flatten())
-            value = risk - algorithm.adversary_weight * told_apart
+            value = risk - algorithm.adversary_weight * discriminator_loss
             value.backward()
             gen.step()
             losses["loss"].append(risk.item())

@@ -40,9 +40,9 @@ def images(domains=K, seed=0):
 
 def naive_maps(params, x, stats=None):
     """Compute the context network without modules; ``stats`` are running statistics of batch norm, if used."""
-    for place in (0, 3):
-        name = f"features.context.maps.{place}"
-        norm = f"features.context.maps.{place + 1}"
+    for index in (0, 3):
+        name = f"features.context.maps.{index}"
+        norm = f"features.context.maps.{index + 1}"
         x = nn.functional.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"], padding=2)
         mean = x.mean((0, 2, 3)) if stats is None else stats[f"{norm}.running_mean"]
         var = x.var((0, 2, 3), correction=0) if stats is None else stats[f"{norm}.running_var"]

@@ -11,7 +11,7 @@ from pogm import ERM, POGM, Reptile, pareto
 from pogm.core.batch import Batch
 from pogm.core.optimizers import SGD, apply_reset
 from pogm.engine.engine import Engine
-from pogm.engine.per_domain import by_vmap, in_a_loop
+from pogm.engine.per_domain import map_by_loop, map_by_vmap
 from pogm.engine.session import Session
 from pogm.modifiers.base import Modifier
 
@@ -35,7 +35,7 @@ def without_a_ball(optimizer, inner_steps):
 
 @every_optimizer
 @every_length
-@pytest.mark.parametrize("each_domain", [in_a_loop, by_vmap], ids=["loop", "vmap"])
+@pytest.mark.parametrize("each_domain", [map_by_loop, map_by_vmap], ids=["loop", "vmap"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_without_a_ball_every_round_ends_where_erm_does(optimizer, inner_steps, each_domain, weight_decay):
     """Corollary 1."""

@@ -18,7 +18,7 @@ from pogm.core import trees
 from pogm.core.hyperparameters import fields
 from pogm.diagnostics import Probe
 from pogm.engine import checkpoint
-from pogm.engine.per_domain import by_vmap, in_a_loop
+from pogm.engine.per_domain import map_by_loop, map_by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
 
@@ -52,8 +52,8 @@ def test_every_hyperparameter_is_described(cls):
 
 @every
 def test_vmap_over_domains_equals_loop(cls):
-    loop = steps(eager(cls), 4, each_domain=in_a_loop)
-    mapped = steps(eager(cls), 4, each_domain=by_vmap)
+    loop = steps(eager(cls), 4, each_domain=map_by_loop)
+    mapped = steps(eager(cls), 4, each_domain=map_by_vmap)
     assert_close(loop, mapped)
 
 
@@ -176,7 +176,7 @@ def test_batch_norm_statistics_are_updated(cls):
     after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
     name = next(name for name in problem.live if name.endswith("running_mean"))
     assert not torch.equal(after.buffers[name], state.buffers[name]), "running statistics did not change"
-    mapped = steps(algorithm, 2, batch_norm=True, each_domain=by_vmap)
+    mapped = steps(algorithm, 2, batch_norm=True, each_domain=map_by_vmap)
     # The gradient of a bias before batch norm is rounding error, which Adam amplifies.
     assert_close(mapped, steps(algorithm, 2, batch_norm=True), 1e-7)
 

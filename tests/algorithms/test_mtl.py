@@ -67,7 +67,7 @@ def test_prediction_uses_the_mean_features_of_its_batch():
     torch.testing.assert_close(mtl.loss(model, batch, state).value, risks)
     alone = mtl.predict(model, batch.x[0, :1])
     assert not torch.allclose(alone[0], logits[0, 0])
-    assert mtl.predicts_by == 64
+    assert mtl.prediction_batch_size == 64
 
 
 def test_prediction_does_not_depend_on_the_order_of_the_batch():

@@ -14,7 +14,7 @@ from pogm.algorithms import all_algorithms
 from pogm.algorithms.rounds import WeightedRounds, split_blocks
 from pogm.core import trees
 from pogm.core.model import Network
-from pogm.engine.per_domain import by_vmap
+from pogm.engine.per_domain import map_by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features
 
@@ -41,7 +41,7 @@ BLOCKS = {
     "all": (tuple(f"{layer}.{leaf}" for layer in LAYERS for leaf in ("weight", "bias")),),
     "block": (
         ("features.0.0.weight", "features.0.0.bias"),
-        tuple(f"features.1.{place}.{leaf}" for place in (0, 2) for leaf in ("weight", "bias")),
+        tuple(f"features.1.{index}.{leaf}" for index in (0, 2) for leaf in ("weight", "bias")),
         ("head.weight", "head.bias"),
     ),
     "layer": tuple((f"{layer}.weight", f"{layer}.bias") for layer in LAYERS),
@@ -142,7 +142,7 @@ def test_every_method_on_trajectories_solves_one_problem_per_block(cls, partitio
     before, after, metrics = one_round(method)
     expected = alone(trajectories(method), BLOCKS[partition], lambda G: method.weights(G, before))
     assert_close(moved(before, after), expected)
-    assert metrics["weights"].shape == (len(metrics["angle"]),)
+    assert metrics["weights"].shape == (len(metrics["cosine"]),)
 
 
 @pytest.mark.parametrize("partition", ["block", "layer"])
@@ -236,7 +236,7 @@ OPTIONS = [
 @pytest.mark.parametrize("partition", ["classifier", "block", "layer"])
 def test_mapped_over_domains_or_over_trials_it_is_the_same(partition, options):
     pogm = Deep(partition=partition, **options)
-    assert_close(steps(pogm, 3, each_domain=by_vmap), steps(pogm, 3))
+    assert_close(steps(pogm, 3, each_domain=map_by_vmap), steps(pogm, 3))
     state, problem = toy(pogm)
     made = batches(pogm.minibatches)
     mapped = vmap(lambda state: pogm.step(state, made, problem)[0])(trees.stack([state, state]))
@@ -266,7 +266,7 @@ def test_what_is_reported_is_what_was_done(partition):
     (d,) = step_of_blocks(step, "all")
     torch.testing.assert_close(metrics["norm"], d.norm())
     torch.testing.assert_close(metrics["centre_norm"], h.mean(0).norm())
-    torch.testing.assert_close(metrics["angle"], torch.nn.functional.cosine_similarity(h, d[None]))
+    torch.testing.assert_close(metrics["cosine"], torch.nn.functional.cosine_similarity(h, d[None]))
     parts_of = zip(of_blocks(rows, partition), step_of_blocks(step, partition), strict=True)
     torch.testing.assert_close(metrics["worst"], torch.stack([(h @ d).min() for h, d in parts_of]).sum())
     mixtures = [pareto.mixture(pareto.gramian(h), 0.5) for h in of_blocks(rows, partition)]
@@ -310,7 +310,7 @@ def names_of(network, shape=(3, 32, 32)):
 
 
 def assert_modules(blocks, modules):
-    """Each block is all that is in the module at its place."""
+    """Assert that each block has all parameters of the module with the same index."""
     names = sum(blocks, ())
     found = [{name for name in names if name.startswith(f"{module}.")} for module in modules]
     assert [set(block) for block in blocks] == found

@@ -13,7 +13,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.algorithms.pogm import KappaWarning
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.hyperparameters import changed
+from pogm.core.hyperparameters import replace_fields
 from pogm.core.optimizers import apply_reset
 
 
@@ -106,7 +106,7 @@ def test_a_featurizer_that_is_not_finite_is_seen_in_the_classifier_partition_too
 @pytest.mark.parametrize("name", ["erm_direction", "convention", "solver", "stationary", "nonfinite"])
 def test_a_former_option_names_what_replaced_it(name):
     with pytest.raises(UsageError, match=f"{name}.*was replaced by"):
-        changed(POGM(), {name: "x"})
+        replace_fields(POGM(), {name: "x"})
 
 
 @pytest.mark.parametrize(("name", "now"), [("official", "OfficialPOGM"), ("paper_text", "PaperTextPOGM")])
@@ -124,7 +124,7 @@ def test_a_head_is_needed_to_match_the_head():
 def test_a_skipped_round_reports_no_angles():
     state, problem = toy(POGM())
     _, metrics = POGM().step(state, broken(1), problem)
-    for name in ("angle", "norm", "worst", "mixture", "gap"):
+    for name in ("cosine", "norm", "worst", "mixture", "gap"):
         assert metrics[name].isnan().all(), name
 
 
@@ -134,7 +134,7 @@ def test_the_worst_alignment_is_that_of_the_problem_whatever_the_rescale():
 
 
 def test_an_angle_over_the_head_alone_is_not_called_an_angle():
-    assert "angle" not in one_round(POGM(partition="classifier"))[2]
+    assert "cosine" not in one_round(POGM(partition="classifier"))[2]
 
 
 def test_weights_that_would_overflow_are_not_written():

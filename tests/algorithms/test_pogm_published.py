@@ -23,7 +23,7 @@ from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.model import Network
 from pogm.core.problem import Problem
-from pogm.engine.per_domain import by_vmap, gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop, map_by_vmap
 
 RUNS = json.loads((Path(__file__).parent / "published_updates.json").read_text())
 
@@ -32,7 +32,7 @@ def tensors(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("each_domain", [in_a_loop, by_vmap])
+@pytest.mark.parametrize("each_domain", [map_by_loop, map_by_vmap])
 @pytest.mark.parametrize("run", RUNS, ids=[f"{r['algorithm']}, E = {r['inner_steps']}, lr = {r['lr']}" for r in RUNS])
 def test_every_round_is_the_authors_to_rounding(run, each_domain):
     method = algorithm_class(run["algorithm"])(

@@ -8,9 +8,9 @@ import pytest
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.domainbed import export_domainbed, job_name
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.records import RecordWarning, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TEST_DOMAIN, TRAINING_DOMAIN
-from pogm.benchmark.results.tables import averages_table, dataset_table
 from pogm.cli import main
 from pogm.data.datasets.splits import seed_hash
 
@@ -197,7 +197,7 @@ def test_export_and_import_preserve_every_table(make_sweep, tmp_path):
 
 def test_an_exported_job_folder_has_the_format_of_domainbed(make_run, make_record, tmp_path):
     domains = ("+90%", "+80%", "-90%")
-    lines = [make_record(0, [0.1, 0.2, 0.3], [0.4, 0.5, None], metrics={"loss": None, "angle": [0.5, 0.6]})]
+    lines = [make_record(0, [0.1, 0.2, 0.3], [0.4, 0.5, None], metrics={"loss": None, "cosine": [0.5, 0.6]})]
     make_run(lines, label="POGM + Mixup", dataset=DATASET, domains=domains, hparams_seed=2, trial_seed=1)
     (job,) = export_domainbed(read_runs(tmp_path), tmp_path / "out")
     assert sorted(path.name for path in job.iterdir()) == ["done", "results.jsonl"]
@@ -210,7 +210,7 @@ def test_an_exported_job_folder_has_the_format_of_domainbed(make_run, make_recor
     assert line["args"]["output_dir"] == str(job)
     assert (line["args"]["hparams_seed"], line["args"]["trial_seed"], line["args"]["steps"]) == (2, 1, 300)
     assert line["hparams"] == {"Mixup.alpha": 0.2, "batch_size": 32, "kappa": 0.5, "lr": 0.001, "network": "mlp"}
-    assert [line["env1_in_acc"], line["env1_out_acc"], line["angle"]] == [0.2, 0.5, [0.5, 0.6]]
+    assert [line["env1_in_acc"], line["env1_out_acc"], line["cosine"]] == [0.2, 0.5, [0.5, 0.6]]
     assert math.isnan(line["env2_out_acc"])  # DomainBed's collector can compute with it
     assert line["nonfinite"] is True
 

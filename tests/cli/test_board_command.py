@@ -10,7 +10,7 @@ import pytest
 from processes import pogm, start, until
 from run_folders import record, write_run
 
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.results.records import append_record
 from pogm.cli import main
 from pogm.report import page as page_module
@@ -89,7 +89,7 @@ def test_in_a_browser_curves_grow_and_scroll_position_and_open_parts_stay(tmp_pa
     said = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    with locked(folder):
+    with lock_folder(folder):
         page.goto(server.address)
         page.locator("summary").first.click()
         line = page.locator("#running .plot path.line")

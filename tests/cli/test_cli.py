@@ -92,7 +92,7 @@ def test_choices_in_the_options_are_those_of_the_package():
     assert choices(options.Device, "compile") == CHOICES["compile"]
     assert choices(options.Device, "trajectories") == CHOICES["trajectories"]
     assert choices(options.Distributed, "spread") == SPREADS
-    assert choices(options.Settings, "on_bad_image") == ON_BAD_IMAGE
+    assert choices(options.Hyperparameters, "on_bad_image") == ON_BAD_IMAGE
     assert choices(options.Scheduling, "executor") == EXECUTORS
     assert choices(report.Report, "against") == tuple(SOURCES)
     assert choices(list_verb.List, "what") == (*CATALOGUES, "experiments")

@@ -14,7 +14,8 @@ from pogm.cli import main, parse
 from pogm.data.datasets.base import DomainDataset
 from pogm.experiments import all_experiments, base, experiments_named, output, table1
 from pogm.experiments.base import SCALES, Row
-from pogm.models import weights, weights_of
+from pogm.experiments.trials import SweepTrials
+from pogm.models import hash_weights, weights
 
 TINY = replace(SCALES["embedded"], datasets=("ColoredDigits",), ablation=2, trials=1, steps=6, evaluate_every=5)
 
@@ -59,7 +60,7 @@ def test_dry_run_of_the_full_scale_builds_few_trials_and_reads_no_data_and_no_we
     for name in ("load", "prepare"):
         monkeypatch.setattr(DomainDataset, name, refuse)
     monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
-    monkeypatch.setattr(base.SweepTrials, "__getitem__", refuse)
+    monkeypatch.setattr(SweepTrials, "__getitem__", refuse)
     words = ["--scale", "full", "--data", str(tmp_path / "absent"), "--weights", str(tmp_path / "absent.safetensors")]
     assert main(["experiment", "table1", *words, "--device", "cuda", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -176,7 +177,7 @@ def test_changed_scale_shares_runs_but_not_tables_and_page(tiny, tmp_path, capsy
 def test_known_weights_choose_their_network_unless_another_is_given(tmp_path, monkeypatch):
     file = tmp_path / "some.safetensors"
     file.write_bytes(b"weights")
-    monkeypatch.setitem(weights.TRAINED_WITH, weights_of(file), "resnet50_v1")
+    monkeypatch.setitem(weights.TRAINED_WITH, hash_weights(file), "resnet50_v1")
 
     def networks(*words):
         scale = parse(["experiment", "figure4", "--scale", "pacs", *words]).scale_of()
@@ -185,10 +186,10 @@ def test_known_weights_choose_their_network_unless_another_is_given(tmp_path, mo
 
     given = ("--weights", str(file))
     assert networks() == {("resnet18", "pretrained")}
-    assert networks(*given) == {("resnet50_v1", weights_of(file))}
-    assert networks(*given, "--network", "resnet50") == {("resnet50", weights_of(file))}
+    assert networks(*given) == {("resnet50_v1", hash_weights(file))}
+    assert networks(*given, "--network", "resnet50") == {("resnet50", hash_weights(file))}
     monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path))
-    assert networks() == {("resnet50_v1", weights_of(file))}, "found"
+    assert networks() == {("resnet50_v1", hash_weights(file))}, "found"
     assert networks("--network", "resnet50") == {("resnet50", "pretrained")}
 
 

@@ -13,7 +13,7 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.measurements import measured, summary
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import save_sweep
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import main, parse
 from pogm.data.datasets import dataset_class
 from pogm.diagnostics import Probe
@@ -37,7 +37,7 @@ NEW = (
 
 def filled(folder: Path, words: tuple[str, ...]) -> Path:
     """Return a folder with finished runs, made in this process, because the processes of the command start slowly."""
-    for trial in parse([*words, "--out", str(folder)]).plan(Settings()):
+    for trial in parse([*words, "--out", str(folder)]).plan(RunOptions()):
         run(trial, folder / trial.id)
     return folder
 
@@ -103,7 +103,7 @@ def test_finished_runs_stay_unfinished_ones_continue_and_failures_are_named(tmp_
     assert "ERM on RotatedDigits failed: Expected finite weights" in said.err
     assert said.out.splitlines()[2].split() == ["Fish", "POGM"]
     assert (interrupted / "done").exists()
-    changed = [place for place, when in done.items() if (place / "records.jsonl").stat().st_mtime_ns != when]
+    changed = [folder for folder, when in done.items() if (folder / "records.jsonl").stat().st_mtime_ns != when]
     assert changed == [interrupted]
 
 
@@ -175,7 +175,7 @@ def test_run_measures_with_probe_every(tmp_path):
     (found,) = read_runs(tmp_path / "r")
     assert found.records[-1]["rounds"]["round"] == [3, 6]
     metrics = found.records[-1]["metrics"]
-    assert torch.tensor(metrics["angle"]).isfinite().all()
+    assert torch.tensor(metrics["cosine"]).isfinite().all()
     assert metrics["gip"] == pytest.approx(summary(measured(found))["gip"])
     assert metrics["alignment_variance"] == pytest.approx(summary(measured(found))["alignment_variance"])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pogm import POGM, Fishr
 from pogm._system.errors import UsageError
-from pogm.core.hyperparameters import Choice, Power, Uniform, changed, hyper, validate
+from pogm.core.hyperparameters import Choice, Power, Uniform, hyper, replace_fields, validate
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def test_invalid_value_is_refused_with_an_explanation(values, words):
 
 def test_unknown_name_is_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Did you mean 'kappa'"):
-        changed(POGM(), {"kapa": 0.1})
+        replace_fields(POGM(), {"kapa": 0.1})
 
 
 def test_texts_are_converted_to_the_type_of_the_field():
-    settings = changed(Settings(), {"rate": "0.25", "count": "7", "flag": "true", "kind": "fancy"})
+    settings = replace_fields(Settings(), {"rate": "0.25", "count": "7", "flag": "true", "kind": "fancy"})
     assert settings == Settings(0.25, 7, True, "fancy")
 
 

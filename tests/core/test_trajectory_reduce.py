@@ -83,15 +83,15 @@ def test_a_block_without_weights_has_zeros():
 def test_trajectories_in_a_narrow_type_are_widened_before_anything_is_added(chunk, stored):
     rows = trajectories(stored)
     exact = trees.map_leaves(torch.Tensor.double, rows)
-    place = Local(dtype=torch.float32)
-    h = place.gather(rows)
+    reduce = Local(dtype=torch.float32)
+    h = reduce.gather(rows)
     weights, sound = torch.rand(3, K, dtype=torch.float64), torch.ones(K, dtype=torch.bool)
-    found = place.weighted_sum(h, BLOCKS, weights, sound)
+    found = reduce.weighted_sum(h, BLOCKS, weights, sound)
     expected = Local().weighted_sum(Local().gather(exact), BLOCKS, weights, sound)
     assert all(leaf.dtype == torch.float32 for leaf in found.values())
     for name, leaf in expected.items():
         torch.testing.assert_close(found[name].double(), leaf, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(place.gramians(h, BLOCKS), Local().gramians(Local().gather(exact), BLOCKS))
+    torch.testing.assert_close(reduce.gramians(h, BLOCKS), Local().gramians(Local().gather(exact), BLOCKS))
 
 
 def test_float32_trajectories_have_inner_products_to_float64():

@@ -56,17 +56,17 @@ def test_probe_does_not_change_weights_and_accuracies(algorithm, modifiers, prob
 
 
 def test_angles_of_a_record_are_means_over_the_measured_rounds():
-    """Also for POGM, which reports angles without a probe, too."""
+    """Also for POGM, which reports cosines without a probe, too."""
     one = run(POGM(), probe=Probe(every=3, lag=3))
     evaluations = list(train(Session([one.task(None)], Engine()), one.schedule))
     assert [e.rounds[0]["round"] for e in evaluations] == [[], [3], [6, 9]]
-    assert evaluations[0].metrics[0]["angle"] == []
-    both = torch.tensor(evaluations[2].rounds[0]["angle"]).mean(0).tolist()
-    assert evaluations[2].metrics[0]["angle"] == pytest.approx(both)
+    assert evaluations[0].metrics[0]["cosine"] == []
+    both = torch.tensor(evaluations[2].rounds[0]["cosine"]).mean(0).tolist()
+    assert evaluations[2].metrics[0]["cosine"] == pytest.approx(both)
     plain = run(POGM(), probe=Probe())
     (first, *_) = train(Session([plain.task(None)], Engine()), plain.schedule)
     assert first.rounds == [None]
-    assert len(first.metrics[0]["angle"]) == 5, "without a probe, POGM reports its own angles"
+    assert len(first.metrics[0]["cosine"]) == 5, "without a probe, POGM reports its own cosines"
 
 
 @some

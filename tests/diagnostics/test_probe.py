@@ -32,7 +32,7 @@ def test_measurements_are_those_of_copies_with_their_own_adam(algorithm):
         for number, copy in enumerate(alone(algorithm, states, domain)):
             before, after = states[number].params, states[number + 1].params
             step, trajectory = flat(after, before), flat(copy, before)
-            assert measured["angle"][number][domain] == pytest.approx(cosine(trajectory, step))
+            assert measured["cosine"][number][domain] == pytest.approx(cosine(trajectory, step))
             assert measured["difference"][number][domain] == pytest.approx(flat(copy, after).square().sum().item())
             layers = sum((copy[name] - leaf).norm().item() for name, leaf in after.items())
             assert measured["layer_difference"][number][domain] == pytest.approx(layers)
@@ -52,7 +52,7 @@ def test_angles_of_the_probe_equal_those_that_pogm_reports():
     _, problem = toy(pogm)
     for number, state in enumerate(states[:-1]):
         _, metrics = pogm.step(state, batches(2, seed=number), problem)
-        assert measured["angle"][number] == pytest.approx(metrics["angle"].tolist())
+        assert measured["cosine"][number] == pytest.approx(metrics["cosine"].tolist())
 
 
 def test_measurements_of_pogm_do_not_depend_on_other_measured_rounds():
@@ -60,13 +60,13 @@ def test_measurements_of_pogm_do_not_depend_on_other_measured_rounds():
     all_rounds, _ = watched(POGM(), Probe(every=1, lag=4), rounds=8)
     some, _ = watched(POGM(), Probe(every=4, lag=4), rounds=8)
     assert some["round"] == [4, 8]
-    assert some["angle"] == [all_rounds["angle"][3], all_rounds["angle"][7]]
+    assert some["cosine"] == [all_rounds["cosine"][3], all_rounds["cosine"][7]]
     assert some["invariant"] == [all_rounds["invariant"][3], all_rounds["invariant"][7]]
 
 
 def test_copy_of_a_single_domain_equals_erm():
     measured, _ = watched(ERM(), every_round, rounds=2, domains=1)
-    assert measured["angle"] == [[pytest.approx(1)]] * 2
+    assert measured["cosine"] == [[pytest.approx(1)]] * 2
     assert measured["difference"] == measured["layer_difference"] == [[0.0]] * 2
 
 
@@ -87,7 +87,7 @@ def test_held_out_domain_is_one_more_row_of_the_gramian(algorithm):
         assert measured["gramian"][number][K][K] == pytest.approx(trajectory.square().sum().item())
     for found, expected in zip(measured["gramian"], without["gramian"], strict=True):
         torch.testing.assert_close(torch.tensor(found)[:K, :K], torch.tensor(expected))
-    assert measured["angle"] == without["angle"]
+    assert measured["cosine"] == without["cosine"]
 
 
 def test_reset_optimizers_apply_to_held_out_domains():
@@ -109,17 +109,17 @@ def test_cosines_are_undefined_without_a_step():
     measured = every_round.read(
         every_round.measure(memory, Round(ERM(), problem, state, still, batches(), []))["rounds"]
     )
-    assert all(map(math.isnan, measured["angle"][0]))
+    assert all(map(math.isnan, measured["cosine"][0]))
     assert math.isnan(measured["invariant"][0])
     assert measured["magnitude"] == [0.0]
     assert min(measured["difference"][0]) > 0
 
 
 def test_mean_of_cosines_ignores_undefined_values():
-    means = mean_cosines({"angle": [[1.0, math.nan, 0.5], [0.0, math.nan, math.nan]]})
+    means = mean_cosines({"cosine": [[1.0, math.nan, 0.5], [0.0, math.nan, math.nan]]})
     assert means[0] == means[2] == 0.5
     assert math.isnan(means[1])
-    assert mean_cosines({"angle": []}) == []
+    assert mean_cosines({"cosine": []}) == []
 
 
 @pytest.mark.parametrize("algorithm", [ERM(), POGM()])

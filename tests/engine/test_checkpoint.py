@@ -65,7 +65,14 @@ def test_load_restores_all_bits_and_the_manifest(tmp_path, states):
     found, manifest = load(tmp_path, states[0], "mine")
     assert is_same(found, states[1])
     assert (manifest["step"], manifest["after"], manifest["pogm"]) == (2, 1, "0.1.0")
-    assert any(name.startswith("totals/angle") for name, _ in trees.named(found))
+    assert any(name.startswith("totals/cosine") for name, _ in trees.named(found))
+
+
+def test_former_names_of_metrics_are_loaded_under_their_present_names(tmp_path, states):
+    former = {{"cosine": "angle"}.get(name, name): total for name, total in states[1].totals.items()}
+    assert "angle" in former
+    save(tmp_path, states[1]._replace(totals=former), trial="mine", after=1)
+    assert is_same(load(tmp_path, states[0], "mine")[0], states[1])
 
 
 def test_tensors_that_are_not_contiguous_are_saved(tmp_path, states):

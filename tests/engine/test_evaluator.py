@@ -41,18 +41,18 @@ def expected(session, transform):
     return [part.mean().item() for part in right.split(session.segments)]
 
 
-def plain(config, state, images, sizes):
-    return config.transform.plain(images, torch.float32)
+def to_inputs(config, state, images, sizes):
+    return config.transform.to_inputs(images, torch.float32)
 
 
-def augmented(config, state, images, sizes):
+def to_augmented_inputs(config, state, images, sizes):
     keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(images))
-    return config.transform.augmented(images, sizes, keys, torch.float32)
+    return config.transform.to_augmented_inputs(images, sizes, keys, torch.float32)
 
 
 def test_training_domains_are_evaluated_on_augmented_images_by_default(run):
     session, found = accuracies(*run)
-    as_plain, as_augmented = expected(session, plain), expected(session, augmented)
+    as_plain, as_augmented = expected(session, to_inputs), expected(session, to_augmented_inputs)
     assert found[2:4] == pytest.approx(as_plain[2:4]), "the test domain"
     assert found[:2] + found[4:] == pytest.approx(as_augmented[:2] + as_augmented[4:])
 
@@ -60,7 +60,7 @@ def test_training_domains_are_evaluated_on_augmented_images_by_default(run):
 def test_training_domains_are_evaluated_on_plain_images_without_augmentation(run):
     for changes in ({"eval_augment": False}, {"data_augmentation": False}):
         session, found = accuracies(*run, **changes)
-        assert found == pytest.approx(expected(session, plain))
+        assert found == pytest.approx(expected(session, to_inputs))
 
 
 def loss_by_hand(session, trained):
@@ -69,7 +69,7 @@ def loss_by_hand(session, trained):
     model, losses = config.problem.model(state.params, state), []
     for number, part in enumerate(indices.evaluate.split(session.segments)[1::2]):
         if number in trained:
-            logits = model(config.transform.plain(config.table.images.images[part], torch.float32))
+            logits = model(config.transform.to_inputs(config.table.images.images[part], torch.float32))
             losses.append(torch.nn.functional.cross_entropy(logits, config.table.labels[part]))
     return torch.stack(losses).mean().item()
 

@@ -20,7 +20,7 @@ from pogm.core.optimizers import apply_reset
 from pogm.diagnostics import Probe
 from pogm.engine import checkpoint
 from pogm.engine.engine import Engine
-from pogm.engine.per_domain import allocate_like, in_a_loop
+from pogm.engine.per_domain import allocate_like, map_by_loop
 from pogm.engine.session import Session
 from pogm.engine.trajectory_storage import Offloaded, bytes_needed
 from pogm.models import mlp
@@ -233,7 +233,7 @@ def test_loop_stacks_the_results():
         return flatten({"a": one + other, "b": (one * other)[None]}), one.sum().double()
 
     batches_, others = torch.arange(6.0).reshape(3, 2), torch.tensor([1.0, 10.0, 100.0])
-    (tree, sums) = in_a_loop(function, batches_, others)
+    (tree, sums) = map_by_loop(function, batches_, others)
     assert [one.shape for one in made] == [(1, 2)] * 3
     assert tree["a"].tolist() == [[[1.0, 2.0]], [[12.0, 13.0]], [[104.0, 105.0]]]
     assert tree["b"].shape == (3, 1, 1, 2)
@@ -253,7 +253,7 @@ def test_loop_frees_each_result_before_the_next_is_computed():
         last.append(weakref.ref(result))
         return result
 
-    assert in_a_loop(function, torch.arange(3.0)).flatten().tolist() == [0.0, 2.0, 4.0]
+    assert map_by_loop(function, torch.arange(3.0)).flatten().tolist() == [0.0, 2.0, 4.0]
 
 
 def test_allocated_buffer_has_shape_and_dtype_of_the_results():
@@ -336,7 +336,7 @@ class TestOnAGPU:
             offloaded = Offloaded("host", torch.device("cuda"), torch.float32)
             weights, K = 2**24, 8
             params = flatten({"features.w": torch.ones(weights, device="cuda")})
-            each_domain, reduce = (offloaded, offloaded.reduce) if storage == "host" else (in_a_loop, None)
+            each_domain, reduce = (offloaded, offloaded.reduce) if storage == "host" else (map_by_loop, None)
             peaks[storage] = _peak(params, K, each_domain, reduce) / (4 * weights)  # in vectors of weights
         assert peaks["device"] - peaks["host"] > 0.8 * K * 5
         assert peaks["host"] < 20

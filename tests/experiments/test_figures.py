@@ -11,7 +11,7 @@ from run_folders import record, write_run
 
 from pogm import ERM, POGM, Fish
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.experiments import figure1, figure2, figure3, figure4, figure5, figure6, measured
 from pogm.experiments.base import SCALES, Row
 from pogm.pareto import alignment, gramian
@@ -41,11 +41,11 @@ def quadratics():
 
 
 def end_of_steps(start, order):
-    place = start
+    point = start
     for domain in order:
         curvature, centre = list(quadratics())[domain]
-        place = place - figure1.RATE * curvature @ (place - centre)
-    return place
+        point = point - figure1.RATE * curvature @ (point - centre)
+    return point
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_worst_alignment_grows_with_the_radius():
 def rounds(numbers, angles, difference=(1.0, 3.0)):
     return {
         "round": list(numbers),
-        "angle": [list(pair) for pair in angles],
+        "cosine": [list(pair) for pair in angles],
         "difference": [list(difference)] * len(angles),
         "layer_difference": [[0.0, 0.0]] * len(angles),
         "magnitude": [1.0] * len(angles),
@@ -333,6 +333,6 @@ def test_datasets_are_those_of_the_paper_if_the_scale_has_them(module, scale, da
 
 def test_run_of_the_trainer_can_be_drawn(tmp_path):
     trial = measured.trials(COLORED, ())[Row("POGM")][0]
-    run(replace(trial, steps=5, evaluate_every=2), tmp_path / "run", Settings())
+    run(replace(trial, steps=5, evaluate_every=2), tmp_path / "run", RunOptions())
     (figure,) = figure4.exhibits(read_runs(tmp_path), COLORED)
     assert [[point.x for point in mark.points] for panel in figure.panels for mark in panel.marks] == [[2, 4]] * 2

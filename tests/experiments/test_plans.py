@@ -11,19 +11,10 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
 from pogm.experiments import all_experiments, catalogue, experiments_named
-from pogm.experiments.base import (
-    SCALES,
-    Row,
-    default_trial,
-    finished_keys,
-    first_trial,
-    in_time,
-    keys_of,
-    scale_named,
-    searched,
-)
+from pogm.experiments.base import SCALES, Row, scale_named
 from pogm.experiments.paired import differences
 from pogm.experiments.table1 import CONTROLS, PAPER
+from pogm.experiments.trials import default_trial, finished_keys, first_trial, keys_of, plan_search, shorten_schedules
 from pogm.modifiers import all_modifiers
 
 EMBEDDED, FULL = SCALES["embedded"], SCALES["full"]
@@ -107,10 +98,10 @@ def test_trials_can_be_counted_without_building_them(name):
 
 
 def test_finished_runs_are_found_by_building_only_similar_trials():
-    search = searched(EMBEDDED, Row("POGM"), configurations=2)
+    search = plan_search(EMBEDDED, Row("POGM"), configurations=2)
     saved = {trial.id: {"label": trial.label, "trial": trial.to_json()} for trial in search[:5]}
     assert finished_keys(search, saved) == set(list(keys_of(search))[:5])
-    assert finished_keys(searched(EMBEDDED, Row("POGM", settings=("kappa=0",))), saved) == set()
+    assert finished_keys(plan_search(EMBEDDED, Row("POGM", settings=("kappa=0",))), saved) == set()
 
 
 def test_table_1_has_the_rows_of_the_paper_in_its_order():
@@ -149,14 +140,16 @@ def test_every_schedule_starts_within_a_run_at_the_embedded_scale():
 
 
 def test_other_scales_use_published_hyperparameters():
-    assert all(not in_time(method, FULL) for method in all_algorithms().values())
-    fishr = searched(FULL, Row("Fishr"), configurations=1)[0]
+    assert all(not shorten_schedules(method, FULL) for method in all_algorithms().values())
+    fishr = plan_search(FULL, Row("Fishr"), configurations=1)[0]
     assert fishr.algorithm == all_algorithms()["Fishr"]()
 
 
 def test_given_weights_are_for_photographs_only():
     given = replace(FULL, weights="sha256:" + "0" * 64)
-    weights = {trial.dataset.title: trial.training.weights for trial in searched(given, Row("ERM"), configurations=1)}
+    weights = {
+        trial.dataset.title: trial.training.weights for trial in plan_search(given, Row("ERM"), configurations=1)
+    }
     assert {name for name, found in weights.items() if found == given.weights} == set(FULL.datasets[2:])
     assert weights["ColoredMNIST"] == "random"
 

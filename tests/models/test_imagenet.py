@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pogm.models import build_features, weights_of
+from pogm.models import build_features, hash_weights
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 WEIGHTS = Path(os.environ.get("POGM_WEIGHTS") or SHARED / "weights")
@@ -41,7 +41,7 @@ def dogs() -> Tensor:
 def predict(network: str, file: str, classifier: str, monkeypatch) -> Tensor:
     """Return the probabilities [20, 1000] of the classifier in the file."""
     monkeypatch.setenv("POGM_WEIGHTS", str(WEIGHTS))
-    features, _ = build_features(network, (3, SIZE, SIZE), weights=weights_of(WEIGHTS / file))
+    features, _ = build_features(network, (3, SIZE, SIZE), weights=hash_weights(WEIGHTS / file))
     tensors = load_file(WEIGHTS / file)
     weight, bias = (tensors[f"{classifier}.{name}"].float() for name in ("weight", "bias"))
     with torch.no_grad():

@@ -11,7 +11,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.erm import ERM
 from pogm.algorithms.pogm import POGM
 from pogm.core import trees
-from pogm.core.hyperparameters import changed
+from pogm.core.hyperparameters import replace_fields
 from pogm.core.model import Network, evaluation_mode
 from pogm.core.problem import live_buffers
 from pogm.data.datasets.base import Training
@@ -133,7 +133,7 @@ def test_nonlinear_classifier_refuses_head_of_several_layers():
 
 def test_trial_with_nonlinear_classifier():
     run = trial(ERM())
-    run = trial(ERM(), training=changed(run.training, {"nonlinear_classifier": True}))
+    run = trial(ERM(), training=replace_fields(run.training, {"nonlinear_classifier": True}))
     assert isinstance(run.task(None).build_network().head, nn.Sequential)
 
 

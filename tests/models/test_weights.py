@@ -16,7 +16,7 @@ from pogm._system.errors import DataError, IntegrityError, PogmError, UsageError
 from pogm.algorithms.erm import ERM
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine, Session
-from pogm.models import build_features, resnet, weights_of
+from pogm.models import build_features, hash_weights, resnet
 from pogm.models.timm_models import build_timm
 from pogm.models.weights import load_published, load_tensors, read_tensors
 
@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def write(path: Path, tensors) -> str:
     save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
-    return weights_of(path)
+    return hash_weights(path)
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
@@ -124,7 +124,7 @@ def test_malicious_pickle_runs_no_code(how, folder):
     else:
         torch.save({"conv1.weight": torch.zeros(1), "more": Malicious(proof)}, path)
     with pytest.raises(IntegrityError, match="would run code, which was not done") as found:
-        build_features(NAME, (3, 32, 32), weights=weights_of(path))
+        build_features(NAME, (3, 32, 32), weights=hash_weights(path))
     assert found.value.exit_code == 6
     assert not proof.exists()
     pickle.loads(pickle.dumps(Malicious(proof)))
@@ -191,7 +191,7 @@ def write_hub_file(folder: Path, tensors) -> Path:
     """Write a file with a name as in torch's hub: it ends with the first digits of its SHA-256."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(tensors, folder / "made.pth")
-    return (folder / "made.pth").rename(folder / f"made-{weights_of(folder / 'made.pth').partition(':')[2][:8]}.pth")
+    return (folder / "made.pth").rename(folder / f"made-{hash_weights(folder / 'made.pth').partition(':')[2][:8]}.pth")
 
 
 def test_published_weights_are_read_from_folder_cache_or_address(tmp_path, monkeypatch):

@@ -45,8 +45,8 @@ def test_shifts_of_small_images_cover_the_allowed_range():
     after = augmented(made, degrees=0.0).x[0, :, 0]
     weight = after.sum((1, 2))
     for axis, size in ((1, 40), (2, 20)):
-        place = (torch.arange(size) + 0.5 - size / 2).double()
-        moved = (after.sum(3 - axis) * place).sum(1) / weight
+        position = (torch.arange(size) + 0.5 - size / 2).double()
+        moved = (after.sum(3 - axis) * position).sum(1) / weight
         assert kstest(moved / size, "uniform", (-0.1, 0.2)).pvalue > 1e-3
 
 
@@ -109,7 +109,7 @@ def test_large_images_on_a_gpu_equal_the_cpu_without_synchronisation():
     Augment().batch(there, key, 4)
     with no_synchronisation():
         found = Augment().batch(there, key, 4).x
-    off = (found.cpu() - augmented(made).x).abs() > 1e-6  # a place between two pixels may round to either
+    off = (found.cpu() - augmented(made).x).abs() > 1e-6  # a point between two pixels may round to either
     assert off.double().mean() < 1e-3
 
 

@@ -106,16 +106,16 @@ def test_mask_is_the_maximum_over_a_chain_of_gumbel_softmaxes():
     torch.manual_seed(0)
     masker = Masker(5, 7, 3).double()
     masker.key = random.key(1)
-    for place in (0, 1):
-        masker.get_buffer(f"scale{place}").uniform_(0.5, 2)
-        masker.get_buffer(f"shift{place}").uniform_(-1, 1)
+    for index in (0, 1):
+        masker.get_buffer(f"scale{index}").uniform_(0.5, 2)
+        masker.get_buffer(f"shift{index}").uniform_(-1, 1)
     z = draw(6, 5)
     h = z
-    for place in (0, 1):
-        kept = random.uniform(random.fold(masker.key, place), tuple(h.shape)) >= 0.5
-        h = (2 * h * kept) @ masker.get_buffer(f"weight{place}").T
+    for index in (0, 1):
+        kept = random.uniform(random.fold(masker.key, index), tuple(h.shape)) >= 0.5
+        h = (2 * h * kept) @ masker.get_buffer(f"weight{index}").T
         h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt()
-        h = (h * masker.get_buffer(f"scale{place}") + masker.get_buffer(f"shift{place}")).clamp(min=0)
+        h = (h * masker.get_buffer(f"scale{index}") + masker.get_buffer(f"shift{index}")).clamp(min=0)
     h = h @ masker.weight2.T
     logits = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt()
     choices = []

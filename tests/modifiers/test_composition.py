@@ -91,7 +91,7 @@ def _session(algorithm: Algorithm, modifiers: tuple[Modifier, ...], network: str
 class Idle(Modifier):
     """A modifier without effect."""
 
-    spreads = ("domains", "samples")
+    parallel_axes = ("domains", "samples")
 
 
 def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
@@ -101,11 +101,11 @@ def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
     for part in ("features.", "head."):
         assert any(not torch.equal(end[name], leaf) for name, leaf in start.items() if name.startswith(part)), part
     assert_close(rounds(algorithm, *modifiers), found, 0.0)
-    for place, one in enumerate(modifiers):
+    for index, one in enumerate(modifiers):
         idle = (
-            *modifiers[:place],
+            *modifiers[:index],
             Idle(),
-            *modifiers[place + 1 :],
+            *modifiers[index + 1 :],
         )  # at the same index, because the random numbers of the others depend on it
         without = plain(algorithm, *idle, network=_network(modifiers))[-1]
         same = all(torch.equal(end[name], leaf) for name, leaf in without.items())
@@ -121,8 +121,8 @@ def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
         made.step()
     made.observe(1)
     (end,) = final(made)
-    place = Modifier.ending(modifiers)
-    mean, step = modifiers[place].final(made.train_state.modifiers[str(place)], made.train_state.state.params)
+    index = Modifier.find_final(modifiers)
+    mean, step = modifiers[index].final(made.train_state.modifiers[str(index)], made.train_state.state.params)
     assert_close(mean, trees.mean(trees.stack(plain(algorithm, *modifiers)[1:])), 1e-12)
     assert end.step == step == 1
 

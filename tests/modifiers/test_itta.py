@@ -17,7 +17,7 @@ from pogm.core.batch import Batch
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import Purpose
 from pogm.engine import checkpoint
-from pogm.engine.per_domain import by_vmap, gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop, map_by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
 from pogm.models import mnist_cnn
@@ -41,7 +41,7 @@ def small(norm=False):
     return Stages(stages, ("block1", "block2"))
 
 
-def toy(algorithm=None, modifier=None, *, norm=False, each_domain=in_a_loop, weight_decay=0.0):
+def toy(algorithm=None, modifier=None, *, norm=False, each_domain=map_by_loop, weight_decay=0.0):
     """Return a state with a random A, and its problem, in float64."""
     algorithm, modifier = algorithm or ERM(), modifier or ITTA()
     torch.manual_seed(0)
@@ -78,12 +78,12 @@ def naive_chain(weight, bias, h):
 def naive_features(params, x, key=None, alpha=0.1, maps=None):
     """Compute the blocks in a loop, with styles mixed after one of them if a key is given; return its index too."""
     first = None if key is None else bool(random.uniform(random.fold(key, 0), ()) < 0.5)
-    for place, activation in enumerate((torch.relu, torch.tanh)):
-        weight, bias = (params[f"features.block{place + 1}.0.{name}"] for name in ("weight", "bias"))
+    for index, activation in enumerate((torch.relu, torch.tanh)):
+        weight, bias = (params[f"features.block{index + 1}.0.{name}"] for name in ("weight", "bias"))
         x = activation(F.conv2d(x, weight, bias, padding=1))
         if maps is not None:
-            x = naive_chain(maps[f"{place}.weight"], maps[f"{place}.bias"], x) + torch.where(x < 0, x, 0)
-        if first is not None and first == (place == 0):
+            x = naive_chain(maps[f"{index}.weight"], maps[f"{index}.bias"], x) + torch.where(x < 0, x, 0)
+        if first is not None and first == (index == 0):
             share = random.beta(random.fold(key, 1), alpha, (len(x),))
             x = mix_styles(x, share, random.permutation(random.fold(key, 2), len(x)))
     return x.mean((2, 3)), first
@@ -267,7 +267,7 @@ def test_maps_take_one_adam_step_before_each_prediction(weight):
         found = [predict(x) for x in batches]
     assert_close(found, expected, 1e-7)
     assert (found[2] - model(batches[2])).abs().max() > 1e-3
-    assert ITTA.predicts_by == 64, "so many images at a time"
+    assert ITTA.prediction_batch_size == 64, "so many images at a time"
 
 
 def test_maps_are_reset_for_each_domain():
@@ -373,7 +373,7 @@ def test_batched_trials_equal_single_trials(algorithm, modifiers, narrow):
 
 
 def test_vmap_over_domains_equals_loop():
-    problems = [toy(POGM(), each_domain=each_domain) for each_domain in (in_a_loop, by_vmap)]
+    problems = [toy(POGM(), each_domain=each_domain) for each_domain in (map_by_loop, map_by_vmap)]
     loop, mapped = (POGM().step(state, [images()], problem)[0] for state, problem in problems)
     assert_close(loop, mapped)
 

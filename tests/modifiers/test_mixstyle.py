@@ -142,7 +142,7 @@ def test_names_of_weights_and_predictions_do_not_change(name):
     assert torch.equal(after.eval()(x), expected)
     hooked = tuple(name for name, block in after.features.named_modules() if block._forward_hooks)
     assert hooked == after.features.blocks[:3]
-    assert {f"mixstyle{place}.key" for place in range(3)} <= set(key_buffers(after))
+    assert {f"mixstyle{index}.key" for index in range(3)} <= set(key_buffers(after))
 
 
 def test_blocks_and_steps_have_independent_random_numbers():
@@ -150,7 +150,7 @@ def test_blocks_and_steps_have_independent_random_numbers():
     keys = []
     for _ in range(2):
         model = made.config.problem.model(made.train_state.state.params, made.train_state.state)
-        keys += [int(model.buffers[f"mixstyle{place}.key"]) for place in (0, 1)]
+        keys += [int(model.buffers[f"mixstyle{index}.key"]) for index in (0, 1)]
         made.step()
     assert len(set(keys)) == 4
 
@@ -165,9 +165,9 @@ def test_erm_with_mixstyle_equals_erm_on_mixed_maps():
     for name, block in blocks.named_children():
         h = block.forward(h)
         if name in ("block1", "block2"):
-            place = int(name[-1]) - 1
+            index = int(name[-1]) - 1
             mixing = StyleMixing(1.0, 0.5)
-            mixing.key = model.buffers[f"mixstyle{place}.key"]
+            mixing.key = model.buffers[f"mixstyle{index}.key"]
             h = mixing(h)
     torch.testing.assert_close(model.features(x), h)
 

@@ -17,7 +17,7 @@ from pogm import ERM, POGM, Fish, Learner, Mixup
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
-from pogm.benchmark.runs.runner import Settings, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.core import trees
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
@@ -258,7 +258,9 @@ def plain_loss(session, one):
     losses = []
     for number in one.train_domains:
         images, labels = config.table.images.images[parts[number]], config.table.labels[parts[number]]
-        losses.append(torch.nn.functional.cross_entropy(model(config.transform.plain(images, config.dtype)), labels))
+        losses.append(
+            torch.nn.functional.cross_entropy(model(config.transform.to_inputs(images, config.dtype)), labels)
+        )
     return torch.stack(losses).mean().item()
 
 
@@ -370,11 +372,11 @@ def test_live_batch_norm_and_missing_validation_raise():
 
 def test_two_modifiers_with_final_weights_raise():
     with pytest.raises(UsageError, match="chooses the final weights; found SWAD and SWAD"):
-        Modifier.ending((SWAD(), Mixup(), SWAD()))
+        Modifier.find_final((SWAD(), Mixup(), SWAD()))
     with pytest.raises(UsageError, match="chooses the final weights"):
         Session([short(ERM(), SWAD()).task(None)], Engine())
-    assert Modifier.ending((Mixup(), SWAD())) == 1
-    assert Modifier.ending((Mixup(),)) is None
+    assert Modifier.find_final((Mixup(), SWAD())) == 1
+    assert Modifier.find_final((Mixup(),)) is None
 
 
 def test_docstring_has_paper_and_equation():
@@ -405,7 +407,7 @@ def test_run_writes_a_final_record_that_every_selection_uses(tmp_path):
 
 def test_batched_runs_write_their_final_records(tmp_path):
     trials = [short(ERM(), seed=seed, test_domains=(seed,)) for seed in (0, 1)]
-    assert run_batch(trials, [tmp_path / "batch" / one.id for one in trials], Settings()) == [None, None]
+    assert run_batch(trials, [tmp_path / "batch" / one.id for one in trials], RunOptions()) == [None, None]
     for one in trials:
         run(one, tmp_path / "alone" / one.id)
         batch, alone = (read_runs(tmp_path / where / one.id)[0] for where in ("batch", "alone"))

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from run_folders import record, write_run, write_sweep
 
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.results.records import append_record
 from pogm.report.board import Board
 
@@ -48,7 +48,7 @@ def test_counts_progress_and_time_left_while_it_runs(tmp_path):
     going = write_run(tmp_path, [at(149, seconds_per_step=1.0)], trial_seed=1, done=False)
     write_run(tmp_path, [], trial_seed=2, done=False, failure="Traceback\n" + "\n".join(f"line {i}" for i in range(20)))
     board = Board(tmp_path)
-    with locked(going):
+    with lock_folder(going):
         page = board.page()
     said = Tags(page).text
     assert "75% of what has begun is done, about 2.5 min left." in said
@@ -66,7 +66,7 @@ def test_curves_of_runs_that_are_not_finished_grow(tmp_path):
     folder = write_run(tmp_path, [at(0, 0.1), at(30, 0.2)], done=False)
     board = Board(tmp_path)
     assert "[30,20.0,0.0,1]" in board.page()
-    with locked(folder):
+    with lock_folder(folder):
         append_record(folder / "records.jsonl", at(60, 0.75))
         page = board.page()
     assert page.count("[60,75.0,0.0,1]") == 2  # among those that run, and as the algorithm's
@@ -76,7 +76,7 @@ def test_curves_of_runs_that_are_not_finished_grow(tmp_path):
 
 def test_held_out_domain_of_a_running_run_is_shown_by_its_name(tmp_path):
     folder = write_run(tmp_path, [at(0), at(30)], domains=("60", "75", "90"), test_domains=(1,), done=False)
-    with locked(folder):
+    with lock_folder(folder):
         said = text(Board(tmp_path))
     assert "Toy, held out: 75" in said
     assert "7, 5" not in said
@@ -98,7 +98,7 @@ def test_a_page_is_made_anew_only_when_something_has_changed(tmp_path):
     board = Board(tmp_path)
     first = board.page()
     assert board.page() is first
-    with locked(folder):
+    with lock_folder(folder):
         assert board.page() is not first
     (folder / "done").touch()
     assert "All runs that have begun are done." in text(board)
@@ -126,7 +126,7 @@ def test_no_name_becomes_markup(tmp_path, state):
     )
     board = Board(folder.parent)
     if state == "running":
-        with locked(folder):
+        with lock_folder(folder):
             page = board.page()
     else:
         page = board.page()

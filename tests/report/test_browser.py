@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from run_folders import record, text_table, write_run, write_sweep
 
+from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.results.tables import dataset_table
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Panel, Point, Region
 from pogm.report.markup import Html
 from pogm.report.page import Section, render, write_page

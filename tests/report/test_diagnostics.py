@@ -20,7 +20,7 @@ def rounds(angles, *, first=1, gramian=ORTHOGONAL, **more):
     count = len(angles)
     return {
         "round": list(range(first, first + count)),
-        "angle": angles,
+        "cosine": angles,
         "difference": [[1.0, 3.0]] * count,
         "layer_difference": [[2.0, 4.0]] * count,
         "magnitude": [0.25] * count,

@@ -12,8 +12,8 @@ import pytest
 from html_pages import Page
 from run_folders import text_table
 
+from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.results.tables import dataset_table
 from pogm.report.escaping import data_block, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 from pogm.report.markup import Html

@@ -43,8 +43,8 @@ def test_runs_that_differ_in_more_than_seeds_are_not_averaged(make_run, make_rec
 
 
 def test_an_angle_belongs_to_the_source_domain_at_its_place_among_the_training_domains(make_run, make_record, tmp_path):
-    make_run([make_record(0, [0] * 3, [0] * 3, metrics={"angle": [0.2, 0.4]})], test_domains=[1])  # A, C
-    make_run([make_record(0, [0] * 3, [0] * 3, metrics={"angle": [0.6, None]})], test_domains=[0])  # B, C
+    make_run([make_record(0, [0] * 3, [0] * 3, metrics={"cosine": [0.2, 0.4]})], test_domains=[1])  # A, C
+    make_run([make_record(0, [0] * 3, [0] * 3, metrics={"cosine": [0.6, None]})], test_domains=[0])  # B, C
     runs = read_runs(tmp_path)
     found = {domain: [p.y for s in angles(runs, "Toy", domain) for p in s.points] for domain in (0, 1, 2, None)}
     assert found == {0: [0.2], 1: [0.6], 2: [0.4], None: [pytest.approx(0.4)]}  # null is left out
@@ -87,7 +87,7 @@ def test_the_report_says_nothing_of_the_machine_it_was_made_on(make_sweep, tmp_p
 
 
 def test_every_name_is_inert(make_run, make_record, tmp_path):
-    angle = {"loss": 0.1, "angle": [0.5, 0.5]}
+    angle = {"loss": 0.1, "cosine": [0.5, 0.5]}
     names = {"label": HOSTILE, "dataset": HOSTILE, "domains": (HOSTILE, '"onload="x', "\x00\ud800")}
     make_run([make_record(s, [0.5] * 3, [0.5] * 3, metrics=angle) for s in (0, 30)], **names, note=HOSTILE)
     make_run([], **names, done=False, failure=f"{HOSTILE}\nsecond line", trial_seed=1)

@@ -8,7 +8,7 @@ from run_folders import record, write_run
 from support import trial
 
 from pogm import ERM
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import append_record
 from pogm.benchmark.runs.directory import save_sweep
@@ -42,7 +42,7 @@ def test_states_are_those_of_pogm_status_and_a_sweep_knows_what_is_waiting(tmp_p
         run(replace(other, precision="fp64"), tmp_path / "elsewhere" / other.id)
         (tmp_path / "elsewhere" / other.id / "done").unlink()
     (tmp_path / "elsewhere" / third.id / "failed.json").write_text('{"error": "out of luck"}')
-    with locked(tmp_path / "elsewhere" / second.id):
+    with lock_folder(tmp_path / "elsewhere" / second.id):
         glance = Watch(tmp_path).look()
     assert sorted(one.state for one in glance.begun) == ["done", "failed", "running"]
     assert [one.id for one in glance.waiting] == [one.id for one in (second, third, *rest)]

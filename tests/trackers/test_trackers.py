@@ -18,7 +18,7 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm.benchmark.runs.runner import Settings, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.cli import main
 from pogm.trackers import all_trackers, check_trackers
 from pogm.trackers.base import scalars
@@ -65,10 +65,10 @@ def round_for(rows: Logged, tracker: str) -> Logged:
 
 def test_scalar_names_have_domain_and_split():
     config = {"domains": ["a", "b", "c"], "trial": {"test_domains": [1]}}
-    metrics = {"loss": 0.5, "angle": [1.0, float("nan")], "other": [1, 2, 3]}
+    metrics = {"loss": 0.5, "cosine": [1.0, float("nan")], "other": [1, 2, 3]}
     record = {"step": 3, "accuracy": {"in": [0.1, 0.2, 0.3]}, "metrics": metrics, "status": "ok", "memory_gb": None}
     found = {f"accuracy/in/{name}": value for name, value in (("a", 0.1), ("b", 0.2), ("c", 0.3))}
-    found |= {"metrics/loss": 0.5, "metrics/angle/a": 1.0}
+    found |= {"metrics/loss": 0.5, "metrics/cosine/a": 1.0}
     found |= {"metrics/other/0": 1, "metrics/other/1": 2, "metrics/other/2": 3}
     assert scalars(record, config) == found
     assert scalars(record | {"swad": True}, config) == {f"swad/{name}": value for name, value in found.items()}
@@ -76,7 +76,7 @@ def test_scalar_names_have_domain_and_split():
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_tracker_logs_all_records(tmp_path, tracker):
-    run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
+    run(ONE, tmp_path / "run", RunOptions(trackers=(tracker,)))
     assert read_logged(tracker, tmp_path / "run") == round_for(read_expected(tmp_path / "run"), tracker)
     assert ("accuracy/out/+90%", 50) in {row[:2] for row in read_logged(tracker, tmp_path / "run")}
 
@@ -92,7 +92,7 @@ def run_and_kill(step: int, tracker: str, folder: Path) -> None:
             time.sleep(0.1)
 
     os.environ.pop("WANDB_SERVICE", None)  # the service of the parent process
-    run(ONE, folder, Settings(trackers=(tracker,), checkpoint_seconds=0), die)
+    run(ONE, folder, RunOptions(trackers=(tracker,), checkpoint_seconds=0), die)
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
@@ -102,7 +102,7 @@ def test_killed_and_resumed_run_logs_every_step_once(tmp_path, tracker):
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
     assert [line["step"] for line in read_records(tmp_path / "run")] == [0, 10, 20, 30]
-    run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))  # computes step 30 again
+    run(ONE, tmp_path / "run", RunOptions(trackers=(tracker,)))  # computes step 30 again
     assert read_logged(tracker, tmp_path / "run", clock=False) == round_for(
         read_expected(tmp_path / "run", clock=False), tracker
     )
@@ -118,15 +118,15 @@ def test_late_tracker_receives_earlier_records(tmp_path, tracker):
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        run(ONE, tmp_path / "run", Settings(checkpoint_seconds=0), stop)
-    run(ONE, tmp_path / "run", Settings(trackers=(tracker,)))
+        run(ONE, tmp_path / "run", RunOptions(checkpoint_seconds=0), stop)
+    run(ONE, tmp_path / "run", RunOptions(trackers=(tracker,)))
     assert read_logged(tracker, tmp_path / "run") == round_for(read_expected(tmp_path / "run"), tracker)
 
 
 def test_trials_of_a_batch_are_separate_runs(tmp_path):
     names = tuple(name for name in READERS if find_spec(name))
     trials = [trial(ERM(), seed=seed, steps=11) for seed in (0, 1)]
-    assert run_batch(trials, [tmp_path / one.id for one in trials], Settings(trackers=names)) == [None, None]
+    assert run_batch(trials, [tmp_path / one.id for one in trials], RunOptions(trackers=names)) == [None, None]
     for one in trials:
         for name in names:
             assert read_logged(name, tmp_path / one.id) == round_for(read_expected(tmp_path / one.id), name)

@@ -11,7 +11,7 @@ from support import trial
 
 from pogm import ERM
 from pogm._system.errors import DivergedError, StoppedError
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.trackers import Tracker, tracking
 from pogm.trackers.tracking import TrackerWarning, Tracking
 
@@ -59,13 +59,13 @@ class FailingTracker(RecordingTracker):
 
 @pytest.fixture
 def register(monkeypatch):
-    """Function that registers trackers by name and returns the settings of a run with them."""
+    """Function that registers trackers by name and returns the options of a run with them."""
 
-    def make(**trackers: Tracker) -> Settings:
+    def make(**trackers: Tracker) -> RunOptions:
         found = {name: lambda tracker=tracker: tracker for name, tracker in trackers.items()}
         monkeypatch.setattr(tracking, "all_trackers", lambda: found)
         monkeypatch.setattr("pogm.benchmark.runs.runner.check_trackers", lambda names: None)
-        return Settings(trackers=tuple(trackers))
+        return RunOptions(trackers=tuple(trackers))
 
     return make
 

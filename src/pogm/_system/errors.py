@@ -52,7 +52,7 @@ class StoppedError(PogmError):
         self.exit_code = exit_code
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
+def unknown_name_error(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. Its message lists the known names and suggests the most similar one."""
     known = sorted(known)
     by_folded = {candidate.casefold(): candidate for candidate in known}

@@ -21,7 +21,7 @@ ATTEMPTS = 10  # to lock a folder: `is_locked` of another process holds the lock
 RETRY_SECONDS = 0.01
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash, either the old file or the new one exists, never a part of it.
 
     Raises:
@@ -128,7 +128,7 @@ def _key(name: str) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder while the block runs. The system releases the lock when the process dies.
 
     Raises:

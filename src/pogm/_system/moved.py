@@ -1,8 +1,9 @@
-"""Import errors that name the new module, for modules that were moved."""
+"""Former names: import errors for modules that were moved, and present names of metrics and class attributes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from typing import TypeVar
 
 MOVED = {  # packages, and modules that the documentation told users to import; a package includes its modules
     "pogm.networks": "pogm.models",
@@ -14,8 +15,13 @@ MOVED = {  # packages, and modules that the documentation told users to import; 
     "pogm.benchmark.records": "pogm.benchmark.results.records",
     "pogm.benchmark.measures": "pogm.benchmark.results.measurements",
     "pogm.benchmark.conclusion": "pogm.benchmark.results.conclusion",
+    "pogm.benchmark.results.tables": "pogm.benchmark.results.accuracy_tables",
     "pogm.core.hyper": "pogm.core.hyperparameters",
 }
+METRICS = {"angle": "cosine"}  # records and checkpoints of earlier versions have the former name
+ATTRIBUTES = {"predicts_by": "prediction_batch_size", "spreads": "parallel_axes"}  # of algorithms and modifiers
+
+Value = TypeVar("Value")
 
 
 class MovedModules(MetaPathFinder):
@@ -26,3 +32,14 @@ class MovedModules(MetaPathFinder):
         if name in MOVED:
             raise ImportError(f"{name} was moved. Import {MOVED[name]} instead.", name=name)
         return None
+
+
+def rename_metrics(metrics: Mapping[str, Value]) -> dict[str, Value]:
+    """Return metrics that any version wrote, under their present names."""
+    return {METRICS.get(name, name): value for name, value in metrics.items()}
+
+
+def check_attributes(cls: type) -> None:
+    """Raise an error if a class defines an attribute under its former name, which would have no effect."""
+    for name in ATTRIBUTES.keys() & vars(cls).keys():
+        raise TypeError(f"Expected {cls.__name__}.{ATTRIBUTES[name]}; found its former name, {name}. Rename it.")

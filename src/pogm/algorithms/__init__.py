@@ -6,7 +6,7 @@ Every subclass of `Algorithm` that a file of this folder defines is registered u
 
 from functools import cache
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.algorithms.base import Algorithm as Algorithm
 from pogm.core.registry import classes_in
 
@@ -20,5 +20,5 @@ def all_algorithms() -> dict[str, type[Algorithm]]:
 def algorithm_class(name: str) -> type[Algorithm]:
     """Return the algorithm class with this name, or raise a `UsageError` that lists similar names."""
     if name not in all_algorithms():
-        raise unknown("an algorithm", name, all_algorithms())
+        raise unknown_name_error("an algorithm", name, all_algorithms())
     return all_algorithms()[name]

@@ -39,7 +39,7 @@ class ARM(Algorithm):
     support_size: int = hyper(64, large=Large(8), least=1)
     train_context: bool = hyper(True)
 
-    predicts_by: ClassVar[int] = 64
+    prediction_batch_size: ClassVar[int] = 64
 
     def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
         """Return a featurizer with one more input channel, and a first stage that computes this channel."""

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.moved import check_attributes
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.hyperparameters import changed, validate
+from pogm.core.hyperparameters import replace_fields, validate
 from pogm.core.model import Model, Network
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
@@ -37,7 +38,11 @@ class Algorithm:
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sets of hyperparameters
     former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
-    predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
+    prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_attributes(cls)
 
     def __post_init__(self) -> None:
         validate(self)
@@ -48,8 +53,8 @@ class Algorithm:
         if name in cls.replaced:
             raise UsageError(f"Expected a preset of {cls.__name__}; {name!r} was replaced by {cls.replaced[name]}.")
         if name not in cls.presets:
-            raise unknown(f"a preset of {cls.__name__}", name, cls.presets)
-        result: Self = changed(cls(**cls.presets[name]), values)
+            raise unknown_name_error(f"a preset of {cls.__name__}", name, cls.presets)
+        result: Self = replace_fields(cls(**cls.presets[name]), values)
         return result
 
     # Override one of these three.
@@ -88,7 +93,7 @@ class Algorithm:
         return 1
 
     @property
-    def spreads(self) -> tuple[str, ...]:
+    def parallel_axes(self) -> tuple[str, ...]:
         """Axes that processes may divide without changing the result: "domains", "samples", both or none."""
         return ()
 
@@ -126,5 +131,5 @@ class Algorithm:
         return random.fold(state.random_key(Purpose.ALGORITHM, state.step), purpose)
 
     def predict(self, model: Model, x: Tensor) -> Tensor:
-        """Return logits at test time. If `predicts_by` is set, x holds at most that many images of one domain."""
+        """Return logits at test time. With `prediction_batch_size`, x has at most that many images of one domain."""
         return model(x)

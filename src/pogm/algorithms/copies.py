@@ -49,7 +49,7 @@ class DomainCopies(Algorithm):
         return self.inner_steps
 
     @property
-    def spreads(self) -> tuple[str, ...]:
+    def parallel_axes(self) -> tuple[str, ...]:
         """Domains and samples can be divided among processes: copies are independent, losses are means over samples."""
         return "domains", "samples"
 

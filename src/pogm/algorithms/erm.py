@@ -13,6 +13,6 @@ class ERM(Algorithm):
     """
 
     @property
-    def spreads(self) -> tuple[str, ...]:
+    def parallel_axes(self) -> tuple[str, ...]:
         """Samples: the gradient of a mean over samples is the mean of the gradients of its parts."""
         return ("samples",)

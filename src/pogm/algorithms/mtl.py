@@ -39,7 +39,7 @@ class MTL(Algorithm):
     ema: float = hyper(0.99, Choice(0.5, 0.9, 0.99, 1.0), least=0, most=1, draw_as="mtl_ema")  # a
     compat_noise: bool = hyper(False)
 
-    predicts_by: ClassVar[int] = 64
+    prediction_batch_size: ClassVar[int] = 64
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """Return a network whose head takes the features and an embedding of the same size."""

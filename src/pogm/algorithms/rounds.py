@@ -21,7 +21,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trajectory_reduce import Blocks
 from pogm.core.trees import Params, Tree
-from pogm.pareto import Solution, agreement, alignment, angles, length
+from pogm.pareto import Solution, agreement, alignment, cosines, length
 from pogm.pareto.problem import Centre
 from pogm.pareto.solution import EXACT
 
@@ -163,7 +163,7 @@ class DomainRounds(DomainCopies):
         aligned, norm = alignment(G, weights).sum(0), length(G, weights).square().sum().sqrt()  # h_i·d, ‖d‖
         metrics = {"norm": norm, "agreement": agreement(G.sum(0)[:K, :K])}
         if self.partition != "classifier":  # else G does not contain the whole step; a probe measures it
-            metrics["angle"] = (aligned / (G.sum(0).diagonal().sqrt() * norm))[:K]
+            metrics["cosine"] = (aligned / (G.sum(0).diagonal().sqrt() * norm))[:K]
         return metrics
 
     def _weights_without_problem(self, weights: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class WeightedRounds(DomainRounds):
         if len(G) > 1 or self.partition == "classifier":
             return super().step_metrics(G, weights)
         gram, weights = G[0], weights[0]
-        return {"norm": length(gram, weights), "agreement": agreement(gram), "angle": angles(gram, weights)}
+        return {"norm": length(gram, weights), "agreement": agreement(gram), "cosine": cosines(gram, weights)}
 
 
 def solution_metrics(solution: Solution, gram: Tensor, centre: Centre | None) -> Metrics:

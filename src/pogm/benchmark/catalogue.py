@@ -12,7 +12,7 @@ from pogm.data.datasets import all_datasets
 from pogm.models import all_networks
 from pogm.modifiers import Modifier, all_modifiers
 
-RUNGS = ("loss", "gradient", "step")  # methods of an algorithm that a subclass can override
+OVERRIDABLE_METHODS = ("loss", "gradient", "step")  # of an algorithm, from the simplest to the most general
 HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")
 
 
@@ -63,7 +63,7 @@ def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterat
 def overridden(method: type[Algorithm] | type[Modifier]) -> str:
     """Return the name of the highest method that an algorithm overrides, or of the hooks that a modifier overrides."""
     if issubclass(method, Algorithm):
-        found = [rung for rung in RUNGS if getattr(method, rung) is not getattr(Algorithm, rung)]
+        found = [name for name in OVERRIDABLE_METHODS if getattr(method, name) is not getattr(Algorithm, name)]
         return found[-1] if found else "nothing"
     return ", ".join(hook for hook in HOOKS if getattr(method, hook) is not getattr(Modifier, hook))
 
@@ -78,7 +78,7 @@ def needs(method: type[Algorithm] | type[Modifier]) -> str:
             found.append("networks of its own")
         if method().minibatches > 1:
             found.append(f"{method().minibatches} minibatches a step")
-    if method.predicts_by:
+    if method.prediction_batch_size:
         found.append("test images in batches of one domain")
     return ", ".join(found) or "nothing"
 

@@ -34,7 +34,7 @@ def plan(seeds: int = SEEDS) -> list[Trial]:
                         (held_out,),
                         seed=seed_hash(name, held_out, seed),
                         trial_seed=seed,
-                        probe=Probe(every=1),  # measuring fewer rounds would make the angles look smaller
+                        probe=Probe(every=1),  # measuring fewer rounds would make the cosines look smaller
                     )
                     trials.append(trial)
     return trials

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pogm._system.errors import UsageError
-from pogm._system.files import canonical_json, digest, is_empty, write_whole
+from pogm._system.files import canonical_json, digest, is_empty, write_atomic
+from pogm._system.moved import rename_metrics
 from pogm.benchmark.results.records import Record, RecordWarning, Run, accuracy, read_records
 from pogm.data.datasets import all_datasets
 from pogm.data.datasets.splits import HOLDOUT
@@ -122,14 +123,14 @@ def _from_job_record(line: Record, environments: int) -> Record:
         "step": line["step"],
         "epoch": line.get("epoch"),
         "accuracy": accuracies,
-        "metrics": measured,
+        "metrics": rename_metrics(measured),
         "seconds_per_step": line.get("step_time"),
         "memory_gb": line.get("mem_gb"),
         "status": "ok",
     }
 
 
-def told_apart(runs: Iterable[Run]) -> list[Run]:
+def label_domainbed_runs(runs: Iterable[Run]) -> list[Run]:
     """Return the runs with distinct labels: a job of DomainBed with a label of ours gets the suffix " (DomainBed)".
 
     Warn of jobs without `done`, which count, as in DomainBed.
@@ -186,8 +187,8 @@ def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") 
         args["output_dir"] = str(job)
         job.mkdir(parents=True)
         lines = [json.dumps(_to_job_record(run, record, args), sort_keys=True) for record in run.eligible]
-        write_whole(job / RESULTS, "".join(f"{line}\n" for line in lines).encode())
-        write_whole(job / "done", b"done")
+        write_atomic(job / RESULTS, "".join(f"{line}\n" for line in lines).encode())
+        write_atomic(job / "done", b"done")
         jobs.append(job)
     return jobs
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pogm._system.errors import DataError, UsageError, unknown
+from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm.cli.options import Data as DataOptions
 from pogm.cli.parser import Command, argument, group, option
 
@@ -71,12 +71,12 @@ class Check(Command):
 
     def run(self) -> int:
         """Print the findings; the exit code is 3 if there are any."""
-        from pogm.benchmark.runs.progress import tracked
+        from pogm.benchmark.runs.progress import show_progress
         from pogm.data.datasets import all_datasets
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.check import check
 
-        findings = check(self._folder(), progress=partial(tracked, what="images"))
+        findings = check(self._folder(), progress=partial(show_progress, what="images"))
         print(findings.json() if self.json else findings.text(), end="")
         known = all_datasets().get(self.dataset)
         if (
@@ -89,7 +89,7 @@ class Check(Command):
 
     def _folder(self) -> Path:
         """Return the folder of the dataset; its images need not be readable."""
-        from pogm.benchmark.plan.parsing import own_folder
+        from pogm.benchmark.plan.parsing import find_image_folder
         from pogm.data.datasets import all_datasets
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
@@ -102,9 +102,9 @@ class Check(Command):
                     f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
                 )
             return found().directory(data)
-        folder = own_folder(name, data)
+        folder = find_image_folder(name, data)
         if folder is None:
-            raise unknown("a dataset or a folder of images", name, all_datasets())
+            raise unknown_name_error("a dataset or a folder of images", name, all_datasets())
         return folder
 
 
@@ -119,7 +119,7 @@ class Fetch(Command):
 
     def run(self) -> int:
         """Download and prepare one dataset after the other."""
-        from pogm.benchmark.runs.progress import transferred
+        from pogm.benchmark.runs.progress import show_transfer
         from pogm.data import sources
         from pogm.data.sources.catalogue import CATALOGUE
 
@@ -129,7 +129,7 @@ class Fetch(Command):
             raw = data / DOWNLOADS / name
             if name in CATALOGUE:
                 print(f"{name}: terms of use: {CATALOGUE[name].terms}", file=sys.stderr)
-            with transferred(name) as progress:
+            with show_transfer(name) as progress:
                 sources.fetch(name, raw, progress)
             _prepare(name, raw, data)
         return 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pogm.cli.options import count_cores
+from pogm._system.cpu import count_cores
 from pogm.cli.parser import Command, option
 
 
@@ -26,7 +26,7 @@ class Demo(Command):
         from pogm.benchmark.demo import plan
         from pogm.benchmark.runs.directory import save_plan
         from pogm.benchmark.runs.executors import run_all
-        from pogm.benchmark.runs.runner import Settings
+        from pogm.benchmark.runs.runner import RunOptions
         from pogm.cli.execution import check_counts
         from pogm.cli.results import finish
 
@@ -38,7 +38,7 @@ class Demo(Command):
                 print(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
             return 0
         save_plan(trials, self.out)
-        return finish(run_all(trials, self.out, Settings(), self.workers), len(trials), self.out)
+        return finish(run_all(trials, self.out, RunOptions(), self.workers), len(trials), self.out)
 
 
 COMMAND = Demo

@@ -1,4 +1,4 @@
-"""Functions that commands which train share: settings from options, checks, preparation of data.
+"""Functions that commands that train share: options of the runner, checks, preparation of data.
 
 This module imports torch. Commands import it when they run, so that --help stays fast.
 """
@@ -13,19 +13,18 @@ from pathlib import Path
 from pogm._system.errors import UsageError
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.progress import tracked
-from pogm.benchmark.runs.runner import Settings
-from pogm.cli.options import Distributed, Execution
-from pogm.cli.options import Settings as SettingOptions
+from pogm.benchmark.runs.progress import show_progress
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.cli.options import Distributed, Execution, Hyperparameters
 from pogm.core.hyperparameters import fields
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
 from pogm.models import build_features
-from pogm.models.weights import RANDOM, weights_of
+from pogm.models.weights import RANDOM, hash_weights
 
 
-def settings_of(options: Execution, datasets: Sequence[str] = ()) -> Settings:
-    """Return validated settings of the runner.
+def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOptions:
+    """Return validated options of the runner.
 
     Args:
         options: Options of the command line.
@@ -52,11 +51,11 @@ def settings_of(options: Execution, datasets: Sequence[str] = ()) -> Settings:
     data = data_folder(datasets, options.data.data.expanduser() if options.data.data else None)
     weights = options.weights.resolve() if options.weights else None
     trackers = tuple(dict.fromkeys(options.track))
-    return Settings(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
+    return RunOptions(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
 
 
-def add_launch(settings: Settings, options: Distributed) -> Settings:
-    """Return the settings of this process under torchrun; without torchrun, the settings as they are."""
+def add_launch(run_options: RunOptions, options: Distributed) -> RunOptions:
+    """Return the options with the rank of this process under torchrun; without torchrun, return them unchanged."""
     launch = Launch.from_environment(options.timeout_seconds, options.spread or "auto")
     if launch is None:
         if options.spread:
@@ -64,22 +63,22 @@ def add_launch(settings: Settings, options: Distributed) -> Settings:
                 f"Expected torchrun to start the processes for --spread {options.spread}; found this one alone. "
                 "Write: torchrun --nproc-per-node 4 -m pogm run ..."
             )
-        return settings
-    engine = settings.engine
+        return run_options
+    engine = run_options.engine
     if engine.torch_device().type == "cuda":
         if ":" in engine.device and launch.world_size > 1:
             raise UsageError(f"Expected a GPU for each process; found --device {engine.device} for all. Pass cuda.")
         engine = replace(engine, device=f"cuda:{launch.local_rank}")
-    return replace(settings, engine=engine, launch=launch)
+    return replace(run_options, engine=engine, launch=launch)
 
 
-def setting_texts(options: SettingOptions, weights: Path | None) -> tuple[str, ...]:
+def setting_texts(options: Hyperparameters, weights: Path | None) -> tuple[str, ...]:
     """Return --set, --on-bad-image and --weights as texts like "kappa=0.1"."""
     texts = list(options.settings)
     if options.on_bad_image:
         texts.append(f"on_bad_image={options.on_bad_image}")
     if weights:
-        texts.append(f"weights={weights_of(weights)}")
+        texts.append(f"weights={hash_weights(weights)}")
     return tuple(texts)
 
 
@@ -100,10 +99,10 @@ def check_counts(**counts: int) -> None:
             raise UsageError(f"Expected --{name} of at least 1; found {count}. Leave it out.")
 
 
-def prepare(trials: Sequence[Trial], settings: Settings) -> None:
+def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
     """Write the image caches of all datasets, with a progress bar, before several processes need them."""
     for dataset in {trial.dataset for trial in trials}:
-        dataset.prepare(settings.data, partial(tracked, what="images"))
+        dataset.prepare(run_options.data, partial(show_progress, what="images"))
 
 
 def warn_late_schedules(trial: Trial) -> None:
@@ -119,9 +118,9 @@ def warn_late_schedules(trial: Trial) -> None:
             )
 
 
-def check_weights_exist(trials: Iterable[Trial], settings: Settings) -> None:
+def check_weights_exist(trials: Iterable[Trial], run_options: RunOptions) -> None:
     """Read the pretrained weights of every network once, so that a missing or unfit file fails before the first run."""
-    settings.enter()
+    run_options.enter()
     for network, weights in dict.fromkeys((t.training.network, t.training.weights) for t in trials):
         if weights != RANDOM:
             build_features(network, (3, 224, 224), weights=weights)

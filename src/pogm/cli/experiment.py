@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.cli.options import Execution, Planning, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
-    from pogm.benchmark.runs.runner import Settings
+    from pogm.benchmark.runs.runner import RunOptions
     from pogm.experiments.base import Plan, Scale
 
 
@@ -75,42 +75,42 @@ pogm list experiments                              names and scales"""
         from pogm.cli.execution import (
             check_counts,
             check_weights_exist,
+            make_run_options,
             prepare,
-            settings_of,
             warn_late_schedules,
         )
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import wait_for_all
         from pogm.experiments import experiments_named
-        from pogm.experiments.base import first_trial
         from pogm.experiments.output import RUNS, show
         from pogm.experiments.planning import all_trials, check_scale
+        from pogm.experiments.trials import first_trial
 
         chosen, scale, workers = experiments_named(self.names), self.scale_of(), self.scheduling.workers
         check_counts(workers=workers)
         check_scale(chosen, scale)
-        settings = settings_of(self.execution)
+        run_options = make_run_options(self.execution)
         plans = {one.name: one.rows(scale) for one in chosen}
         for first in {row: first_trial(found) for plan in plans.values() for row, found in plan.items()}.values():
             warn_late_schedules(first)
         runs = self.out / scale.name / RUNS
         if self.planning.only_plan:
-            self._show_plan(plans, scale, runs, settings)
+            self._show_plan(plans, scale, runs, run_options)
             if self.planning.only_count:
                 return 0
         trials = all_trials(plans.values())
         left = [trial for trial in trials if not (runs / trial.id / "done").exists()]
-        check_weights_exist(left, settings)
+        check_weights_exist(left, run_options)
         if self.planning.estimate:
             if left:
-                show_estimates(left, settings, workers)
+                show_estimates(left, run_options, workers)
             return 0
         done = True
         if trials:
-            prepare(left, settings)
+            prepare(left, run_options)
             save_plan(trials, runs)
             execute = executor(self.scheduling.executor, workers, self.scheduling.address)
-            outcomes = carry_out(trials, runs, settings, execute, self.scheduling.retry_failed)
+            outcomes = carry_out(trials, runs, run_options, execute, self.scheduling.retry_failed)
             done = wait_for_all(outcomes, len(trials), runs)
         show(chosen, scale, self.out)
         return 0 if done else 1
@@ -143,7 +143,7 @@ pogm list experiments                              names and scales"""
                 words += [f"--{name.replace('_', '-')}", str(value)]
         for name in given.datasets:
             if name == Folder.__name__:
-                raise unknown("a dataset", name, all_datasets().keys() - {name})
+                raise unknown_name_error("a dataset", name, all_datasets().keys() - {name})
             dataset_class(name)
         for name, values in lists.items():
             if len(set(values)) < len(values):
@@ -168,7 +168,7 @@ pogm list experiments                              names and scales"""
         dry run does not need the file.
         """
         from pogm.data.datasets import dataset_class
-        from pogm.models.weights import WEIGHTS_VARIABLE, known_file, network_of, weights_of
+        from pogm.models.weights import WEIGHTS_VARIABLE, find_known_file, find_network, hash_weights
 
         path = self.planning.usable_weights(self.execution.weights)
         if path is None and self.execution.weights is not None:
@@ -176,24 +176,24 @@ pogm list experiments                              names and scales"""
         if path is None:
             found = os.environ.get(WEIGHTS_VARIABLE)
             large = any(dataset_class(name).large for name in scale.datasets)
-            path = known_file(Path(found)) if found and large and not scale.was_given("--network") else None
+            path = find_known_file(Path(found)) if found and large and not scale.was_given("--network") else None
             if path is None:
                 return scale
             print(
                 f"pogm: First weights of networks for photographs: {path}, found by ${WEIGHTS_VARIABLE}.",
                 file=sys.stderr,
             )
-        weights, words = weights_of(path), [*scale.given, "--weights", str(path)]
-        network = None if scale.was_given("--network") else network_of(weights)
+        weights, words = hash_weights(path), [*scale.given, "--weights", str(path)]
+        network = None if scale.was_given("--network") else find_network(weights)
         if network is not None:
             scale = replace(scale, large_network=network)
         return replace(scale, weights=weights, given=tuple(words))
 
-    def _show_plan(self, plans: Mapping[str, "Plan"], scale: "Scale", runs: Path, settings: "Settings") -> None:
+    def _show_plan(self, plans: Mapping[str, "Plan"], scale: "Scale", runs: Path, run_options: "RunOptions") -> None:
         """Print the number of runs of each experiment, then of each row and dataset, and their time if it is known."""
         from pogm.cli.planning import RunCounts, read_finished, show_plan
-        from pogm.experiments.base import finished_keys, keys_of
         from pogm.experiments.output import describe_changes
+        from pogm.experiments.trials import finished_keys, keys_of
 
         if scale.given:
             print(describe_changes(scale))
@@ -215,7 +215,7 @@ pogm list experiments                              names and scales"""
         shared = planned - len(every)
         print(f"All {len(every)} runs ({shared} of the above are shared), {sum(every.values())} of them done.")
         if every:
-            show_plan(counts, runs, finished, settings, self.scheduling.workers)
+            show_plan(counts, runs, finished, run_options, self.scheduling.workers)
 
 
 COMMAND = Experiment

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
-from pogm.cli.options import Execution, Planning, Settings, Training, count_cores
+from pogm.cli.options import Execution, Hyperparameters, Planning, Training
 from pogm.cli.parser import Command, group, option
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     modifiers: tuple[str, ...] = option(
         "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
     )
-    settings: Settings = group(Settings)
+    settings: Hyperparameters = group(Hyperparameters)
     seeds: int = option("Runs of each algorithm, with the seeds 0, 1 and so on.", 3)
     every: int = option("Measure one round of this many (default: 1 = every round).", 1, metavar="ROUNDS")
     lag: int | None = option(
@@ -67,21 +68,21 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         """Train what is left, print the table, and write every measured round to a file."""
         from pogm.benchmark.runs.directory import save_plan
         from pogm.benchmark.runs.executors import run_all
-        from pogm.cli.execution import prepare, settings_of
+        from pogm.cli.execution import make_run_options, prepare
         from pogm.cli.results import wait_for_all
 
-        settings = settings_of(self.execution, [self.dataset])
-        trials = self.plan(settings)
+        run_options = make_run_options(self.execution, [self.dataset])
+        trials = self.plan(run_options)
         if self.planning.only_plan:
-            self._show_plan(trials, settings)
+            self._show_plan(trials, run_options)
             return 0
-        prepare(trials, settings)
+        prepare(trials, run_options)
         save_plan(trials, self.out)
-        done = wait_for_all(run_all(trials, self.out, settings, self.workers), len(trials), self.out)
+        done = wait_for_all(run_all(trials, self.out, run_options, self.workers), len(trials), self.out)
         self._show(trials)
         return 0 if done else 1
 
-    def plan(self, settings: "runner.Settings") -> list["Trial"]:
+    def plan(self, run_options: "runner.RunOptions") -> list["Trial"]:
         """Return a trial for every algorithm and seed. Algorithms share data, first weights and minibatches."""
         from pogm.benchmark.plan.parsing import Combination, check_settings, dataset_of, settings_for, trial_of
         from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
@@ -99,7 +100,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             divergence=self.divergence,
         )
         find = dataset_without_images if self.planning.only_count else dataset_of
-        data = find(self.dataset, settings.data)
+        data = find(self.dataset, run_options.data)
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in self.algorithms}
         check_settings(texts, list(combinations.values()))
@@ -108,7 +109,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
                 data,
                 algorithm,
                 self.test_domain or ["0"],
-                data=settings.data,
+                data=run_options.data,
                 modifiers=self.modifiers,
                 settings=settings_for(combinations[algorithm], texts),
                 steps=self.training.steps,
@@ -124,7 +125,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             warn_late_schedules(trial)
         return trials
 
-    def _show_plan(self, trials: Sequence["Trial"], settings: "runner.Settings") -> None:
+    def _show_plan(self, trials: Sequence["Trial"], run_options: "runner.RunOptions") -> None:
         """Print the runs; with --estimate, also the time with and without measuring."""
         from pogm.benchmark.runs.estimate import duration, estimates
         from pogm.cli.planning import count_trials, read_finished, show_plan
@@ -137,12 +138,12 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             if isinstance(trials[0].dataset, Folder):
                 print("Finished runs are not counted: their ids depend on the images, which a dry run does not read.")
             finished = read_finished(self.out)
-            show_plan(count_trials(trials, finished), self.out, finished, settings, self.workers)
+            show_plan(count_trials(trials, finished), self.out, finished, run_options, self.workers)
             return
-        plain = estimates([replace(trial, probe=Probe()) for trial in trials], settings)
-        at_once = self.workers if settings.engine.torch_device().type == "cpu" else 1
+        plain = estimates([replace(trial, probe=Probe()) for trial in trials], run_options)
+        at_once = self.workers if run_options.engine.torch_device().type == "cpu" else 1
         total = 0.0
-        for measured, unmeasured in zip(estimates(trials, settings), plain, strict=True):
+        for measured, unmeasured in zip(estimates(trials, run_options), plain, strict=True):
             ratio = measured.seconds / unmeasured.seconds
             print(f"{measured.label}: {duration(measured.seconds)}, {ratio:.1f} times as long as without measuring")
             total += measured.seconds
@@ -150,7 +151,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def _show(self, trials: Sequence["Trial"]) -> None:
         """Print the table of the finished runs and write every measured round to a file."""
-        from pogm._system.files import write_whole
+        from pogm._system.files import write_atomic
         from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
         from pogm.benchmark.results.measurements import measured
         from pogm.benchmark.results.records import printable, read_runs
@@ -168,7 +169,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         how_often = "every round" if self.every == 1 else f"one round in {self.every}"
         title = f"{printable(run.dataset)}, held out {printable(run.held_out)}; {how_often} measured"
         table = measure_table(found, title, describe_cost(trials[0]))
-        write_whole(self.out / ROUNDS, rounds_csv(found).encode())
+        write_atomic(self.out / ROUNDS, rounds_csv(found).encode())
         print({"text": table.text, "csv": table.csv, "json": table.json}[self.format](), end="")
         print(f"Every round: {self.out / ROUNDS}", file=sys.stderr)
 

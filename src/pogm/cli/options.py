@@ -5,12 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pogm._system.cpu import count_cores
 from pogm.cli.parser import group, option
-
-
-def count_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _data_from_environment() -> Path | None:
@@ -102,7 +98,7 @@ class Distributed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Hyperparameters:
     """Hyperparameters and the treatment of unreadable images."""
 
     settings: tuple[str, ...] = option(

@@ -79,8 +79,8 @@ def group(kind: Callable[[], Any]) -> Any:
 class Parser(argparse.ArgumentParser):
     """An argparse parser whose errors suggest the nearest option or choice."""
 
-    def __init__(self, prog: str, **settings: Any):
-        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+    def __init__(self, prog: str, **options: Any):
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, with a suggestion, and exit with code 2."""
@@ -103,8 +103,8 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 class TopParser(Parser):
     """The parser of the program, whose help lists the commands in groups."""
 
-    def __init__(self, about: str, groups: Mapping[str, Mapping[str, str]], **settings: Any):
-        super().__init__("pogm", **settings)
+    def __init__(self, about: str, groups: Mapping[str, Mapping[str, str]], **options: Any):
+        super().__init__("pogm", **options)
         self.about, self.groups = about, groups
 
     def format_help(self) -> str:
@@ -194,19 +194,19 @@ def _add_fields(parser: Parser, target: Any, kind: type[Any]) -> None:
 
 
 def _add_field(target: Any, field: dataclasses.Field[Any], hint: Any) -> None:
-    metadata, settings = field.metadata, _reading(hint, field.metadata.get("repeat", False))
-    settings["help"] = _help(field).replace("%", "%%")
+    metadata, arguments = field.metadata, _reading(hint, field.metadata.get("repeat", False))
+    arguments["help"] = _help(field).replace("%", "%%")
     if metadata["metavar"]:
-        settings["metavar"] = metadata["metavar"]
+        arguments["metavar"] = metadata["metavar"]
     if metadata.get("positional"):
-        target.add_argument(field.name, **settings)
+        target.add_argument(field.name, **arguments)
         return
     default = _default(field)
     if default is MISSING:
-        settings["required"] = True
+        arguments["required"] = True
     else:
-        settings["default"] = list(default) if isinstance(default, tuple) else default
-    target.add_argument(_flag(field), dest=field.name, **settings)
+        arguments["default"] = list(default) if isinstance(default, tuple) else default
+    target.add_argument(_flag(field), dest=field.name, **arguments)
 
 
 def _reading(hint: Any, repeat: bool) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from statistics import median
 from typing import Any
 
 from pogm._system.files import read_json
-from pogm.benchmark.plan.parsing import dataset_of, own_folder
+from pogm.benchmark.plan.parsing import dataset_of, find_image_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import finite, read_runs
 from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.runner import Settings
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import DomainDataset, all_datasets
 from pogm.data.datasets.folder import Folder
 from pogm.data.images.class_folders import list_tree
@@ -37,7 +37,7 @@ def kind_of(content: Mapping[str, Any]) -> Kind:
 
 def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
     """Return a dataset for planning. Of a folder of images, only the names of its subfolders are read."""
-    if (name in all_datasets() and name != Folder.__name__) or (folder := own_folder(name, data)) is None:
+    if (name in all_datasets() and name != Folder.__name__) or (folder := find_image_folder(name, data)) is None:
         return dataset_of(name, data)
     tree = list_tree(folder)
     print(f"{name}: {len(tree.domains)} domains, as many as it has subfolders now.")
@@ -66,7 +66,7 @@ def count_trials(trials: Sequence[Trial], finished: Mapping[str, Any]) -> RunCou
 
 
 def show_plan(
-    counts: RunCounts, folder: Path, finished: Mapping[str, Mapping[str, Any]], settings: Settings, workers: int
+    counts: RunCounts, folder: Path, finished: Mapping[str, Mapping[str, Any]], run_options: RunOptions, workers: int
 ) -> None:
     """Print the numbers of runs by row and dataset, and the time that finished runs of the same kind took."""
     datasets = list(dict.fromkeys(name for row in counts.rows.values() for name in row))
@@ -85,7 +85,7 @@ def show_plan(
     if not known:
         print(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
         return
-    workers = workers if settings.engine.device in ("auto", "cpu") else 1
+    workers = workers if run_options.engine.device in ("auto", "cpu") else 1
     total = duration(sum(seconds[kind] * number for kind, number in known.items()) / workers)
     missing = left.total() - sum(known.values())
     rest = f" The time of {missing} other runs is not known: add --estimate." if missing else ""
@@ -114,10 +114,10 @@ def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) ->
     return {kind: median(found) for kind, found in times.items()}
 
 
-def show_estimates(trials: Sequence[Trial], settings: Settings, workers: int) -> None:
+def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: int) -> None:
     """Train a few steps of every kind of run; print the time and memory of each kind, and the time of all."""
-    workers = workers if settings.engine.torch_device().type == "cpu" else 1
-    kinds = estimates(trials, settings)
+    workers = workers if run_options.engine.torch_device().type == "cpu" else 1
+    kinds = estimates(trials, run_options)
     for kind in kinds:
         print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
     total = duration(sum(kind.seconds for kind in kinds) / workers)

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.results.published import published
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection
-from pogm.benchmark.results.tables import Table, averages_table, dataset_table, tables_csv
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.executors import Outcome, carry_out, executor
-from pogm.benchmark.runs.progress import tracked
-from pogm.benchmark.runs.runner import Settings
+from pogm.benchmark.runs.progress import show_progress
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli.options import Scheduling
 from pogm.report.picture import write_picture
 from pogm.report.runs import write_report
@@ -25,18 +27,18 @@ from pogm.report.runs import write_report
 
 def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
     """Wait for the runs of a folder, with a progress bar; print the failures; return True if there are none."""
-    failed = [outcome for outcome in tracked(outcomes, count, "runs") if outcome.error is not None]
+    failed = [outcome for outcome in show_progress(outcomes, count, "runs") if outcome.error is not None]
     for outcome in failed:
         where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
         print(f"pogm: {where} failed: {outcome.error}", file=sys.stderr)
     return not failed
 
 
-def run_sweep(sweep: Sweep, folder: Path, settings: Settings, options: Scheduling) -> int:
+def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling) -> int:
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
     execute = executor(options.executor, options.workers, options.address)
     trials = sweep.plan()
-    return finish(carry_out(trials, folder, settings, execute, options.retry_failed), len(trials), folder)
+    return finish(carry_out(trials, folder, run_options, execute, options.retry_failed), len(trials), folder)
 
 
 def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:

@@ -27,51 +27,51 @@ class Resume(Command):
         from pogm.benchmark.runs.directory import load_trial
         from pogm.benchmark.runs.progress import EvaluationLines
         from pogm.benchmark.runs.runner import run
-        from pogm.cli.execution import add_launch, settings_of
+        from pogm.cli.execution import add_launch, make_run_options
 
         execution = self.options_of_the_run()
         if (self.folder / "sweep.json").exists():
             return self._resume_sweep(execution)
         trial = load_trial(self.folder)
-        settings = add_launch(settings_of(execution), self.distributed)
-        if (self.folder / "done").exists() and (settings.launch is None or settings.launch.rank == 0):
+        run_options = add_launch(make_run_options(execution), self.distributed)
+        if (self.folder / "done").exists() and (run_options.launch is None or run_options.launch.rank == 0):
             print(f"{self.folder} is done already.", file=sys.stderr)
-        run(trial, self.folder, settings, EvaluationLines(trial))
+        run(trial, self.folder, run_options, EvaluationLines(trial))
         return 0
 
     def _resume_sweep(self, execution: Execution) -> int:
         from pogm.benchmark.runs.directory import load_sweep
-        from pogm.cli.execution import check_counts, check_single_process, prepare, settings_of
+        from pogm.cli.execution import check_counts, check_single_process, make_run_options, prepare
         from pogm.cli.results import run_sweep
 
         check_single_process("a sweep")
         check_counts(workers=self.scheduling.workers)
         if self.distributed.spread:
             raise UsageError(f"Expected --spread for one run; found the sweep {self.folder}. Leave it out.")
-        sweep, settings = load_sweep(self.folder), settings_of(execution)
-        prepare(sweep.plan(), settings)
-        return run_sweep(sweep, self.folder, settings, self.scheduling)
+        sweep, run_options = load_sweep(self.folder), make_run_options(execution)
+        prepare(sweep.plan(), run_options)
+        return run_sweep(sweep, self.folder, run_options, self.scheduling)
 
     def options_of_the_run(self) -> Execution:
         """Return the options of the command line, completed by those that the run recorded."""
-        from pogm.benchmark.runs.directory import TRIAL, fact_of, place_of
+        from pogm.benchmark.runs.directory import TRIAL, read_provenance, read_provenance_path
 
         given = self.execution
         device: dict[str, Any] = {}
-        if given.device.trajectories == "auto" and fact_of("trajectories", self.folder) == "bf16":
+        if given.device.trajectories == "auto" and read_provenance("trajectories", self.folder) == "bf16":
             device["trajectories"] = "bf16"  # bf16 rounds, so the run must continue with it
-        if fact_of("deterministic", self.folder):
+        if read_provenance("deterministic", self.folder):
             device["deterministic"] = True
             if (self.folder / TRIAL).exists():  # one run; the runs of a sweep have their own records
                 if given.device.trajectories == "auto":
-                    device["trajectories"] = fact_of("trajectories", self.folder) or "auto"
+                    device["trajectories"] = read_provenance("trajectories", self.folder) or "auto"
                 if given.device.compile == "auto":
-                    device["compile"] = "on" if fact_of("compiled", self.folder) else "off"
-                device["no_capture"] = given.device.no_capture or not fact_of("captured", self.folder)
+                    device["compile"] = "on" if read_provenance("compiled", self.folder) else "off"
+                device["no_capture"] = given.device.no_capture or not read_provenance("captured", self.folder)
         return replace(
             given,
-            data=replace(given.data, data=given.data.data or place_of("data", self.folder)),
-            weights=given.weights or place_of("weights", self.folder),
+            data=replace(given.data, data=given.data.data or read_provenance_path("data", self.folder)),
+            weights=given.weights or read_provenance_path("weights", self.folder),
             device=replace(given.device, **device),
         )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pogm.cli.options import Distributed, Execution, Settings, Training
+from pogm.cli.options import Distributed, Execution, Hyperparameters, Training
 from pogm.cli.parser import Command, group, option
 
 
@@ -35,7 +35,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     test_domain: tuple[str, ...] = option(
         "Domain to hold out, by name or by number from 0; may be repeated.", repeat=True, metavar="DOMAIN"
     )
-    settings: Settings = group(Settings)
+    settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
     seed: int = option("Seed of the first weights and of the minibatches.", 0)
     data_seed: int | None = option("Seed of datasets that are generated (default: --seed).", None)
@@ -60,15 +60,15 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm.benchmark.plan.parsing import trial_of
         from pogm.benchmark.runs.progress import EvaluationLines
         from pogm.benchmark.runs.runner import run
-        from pogm.cli.execution import add_launch, prepare, setting_texts, settings_of
+        from pogm.cli.execution import add_launch, make_run_options, prepare, setting_texts
         from pogm.diagnostics import Probe
 
-        settings = add_launch(settings_of(self.execution, [self.dataset]), self.distributed)
+        run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
         trial = trial_of(
             self.dataset,
             self.algorithm,
             self.test_domain,
-            data=settings.data,
+            data=run_options.data,
             preset=self.preset,
             modifiers=self.modifiers,
             settings=setting_texts(self.settings, self.execution.weights),
@@ -83,14 +83,14 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         if self.dry_run:
             print(canonical_json(trial.to_json()))
             return 0
-        launch = settings.launch
+        launch = run_options.launch
         if launch is None or launch.local_rank == 0:  # one process of each machine; the others wait for it
-            prepare([trial], settings)
+            prepare([trial], run_options)
         if launch is None or launch.rank == 0:
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
             print(f"{trial.label} on {where}{count}", file=sys.stderr)
-        run(trial, self.out, settings, EvaluationLines(trial))
+        run(trial, self.out, run_options, EvaluationLines(trial))
         return 0
 
 

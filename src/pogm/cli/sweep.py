@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pogm.cli.options import Execution, Planning, Scheduling, Settings, Training
+from pogm.cli.options import Execution, Hyperparameters, Planning, Scheduling, Training
 from pogm.cli.parser import Command, group, option
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ pogm status runs/sweep"""
     modifiers: tuple[str, ...] = option(
         "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
     )
-    settings: Settings = group(Settings)
+    settings: Hyperparameters = group(Hyperparameters)
     configurations: int = option(
         "Configurations of hyperparameters; the first is the defaults, the others are drawn at random.", 20
     )
@@ -52,25 +52,25 @@ pogm status runs/sweep"""
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
         from pogm.benchmark.runs.directory import save_sweep
-        from pogm.cli.execution import check_counts, prepare, settings_of
+        from pogm.cli.execution import check_counts, make_run_options, prepare
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep
 
-        settings = settings_of(self.execution, self.datasets)
-        sweep = self.sweep(settings)
+        run_options = make_run_options(self.execution, self.datasets)
+        sweep = self.sweep(run_options)
         check_counts(workers=self.scheduling.workers)
         if self.planning.only_count:
-            self._show_plan(sweep, settings)
+            self._show_plan(sweep, run_options)
             return 0
         trials = sweep.plan()
         if self.planning.estimate:
-            show_estimates(trials, settings, self.scheduling.workers)
+            show_estimates(trials, run_options, self.scheduling.workers)
             return 0
-        prepare(trials, settings)  # before anything is written
+        prepare(trials, run_options)  # before anything is written
         save_sweep(sweep, self.out)
-        return run_sweep(sweep, self.out, settings, self.scheduling)
+        return run_sweep(sweep, self.out, run_options, self.scheduling)
 
-    def sweep(self, settings: "runner.Settings") -> "sweeps.Sweep":
+    def sweep(self, run_options: "runner.RunOptions") -> "sweeps.Sweep":
         """Return the sweep. In a dry run no image is read."""
         from pogm.benchmark.plan import sweep as sweeps
         from pogm.benchmark.plan.parsing import dataset_of
@@ -80,7 +80,7 @@ pogm status runs/sweep"""
         find = dataset_without_images if self.planning.only_count else dataset_of
         return sweeps.Sweep(
             algorithms=self.algorithms,
-            datasets=tuple(find(name, settings.data) for name in self.datasets),
+            datasets=tuple(find(name, run_options.data) for name in self.datasets),
             configurations=self.configurations,
             trials=self.trials,
             mode=self.mode,
@@ -92,7 +92,7 @@ pogm status runs/sweep"""
             probe_every=self.probe_every,
         )
 
-    def _show_plan(self, sweep: "sweeps.Sweep", settings: "runner.Settings") -> None:
+    def _show_plan(self, sweep: "sweeps.Sweep", run_options: "runner.RunOptions") -> None:
         """Print the number of runs of each algorithm and dataset, and their time if it is known."""
         from pogm.cli.planning import RunCounts, kind_of, read_finished, show_plan
 
@@ -104,7 +104,7 @@ pogm status runs/sweep"""
             label = " + ".join((algorithm, *sweep.modifiers))
             for data in sweep.datasets:
                 counts.add(label, label, data.title, sweep.count(data), done[data.title, label])
-        show_plan(counts, self.out, finished, settings, self.scheduling.workers)
+        show_plan(counts, self.out, finished, run_options, self.scheduling.workers)
 
 
 COMMAND = Sweep

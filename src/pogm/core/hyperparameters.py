@@ -1,4 +1,7 @@
-"""Hyperparameters: dataclass fields with a default, allowed values and a search space."""
+"""Hyperparameters: dataclass fields with a default, allowed values and a search space.
+
+The owner of hyperparameters is a dataclass: an algorithm, a modifier, a probe, or the training of a dataset.
+"""
 
 import dataclasses
 import math
@@ -7,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 
 
 class Source(Protocol):
@@ -121,36 +124,34 @@ def hyper(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def to_json(settings: Any) -> dict[str, Any]:
+def to_json(owner: Any) -> dict[str, Any]:
     """Return the fields as plain values, in the form that saved trials have and their ids are computed from.
 
     Fields of earlier versions that no longer exist (``former_fields``) are written with the only value still supported.
     """
-    kept = [
-        f for f in fields(settings) if not (f.metadata.get("added_later") and getattr(settings, f.name) == f.default)
-    ]
-    return getattr(settings, "former_fields", {}) | {f.name: getattr(settings, f.name) for f in kept}
+    kept = [f for f in fields(owner) if not (f.metadata.get("added_later") and getattr(owner, f.name) == f.default)]
+    return getattr(owner, "former_fields", {}) | {f.name: getattr(owner, f.name) for f in kept}
 
 
-def from_json(settings: Any, values: dict[str, Any]) -> Any:
-    """Return a copy of the settings with the values that `to_json` returned."""
-    former = getattr(settings, "former_fields", {})
-    return changed(settings, {name: value for name, value in values.items() if former.get(name) != value})
+def from_json(owner: Any, values: dict[str, Any]) -> Any:
+    """Return a copy with the values that `to_json` returned."""
+    former = getattr(owner, "former_fields", {})
+    return replace_fields(owner, {name: value for name, value in values.items() if former.get(name) != value})
 
 
-def suited(settings: Any, large: bool) -> Any:
+def apply_large_defaults(owner: Any, large: bool) -> Any:
     """Return a copy with the defaults for large images if ``large`` is set. Fields that were changed stay."""
-    found = {field.name: field for field in fields(settings) if large and field.metadata.get("large")}
-    kept = {name: field for name, field in found.items() if getattr(settings, name) == field.default}
-    return changed(settings, {name: field.metadata["large"].default for name, field in kept.items()})
+    found = {field.name: field for field in fields(owner) if large and field.metadata.get("large")}
+    kept = {name: field for name, field in found.items() if getattr(owner, name) == field.default}
+    return replace_fields(owner, {name: field.metadata["large"].default for name, field in kept.items()})
 
 
-def fields(settings: Any) -> list[dataclasses.Field[Any]]:
+def fields(owner: Any) -> list[dataclasses.Field[Any]]:
     """Return the hyperparameters of a class or an instance."""
-    return [field for field in dataclasses.fields(settings) if field.init]
+    return [field for field in dataclasses.fields(owner) if field.init]
 
 
-def validate(settings: Any) -> None:
+def validate(owner: Any) -> None:
     """Check every field against its type and limits, and convert it to its type.
 
     Tensors are skipped: they hold the values of several trials, each of which was checked before.
@@ -158,24 +159,24 @@ def validate(settings: Any) -> None:
     Raises:
         UsageError: A value has the wrong type or is outside its limits.
     """
-    for field in fields(settings):
-        value = getattr(settings, field.name)
+    for field in fields(owner):
+        value = getattr(owner, field.name)
         if not isinstance(value, Tensor):
-            coerced = _check(type(settings).__name__, field, value)
-            object.__setattr__(settings, field.name, coerced)
+            coerced = _check(type(owner).__name__, field, value)
+            object.__setattr__(owner, field.name, coerced)
 
 
-def changed(settings: Any, values: dict[str, Any]) -> Any:
+def replace_fields(owner: Any, values: dict[str, Any]) -> Any:
     """Return a copy with some fields replaced. Texts from a command line are converted to the type of the field."""
-    names = [field.name for field in fields(settings)]
+    names = [field.name for field in fields(owner)]
     for name in values:
-        if name not in names and name in getattr(settings, "replaced", {}):
-            owner = type(settings)
-            text = f"Expected a hyperparameter of {owner.__name__}; {name!r} was replaced by {owner.replaced[name]}."
+        if name not in names and name in getattr(owner, "replaced", {}):
+            title, instead = type(owner).__name__, owner.replaced[name]
+            text = f"Expected a hyperparameter of {title}; {name!r} was replaced by {instead}."
             raise UsageError(text)
         if name not in names:
-            raise unknown(f"a hyperparameter of {type(settings).__name__}", name, names)
-    return dataclasses.replace(settings, **values)
+            raise unknown_name_error(f"a hyperparameter of {type(owner).__name__}", name, names)
+    return dataclasses.replace(owner, **values)
 
 
 def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
@@ -191,7 +192,7 @@ def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
             or (limits.get("most") is not None and found > limits["most"])
         )
     elif isinstance(found, str) and found not in (limits.get("options") or (found,)):
-        raise unknown(f"{owner}.{field.name}", found, limits["options"])
+        raise unknown_name_error(f"{owner}.{field.name}", found, limits["options"])
     if wrong:
         raise UsageError(
             f"Expected {owner}.{field.name} to be {expected}; found {value!r}. "

@@ -60,7 +60,7 @@ class Model:
         buffers: Buffers by name. A pass in training mode writes to them, for example statistics of batch norm.
         autocast: Lower precision in which passes compute, if any.
         penalties: Functions of modifiers that are added to the risks.
-        replacement: Function of a modifier that replaces the risks.
+        custom_risks: Function of a modifier that replaces the risks.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Model:
         *,
         autocast: torch.dtype | None = None,
         penalties: Sequence[Penalty] = (),
-        replacement: Risks | None = None,
+        custom_risks: Risks | None = None,
     ):
         self.network = network
         self.params = params
         self.buffers = buffers
         self.autocast = autocast
         self.penalties = penalties
-        self.replacement = replacement
+        self.custom_risks = custom_risks
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits."""
@@ -102,8 +102,8 @@ class Model:
 
     def risks(self, batch: Batch) -> Tensor:
         """Return the risk L_k of every domain: [K]. All domains share one pass through the network."""
-        if self.replacement is not None:
-            return self._with_penalties(self.replacement(self, batch), batch)
+        if self.custom_risks is not None:
+            return self._with_penalties(self.custom_risks(self, batch), batch)
         weights = (self.network, dict(self.params), self.buffers)
         return self.penalised(_mean_losses(*weights, batch, self.autocast), batch)
 
@@ -117,7 +117,7 @@ class Model:
         Raises:
             UsageError: A modifier replaces the risks, so the algorithm must not compute its own.
         """
-        if self.replacement is not None:
+        if self.custom_risks is not None:
             raise UsageError(
                 "Expected an algorithm that takes risks as they come, for a modifier that replaces them; found one "
                 "that computes risks from its own logits or from single samples. Leave the modifier out."

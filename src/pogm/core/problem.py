@@ -45,7 +45,7 @@ class Problem:
     each_domain: EachDomain
     reduce: TrajectoryReduce = Local()  # noqa: RUF009  (frozen)
     penalties: Sequence[Penalty] = ()
-    replacement: Risks | None = None  # risk that a modifier uses instead of the cross-entropy
+    custom_risks: Risks | None = None  # risk that a modifier uses instead of the cross-entropy
     autocast: torch.dtype | None = None
     live: frozenset[str] = field(default_factory=frozenset)  # names of buffers that a training pass updates
     mixes: bool = False  # True if a modifier mixes the samples of a pass
@@ -72,7 +72,7 @@ class Problem:
             buffers,
             autocast=self.autocast,
             penalties=self.penalties,
-            replacement=self.replacement,
+            custom_risks=self.custom_risks,
         )
 
     @cached_property

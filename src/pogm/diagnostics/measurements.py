@@ -57,7 +57,7 @@ def divergences(copies: Copies, measured: Round) -> Tensor:
     """
     problem, before, algorithm = measured.problem, measured.before, measured.algorithm
     images = measured.batches[-1].x  # [K, B, ...]
-    size = algorithm.predicts_by
+    size = algorithm.prediction_batch_size
 
     def log_probabilities(_: list[Batch], trajectory: Params, live: Params) -> Tensor:
         state = before._replace(buffers=before.buffers | live)

@@ -41,7 +41,7 @@ MOST = 10**8
 LAG = 10  # default of tau, in rounds
 RADIUS = 0.5  # radius of the ball for p*, relative to the length of the mean trajectory: the paper's kappa
 PROBED = (  # metrics of `round_means`; the last three are optional
-    "angle",
+    "cosine",
     "gip",
     "alignment_variance",
     "alignment_variance_relative",
@@ -174,7 +174,7 @@ class Probe:
         is_defined = rows["round"] >= (1 if self.cyclic else self.lag)
         measured = {
             "round": rows["round"],
-            "angle": _cosine(G[:, 0, 1 : K + 1], magnitude[:, None], squares[:, 1 : K + 1]),
+            "cosine": _cosine(G[:, 0, 1 : K + 1], magnitude[:, None], squares[:, 1 : K + 1]),
             "difference": rows["difference"],
             "layer_difference": rows["layer_difference"],
             "magnitude": magnitude,
@@ -188,7 +188,7 @@ class Probe:
 
 def mean_cosines(rounds: Rounds) -> list[float]:
     """Return the mean of cos(h_i, h) over the rounds in which it is defined, for each domain."""
-    columns = [[value for value in column if not math.isnan(value)] for column in zip(*rounds["angle"], strict=True)]
+    columns = [[value for value in column if not math.isnan(value)] for column in zip(*rounds["cosine"], strict=True)]
     return [fmean(column) if column else math.nan for column in columns]
 
 
@@ -199,16 +199,16 @@ def round_means(rounds: Rounds) -> dict[str, float | list[float]]:
         rounds: Measurements as `Probe.read` returns them.
 
     Returns:
-        ``angle``: cos(h_i, h) of each training domain. ``gip``: the gradient inner product Σ_{i≠j} h_i·h_j.
+        ``cosine``: cos(h_i, h) of each training domain. ``gip``: the gradient inner product Σ_{i≠j} h_i·h_j.
         ``alignment_variance`` and ``alignment_variance_relative``: variance over training domains of U_i = h_i·h.
         ``p_star``: p* around the mean of the h_i, relative to mean ‖h_i‖². ``hull`` and ``hull_cosine``, if held-out
         domains were measured: distance from the convex hull of the h_i and cosine with it, mean over these domains.
         ``divergence``, if it was measured: KL(p_i ‖ p_j), mean over pairs. NaN where no round has a value.
     """
-    means: dict[str, float | list[float]] = {"angle": mean_cosines(rounds)}
+    means: dict[str, float | list[float]] = {"cosine": mean_cosines(rounds)}
     if not rounds["round"]:
         return means | dict.fromkeys(PROBED[1:5], math.nan)
-    cosines = torch.tensor(rounds["angle"], dtype=torch.float64)  # [R, K]
+    cosines = torch.tensor(rounds["cosine"], dtype=torch.float64)  # [R, K]
     magnitude = torch.tensor(rounds["magnitude"], dtype=torch.float64)  # [R]
     K = cosines.shape[1]
     gramians = torch.tensor(rounds["gramian"], dtype=torch.float64)  # [R, K + T, K + T]

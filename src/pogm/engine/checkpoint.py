@@ -11,7 +11,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from pogm._system.errors import IntegrityError, PogmError
-from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_whole
+from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_atomic
+from pogm._system.moved import rename_metrics
 from pogm.core import trees
 from pogm.core.flat_params import FlatParams, flatten
 from pogm.engine.vectorise import TrainState
@@ -40,9 +41,9 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
         n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format) for n, leaf in trees.named(train_state)
     }
     content = save_tensors(plain)
-    write_whole(folder / f"{name}.safetensors", content)
+    write_atomic(folder / f"{name}.safetensors", content)
     manifest = {"trial": trial, "step": step, "after": after, "sha256": digest(content), "bytes": len(content), **extra}
-    write_whole(folder / f"{name}.json", canonical_json(manifest).encode())
+    write_atomic(folder / f"{name}.json", canonical_json(manifest).encode())
 
     # Checkpoints of later steps are damaged: otherwise the run would have resumed from them.
     older = [old for old in _names(folder) if old < name and (folder / f"{old}.json").exists()]
@@ -150,7 +151,7 @@ def fill_template(template: TrainState, tensors: dict[str, Tensor]) -> TrainStat
     found = trees.map_leaves(lambda leaf: tensors[next(names)].to(leaf.device), template._replace(totals={}))
     params = found.state.params
     state = found.state._replace(params=flatten(params) if isinstance(template.state.params, FlatParams) else params)
-    return TrainState(state, found.modifiers, found.probe, totals)
+    return TrainState(state, found.modifiers, found.probe, rename_metrics(totals))
 
 
 def _is_same_type(left: Tensor, right: Tensor) -> bool:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 
 CHOICES = {
     "compile": ("auto", "on", "off"),
@@ -38,7 +38,7 @@ class Engine:
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise unknown(f"a choice of {name}", getattr(self, name), choices)
+                raise unknown_name_error(f"a choice of {name}", getattr(self, name), choices)
         if self.memory_gb is not None and not self.memory_gb >= 0:
             raise UsageError(f"Expected a memory_gb of at least 0; found {self.memory_gb}. Leave it out.")
 

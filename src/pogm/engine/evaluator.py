@@ -65,9 +65,9 @@ def _means(
     keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(padded.evaluate))  # one for each image
     parts, flags = torch.split(padded.evaluate, sizes), torch.split(padded.trained, sizes)
     trained = _simplify(flags) if trials == 1 else flags
-    segment_starts = set(itertools.accumulate(segments, initial=0)) if config.predicts_by else {0}
+    segment_starts = set(itertools.accumulate(segments, initial=0)) if config.prediction_batch_size else {0}
     starts = list(itertools.accumulate(sizes, initial=0))
-    group = None if config.predicts_by else config.evaluation_group
+    group = None if config.prediction_batch_size else config.evaluation_group
     numbers = range(len(parts)) if group is None else range(group.index, len(parts), len(group.members))
     measured: list[Tensor] = []
     passes = config.table.images.iterate([parts[n] for n in numbers]) if numbers else ()
@@ -96,10 +96,10 @@ def _pass_sizes(config: TrainConfig, count: int, segments: list[int], trials: in
     """Return the number of images in each pass.
 
     Passes are as large as memory allows and have one size, so that the network is compiled for one shape. But if
-    predictions depend on the other images of a pass, a pass has ``predicts_by`` images of one segment.
+    predictions depend on the other images of a pass, a pass has ``prediction_batch_size`` images of one segment.
     """
-    if config.predicts_by:
-        return [len(part) for size in segments for part in torch.split(torch.empty(size), config.predicts_by)]
+    if config.prediction_batch_size:
+        return [len(part) for size in segments for part in torch.split(torch.empty(size), config.prediction_batch_size)]
     pixels = max(shape[-2] * shape[-1] for shape in (config.table.images.shape, config.transform.shape))
     most = max(_max_pixels(config.table.labels.device) // (pixels * trials), 1)
     passes = math.ceil(count / most)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.copies import DomainCopies
 from pogm.core import trees
@@ -14,7 +14,7 @@ from pogm.distributed.domain_parallel import DomainParallel, SampleParallel
 from pogm.distributed.mesh import Mesh
 from pogm.distributed.world import World
 from pogm.engine import checkpoint
-from pogm.engine.per_domain import in_a_loop
+from pogm.engine.per_domain import map_by_loop
 from pogm.engine.task import Task
 from pogm.engine.vectorise import TrainConfig, TrainState
 
@@ -58,7 +58,7 @@ class ParallelStrategy:
                 )
             average_gradient = self.sample_parallel.average_gradient(problem.gradient)
             # A loop, so that all processes communicate in the same order.
-            problem = replace(problem, gradient=average_gradient, each_domain=in_a_loop)
+            problem = replace(problem, gradient=average_gradient, each_domain=map_by_loop)
         part, group = self._part(config.batch_size), self.world.all_ranks
         return replace(config, problem=problem, part=part, evaluation_group=group)
 
@@ -125,8 +125,8 @@ def mesh_for(task: Task, size: int, spread: str = "auto") -> Mesh:
         UsageError: The task cannot be divided among these processes without changing its results.
     """
     if spread not in SPREADS:
-        raise unknown("a way to spread a run", spread, SPREADS)
-    most = task.num_domains if "domains" in task.algorithm.spreads and spread != "samples" else 1
+        raise unknown_name_error("a way to spread a run", spread, SPREADS)
+    most = task.num_domains if "domains" in task.algorithm.parallel_axes and spread != "samples" else 1
     if spread == "both":
         most = min(most, max(size // 2, 1))
     domains = max(groups for groups in range(1, most + 1) if size % groups == 0)
@@ -153,9 +153,9 @@ def pools_domains(algorithm: Algorithm) -> bool:
 def _check_allowed(task: Task, mesh: Mesh) -> None:
     """Raise a UsageError for parts of a task that would give other results in several processes."""
     kinds = [kind for kind, count in (("domains", mesh.domains), ("samples", mesh.samples)) if count > 1]
-    spreads = {type(task.algorithm).__name__: task.algorithm.spreads}
-    spreads |= {type(modifier).__name__: modifier.spreads for modifier in task.modifiers}
-    found = [name for name, allowed in spreads.items() if not set(kinds) <= set(allowed)]
+    parallel_axes = {type(task.algorithm).__name__: task.algorithm.parallel_axes}
+    parallel_axes |= {type(modifier).__name__: modifier.parallel_axes for modifier in task.modifiers}
+    found = [name for name, allowed in parallel_axes.items() if not set(kinds) <= set(allowed)]
     if kinds and task.probe.every:
         found.append("a probe")
     pooled = "domains" in kinds and pools_domains(task.algorithm)

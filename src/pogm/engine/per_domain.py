@@ -22,7 +22,7 @@ Allocate = Callable[[Tree, int], Tree]  # (result, count) -> buffer for that man
 Result = TypeVar("Result")
 
 
-def in_a_loop(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
+def map_by_loop(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
     """Apply the function to one domain after the other. Only the activations of one domain are in memory."""
 
     def apply(k: int) -> Tree:
@@ -58,7 +58,7 @@ def stack_results(apply: Callable[[int], Tree], count: int, allocate: Allocate =
     return rows
 
 
-def by_vmap(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
+def map_by_vmap(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
     """Apply the function to all domains at once by ``vmap``."""
 
     def apply(domain: Tree, *others: Tree) -> Tree:
@@ -67,7 +67,7 @@ def by_vmap(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree
     return vmap(apply)(batches, *others)
 
 
-def in_streams(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
+def map_by_streams(function: Callable[..., Tree], batches: Tree, *others: Tree) -> Tree:
     """Apply the function to all domains on parallel CUDA streams. The activations of all domains are in memory."""
 
     def make_task(k: int) -> Callable[[], Tree]:

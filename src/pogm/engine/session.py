@@ -23,7 +23,7 @@ from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluator import accuracies, validation_loss
 from pogm.engine.image_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
-from pogm.engine.per_domain import by_vmap, gradient, in_a_loop, in_streams
+from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
 from pogm.engine.prefetch import Streamed
 from pogm.engine.sampling import ImageTable, SampleIndices, collect_labels_and_sizes, concatenate_images
 from pogm.engine.setup import check_alike, deterministic_mode, load_domains
@@ -43,7 +43,7 @@ from pogm.engine.vectorise import (
 )
 from pogm.modifiers.base import Modifier
 
-DOMAIN_STRATEGIES = {"loop": in_a_loop, "streams": in_streams, "vmap": by_vmap}
+DOMAIN_STRATEGIES = {"loop": map_by_loop, "streams": map_by_streams, "vmap": map_by_vmap}
 
 
 class Session:
@@ -132,12 +132,12 @@ class Session:
             gradient=gradient,
             each_domain=DOMAIN_STRATEGIES[strategy],
             penalties=Modifier.penalties(task.modifiers),
-            replacement=Modifier.replacement(task.modifiers),
+            custom_risks=Modifier.find_risks(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
             live=live_buffers(self.network),
             mixes=any(modifier.mixes_samples for modifier in task.modifiers),
         )
-        Modifier.ending(task.modifiers)  # raises an error before the run if two modifiers choose the final weights
+        Modifier.find_final(task.modifiers)  # raises an error before the run if two modifiers choose the final weights
         return TrainConfig(
             algorithm=task.algorithm,
             modifiers=task.modifiers,
@@ -198,7 +198,7 @@ class Session:
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
         """Show the validation loss to the modifiers, if one needs it. Return it for every task, as a metric."""
-        if not Modifier.observing(self.config.modifiers):
+        if not Modifier.needs_validation_loss(self.config.modifiers):
             return [{} for _ in self.tasks]
 
         def evaluate(
@@ -214,7 +214,7 @@ class Session:
 
     def final(self) -> list[tuple[int, list[float]]]:
         """Return the final step of every task and the accuracies there; empty if no modifier chooses final weights."""
-        index = Modifier.ending(self.config.modifiers)
+        index = Modifier.find_final(self.config.modifiers)
         if index is None:
             return []
 

@@ -83,9 +83,9 @@ class TrainConfig:
         return TrainState(state, modifiers, probe, {})
 
     @property
-    def predicts_by(self) -> int:
+    def prediction_batch_size(self) -> int:
         """Number of images of one domain that are predicted together; 0 if predictions are independent."""
-        sizes = [self.algorithm.predicts_by, *(modifier.predicts_by for modifier in self.modifiers)]
+        sizes = [self.algorithm.prediction_batch_size, *(modifier.prediction_batch_size for modifier in self.modifiers)]
         return min(filter(None, sizes), default=0)
 
     def predictor(self, model: Model) -> Predictor:
@@ -238,7 +238,7 @@ def with_floats(config: TrainConfig, floats: dict[str, Tensor]) -> TrainConfig:
         config.problem,
         optimizer=algorithm.optimizer(*rates),
         penalties=Modifier.penalties(modifiers),
-        replacement=Modifier.replacement(modifiers),
+        custom_risks=Modifier.find_risks(modifiers),
     )
     return replace(config, algorithm=algorithm, modifiers=modifiers, rates=rates, problem=problem)
 

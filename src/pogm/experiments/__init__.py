@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Collection, Iterator
 from functools import cache
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.experiments.base import SCALES, Experiment
 
 PAPER = ("table", "figure")  # prefixes of experiments of the paper, in its order
@@ -37,7 +37,7 @@ def experiments_named(names: Collection[str]) -> list[Experiment]:
     groups = {"all": set(known), "paper": {name for name in known if name.startswith(PAPER)}}
     for name in names:
         if name not in known and name not in groups:
-            raise unknown("an experiment", name, [*known, *groups])
+            raise unknown_name_error("an experiment", name, [*known, *groups])
     wanted = set(names).union(*(groups.get(name, ()) for name in names))
     return [experiment for name, experiment in known.items() if name in wanted]
 

@@ -11,15 +11,16 @@ from dataclasses import replace
 
 from pogm.benchmark.results.published import Source, published
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import averages, beside, details
+from pogm.experiments.trials import plan_search
 
 ROWS = (Row("OfficialPOGM"), Row("POGM"))
 
 
 def search(scale: Scale) -> Plan:
     """Plan the trials, which are the same for all three tables."""
-    return {row: searched(scale, row, configurations=scale.ablation) for row in ROWS}
+    return {row: plan_search(scale, row, configurations=scale.ablation) for row in ROWS}
 
 
 def split(runs: Sequence[Run], setting: str, symbol: str | None = None) -> list[Run]:

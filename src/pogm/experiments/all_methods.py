@@ -11,8 +11,9 @@ from dataclasses import replace
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import averages, details
+from pogm.experiments.trials import plan_search
 from pogm.modifiers import all_modifiers
 
 
@@ -20,7 +21,7 @@ def plan(scale: Scale) -> Plan:
     """Return the first configuration of every algorithm, then of ERM with every modifier."""
     once = replace(scale, trials=1)
     rows = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
-    return {row: searched(once, row, configurations=1) for row in rows}
+    return {row: plan_search(once, row, configurations=1) for row in rows}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

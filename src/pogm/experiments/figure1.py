@@ -24,7 +24,7 @@ from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizers import SGD
 from pogm.core.problem import Problem
 from pogm.core.state import State
-from pogm.engine.per_domain import gradient, in_a_loop
+from pogm.engine.per_domain import gradient, map_by_loop
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
@@ -54,7 +54,7 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 def figure() -> Figure:
     """Return three panels: one round from one point, many rounds, and the cosine of successive steps."""
     paths = {type(method).__name__: path(method) for method in (Fish(), ERM(), POGM())}
-    turns = {name: cosines(places) for name, places in paths.items()}
+    turns = {name: cosines(visited) for name, visited in paths.items()}
     means = ", ".join(f"{name} {fmean(found):.2f}".replace("-", "−") for name, found in turns.items())
     return Figure(
         name="figure1",
@@ -113,14 +113,14 @@ def start(algorithm: Algorithm, rate: float = RATE, seed: int = 0) -> tuple[Stat
         num_domains=len(CENTRES),
         num_classes=1,
         gradient=gradient,
-        each_domain=in_a_loop,
-        replacement=risks,
+        each_domain=map_by_loop,
+        custom_risks=risks,
     )
     weights = {WEIGHTS: torch.tensor([START], dtype=torch.float64)}
     return algorithm.start(weights, {}, random.key(seed), problem), problem
 
 
-def weights_of(state: State) -> Weights:
+def read_weights(state: State) -> Weights:
     """Return the two weights."""
     first, second = state.params[WEIGHTS].flatten().tolist()
     return first, second
@@ -132,21 +132,21 @@ def weights_of(state: State) -> Weights:
 def path(algorithm: Algorithm, seed: int = 0, rounds: int = ROUNDS) -> list[Weights]:
     """Return the weights after every round of an algorithm."""
     state, problem = start(algorithm, seed=seed)
-    places = [weights_of(state)]
+    visited = [read_weights(state)]
     for _ in range(rounds):
         state, _ = algorithm.step(state, [domains()] * algorithm.minibatches, problem)
-        places.append(weights_of(state))
-    return places
+        visited.append(read_weights(state))
+    return visited
 
 
 def walk(order: Sequence[int]) -> list[Weights]:
     """Return the weights during one round of Fish: a step of ERM on each domain, in this order."""
     state, problem = start(ERM())
-    places = [weights_of(state)]
+    visited = [read_weights(state)]
     for domain in order:
         state, _ = ERM().step(state, [in_order([domain])], problem)
-        places.append(weights_of(state))
-    return places
+        visited.append(read_weights(state))
+    return visited
 
 
 def step_of_fish(order: Sequence[int], rate: float = RATE) -> Weights:
@@ -154,7 +154,7 @@ def step_of_fish(order: Sequence[int], rate: float = RATE) -> Weights:
     fish = Fish(permute=False)
     state, problem = start(fish, rate)
     state, _ = fish.step(state, [in_order(order)], problem)
-    return weights_of(state)
+    return read_weights(state)
 
 
 def in_order(order: Sequence[int]) -> Batch:
@@ -170,9 +170,9 @@ def spread(rate: float) -> float:
     return float((steps - mean).square().sum(1).mean().sqrt() / mean.norm())
 
 
-def cosines(places: Sequence[Weights]) -> list[float]:
+def cosines(visited: Sequence[Weights]) -> list[float]:
     """Return the cosine of every step and the step before it."""
-    steps = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(places)]
+    steps = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(visited)]
     return [(u[0] * v[0] + u[1] * v[1]) / (math.hypot(*u) * math.hypot(*v)) for u, v in pairwise(steps)]
 
 
@@ -207,14 +207,14 @@ def all_rounds(paths: dict[str, list[Weights]]) -> Iterator[Mark]:
     yield Cloud("minimum of a domain", points(CENTRES), GREY)
     for number, (across, up) in enumerate(CENTRES, start=1):
         yield Label(str(number), (Point(across, up + 0.28),), GREY)
-    for name, places in paths.items():
-        yield Line(name, points(places), METHODS[name])
-        yield Cloud(name, points(places), METHODS[name])
+    for name, visited in paths.items():
+        yield Line(name, points(visited), METHODS[name])
+        yield Cloud(name, points(visited), METHODS[name])
 
 
-def points(places: Sequence[Sequence[float]]) -> tuple[Point, ...]:
+def points(visited: Sequence[Sequence[float]]) -> tuple[Point, ...]:
     """Return pairs of numbers as points."""
-    return tuple(Point(across, up) for across, up in places)
+    return tuple(Point(across, up) for across, up in visited)
 
 
 def numbered(values: Sequence[float], first: int) -> tuple[Point, ...]:

@@ -37,7 +37,7 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 
 def mean_cosine(record: Record, since: Measured) -> float:
     """Return the mean of cos(h_i, h) over domains and rounds."""
-    return mean(chain.from_iterable(since.angle))
+    return mean(chain.from_iterable(since.cosine))
 
 
 def mean_distance(record: Record, since: Measured) -> float:

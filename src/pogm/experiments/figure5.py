@@ -49,7 +49,7 @@ def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:
 
 def mean_cosine(index: int, record: Record, since: Measured) -> float:
     """Return the mean over rounds of cos(h_i, h) for the training domain of this index."""
-    return mean(cosines[index] for cosines in since.angle)
+    return mean(cosines[index] for cosines in since.cosine)
 
 
 def test_accuracy(record: Record, since: Measured) -> float:

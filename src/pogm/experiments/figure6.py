@@ -112,6 +112,6 @@ def from_origin(tip: Tensor) -> tuple[Point, ...]:
     return Point(0.0, 0.0), *points(tip[None])
 
 
-def points(places: Tensor) -> tuple[Point, ...]:
+def points(positions: Tensor) -> tuple[Point, ...]:
     """Return rows [N, 2] as points."""
-    return tuple(Point(across, up) for across, up in places.tolist())
+    return tuple(Point(across, up) for across, up in positions.tolist())

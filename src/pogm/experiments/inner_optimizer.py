@@ -7,13 +7,14 @@ steps of the domains' copies (mean centre). All rows have the same data and mini
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pogm.benchmark.results.accuracy_tables import average, dataset_table
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
-from pogm.benchmark.results.tables import average, dataset_table
 from pogm.data.datasets.rotated_digits import RotatedDigits
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, default_trial
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import failures
+from pogm.experiments.trials import default_trial
 
 DATASET = RotatedDigits.__name__
 HELD_OUT = (0, 2, 5)  # the angles 0, 30 and 75

@@ -7,8 +7,9 @@ from pogm.algorithms import algorithm_class
 from pogm.benchmark.results.measurements import Measured, measured
 from pogm.benchmark.results.records import Record, Run
 from pogm.diagnostics import Probe
-from pogm.experiments.base import Plan, Row, Scale, default_trial, in_time
+from pogm.experiments.base import Plan, Row, Scale
 from pogm.experiments.palette import METHODS
+from pogm.experiments.trials import default_trial, shorten_schedules
 from pogm.report.figure import Line
 from pogm.report.series import mean_point
 
@@ -79,7 +80,7 @@ def note(runs: Sequence[Run], shown: Sequence[str], scale: Scale) -> str:
     """Return a note that says which runs were measured, and how many."""
     methods = [method for method in COMPARED if not runs or any(run.label == method for run in runs)]
     count = sum(len(finished(runs, dataset, method)) for dataset in shown for method in methods)
-    other = ", ".join(f"{name} {value:g}" for name, value in in_time(algorithm_class("Fishr"), scale).items())
+    other = ", ".join(f"{name} {value:g}" for name, value in shorten_schedules(algorithm_class("Fishr"), scale).items())
     return (
         f"{count} finished runs: {', '.join(methods)}, the first domain held out, default hyperparameters"
         f"{f' but Fishr ({other})' if other and 'Fishr' in methods else ''}; every round measured."

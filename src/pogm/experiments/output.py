@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from pogm._system.files import canonical_json, digest, write_whole
+from pogm._system.files import canonical_json, digest, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.comparison import Comparison, comparisons_csv
 from pogm.benchmark.results.published import Note
 from pogm.benchmark.results.records import Run, read_runs
-from pogm.benchmark.results.tables import Table, tables_csv
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.directory import make_folder
 from pogm.experiments import all_experiments
 from pogm.experiments.base import Exhibit, Experiment, Plan, Scale
@@ -135,13 +136,13 @@ def _write_exhibits(name: str, exhibits: Sequence[Exhibit], folder: Path, can_dr
     printed = [exhibit for exhibit in exhibits if isinstance(exhibit, Table | Comparison)]
     make_folder(folder)
     if printed:
-        write_whole(folder / f"{name}.txt", "\n".join(exhibit.text() for exhibit in printed).encode())
-        write_whole(folder / f"{name}.tex", "\n".join(exhibit.latex() for exhibit in printed).encode())
-        write_whole(folder / f"{name}.csv", tables_csv(tables).encode())
+        write_atomic(folder / f"{name}.txt", "\n".join(exhibit.text() for exhibit in printed).encode())
+        write_atomic(folder / f"{name}.tex", "\n".join(exhibit.latex() for exhibit in printed).encode())
+        write_atomic(folder / f"{name}.csv", tables_csv(tables).encode())
     if comparisons:
-        write_whole(folder / f"{name}_published.csv", comparisons_csv(comparisons).encode())
+        write_atomic(folder / f"{name}_published.csv", comparisons_csv(comparisons).encode())
     for figure in (exhibit for exhibit in exhibits if isinstance(exhibit, Figure)):
         if can_draw:
             write_figure(figure, folder)
         else:
-            write_whole(folder / f"{figure.name}.csv", figure.csv().encode())
+            write_atomic(folder / f"{figure.name}.csv", figure.csv().encode())

@@ -6,13 +6,14 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
+from pogm.benchmark.results.accuracy_tables import CSV_KEYS, average, labels_of
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
-from pogm.benchmark.results.tables import CSV_KEYS, average, labels_of
 from pogm.data.datasets import dataset_class
 from pogm.experiments import base
-from pogm.experiments.base import Plan, Scale, default_trial
+from pogm.experiments.base import Plan, Scale
+from pogm.experiments.trials import default_trial
 
 LENGTHS: dict[str, dict[str, Any]] = {  # by scale: longer runs and more seeds than in the tables of the paper
     "embedded": {"steps": 301, "evaluate_every": 30, "network": None, "seeds": 10},

@@ -44,15 +44,15 @@ def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
     if not found:
         return []
     dots = [
-        Point(angles[i], angles[j])
-        for angles in found[0][1].angle
-        for i, j in combinations(range(len(angles)), 2)
-        if not math.isnan(angles[i] + angles[j])
+        Point(cosines[i], cosines[j])
+        for cosines in found[0][1].cosine
+        for i, j in combinations(range(len(cosines)), 2)
+        if not math.isnan(cosines[i] + cosines[j])
     ]
     ends = span(runs, dataset)
     numbers = (averaged(runs, dataset, method, of).value for of in (correlations, gaps))
     rho, gap = (f"{number:.2f}".replace("-", "−") for number in numbers)
-    diagonal = Line("equal angles", tuple(Point(end, end) for end in ends), GREY + DASHED)
+    diagonal = Line("equal cosines", tuple(Point(end, end) for end in ends), GREY + DASHED)
     return [
         Panel(
             f"{dataset}, {method} " + f"(ρ = {rho}, gap {gap})".replace(" ", "\N{NO-BREAK SPACE}"),
@@ -69,8 +69,8 @@ def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
 def span(runs: Sequence[Run], dataset: str) -> tuple[float, float]:
     """Return the range of the cosines of all methods, for axes that can be compared."""
     first = chain.from_iterable(finished(runs, dataset, method)[:1] for method in COMPARED)
-    angles = [angle for _, found in first for angle in chain.from_iterable(found.angle) if not math.isnan(angle)]
-    low, high = min(angles, default=-1.0), max(angles, default=1.0)
+    cosines = [cosine for _, found in first for cosine in chain.from_iterable(found.cosine) if not math.isnan(cosine)]
+    low, high = min(cosines, default=-1.0), max(cosines, default=1.0)
     return math.floor(20 * low - 0.2) / 20, math.ceil(20 * high + 0.2) / 20
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.plan.parsing import check_settings
 from pogm.benchmark.plan.trial import Trial
-from pogm.experiments.base import Experiment, Plan, Row, Scale, datasets_of, folded
+from pogm.experiments.base import Experiment, Plan, Row, Scale, normalize_row_name
+from pogm.experiments.trials import datasets_of
 
 
 def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
@@ -17,12 +18,14 @@ def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
     """
     few = replace(scale, settings=(), algorithms=(), configurations=1, ablation=1, trials=1, seeds=1)
     plans = {one.name: one.plan(few) for one in chosen}
-    rows = {folded(row.name): row.name for plan in plans.values() for row in plan}
+    rows = {normalize_row_name(row.name): row.name for plan in plans.values() for row in plan}
     for name in scale.algorithms:
-        if folded(name) not in rows:
-            raise unknown(f"a row of {', '.join(plans)}", name, rows.values())
-    wanted = set(map(folded, scale.algorithms or rows.values()))
-    kept = {name: {row: plan[row] for row in plan if folded(row.name) in wanted} for name, plan in plans.items()}
+        if normalize_row_name(name) not in rows:
+            raise unknown_name_error(f"a row of {', '.join(plans)}", name, rows.values())
+    wanted = set(map(normalize_row_name, scale.algorithms or rows.values()))
+    kept = {
+        name: {row: plan[row] for row in plan if normalize_row_name(row.name) in wanted} for name, plan in plans.items()
+    }
     for name, plan in plans.items():
         if plan and not kept[name]:
             raise UsageError(

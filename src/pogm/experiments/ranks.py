@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pogm.benchmark.results.accuracy_tables import ALL_DATASETS
 from pogm.benchmark.results.published import paper_ranks
 from pogm.benchmark.results.ranking import SUMMARIES, Ranking, rankings
 from pogm.benchmark.results.selection import TEST_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
-from pogm.benchmark.results.tables import ALL_DATASETS
-from pogm.experiments.base import folded
+from pogm.experiments.base import normalize_row_name
 
 NOTE = (
     "Ranks are over the datasets, by the accuracies as printed, among those rows of the paper that have one on all of "
@@ -38,7 +38,7 @@ def with_ranks(averages: Table, ranked: Sequence[str]) -> Table:
     ranked_rows = tuple(row for row in averages.rows if row.key in ranked)
     ours = {found.label: found for found in rankings(replace(averages, rows=ranked_rows))}
     with_paper = averages.selection is TEST_DOMAIN
-    theirs = {folded(name): ranks for name, ranks in paper_ranks().items()} if with_paper else {}
+    theirs = {normalize_row_name(name): ranks for name, ranks in paper_ranks().items()} if with_paper else {}
     columns = [_column(f"Rank, {name}", f"rank, {name}") for name in SUMMARIES]
     if with_paper:
         paper = [(f"Paper, {name.removesuffix(' mean')}", f"paper's rank, {name}") for name in SUMMARIES]
@@ -46,7 +46,7 @@ def with_ranks(averages: Table, ranked: Sequence[str]) -> Table:
 
     def extended(row: Row) -> Row:
         cells = _our_ranks(ours.get(row.key), "not ranked" if row.key in ranked else "")
-        printed = theirs.get(folded(row.key), {})
+        printed = theirs.get(normalize_row_name(row.key), {})
         paper_cells = [Estimate(printed.get(name)) for name in SUMMARIES] if with_paper else []
         return replace(row, cells=(*row.cells, *cells, *paper_cells))
 

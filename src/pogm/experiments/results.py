@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare
 from pogm.benchmark.results.published import Source, published
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
-from pogm.benchmark.results.tables import Table, averages_table, dataset_table
+from pogm.benchmark.results.table import Table
 
 BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper uses the first
 NOTHING_TO_CHOOSE = (

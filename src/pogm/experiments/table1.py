@@ -13,9 +13,10 @@ centre. They are not ranked.
 from collections.abc import Sequence
 
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.ranks import with_ranks
 from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.trials import plan_search
 
 PAPER = (  # in the order of the paper
     Row("ERM"),
@@ -48,7 +49,7 @@ CONTROLS = (
 
 def plan(scale: Scale) -> Plan:
     """Return the search of every row."""
-    return {row: searched(scale, row) for row in (*PAPER, *CONTROLS)}
+    return {row: plan_search(scale, row) for row in (*PAPER, *CONTROLS)}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

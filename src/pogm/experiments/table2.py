@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale, searched
+from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.trials import plan_search
 
 AUGMENTED = Row("POGM", ("Augment",), name="POGM + data augmentation")
 ROWS = (Row("POGM"), Row("POGM", ("Mixup",)), AUGMENTED, Row("POGM", ("CIRL",)), Row("POGM", ("SWAD",)))
@@ -25,7 +26,7 @@ def plan(scale: Scale) -> Plan:
     datasets = tuple(name for name in PAPER if name in scale.datasets) or scale.datasets
     if scale.was_given("--datasets"):
         datasets = scale.datasets
-    return {row: searched(scale, row, datasets=datasets) for row in ROWS}
+    return {row: plan_search(scale, row, datasets=datasets) for row in ROWS}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

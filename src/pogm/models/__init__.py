@@ -11,13 +11,13 @@ from functools import cache, partial
 
 from torch import nn
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.core.random_layers import set_dropout
 from pogm.models.featurizer import Featurizer
 from pogm.models.layers import freeze_batch_norm
 from pogm.models.timm_models import PREFIX, build_timm
 from pogm.models.weights import RANDOM, check_weights, load_weights
-from pogm.models.weights import weights_of as weights_of
+from pogm.models.weights import hash_weights as hash_weights
 
 Build = Callable[[tuple[int, int, int]], Featurizer]
 
@@ -30,7 +30,7 @@ def all_networks() -> list[str]:
 def check_network(name: str, weights: str = RANDOM) -> None:
     """Raise a `UsageError` if the name of the network or of the weights is not valid; nothing is built."""
     if name not in all_networks() and not name.startswith(PREFIX):
-        raise unknown("a network", name, [*all_networks(), f"{PREFIX}MODEL"])
+        raise unknown_name_error("a network", name, [*all_networks(), f"{PREFIX}MODEL"])
     check_weights(weights)
 
 

@@ -37,12 +37,12 @@ def check_weights(weights: str) -> None:
         )
 
 
-def weights_of(path: Path) -> str:
-    """Return the name of a weights file in a trial: ``sha256:`` and its hash. It does not depend on the path."""
+def hash_weights(path: Path) -> str:
+    """Return ``sha256:`` and the hash of a weights file, which is its name in a trial. The path does not matter."""
     return HASH_PREFIX + digest(_read_file(path))
 
 
-def network_of(weights: str) -> str | None:
+def find_network(weights: str) -> str | None:
     """Return the network that a known weights file was trained with; None if the file is not known.
 
     The shapes do not tell: the tensors of ``resnet50_v1`` also fit ``resnet50``, but with lower accuracy.
@@ -50,9 +50,9 @@ def network_of(weights: str) -> str | None:
     return TRAINED_WITH.get(weights)
 
 
-def known_file(path: Path) -> Path | None:
+def find_known_file(path: Path) -> Path | None:
     """Return the first file at or in a path for which the network is known; None if there is none."""
-    return next((file for file in _list_files(path) if network_of(weights_of(file)) is not None), None)
+    return next((file for file in _list_files(path) if find_network(hash_weights(file)) is not None), None)
 
 
 def load_weights(featurizer: Featurizer, weights: str) -> None:

@@ -6,7 +6,7 @@ Every subclass of `Modifier` that a file of this folder defines is registered un
 
 from functools import cache
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.core.registry import classes_in
 from pogm.modifiers.base import Modifier as Modifier
 
@@ -20,5 +20,5 @@ def all_modifiers() -> dict[str, type[Modifier]]:
 def modifier_class(name: str) -> type[Modifier]:
     """Return the modifier class with this name, or raise a `UsageError` that lists similar names."""
     if name not in all_modifiers():
-        raise unknown("a modifier", name, all_modifiers())
+        raise unknown_name_error("a modifier", name, all_modifiers())
     return all_modifiers()[name]

@@ -35,7 +35,7 @@ class Augment(Modifier):
         shift: Largest shift of a small image, as a fraction of its width and height.
     """
 
-    spreads: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
     operations: int = hyper(2, least=0)
     magnitude: int = hyper(9, least=0, most=30)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from pogm._system.errors import UsageError
+from pogm._system.moved import check_attributes
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import validate
 from pogm.core.model import Model, Network, Penalty, Risks
@@ -25,13 +26,17 @@ class Modifier:
     that `start` creates and that `after` and `observe` return.
     """
 
-    predicts_by: ClassVar[int] = 0  # images of one domain to predict together; 0 if predictions are independent
-    spreads: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
+    prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
+    parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 
     @property
     def mixes_samples(self) -> bool:
         """Return whether the result for a sample depends on the other samples of the minibatch."""
-        return "samples" not in self.spreads
+        return "samples" not in self.parallel_axes
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_attributes(cls)
 
     def __post_init__(self) -> None:
         validate(self)
@@ -83,19 +88,19 @@ class Modifier:
         return tuple(modifier.penalty for modifier in modifiers if type(modifier).penalty is not cls.penalty)
 
     @classmethod
-    def replacement(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
+    def find_risks(cls, modifiers: "Sequence[Modifier]") -> Risks | None:
         """Return the `risks` of the modifier that overrides it, or None; raise a `UsageError` if there are two."""
         found = [modifier for modifier in modifiers if type(modifier).risks is not cls.risks]
         _check_one(found, "replaces the risk")
         return found[0].risks if found else None
 
     @classmethod
-    def observing(cls, modifiers: "Sequence[Modifier]") -> bool:
-        """Return whether a modifier overrides `observe` and thus needs the validation loss."""
+    def needs_validation_loss(cls, modifiers: "Sequence[Modifier]") -> bool:
+        """Return True if a modifier overrides `observe`, which gets the validation loss."""
         return any(type(modifier).observe is not cls.observe for modifier in modifiers)
 
     @classmethod
-    def ending(cls, modifiers: "Sequence[Modifier]") -> int | None:
+    def find_final(cls, modifiers: "Sequence[Modifier]") -> int | None:
         """Return the index of the modifier that overrides `final`, or None; raise a `UsageError` if there are two."""
         indices = [index for index, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
         _check_one([modifiers[index] for index in indices], "chooses the final weights")

@@ -59,7 +59,7 @@ class ITTA(Modifier):
     adaptation: float = hyper(1e-6, above=0)
     adapts: bool = hyper(True)
 
-    predicts_by: ClassVar[int] = 64
+    prediction_batch_size: ClassVar[int] = 64
 
     def network(self, network: Network) -> Network:
         """Add a second branch, which shares all weights."""

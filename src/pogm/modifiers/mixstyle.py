@@ -37,7 +37,7 @@ class MixStyle(Modifier):
         blocks: Number of blocks after which styles are mixed, from the first on.
     """
 
-    spreads: ClassVar[tuple[str, ...]] = ("domains",)  # not samples: an image needs its partner
+    parallel_axes: ClassVar[tuple[str, ...]] = ("domains",)  # not samples: an image needs its partner
 
     probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p
     alpha: float = hyper(0.1, Choice(0.1, 0.2, 0.3), above=0, draw_as="mixstyle_alpha")  # a

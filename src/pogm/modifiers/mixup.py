@@ -28,7 +28,7 @@ class Mixup(Modifier):
         alpha: Parameter a of the Beta distribution.
     """
 
-    spreads: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
     alpha: float = hyper(0.2, Power(10, -1, 1), above=0, draw_as="mixup_alpha")  # a
 

@@ -46,7 +46,7 @@ class SWAD(Modifier):
             their length; some segments just before s are included, and some are included twice.
     """
 
-    spreads: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
     converge: int = hyper(3, least=1)  # N_s
     tolerate: int = hyper(6, least=1)  # N_e

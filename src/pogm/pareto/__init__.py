@@ -12,12 +12,14 @@ knows nothing about networks. `solution.py` and `problem.py` contain the mathema
 tensor([0.1250, 0.3750], dtype=torch.float64)
 """
 
+from typing import NoReturn
+
 from pogm.pareto.gramian import gramian as gramian
 from pogm.pareto.measures import agreement as agreement
 from pogm.pareto.measures import alignment as alignment
 from pogm.pareto.measures import alignment_from_cosine as alignment_from_cosine
 from pogm.pareto.measures import alignment_variance as alignment_variance
-from pogm.pareto.measures import angles as angles
+from pogm.pareto.measures import cosines as cosines
 from pogm.pareto.measures import inner_product_sum as inner_product_sum
 from pogm.pareto.measures import length as length
 from pogm.pareto.measures import relative_alignment_variance as relative_alignment_variance
@@ -27,3 +29,9 @@ from pogm.pareto.solution import gap as gap
 from pogm.pareto.solution import invariant_weights as invariant_weights
 from pogm.pareto.solution import mixture as mixture
 from pogm.pareto.solution import solve as solve
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Raise an error for a missing name, with the present name of `angles`."""
+    hint = ". It was renamed: use cosines" if name == "angles" else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

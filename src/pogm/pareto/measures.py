@@ -16,7 +16,7 @@ def alignment(G: Tensor, weights: Tensor) -> Tensor:
     return product(G.to(torch.float64), weights.to(torch.float64).unsqueeze(-1)).squeeze(-1)
 
 
-def angles(G: Tensor, weights: Tensor) -> Tensor:
+def cosines(G: Tensor, weights: Tensor) -> Tensor:
     """Return cos(h_i, d) of each update: [..., K]; NaN if one of the two is zero."""
     norms = G.diagonal(dim1=-2, dim2=-1).to(torch.float64).sqrt()
     return alignment(G, weights) / (norms * length(G, weights).unsqueeze(-1))

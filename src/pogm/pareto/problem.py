@@ -19,7 +19,7 @@ ZERO_MEAN = 1e-7  # h_0 = 0 if the length of the mean is below this fraction of 
 ZERO_UPDATE = 1e-12  # h_i = 0 if its length is below this fraction of the typical length; also for other centres
 
 
-class Problem(NamedTuple):
+class BallProblem(NamedTuple):
     r"""The scaled problem :math:`\min_{\pi\in\Delta} b^\top\pi + r\|h_\pi\|`, with trace(G) = K and b divided by s.
 
     The objective is homogeneous in h_0, so its length s is taken out. A centre that is much shorter than the updates
@@ -35,7 +35,7 @@ class Problem(NamedTuple):
     target: Tensor  # [..., K]: b, with a value above every possible alignment for zero updates, which excludes them
 
 
-def normalise(G: Tensor, radius: float | Tensor, centre: Centre | None = None) -> Problem:
+def normalise(G: Tensor, radius: float | Tensor, centre: Centre | None = None) -> BallProblem:
     """Check the arguments and return the scaled problem, in float64 and without gradients."""
     if G.ndim < 2 or G.shape[-1] != G.shape[-2]:
         raise ValueError(f"expected a Gramian [..., K, K], found shape {tuple(G.shape)}; see pogm.pareto.gramian")
@@ -57,7 +57,7 @@ def normalise(G: Tensor, radius: float | Tensor, centre: Centre | None = None) -
     centre_norm = torch.where(square <= threshold**2, 0.0, centre_norm)
     unreachable = 2 * math.sqrt(K) * (1 + radius)
     target = torch.where(G.diagonal(dim1=-2, dim2=-1) <= ZERO_UPDATE**2, unreachable, b)
-    return Problem(G, b, radius, centre_norm, scale, radius * centre_norm, target)
+    return BallProblem(G, b, radius, centre_norm, scale, radius * centre_norm, target)
 
 
 def radius_tensor(radius: float | Tensor, like: Tensor) -> Tensor:

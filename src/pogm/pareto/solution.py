@@ -14,7 +14,7 @@ from torch import Tensor
 from pogm.core.compilation import known_true
 from pogm.pareto import active_set, interior
 from pogm.pareto.face_enumeration import list_faces, project_on_faces, solve_on_faces
-from pogm.pareto.problem import Centre, Problem, inner_products, is_zero_mixture, normalise, radius_tensor
+from pogm.pareto.problem import BallProblem, Centre, inner_products, is_zero_mixture, normalise, radius_tensor
 
 EXACT = 8  # largest K for which all 2^K - 1 faces of the simplex are solved in closed form
 
@@ -120,21 +120,21 @@ def gap(G: Tensor, mixture: Tensor, radius: float | Tensor, *, centre: Centre | 
     return certify(problem, mixture, products, norm, is_zero, projection)[1].squeeze(-1)
 
 
-def minimise(problem: Problem) -> Tensor:
+def minimise(problem: BallProblem) -> Tensor:
     """Return π̃ [..., K]: in closed form on all faces if K ≤ 8, by an interior-point method beyond."""
     if problem.G.shape[-1] > EXACT:
         return interior.solve_interior(problem.G, problem.target, problem.radius)
     return solve_on_faces(problem.G, problem.target, problem.radius, list_faces(problem.G))
 
 
-def evaluate(mixture: Tensor, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+def evaluate(mixture: Tensor, problem: BallProblem) -> tuple[Tensor, Tensor, Tensor]:
     """Return h_i·h_π [..., K], ‖h_π‖ > 0 [..., 1], and whether h_π = 0 in a ball that is not a point [..., 1]."""
     products, square = inner_products(mixture.unsqueeze(-2), problem.G)
     is_zero = is_zero_mixture(mixture.unsqueeze(-2), square, problem.G).squeeze(-2) & (problem.ball_radius > 0)
     return products.squeeze(-2), square.squeeze(-2).sqrt().clamp(min=1e-150), is_zero
 
 
-def project_centre(problem: Problem, is_zero: Tensor, always: bool) -> Tensor | None:
+def project_centre(problem: BallProblem, is_zero: Tensor, always: bool) -> Tensor | None:
     """Return y ≥ 0 [..., K] of the projection h_0 / s + Σ y_i h_i on {d : h_i·d ≥ 0}, or None if it is not needed."""
     if not always and known_true(~is_zero):
         return None
@@ -144,7 +144,7 @@ def project_centre(problem: Problem, is_zero: Tensor, always: bool) -> Tensor | 
 
 
 def certify(
-    problem: Problem, mixture: Tensor, products: Tensor, norm: Tensor, is_zero: Tensor, projection: Tensor | None
+    problem: BallProblem, mixture: Tensor, products: Tensor, norm: Tensor, is_zero: Tensor, projection: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return min_i h_i·d(π) and the gap q(π) − min_i h_i·d(π), [..., 1] each, in units of G."""
     q = (problem.b * mixture).sum(-1, keepdim=True) + problem.radius * norm

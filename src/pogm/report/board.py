@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 
 from pogm._system.errors import PogmError
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.benchmark.results.selection import SELECTIONS
-from pogm.benchmark.results.tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.runs.directory import STATES
 from pogm.benchmark.runs.estimate import duration
 from pogm.report.escaping import escape

@@ -7,6 +7,7 @@ from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
 
+from pogm.benchmark.results.accuracy_tables import domains_of
 from pogm.benchmark.results.conclusion import conclusion
 from pogm.benchmark.results.measurements import (
     Measured,
@@ -23,7 +24,6 @@ from pogm.benchmark.results.measurements import (
 )
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import Column, Row, Table
-from pogm.benchmark.results.tables import domains_of
 from pogm.report.escaping import escape, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 from pogm.report.markup import Exhibit, Html
@@ -79,7 +79,7 @@ MEASUREMENTS = (
         "Average angle",
         "cos(hᵢ, h), mean over i",
         "Average angle: between the update h and what source domain i alone would do, hᵢ; higher serves more domains.",
-        lambda m: [mean(angles) for angles in m.angle],
+        lambda m: [mean(angles) for angles in m.cosine],
     ),
     Measurement(
         "difference",
@@ -221,7 +221,7 @@ def _scatter(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
     clouds, titles, most, trials = [], [], 0, 0
     for colour, label, alike in comparable(runs, dataset):
         found = [rounds[run.folder].measured for run in alike if run.folder in rounds]
-        dots = [Point(a, b) for m in found for angles in m.angle for a, b in combinations(angles, 2)]
+        dots = [Point(a, b) for m in found for angles in m.cosine for a, b in combinations(angles, 2)]
         dots = [dot for dot in dots if not math.isnan(dot.x + dot.y)]
         if dots:
             correlation = mean(value for m in found for value in correlations(m).values())

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from pogm import __version__
-from pogm._system.files import write_whole
+from pogm._system.files import write_atomic
 from pogm.report.escaping import data_block, escape, slug
 from pogm.report.markup import Exhibit, exhibit_html
 from pogm.report.style import STYLE, colour_style
@@ -41,7 +41,7 @@ def write_page(
     """Write the page and return its path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, render(title, sections, command=command, facts=facts).encode())
+    write_atomic(path, render(title, sections, command=command, facts=facts).encode())
     return path
 
 

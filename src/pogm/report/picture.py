@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pogm._system.errors import UsageError
-from pogm._system.files import write_whole
+from pogm._system.files import write_atomic
 from pogm.benchmark.results.records import Run
 from pogm.report.charts import picture
 from pogm.report.figure import Figure, Panel
@@ -27,5 +27,5 @@ def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = N
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, picture(figure, width=960, height=480).encode())
+    write_atomic(path, picture(figure, width=960, height=480).encode())
     return path

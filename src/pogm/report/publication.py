@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pogm._system.errors import UsageError, unknown
-from pogm._system.files import write_whole
+from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.files import write_atomic
 from pogm.benchmark.results.records import printable
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region
 from pogm.report.style import DASHES, LIGHT
@@ -79,13 +79,13 @@ def write_figure(figure: Figure, folder: Path | str, formats: Sequence[str] = ("
     """Write the figure in every format, and its numbers beside it: ``<name>.pdf``, ``<name>.svg``, ``<name>.csv``."""
     for name in formats:
         if name not in METADATA:
-            raise unknown("a format of figures", name, METADATA)
+            raise unknown_name_error("a format of figures", name, METADATA)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {name: _encoded(figure, name) for name in formats} | {"csv": figure.csv().encode()}
     paths = [folder / f"{figure.name}.{name}" for name in contents]
     for path, content in zip(paths, contents.values(), strict=True):
-        write_whole(path, content)
+        write_atomic(path, content)
     return paths
 
 

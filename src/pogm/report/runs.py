@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, domains_of, labels_of
 from pogm.benchmark.results.comparison import compare
 from pogm.benchmark.results.published import Source
 from pogm.benchmark.results.ranking import SUMMARIES, rankings
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
 from pogm.benchmark.results.table import Table
-from pogm.benchmark.results.tables import averages_table, dataset_table, domains_of, labels_of
 from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
 from pogm.report.escaping import slug
 from pogm.report.figure import Figure

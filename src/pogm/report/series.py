@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
+from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import Run, accuracy, finite
 from pogm.benchmark.results.statistics import mean_of
-from pogm.benchmark.results.tables import labels_of
 from pogm.report.axes import extent
 from pogm.report.figure import Figure, Line, Panel, Point
 
@@ -41,7 +41,7 @@ def angles(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list
 
     def samples(run: Run) -> Iterator[Sample]:
         for record in run.records:
-            measured = (record.get("metrics") or {}).get("angle")
+            measured = (record.get("metrics") or {}).get("cosine")
             if isinstance(measured, list) and len(measured) == len(run.train_domains):
                 for source, value in zip(run.train_domains, map(finite, measured), strict=True):
                     if domain in (None, source) and not math.isnan(value):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.core.registry import classes_in
 from pogm.trackers.base import Tracker as Tracker
 
@@ -19,7 +19,7 @@ def check_trackers(names: Iterable[str]) -> None:
     """Raise a `UsageError` if a tracker is unknown or its package is not installed."""
     for name in names:
         if name not in all_trackers():
-            raise unknown("a tracker", name, all_trackers())
+            raise unknown_name_error("a tracker", name, all_trackers())
         if find_spec(name) is None:
             raise UsageError(
                 f"Expected the package {name} for --track {name}; found none. Install it: pip install 'pogm[{name}]'"

@@ -23,7 +23,7 @@ class Tracker:
 
 
 def scalars(record: Record, config: Config) -> dict[str, float]:
-    """Return the numbers of a record by name, such as accuracy/out/75, metrics/loss and metrics/angle/30.
+    """Return the numbers of a record by name, such as accuracy/out/75, metrics/loss and metrics/cosine/30.
 
     If a record has a mark (`swad` for averaged weights), the mark is a prefix of its names, because another record has
     the same step.

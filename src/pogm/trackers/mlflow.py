@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from pogm._system.files import write_whole
+from pogm._system.files import write_atomic
 from pogm.trackers.base import Config, Record, Tracker, run_title, scalars
 
 TAG = "pogm.trial"
@@ -36,7 +36,7 @@ class MLflow(Tracker):
         path = folder / "mlflow"  # a search for the tag would read every run in the store
         run = self._find_run(path) or self.client.create_run(experiment, tags={TAG: run_id}, run_name=run_title(config))
         self.run = str(run.info.run_id)
-        write_whole(path, self.run.encode())
+        write_atomic(path, self.run.encode())
         self.client.update_run(self.run, status="RUNNING")
         self._log_params(run.data.params)
 

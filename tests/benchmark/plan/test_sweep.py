@@ -9,7 +9,7 @@ from pogm._system.errors import UsageError
 from pogm.benchmark.plan.sweep import Sweep, configuration, draw
 from pogm.benchmark.runs.directory import load_sweep, status
 from pogm.cli import main
-from pogm.core.hyperparameters import Choice, Large, Power, Uniform, hyper, suited
+from pogm.core.hyperparameters import Choice, Large, Power, Uniform, apply_large_defaults, hyper
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.splits import seed_hash
 
@@ -210,8 +210,8 @@ def test_a_method_can_have_other_defaults_and_spaces_for_large_images():
 
 
 def test_a_default_for_large_images_does_not_replace_a_value_that_was_set():
-    assert suited(Tuned(rate=0.5), large=True).rate == 0.5
-    assert suited(Tuned(), large=False) == Tuned()
+    assert apply_large_defaults(Tuned(rate=0.5), large=True).rate == 0.5
+    assert apply_large_defaults(Tuned(), large=False) == Tuned()
 
 
 def test_configuration_0_is_the_defaults():

@@ -170,10 +170,10 @@ def test_a_new_field_with_its_default_does_not_change_the_id_of_existing_trials(
 
 
 def test_a_new_field_is_validated_saved_and_compared_by_its_definition():
-    changed = later(patience=4, rounding="stochastic")
-    assert LaterTrial.from_json(json.loads(canonical_json(changed.to_json()))) == changed
+    edited = later(patience=4, rounding="stochastic")
+    assert LaterTrial.from_json(json.loads(canonical_json(edited.to_json()))) == edited
     assert LaterTrial.from_json(trial(POGM()).to_json()) == later()  # saved by an earlier version
-    assert differences(changed.to_json(), later().to_json()) == (
+    assert differences(edited.to_json(), later().to_json()) == (
         'patience is 4 there and absent here; rounding is "stochastic" there and absent here'
     )
     with pytest.raises(UsageError, match="patience to be a whole number from 1 to 9; found 0"):
@@ -181,7 +181,7 @@ def test_a_new_field_is_validated_saved_and_compared_by_its_definition():
     with pytest.raises(UsageError, match="a rounding out of nearest, stochastic; found 'up'"):
         later(rounding="up")
     with pytest.raises(UsageError, match="patience of a trial to be of type int"):
-        LaterTrial.from_json(changed.to_json() | {"patience": "4"})
+        LaterTrial.from_json(edited.to_json() | {"patience": "4"})
 
 
 def test_a_new_field_is_an_option_of_trials_that_are_built_from_parts():

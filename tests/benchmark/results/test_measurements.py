@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -39,7 +40,7 @@ from pogm.pareto import gramian
 NAN = math.nan
 
 
-def made(trajectories, K, angle=None, **more):
+def made(trajectories, K, cosine=None, **more):
     """Rounds with these trajectories [R][K + T][P]."""
     rounds = len(trajectories)
     ones = [[1.0] * K] * rounds
@@ -47,7 +48,7 @@ def made(trajectories, K, angle=None, **more):
         "sources": tuple("ABCD"[:K]),
         "targets": tuple("XYZ"[: len(trajectories[0]) - K]),
         "round": list(range(1, rounds + 1)),
-        "angle": ones if angle is None else angle,
+        "cosine": ones if cosine is None else cosine,
         "difference": ones,
         "layer_difference": ones,
         "magnitude": [1.0] * rounds,
@@ -57,35 +58,35 @@ def made(trajectories, K, angle=None, **more):
     return Measured(**values | more)
 
 
-def angled(*columns):
+def with_cosines(*columns):
     return made(
-        [[[1.0]] * len(columns)] * len(columns[0]), len(columns), angle=[list(a) for a in zip(*columns, strict=True)]
+        [[[1.0]] * len(columns)] * len(columns[0]), len(columns), cosine=[list(a) for a in zip(*columns, strict=True)]
     )
 
 
 def test_correlations_are_pearson_correlations_over_rounds():
-    m = angled([0.0, 0.5, 1.0], [0.2, 0.3, 0.4], [1.0, 0.5, 0.0])
+    m = with_cosines([0.0, 0.5, 1.0], [0.2, 0.3, 0.4], [1.0, 0.5, 0.0])
     assert correlations(m) == {(0, 1): pytest.approx(1), (0, 2): pytest.approx(-1), (1, 2): pytest.approx(-1)}
-    m = angled([0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    m = with_cosines([0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
     assert correlations(m) == {(0, 1): pytest.approx(0)}
 
 
 def test_correlation_with_a_constant_is_undefined():
-    (rho,) = correlations(angled([0.1] * 6, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])).values()
+    (rho,) = correlations(with_cosines([0.1] * 6, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])).values()
     assert math.isnan(rho)
-    (rho,) = correlations(angled([0.5], [0.2])).values()
+    (rho,) = correlations(with_cosines([0.5], [0.2])).values()
     assert math.isnan(rho)
-    assert correlations(angled([0.1, 0.2])) == {}, "one domain has no pair"
+    assert correlations(with_cosines([0.1, 0.2])) == {}, "one domain has no pair"
 
 
 def test_rounds_with_an_undefined_cosine_are_left_out():
-    m = angled([0.0, 9.0, 1.0, 0.5], [0.1, NAN, 0.3, 0.2])
+    m = with_cosines([0.0, 9.0, 1.0, 0.5], [0.1, NAN, 0.3, 0.2])
     assert correlations(m) == {(0, 1): pytest.approx(1)}
     assert gaps(m) == {(0, 1): pytest.approx((0.1 + 0.7 + 0.3) / 3)}
 
 
 def test_gap_is_the_mean_absolute_difference_of_two_cosines():
-    assert gaps(angled([0.0, 1.0], [0.5, 0.75])) == {(0, 1): 0.375}
+    assert gaps(with_cosines([0.0, 1.0], [0.5, 0.75])) == {(0, 1): 0.375}
 
 
 def test_conflict_is_a_negative_product_of_two_training_domains():
@@ -109,14 +110,14 @@ def stepped(trajectories, steps, K):
     h, d = (torch.tensor(values, dtype=torch.float64) for values in (trajectories, steps))
     products = torch.einsum("rip,rp->ri", h[:, :K], d)
     cosines = products / (h[:, :K].norm(dim=-1) * d.norm(dim=-1, keepdim=True))
-    return made(trajectories, K, angle=cosines.tolist(), magnitude=d.square().sum(-1).tolist())
+    return made(trajectories, K, cosine=cosines.tolist(), magnitude=d.square().sum(-1).tolist())
 
 
 def test_alignments_are_products_of_trajectory_and_step():
     h = [[3.0, 4.0], [0.0, 2.0], [9.0, 9.0]]
     m = stepped([h, h, [[0.0, 0.0], *h[1:]]], [[1.0, -2.0], [0.0, 0.0], [1.0, 1.0]], 2)
-    assert math.isnan(m.angle[1][0])
-    assert math.isnan(m.angle[2][0])
+    assert math.isnan(m.cosine[1][0])
+    assert math.isnan(m.cosine[2][0])
     assert [pytest.approx(row) for row in alignments(m)] == [[-5, -4], [0, 0], [0, 2]]
     assert alignment_variances(m) == pytest.approx([0.25, 0, 1])
     relative = relative_alignment_variances(m)
@@ -135,7 +136,7 @@ def test_relative_variance_does_not_depend_on_lengths_and_is_at_most_one():
 
 
 def test_nonfinite_round_has_no_inner_product_and_no_variance():
-    m = made([[[NAN, 0], [0, 1]], [[1, 0], [0, 1]]], 2, angle=[[NAN, 0.5], [0.5, 0.5]])
+    m = made([[[NAN, 0], [0, 1]], [[1, 0], [0, 1]]], 2, cosine=[[NAN, 0.5], [0.5, 0.5]])
     assert [math.isnan(value) for value in gip(m)] == [True, False]
     assert [math.isnan(value) for value in alignment_variances(m)] == [True, False]
     assert opposed(m) == 0
@@ -189,8 +190,8 @@ def test_divergences_are_means_over_rounds():
 
 
 def test_summary_has_only_what_was_measured():
-    plain = summary(angled([0.0, 1.0], [0.5, 1.5]))
-    assert plain["angle"] == 0.75
+    plain = summary(with_cosines([0.0, 1.0], [0.5, 1.5]))
+    assert plain["cosine"] == 0.75
     assert plain["correlation"] == pytest.approx(1)
     assert plain["gap"] == 0.5
     assert math.isnan(plain["invariant"])
@@ -223,10 +224,20 @@ def test_rounds_of_all_records_are_read(folder):
     assert m.targets == ("45",)
     assert m.round == [2, 4, 6, 8]
     assert [math.isnan(value) for value in m.invariant] == [True, False, False, False]
-    shapes = {name: torch.tensor(getattr(m, name)).shape for name in ("angle", "difference", "gramian", "divergence")}
-    assert shapes == {"angle": (4, 5), "difference": (4, 5), "gramian": (4, 6, 6), "divergence": (4, 5, 5)}
+    shapes = {name: torch.tensor(getattr(m, name)).shape for name in ("cosine", "difference", "gramian", "divergence")}
+    assert shapes == {"cosine": (4, 5), "difference": (4, 5), "gramian": (4, 6, 6), "divergence": (4, 5, 5)}
     norms = torch.tensor(m.gramian).diagonal(dim1=1, dim2=2)
     assert (norms > 0).all()
+
+
+def test_run_of_an_earlier_version_has_the_same_measurements(folder, tmp_path):
+    """Earlier versions wrote the metric `cosine` as `angle`."""
+    old = shutil.copytree(folder, tmp_path / "old")
+    for path in old.glob("*/records.jsonl"):
+        path.write_text(path.read_text().replace('"cosine"', '"angle"'))
+    assert "angle" in "".join(path.read_text() for path in old.glob("*/records.jsonl"))
+    assert rounds_csv(of(old, "POGM")) == rounds_csv(of(folder, "POGM"))
+    assert [r.records for r in read_runs(old)] == [r.records for r in read_runs(folder)]
 
 
 def test_run_without_a_probe_has_no_measurements(folder):
@@ -238,7 +249,7 @@ def test_run_without_a_probe_has_no_measurements(folder):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"angle": [[0.5]]}, r"angle should be \[5\]"),
+        ({"cosine": [[0.5]]}, r"cosine should be \[5\]"),
         ({"gramian": [[[1.0] * 6] * 5]}, r"gramian should be \[6, 6\]"),
         ({"magnitude": [1.0, 2.0, 3.0]}, "some measurements have more rounds"),
         ({"magnitude": None}, "NoneType"),
@@ -257,19 +268,19 @@ def test_table_has_a_column_for_every_algorithm_and_standard_errors_over_seeds(f
     table = measure_table(found, "Title", ["A note."])
     assert table.headings == ("ERM", "POGM")
     by_name = {row.key: row.estimates for row in table.rows}
-    cell = by_name["angle"][1]
-    values = [summary(m)["angle"] for _, m in of(folder, "POGM")]
+    cell = by_name["cosine"][1]
+    values = [summary(m)["cosine"] for _, m in of(folder, "POGM")]
     assert cell.mean == pytest.approx(sum(values) / 2)
     assert cell.stderr == pytest.approx(abs(values[0] - values[1]) / 2 / math.sqrt(2))
     assert cell.n == 2
     text = table.text()
-    assert table.texts()["angle"][1] in text
+    assert table.texts()["cosine"][1] in text
     assert {"gip", "alignment_variance", "alignment_variance_relative", "opposed"} <= by_name.keys()
     assert "± is the standard error over 2 seeds." in text
     assert "A note." in text
     rows = list(csv.DictReader(io.StringIO(table.csv())))
     assert {row["measurement"] for row in rows} == set(by_name)
-    assert json.loads(table.json())["cells"]["angle"]["POGM"]["mean"] == cell.mean
+    assert json.loads(table.json())["cells"]["cosine"]["POGM"]["mean"] == cell.mean
 
 
 def test_undefined_measurement_is_a_dash_an_empty_field_and_null(folder):
@@ -287,9 +298,9 @@ def test_csv_of_rounds_has_one_line_per_round(folder):
     assert len(rows) == 8
     first, m = rows[1], found[0][1]
     assert (first["algorithm"], first["held_out"], first["seed"], first["round"]) == ("POGM", "45", "0", "4")
-    assert float(first["angle 30"]) == pytest.approx(m.angle[1][2], rel=1e-5)
+    assert float(first["cosine 30"]) == pytest.approx(m.cosine[1][2], rel=1e-5)
     assert float(first["hull 45"]) == pytest.approx(hull(m)[1][0].distance, rel=1e-5)
     assert float(first["divergence 75 0"]) == pytest.approx(m.divergence[1][4][0], rel=1e-5)
     G = m.gramian[1]
-    assert float(first["cosine 0 15"]) == pytest.approx(G[0][1] / math.sqrt(G[0][0] * G[1][1]), rel=1e-5)
+    assert float(first["agreement 0 15"]) == pytest.approx(G[0][1] / math.sqrt(G[0][0] * G[1][1]), rel=1e-5)
     assert rows[0]["invariant"] == "", "undefined before round τ"

@@ -3,6 +3,7 @@
 import pytest
 
 from pogm._system.errors import UsageError
+from pogm.benchmark.results.accuracy_tables import AVERAGE, accuracy_column, average_column
 from pogm.benchmark.results.published import (
     Result,
     domainbed_2020,
@@ -16,7 +17,6 @@ from pogm.benchmark.results.published import (
 from pogm.benchmark.results.ranking import rankings
 from pogm.benchmark.results.selection import TEST_DOMAIN
 from pogm.benchmark.results.table import Estimate, Row, Table
-from pogm.benchmark.results.tables import AVERAGE, accuracy_column, average_column
 
 DATASETS = ("ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "DomainNet")
 LARGE = DATASETS[2:]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pogm.benchmark.results.accuracy_tables import averages_table
 from pogm.benchmark.results.ranking import SUMMARIES, Ranking, competition_ranks, rankings
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.results.tables import averages_table
 
 
 def test_ranks_of_the_example_in_section_16():

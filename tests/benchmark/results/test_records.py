@@ -21,9 +21,23 @@ def test_record_is_one_line_of_json_with_sorted_keys(tmp_path):
 
 def test_nan_and_infinity_are_written_as_null_at_any_depth(tmp_path):
     path = tmp_path / "records.jsonl"
-    append_record(path, {"step": 0, "metrics": {"angle": (0.5, math.nan), "loss": math.inf}})
-    assert read_records(path)[0]["metrics"] == {"angle": [0.5, None], "loss": None}
+    append_record(path, {"step": 0, "metrics": {"cosine": (0.5, math.nan), "loss": math.inf}})
+    assert read_records(path)[0]["metrics"] == {"cosine": [0.5, None], "loss": None}
     assert "NaN" not in path.read_text()
+
+
+def test_former_names_of_metrics_are_read_under_their_present_names(tmp_path):
+    path = tmp_path / "records.jsonl"
+    append_record(
+        path, {"step": 0, "metrics": {"angle": [0.5], "loss": 1.0}, "rounds": {"round": [1], "angle": [[0.5]]}}
+    )
+    append_record(path, {"step": 1, "metrics": {"cosine": [0.25]}, "rounds": {"round": [2], "cosine": [[0.25]]}})
+    append_record(path, {"step": 2, "metrics": None})
+    old, new, without = read_records(path)
+    assert old["metrics"] == {"cosine": [0.5], "loss": 1.0}
+    assert old["rounds"] == {"round": [1], "cosine": [[0.5]]}
+    assert (new["metrics"], new["rounds"]) == ({"cosine": [0.25]}, {"round": [2], "cosine": [[0.25]]})
+    assert without["metrics"] is None
 
 
 def test_unreadable_lines_are_skipped_with_one_warning_that_counts_them(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from run_folders import text_table
 
 from pogm._system.errors import UsageError
-from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate, tables_csv
+from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.report.markup import table_html
 
 COLUMNS = (

@@ -10,11 +10,11 @@ from support import needs_gpu, trial
 
 from pogm import ERM, POGM, Fish
 from pogm._system.errors import DivergedError, InUseError, StoppedError
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
 from pogm.benchmark.runs.executors import group_alike, run_all, run_job
-from pogm.benchmark.runs.runner import Settings, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
 
@@ -33,7 +33,7 @@ def numbers(folder, one):
     return [
         [
             *(r["step"], *r["accuracy"]["in"], *r["accuracy"]["out"], r["metrics"]["loss"]),
-            *(*r["rounds"]["round"], *chain(*r["rounds"]["angle"]), *r["rounds"]["magnitude"]),
+            *(*r["rounds"]["round"], *chain(*r["rounds"]["cosine"]), *r["rounds"]["magnitude"]),
         ]
         for r in found.records
     ]
@@ -51,7 +51,7 @@ def test_trials_that_can_share_a_batch_are_grouped():
 
 
 def test_a_batch_writes_the_records_of_single_runs(tmp_path):
-    assert run_batch(FOUR, folders(tmp_path / "batch", FOUR), Settings()) == [None] * 4
+    assert run_batch(FOUR, folders(tmp_path / "batch", FOUR), RunOptions()) == [None] * 4
     for one in FOUR:
         run(one, tmp_path / "alone" / one.id)
         assert numbers(tmp_path / "batch", one) == approximate_numbers(tmp_path / "alone", one)
@@ -61,7 +61,7 @@ def test_a_diverging_trial_does_not_disturb_its_batch(tmp_path):
     wild = dataclasses.replace(FOUR[1].training, lr=1e300)
     trials = [dataclasses.replace(t, algorithm=ERM()) for t in FOUR[:3]]
     trials[1] = dataclasses.replace(trials[1], training=wild)
-    errors = run_batch(trials, folders(tmp_path, trials), Settings())
+    errors = run_batch(trials, folders(tmp_path, trials), RunOptions())
     assert errors[0] is errors[2] is None
     assert isinstance(errors[1], DivergedError)
     assert "Expected finite weights" in str(errors[1])
@@ -73,14 +73,14 @@ def test_a_diverging_trial_does_not_disturb_its_batch(tmp_path):
 def test_a_batch_ends_when_all_its_trials_have_diverged(tmp_path):
     wild = dataclasses.replace(FOUR[0].training, lr=1e300)
     trials = [dataclasses.replace(t, algorithm=ERM(), training=wild) for t in FOUR[:2]]
-    errors = run_batch(trials, folders(tmp_path, trials), Settings())
+    errors = run_batch(trials, folders(tmp_path, trials), RunOptions())
     assert all(isinstance(error, DivergedError) for error in errors)
     assert [r.status for r in read_runs(tmp_path)] == ["diverged"] * 2
 
 
 def test_trials_of_a_stopped_batch_resume_alone_from_their_checkpoints(tmp_path, monkeypatch):
     whole = tmp_path / "whole"
-    run_batch(FOUR[:2], folders(whole, FOUR[:2]), Settings())
+    run_batch(FOUR[:2], folders(whole, FOUR[:2]), RunOptions())
     real, seen = runner.append_record, []
 
     def append(path, record):
@@ -91,7 +91,7 @@ def test_trials_of_a_stopped_batch_resume_alone_from_their_checkpoints(tmp_path,
 
     monkeypatch.setattr(runner, "append_record", append)
     with pytest.raises(StoppedError, match="SIGTERM"):
-        run_batch(FOUR[:2], folders(tmp_path / "parts", FOUR[:2]), Settings())
+        run_batch(FOUR[:2], folders(tmp_path / "parts", FOUR[:2]), RunOptions())
     for one in FOUR[:2]:
         run(one, tmp_path / "parts" / one.id)
         assert numbers(tmp_path / "parts", one) == approximate_numbers(whole, one)
@@ -105,12 +105,12 @@ def test_a_batch_leaves_a_trial_to_the_process_that_began_it(tmp_path, begun):
         run(first, tmp_path / first.id)
         (tmp_path / first.id / "done").unlink()
         before = {p: p.read_bytes() for p in (tmp_path / first.id).rglob("*") if p.is_file() and p.name != "lock"}
-        errors = run_batch([first, second], folders(tmp_path, [first, second]), Settings())
+        errors = run_batch([first, second], folders(tmp_path, [first, second]), RunOptions())
         assert all(path.read_bytes() == content for path, content in before.items())
     else:
         (tmp_path / first.id).mkdir()
-        with locked(tmp_path / first.id):
-            errors = run_batch([first, second], folders(tmp_path, [first, second]), Settings())
+        with lock_folder(tmp_path / first.id):
+            errors = run_batch([first, second], folders(tmp_path, [first, second]), RunOptions())
         assert [path.name for path in (tmp_path / first.id).iterdir()] == ["lock"]
     assert isinstance(errors[0], InUseError)
     assert errors[1] is None
@@ -120,7 +120,7 @@ def test_a_batch_leaves_a_trial_to_the_process_that_began_it(tmp_path, begun):
 def test_a_batch_that_fails_as_a_whole_leaves_its_trials_interrupted(tmp_path, monkeypatch):
     """They may succeed alone: a single trial needs less memory."""
     monkeypatch.setattr(Session, "accuracies", lambda session: 1 / 0)
-    errors = run_job(FOUR[:2], tmp_path, Settings())
+    errors = run_job(FOUR[:2], tmp_path, RunOptions())
     assert all("ZeroDivisionError" in error for error in errors)
     assert not list(tmp_path.glob("*/failed.json"))
     assert len(list(tmp_path.glob("*/trial.json"))) == 2
@@ -128,7 +128,7 @@ def test_a_batch_that_fails_as_a_whole_leaves_its_trials_interrupted(tmp_path, m
 
 def test_a_batch_that_fails_before_it_begins_notes_the_reason_for_every_trial(tmp_path):
     trials = [trial(ERM(), dataset="ColoredMNIST", seed=seed) for seed in (0, 1)]
-    errors = run_job(trials, tmp_path, Settings(data=tmp_path / "missing"))
+    errors = run_job(trials, tmp_path, RunOptions(data=tmp_path / "missing"))
     for one, error in zip(trials, errors, strict=True):
         assert json.loads((tmp_path / one.id / "failed.json").read_text())["error"] == error
 
@@ -136,8 +136,8 @@ def test_a_batch_that_fails_before_it_begins_notes_the_reason_for_every_trial(tm
 @pytest.mark.gpu
 @needs_gpu
 def test_on_a_gpu_trials_run_in_batches(tmp_path):
-    settings = Settings(engine=Engine("cuda"))
-    outcomes = list(run_all([*FOUR, trial(Fish())], tmp_path / "gpu", settings))
+    options = RunOptions(engine=Engine("cuda"))
+    outcomes = list(run_all([*FOUR, trial(Fish())], tmp_path / "gpu", options))
     assert [o.error for o in outcomes] == [None] * 5
     for one in FOUR:
         run(one, tmp_path / "cpu" / one.id)

@@ -20,12 +20,12 @@ from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import (
     TRIAL,
     DeterminismWarning,
-    fact_of,
     load_trial,
+    read_provenance,
     stays_deterministic,
     write_trial,
 )
-from pogm.benchmark.runs.runner import Settings, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.engine.session import Engine
 from pogm.report.runs import facts_of
 
@@ -41,8 +41,8 @@ FOLDER = Path("runs/one")
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_provenance_contains_the_option(tmp_path, deterministic):
-    run(trial(ERM()), tmp_path / "run", Settings(engine=Engine(deterministic=deterministic)))
-    assert fact_of("deterministic", tmp_path / "run") is deterministic
+    run(trial(ERM()), tmp_path / "run", RunOptions(engine=Engine(deterministic=deterministic)))
+    assert read_provenance("deterministic", tmp_path / "run") is deterministic
     assert f"deterministic {deterministic}" in facts_of(read_runs(tmp_path))["Made with"]
 
 
@@ -56,7 +56,7 @@ def test_all_commands_that_train_have_the_option(tmp_path):
     sweep = ("sweep", *many, "--datasets", "RotatedDigits", "--configurations", 1, "--trials", 1)
     assert pogm(*sweep, *words, "--out", tmp_path / "sweep").code == 0
     for folder in ("run", "measure", "sweep"):
-        assert fact_of("deterministic", tmp_path / folder) is True
+        assert read_provenance("deterministic", tmp_path / folder) is True
     paper = ("experiment", "figure1", "--scale", "embedded", "--device", "cpu", "--deterministic")
     assert pogm(*paper, "--dry-run", "--out", tmp_path / "paper").code == 0
 
@@ -111,7 +111,7 @@ def test_a_run_without_a_checkpoint_can_start_again_without_the_option(tmp_path)
     one = trial(ERM())
     write_trial(tmp_path, one, GPU)
     write_trial(tmp_path, one, GPU | {"deterministic": False})
-    assert fact_of("deterministic", tmp_path) is False
+    assert read_provenance("deterministic", tmp_path) is False
 
 
 def test_resume_reads_the_option_from_the_provenance(tmp_path):
@@ -127,7 +127,7 @@ def test_resume_reads_the_option_from_the_provenance(tmp_path):
     end = pogm("resume", folder, "--device", "cpu")
     assert end.code == 0
     assert "no longer deterministic, since it is resumed with device cpu (was NVIDIA H200)" in " ".join(end.err.split())
-    assert fact_of("deterministic", folder) is False
+    assert read_provenance("deterministic", folder) is False
 
 
 # On a GPU.
@@ -170,7 +170,7 @@ def test_repeated_and_resumed_runs_are_identical(tmp_path, method):
     for folder in (second, killed):
         assert without_memory(folder) == without_memory(first)
         assert weights(folder) == weights(first)
-        assert fact_of("deterministic", folder) is True
+        assert read_provenance("deterministic", folder) is True
 
 
 @pytest.mark.gpu
@@ -182,8 +182,8 @@ def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, mon
     known = trial(ERM()).training
     training = type(known)(**{**vars(known), "network": "mnist_cnn"})
     trials = [trial(ERM(), seed=seed, training=training) for seed in range(3)]
-    settings = Settings(engine=Engine("cuda", deterministic=True, compile=compile), checkpoint_seconds=0)
-    assert run_batch(trials, [tmp_path / "whole" / one.id for one in trials], settings) == [None] * 3
+    options = RunOptions(engine=Engine("cuda", deterministic=True, compile=compile), checkpoint_seconds=0)
+    assert run_batch(trials, [tmp_path / "whole" / one.id for one in trials], options) == [None] * 3
     real, seen = module.append_record, []
 
     def append(path, record):
@@ -194,10 +194,10 @@ def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, mon
 
     monkeypatch.setattr(module, "append_record", append)
     with pytest.raises(StoppedError, match="SIGTERM"):
-        run_batch(trials, [tmp_path / "parts" / one.id for one in trials], settings)
+        run_batch(trials, [tmp_path / "parts" / one.id for one in trials], options)
     for one in trials:
-        run(one, tmp_path / "parts" / one.id, settings)
-        run(one, tmp_path / "alone" / one.id, settings)
+        run(one, tmp_path / "parts" / one.id, options)
+        run(one, tmp_path / "alone" / one.id, options)
         for way in ("parts", "alone"):
             assert without_memory(tmp_path / way / one.id) == without_memory(tmp_path / "whole" / one.id)
             assert weights(tmp_path / way / one.id) == weights(tmp_path / "whole" / one.id)
@@ -209,4 +209,4 @@ def test_another_cublas_workspace_while_cuda_is_in_use_is_an_error(monkeypatch, 
     torch.zeros(1, device="cuda")
     monkeypatch.setenv(WORKSPACE, ":0:0")
     with pytest.raises(UsageError, match="found :0:0 and CUDA in use"):
-        run(trial(ERM()), tmp_path / "run", Settings(engine=Engine("cuda", deterministic=True)))
+        run(trial(ERM()), tmp_path / "run", RunOptions(engine=Engine("cuda", deterministic=True)))

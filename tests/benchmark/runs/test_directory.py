@@ -9,7 +9,7 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark import demo
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs.directory import (
@@ -137,7 +137,7 @@ def test_the_state_of_a_run_follows_from_its_directory(tmp_path):
     assert state_of(tmp_path / "r") == "interrupted"
     (tmp_path / "r" / "failed.json").write_text('{"error": "out of luck"}')
     assert state_of(tmp_path / "r") == "failed"
-    with locked(tmp_path / "r"):
+    with lock_folder(tmp_path / "r"):
         assert state_of(tmp_path / "r") == "running"
 
 

@@ -12,7 +12,7 @@ from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs import estimate
 from pogm.benchmark.runs.estimate import PlanEstimate, duration, estimate_from_records, estimate_lines, estimates
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets import dataset_class
 
 ERM_TRIAL = trial(ERM(), steps=101)
@@ -101,11 +101,11 @@ def test_partly_unknown_times_are_named():
 def test_a_measured_estimate_counts_every_run_and_every_evaluation():
     sweep = Sweep(("ERM", "POGM"), (dataset_class("ColoredDigits")(),), 2, 1, steps=5, evaluate_every=4)
     plan = sweep.plan()
-    (erm, pogm) = estimates(plan, Settings())
+    (erm, pogm) = estimates(plan, RunOptions())
     assert (erm.runs, pogm.runs) == (6, 6)
     assert erm.seconds > 0
     assert erm.memory_gb > 0
-    longer = estimates([replace(t, steps=5000) for t in plan if t.label == "ERM"], Settings())[0]
+    longer = estimates([replace(t, steps=5000) for t in plan if t.label == "ERM"], RunOptions())[0]
     assert longer.seconds > 20 * erm.seconds
 
 

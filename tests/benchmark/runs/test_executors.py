@@ -12,23 +12,24 @@ from processes import Deadly, records, start, until, weights
 from support import trial
 
 from pogm import ERM, POGM
-from pogm._system.files import is_locked, locked
+from pogm._system.cpu import count_cores
+from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
-from pogm.benchmark.runs.executors import Outcome, carry_out, cores, run_all
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.executors import Outcome, carry_out, run_all
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets.base import Training
 from pogm.data.datasets.colored_digits import ColoredDigits
 
-EVERY_SAVE = Settings(checkpoint_seconds=0)
+EVERY_SAVE = RunOptions(checkpoint_seconds=0)
 
 
 def test_a_pool_gives_the_bits_of_single_runs_and_the_reasons_of_failures(tmp_path, monkeypatch):
     fine, diverging = trial(POGM()), trial(ERM(), training=Training(network="mlp", lr=1e30))
     without_data = trial(ERM(), dataset="RotatedMNIST", steps=1)
     run(fine, tmp_path / "alone")
-    outcomes = {o.trial: o.error for o in run_all([diverging, fine, without_data], tmp_path / "pool", Settings(), 1)}
+    outcomes = {o.trial: o.error for o in run_all([diverging, fine, without_data], tmp_path / "pool", RunOptions(), 1)}
     assert outcomes[fine] is None
     assert "Expected finite weights" in outcomes[diverging]
     assert "Pass --data FOLDER" in outcomes[without_data]
@@ -36,7 +37,7 @@ def test_a_pool_gives_the_bits_of_single_runs_and_the_reasons_of_failures(tmp_pa
     assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
 
     monkeypatch.setattr(executors, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
-    assert [o.error for o in run_all([fine], tmp_path / "pool", Settings())] == [None]
+    assert [o.error for o in run_all([fine], tmp_path / "pool", RunOptions())] == [None]
 
 
 @pytest.mark.parametrize("end", ["kill", "term"])
@@ -51,7 +52,7 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_process_ended(tmp_path, m
 
 def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path):
     deadly, fine = trial(ERM(), modifiers=(Deadly(),)), trial(ERM())
-    outcomes = {o.trial: o.error for o in run_all([deadly, fine], tmp_path, Settings(), 1)}
+    outcomes = {o.trial: o.error for o in run_all([deadly, fine], tmp_path, RunOptions(), 1)}
     assert outcomes == {deadly: "its process died 3 times (out of memory, or killed)", fine: None}
 
 
@@ -69,9 +70,9 @@ def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
         executed.append([t.id for t in trials])
         return (Outcome(t) for t in trials)
 
-    with locked(running):
-        outcomes = list(carry_out(plan, tmp_path, Settings(), pretend))
-        list(carry_out(plan, tmp_path, Settings(), pretend, retry_failed=True))
+    with lock_folder(running):
+        outcomes = list(carry_out(plan, tmp_path, RunOptions(), pretend))
+        list(carry_out(plan, tmp_path, RunOptions(), pretend, retry_failed=True))
     assert {o.trial.id for o in outcomes} == {t.id for t in plan}
     assert [o.error for o in outcomes if o.error] == ["out of luck"]
     assert executed[0] == [t.id for t in plan[3:]]
@@ -81,14 +82,14 @@ def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
 def test_nothing_is_written_to_a_directory_in_use(tmp_path):
     one = trial(ERM())
     (tmp_path / one.id).mkdir()
-    with locked(tmp_path / one.id):
-        assert executors.run_job([one], tmp_path, Settings()) == [None]
+    with lock_folder(tmp_path / one.id):
+        assert executors.run_job([one], tmp_path, RunOptions()) == [None]
     assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
 
 
 def test_a_failure_before_the_start_is_noted_in_the_run_directory(tmp_path):
     one = trial(ERM(), dataset="ColoredMNIST")
-    (error,) = executors.run_job([one], tmp_path, Settings(data=tmp_path / "missing"))
+    (error,) = executors.run_job([one], tmp_path, RunOptions(data=tmp_path / "missing"))
     assert "MNIST" in error
     (run,) = read_runs(tmp_path)
     assert (run.status, run.failure) == ("failed", error)
@@ -108,7 +109,7 @@ def test_workers_stop_with_checkpoints_when_the_driver_ends(tmp_path, number):
 
 
 def test_no_process_is_left_if_the_consumer_stops_early(tmp_path):
-    outcomes = run_all([trial(ERM(), seed=seed) for seed in range(3)], tmp_path, Settings(), 1)
+    outcomes = run_all([trial(ERM(), seed=seed) for seed in range(3)], tmp_path, RunOptions(), 1)
     next(outcomes)
     (worker,) = _children(os.getpid(), "spawn_main")
     outcomes.close()
@@ -130,7 +131,7 @@ def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path)
 
 
 def test_there_is_at_least_one_core():
-    assert cores() >= 1
+    assert count_cores() >= 1
 
 
 def _children(pid: int, name: str) -> list[int]:

@@ -9,7 +9,7 @@ from support import trial
 from pogm import ERM
 from pogm.benchmark.runs import progress
 from pogm.benchmark.runs.executors import Outcome
-from pogm.benchmark.runs.progress import EvaluationLines, RemainingTime, track_runs, tracked
+from pogm.benchmark.runs.progress import EvaluationLines, RemainingTime, show_progress, track_runs
 
 
 def estimate_ratios(schedule, total, at_once=1, done=0):
@@ -117,7 +117,7 @@ def test_outcomes_of_earlier_runs_do_not_count_for_the_time_left(clock, estimate
             clock[0] += 30.0
             yield Outcome(trial(ERM(), seed=seed))
 
-    assert len(list(tracked(outcomes(), 50, "runs"))) == 50
+    assert len(list(show_progress(outcomes(), 50, "runs"))) == 50
     assert estimates == [None] * 40 + [pytest.approx(30.0 * left) for left in reversed(range(10))]
 
 
@@ -136,15 +136,15 @@ def test_lines_show_the_count_after_a_batch_has_settled(clock, capsys):
 
 
 def test_items_pass_through_and_the_last_line_has_the_total(capsys):
-    assert list(tracked(iter("abc"), 3, "runs")) == ["a", "b", "c"]
+    assert list(show_progress(iter("abc"), 3, "runs")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "runs: 3/3, 0 s, 0 s left\n"
-    assert list(tracked(iter(()), 0, "runs")) == []
+    assert list(show_progress(iter(()), 0, "runs")) == []
     assert capsys.readouterr().err == ""
 
 
 def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert list(tracked(range(2), 2, "runs")) == [0, 1]
+    assert list(show_progress(range(2), 2, "runs")) == [0, 1]
     shown = capsys.readouterr().err
     assert "2/2" in shown
     assert "0:00:00" in shown

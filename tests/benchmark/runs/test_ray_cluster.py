@@ -20,15 +20,15 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.benchmark.runs import ray_cluster
 from pogm.benchmark.runs.executors import GIVEN_UP, run_all
 from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
-from pogm.benchmark.runs.runner import Settings, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine
 
-EVERY_SAVE = Settings(checkpoint_seconds=0)
+EVERY_SAVE = RunOptions(checkpoint_seconds=0)
 LONG = trial(ERM(), steps=1501, evaluate_every=100)
 FINE = trial(POGM())
 GUARDED = trial(ERM(), seed=1)
@@ -83,7 +83,7 @@ def eventful(address, tmp_path_factory):
     said = io.StringIO()
     with contextlib.chdir(root.parent), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         outcomes = run_on_ray(trials, Path(root.name), EVERY_SAVE, address=address)
-        with locked(root / GUARDED.id):
+        with lock_folder(root / GUARDED.id):
             found = [next(outcomes)]
         found += outcomes
     assert len(found) == len(trials)
@@ -125,10 +125,10 @@ def test_workers_that_die_or_warn_print_nothing(eventful):
 DRIVER = """
 import sys
 from pathlib import Path
-from test_ray_cluster import EVERY_SAVE, FINE, LONG, Settings, run_on_ray
+from test_ray_cluster import EVERY_SAVE, FINE, LONG, RunOptions, run_on_ray
 root, address = Path(sys.argv[1]), sys.argv[2]
-trials, settings = ([FINE, LONG], EVERY_SAVE) if address else ([LONG], Settings())
-print([outcome.error for outcome in run_on_ray(trials, root, settings, address=address or None)])
+trials, options = ([FINE, LONG], EVERY_SAVE) if address else ([LONG], RunOptions())
+print([outcome.error for outcome in run_on_ray(trials, root, options, address=address or None)])
 """
 
 
@@ -175,7 +175,7 @@ def test_a_stopped_driver_that_started_ray_leaves_checkpoints_and_no_worker(addr
 
 def test_trials_that_are_alike_share_a_batch_if_a_node_has_a_gpu(address, tmp_path):
     like = [trial(ERM(), seed=seed) for seed in range(2)]
-    on_gpu = Settings(engine=Engine(device="auto"))
+    on_gpu = RunOptions(engine=Engine(device="auto"))
     assert [o.error for o in run_on_ray(like, tmp_path, on_gpu, address=address)] == [None, None]
     first, second = (tmp_path / one.id for one in like)
     last_begun = (second / "trial.json").stat().st_mtime_ns
@@ -189,9 +189,9 @@ def test_unsuitable_nodes_are_an_error_before_the_first_run(address, tmp_path, m
     before = signal.getsignal(signal.SIGTERM)
     with ray_cluster.connect(address, 1) as ray:
         with pytest.raises(UsageError, match="Expected a Ray node with 9 CPU; found none"):
-            ray_cluster.required_resources(ray, Settings(threads=9))
+            ray_cluster.required_resources(ray, RunOptions(threads=9))
         with pytest.raises(UsageError, match="auto, cpu or cuda"):
-            ray_cluster.required_resources(ray, Settings(engine=Engine(device="cuda:1")))
+            ray_cluster.required_resources(ray, RunOptions(engine=Engine(device="cuda:1")))
         with monkeypatch.context() as patch:
             patch.setattr(ray_cluster, "NamedTemporaryFile", _not_shared)
             with pytest.raises(UsageError, match=r"see .*; found that [\d.]+ does not"):
@@ -211,23 +211,23 @@ def _not_shared(dir: Path, suffix: str):
 
 def test_a_trial_of_another_process_is_tried_later_and_not_changed(tmp_path):
     (tmp_path / FINE.id).mkdir()
-    with locked(tmp_path / FINE.id):
-        assert ray_cluster._task([FINE], tmp_path, Settings()) == IN_USE
+    with lock_folder(tmp_path / FINE.id):
+        assert ray_cluster._task([FINE], tmp_path, RunOptions()) == IN_USE
     assert [path.name for path in (tmp_path / FINE.id).iterdir()] == ["lock"]
 
 
 def test_a_batch_with_a_trial_that_has_begun_is_tried_later(tmp_path):
     run(FINE, tmp_path / FINE.id)
     before = records(tmp_path / FINE.id)
-    assert ray_cluster._task([FINE, GUARDED], tmp_path, Settings()) == IN_USE
+    assert ray_cluster._task([FINE, GUARDED], tmp_path, RunOptions()) == IN_USE
     assert records(tmp_path / FINE.id) == before
-    assert ray_cluster._task([FINE], tmp_path, Settings()) == [None]
+    assert ray_cluster._task([FINE], tmp_path, RunOptions()) == [None]
 
 
 def test_a_failure_in_a_batch_is_not_reported_as_in_use(tmp_path):
     rates = (1e-3, 1e30)
     fine, diverging = (trial(ERM(), steps=11, training=Training(network="mlp", lr=lr)) for lr in rates)
-    errors = ray_cluster._task([fine, diverging], tmp_path, Settings())
+    errors = ray_cluster._task([fine, diverging], tmp_path, RunOptions())
     assert errors[0] is None
     assert "Expected finite weights" in errors[1]
 
@@ -235,12 +235,12 @@ def test_a_failure_in_a_batch_is_not_reported_as_in_use(tmp_path):
 def test_a_worker_that_gets_a_signal_counts_as_dead_and_its_run_has_not_failed(tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_FAULT", "term@step:5")
     monkeypatch.setattr("pogm._system.fault_injection._passed", Counter())
-    assert ray_cluster._task([LONG], tmp_path, Settings()) == DIED
+    assert ray_cluster._task([LONG], tmp_path, RunOptions()) == DIED
     assert list((tmp_path / LONG.id).glob("checkpoints/*.json"))
 
 
 def test_a_node_without_the_directory_reports_an_error(tmp_path):
-    (error,) = ray_cluster._task([FINE], tmp_path / "missing", Settings())
+    (error,) = ray_cluster._task([FINE], tmp_path / "missing", RunOptions())
     assert "Expected the folder" in error
     assert not list(tmp_path.iterdir())
 
@@ -248,7 +248,7 @@ def test_a_node_without_the_directory_reports_an_error(tmp_path):
 def test_the_error_without_ray_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r'pip install "pogm\[ray\]"'):
-        next(run_on_ray([FINE], tmp_path, Settings()))
+        next(run_on_ray([FINE], tmp_path, RunOptions()))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
@@ -261,4 +261,4 @@ def test_finished_trials_need_no_cluster(tmp_path, monkeypatch):
     (tmp_path / FINE.id).mkdir()
     (tmp_path / FINE.id / "done").touch()
     monkeypatch.setattr(ray_cluster, "import_ray", lambda: pytest.fail("imported Ray for a finished trial"))
-    assert [outcome.error for outcome in run_on_ray([FINE], tmp_path, Settings())] == [None]
+    assert [outcome.error for outcome in run_on_ray([FINE], tmp_path, RunOptions())] == [None]

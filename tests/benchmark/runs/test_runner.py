@@ -18,7 +18,7 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.errors import DataError, DivergedError, IntegrityError, MemoryLimitError
 from pogm.benchmark.results.records import append_record
-from pogm.benchmark.runs.runner import Settings, TrajectoryWarning, run
+from pogm.benchmark.runs.runner import RunOptions, TrajectoryWarning, run
 from pogm.engine.session import Engine, Session
 
 METHODS = {
@@ -27,7 +27,7 @@ METHODS = {
     "Fishr": ("--algorithm", "Fishr", "--set", "penalty_anneal_iters=7", "--probe-every", 3),
     "POGM": ("--algorithm", "POGM", "--set", "inner_steps=2", "--with", "Mixup"),
 }
-EVERY_SAVE = Settings(checkpoint_seconds=0)
+EVERY_SAVE = RunOptions(checkpoint_seconds=0)
 
 
 def command(folder: Path, *words: object, steps: int = 41) -> tuple[object, ...]:
@@ -231,8 +231,8 @@ def test_a_diverged_run_has_a_record_of_valid_json_and_exit_code_4(tmp_path):
 
 
 def test_weights_that_overflow_after_a_finite_loss_are_detected(tmp_path):
-    settings = trial(ERM()).training
-    fast = trial(ERM(), training=type(settings)(network="mlp", lr=1e39))
+    training = trial(ERM()).training
+    fast = trial(ERM(), training=type(training)(network="mlp", lr=1e39))
     with pytest.raises(DivergedError, match="at step 0"):
         run(fast, tmp_path / "run")
 
@@ -304,6 +304,6 @@ def test_a_clock_that_jumps_back_does_not_affect_durations(tmp_path, monkeypatch
 def test_signal_handlers_and_threads_are_restored_after_a_run(tmp_path):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     threads = torch.get_num_threads()
-    run(trial(ERM()), tmp_path / "run", Settings(threads=threads + 1))
+    run(trial(ERM()), tmp_path / "run", RunOptions(threads=threads + 1))
     assert torch.get_num_threads() == threads
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == handlers

@@ -16,7 +16,7 @@ from faulty_server import answer_in_turn, serve_ranges
 
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, IntegrityError, UsageError
-from pogm._system.files import locked
+from pogm._system.files import lock_folder
 from pogm.data.sources import transfer as transfers
 from pogm.data.sources.catalogue import PublishedFile, hash_file
 from pogm.data.sources.download import UnverifiedWarning, download
@@ -342,5 +342,5 @@ def test_truncated_gzip_file_has_no_hash(tmp_path):
 
 
 def test_concurrent_downloads_into_one_folder_are_refused(tmp_path):
-    with locked(tmp_path), pytest.raises(UsageError, match="in use"):
+    with lock_folder(tmp_path), pytest.raises(UsageError, match="in use"):
         get(make_file("https://example.org/data.bin"), tmp_path)

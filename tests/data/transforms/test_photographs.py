@@ -42,22 +42,25 @@ def test_plain_equals_pillow_up_to_one_level(size):
     for image in (smooth, draw(1, 3, *size)):
         picture = Image.fromarray(image[0].permute(1, 2, 0).numpy()).resize((224, 224), Image.Resampling.BILINEAR)
         theirs = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double()
-        ours = 255 * denormalise(Photographs().plain(image, torch.float64)[0])
+        ours = 255 * denormalise(Photographs().to_inputs(image, torch.float64)[0])
         assert (ours - theirs).abs().max() <= 1 + 1e-9  # Pillow rounds rows, then columns
 
 
 def test_plain_equals_torchvision_resize_and_normalize():
     images = draw(2, 3, 40, 60)
     theirs = NORMALIZE(functional.resize(images.double() / 255, [12, 12], antialias=True))
-    assert_close(SMALL.plain(images, torch.float64), theirs, atol=1e-12, rtol=0)
-    assert_close(SMALL.plain(images, torch.float32), theirs.float(), atol=1e-5, rtol=0)
+    assert_close(SMALL.to_inputs(images, torch.float64), theirs, atol=1e-12, rtol=0)
+    assert_close(SMALL.to_inputs(images, torch.float32), theirs.float(), atol=1e-5, rtol=0)
 
 
 def test_outputs_have_requested_dtype_and_shape():
     images, key = draw(2, 5, 3, 20, 30), random.key(0)
-    reference = SMALL.augmented(images, repeat_size((40, 60), 2, 5), key, torch.float64)
+    reference = SMALL.to_augmented_inputs(images, repeat_size((40, 60), 2, 5), key, torch.float64)
     for dtype, tolerance in ((torch.float64, 0), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
-        outputs = SMALL.augmented(images, repeat_size((40, 60), 2, 5), key, dtype), SMALL.plain(images, dtype)
+        outputs = (
+            SMALL.to_augmented_inputs(images, repeat_size((40, 60), 2, 5), key, dtype),
+            SMALL.to_inputs(images, dtype),
+        )
         assert all(output.dtype == dtype and output.shape == (2, 5, *SMALL.shape) for output in outputs)
         assert_close(outputs[0].double(), reference, atol=tolerance, rtol=0)
 
@@ -70,7 +73,7 @@ def test_augmented_without_jitter_equals_torchvision(monkeypatch):
     monkeypatch.setattr(
         photographs, "draw_crop_boxes", lambda *given: boxes.append(draw_crop_boxes(*given)) or boxes[0]
     )
-    outputs = SMALL.augmented(images, sizes, key, torch.float64)
+    outputs = SMALL.to_augmented_inputs(images, sizes, key, torch.float64)
     kinds = set()
     for ours, image, box in zip(outputs, images, boxes[0].int().tolist(), strict=True):
         part = functional.resized_crop(image.double() / 255, *box, [12, 12], antialias=True)
@@ -91,7 +94,10 @@ def test_boxes_are_scaled_from_original_to_stored_image(monkeypatch):
     image = draw(1, 3, 30, 40)
     theirs = NORMALIZE(functional.resized_crop(image.double() / 255, 5, 8, 20, 30, [12, 12], antialias=True))
     assert_close(
-        SMALL.augmented(image, repeat_size((60, 20), 1), random.key(0), torch.float64), theirs, atol=1e-9, rtol=0
+        SMALL.to_augmented_inputs(image, repeat_size((60, 20), 1), random.key(0), torch.float64),
+        theirs,
+        atol=1e-9,
+        rtol=0,
     )
 
 
@@ -110,7 +116,9 @@ def test_output_distribution_equals_torchvision():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         expected = torch.stack([theirs(image[0].float() / 255) for _ in range(count)])
-    found = SMALL.augmented(image.expand(count, 3, 24, 32), repeat_size((24, 32), count), random.key(0), torch.float32)
+    found = SMALL.to_augmented_inputs(
+        image.expand(count, 3, 24, 32), repeat_size((24, 32), count), random.key(0), torch.float32
+    )
     measures = {
         "mean": lambda x: x.mean((-2, -1)),
         "contrast": lambda x: x.std((-2, -1)),
@@ -129,7 +137,7 @@ def test_flip_and_greyscale_probabilities():
     image = torch.tensor([200, 100, 40], dtype=torch.uint8).reshape(3, 1, 1).repeat(1, 8, 8)
     image[..., 4:] //= 2
     found = denormalise(
-        Photographs((3, 6, 6)).augmented(
+        Photographs((3, 6, 6)).to_augmented_inputs(
             image.expand(count, 3, 8, 8), repeat_size((8, 8), count), random.key(0), torch.float32
         )
     )
@@ -144,37 +152,42 @@ def test_draws_use_different_keys(monkeypatch):
     keys = []
     uniform = random.uniform
     monkeypatch.setattr(random, "uniform", lambda key, shape: keys.append(key.item()) or uniform(key, shape))
-    SMALL.augmented(draw(2, 3, 20, 20), repeat_size((20, 20), 2), random.key(0), torch.float32)
+    SMALL.to_augmented_inputs(draw(2, 3, 20, 20), repeat_size((20, 20), 2), random.key(0), torch.float32)
     assert len(keys) == len(set(keys)) == 3
 
 
 def test_same_key_gives_same_images():
     images, sizes = draw(4, 3, 20, 30), repeat_size((40, 60), 4)
-    first, again, other = (SMALL.augmented(images, sizes, random.key(seed), torch.float32) for seed in (1, 1, 2))
+    first, again, other = (
+        SMALL.to_augmented_inputs(images, sizes, random.key(seed), torch.float32) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert ((first - other).abs().amax((1, 2, 3)) > 1e-2).all()
 
 
 def test_result_does_not_depend_on_cpu_batch_size(monkeypatch):
     given = draw(7, 3, 20, 30), repeat_size((40, 60), 7), random.key(1), torch.float32
-    few = SMALL.augmented(*given)
+    few = SMALL.to_augmented_inputs(*given)
     monkeypatch.setattr(photographs, "CPU_BATCH", 100)
-    assert_close(SMALL.augmented(*given), few, atol=1e-6, rtol=0)
+    assert_close(SMALL.to_augmented_inputs(*given), few, atol=1e-6, rtol=0)
 
 
 def test_leading_axes_and_vmap_give_same_result():
     images, sizes, key = draw(2, 3, 3, 20, 30), torch.arange(10, 22).reshape(2, 3, 2), random.key(1)
 
-    def augmented(images, sizes, key):
-        return SMALL.augmented(images, sizes, key, torch.float64)
+    def augment(images, sizes, key):
+        return SMALL.to_augmented_inputs(images, sizes, key, torch.float64)
 
-    flat = augmented(images.flatten(0, 1), sizes.flatten(0, 1), key)
-    assert_close(augmented(images, sizes, key).flatten(0, 1), flat, atol=1e-12, rtol=0)
+    flat = augment(images.flatten(0, 1), sizes.flatten(0, 1), key)
+    assert_close(augment(images, sizes, key).flatten(0, 1), flat, atol=1e-12, rtol=0)
     keys = random.split(key, 2)
-    one_by_one = torch.stack([augmented(*each) for each in zip(images, sizes, keys, strict=True)])
-    assert_close(vmap(augmented)(images, sizes, keys), one_by_one, atol=1e-12, rtol=0)
+    one_by_one = torch.stack([augment(*each) for each in zip(images, sizes, keys, strict=True)])
+    assert_close(vmap(augment)(images, sizes, keys), one_by_one, atol=1e-12, rtol=0)
     assert_close(
-        vmap(lambda x: SMALL.plain(x, torch.float64))(images), SMALL.plain(images, torch.float64), atol=1e-12, rtol=0
+        vmap(lambda x: SMALL.to_inputs(x, torch.float64))(images),
+        SMALL.to_inputs(images, torch.float64),
+        atol=1e-12,
+        rtol=0,
     )
 
 
@@ -192,7 +205,9 @@ def test_gpu_capture_without_synchronisation_equals_cpu():
     transform = Photographs((3, 56, 56))
 
     def both(images, sizes, key):
-        return transform.augmented(images, sizes, key, torch.float32), transform.plain(images, torch.float32)
+        return transform.to_augmented_inputs(images, sizes, key, torch.float32), transform.to_inputs(
+            images, torch.float32
+        )
 
     on_gpu = [tensor.cuda() for tensor in (images, sizes, key)]
     both(*on_gpu)  # the first call sets up libraries
@@ -213,15 +228,15 @@ def test_training_images_are_augmented_by_default():
     images, sizes = draw(5, 3, 20, 20), torch.full((5, 2), 40)
     key, on, off = random.key(4), Photographs((3, 16, 16)), Photographs((3, 16, 16), augment=False)
     assert torch.equal(
-        on.for_training(images, sizes, key, torch.float32), on.augmented(images, sizes, key, torch.float32)
+        on.for_training(images, sizes, key, torch.float32), on.to_augmented_inputs(images, sizes, key, torch.float32)
     )
-    assert torch.equal(off.for_training(images, sizes, key, torch.float32), off.plain(images, torch.float32))
+    assert torch.equal(off.for_training(images, sizes, key, torch.float32), off.to_inputs(images, torch.float32))
 
 
 def test_evaluation_augments_only_training_domains():
     images, sizes, trained = draw(4, 3, 20, 20), torch.full((4, 2), 40), torch.tensor([True, False, True, False])
     key, on = random.key(4), Photographs((3, 16, 16))
-    plain, augmented = on.plain(images, torch.float32), on.augmented(images, sizes, key, torch.float32)
+    plain, augmented = on.to_inputs(images, torch.float32), on.to_augmented_inputs(images, sizes, key, torch.float32)
     seen = on.for_evaluation(images, sizes, key, torch.float32, trained)
     assert torch.equal(seen[trained], augmented[trained])
     assert torch.equal(seen[~trained], plain[~trained])
@@ -233,23 +248,25 @@ def test_evaluation_augments_only_training_domains():
 
 def test_part_of_minibatch_equals_whole():
     images, sizes, key = draw(3, 4, 3, 20, 24), repeat_size((20, 24), 3, 4), random.key(5)
-    whole = SMALL.augmented(images, sizes, key, torch.float64)
+    whole = SMALL.to_augmented_inputs(images, sizes, key, torch.float64)
     for part in ((slice(1, 3), slice(None)), (slice(None), slice(2, 4)), (slice(0, 1), slice(1, 3))):
-        assert_close(SMALL.augmented(images[part], sizes, key, torch.float64, part), whole[part], atol=0, rtol=0)
+        assert_close(
+            SMALL.to_augmented_inputs(images[part], sizes, key, torch.float64, part), whole[part], atol=0, rtol=0
+        )
 
 
 BYTES = torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 def test_to_pixels_and_to_inputs_are_inverse():
-    inputs = Photographs((3, 96, 96)).plain(BYTES, torch.float64)
+    inputs = Photographs((3, 96, 96)).to_inputs(BYTES, torch.float64)
     torch.testing.assert_close(to_pixels(inputs), BYTES.double() / 255)
     torch.testing.assert_close(to_inputs(to_pixels(inputs)), inputs)
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (2, 28, 28), (3, 64, 64), (1, 224, 224)])
 def test_small_images_are_not_converted(shape):
-    inputs = Pixels(shape).plain(torch.full((2, *shape), 51, dtype=torch.uint8), torch.float64)
+    inputs = Pixels(shape).to_inputs(torch.full((2, *shape), 51, dtype=torch.uint8), torch.float64)
     assert not is_large(inputs)
     assert to_pixels(inputs) is inputs
     assert to_inputs(inputs) is inputs

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.plan.trial import Trial
-from pogm.core.hyperparameters import changed, fields, suited
+from pogm.core.hyperparameters import apply_large_defaults, fields, replace_fields
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
@@ -71,10 +71,10 @@ def trial_of(
     found = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
-        "algorithm": suited(method() if preset is None else method.preset(preset), found.large),
+        "algorithm": apply_large_defaults(method() if preset is None else method.preset(preset), found.large),
         "training": found.training,
         "dataset": found,
-        **{name: suited(modifier_class(name)(), found.large) for name in modifiers},
+        **{name: apply_large_defaults(modifier_class(name)(), found.large) for name in modifiers},
     }
     if len(parts) < 3 + len(modifiers):
         raise UsageError(f"Expected each modifier once; found {', '.join(modifiers)}. Leave out the repeated one.")
@@ -88,15 +88,15 @@ def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
     """Return a dataset by name, or a folder of images by its path or by its name in the data folder."""
     if name in all_datasets() and name != Folder.__name__:
         return dataset_class(name)()
-    folder = own_folder(name, data)
+    folder = find_image_folder(name, data)
     if folder is not None:
         return Folder.from_directory(folder)
     if os.sep in name:
         raise UsageError(f"Expected a folder of images at {name}; found none. Check the path.")
-    raise unknown("a dataset", name, all_datasets().keys() - {Folder.__name__})
+    raise unknown_name_error("a dataset", name, all_datasets().keys() - {Folder.__name__})
 
 
-def own_folder(name: str, data: Path | None) -> Path | None:
+def find_image_folder(name: str, data: Path | None) -> Path | None:
     """Return a folder of images by its path, or by its name in the data folder; None if it does not exist."""
     paths = [Path(name), *([data / name] if data else [])]
     return next((path for path in paths if path.is_dir()), None)
@@ -141,7 +141,9 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
             for method in (algorithm_class(found.algorithm) for found in concerned):
                 if text := getattr(method, "replaced", {}).get(name):
                     raise UsageError(f"Expected {kind}; found {name!r}, which was replaced by {text}.")
-            raise unknown(kind, name, {known for found in concerned for known in _names(found, prefix) or ()})
+            raise unknown_name_error(
+                kind, name, {known for found in concerned for known in _names(found, prefix) or ()}
+            )
         if lacking:
             having = [found for found in concerned if found not in lacking]
             raise UsageError(
@@ -220,7 +222,9 @@ def _unknown_prefix_error(setting: str, prefix: str, owners: set[str], where: st
         return UsageError(
             f"Expected a setting for what is run ({', '.join(sorted(known))}); found {setting!r}. {advice}"
         )
-    return unknown("an algorithm or a modifier of what is run, in front of the setting's name,", prefix, known)
+    return unknown_name_error(
+        "an algorithm or a modifier of what is run, in front of the setting's name,", prefix, known
+    )
 
 
 def _names_text(combinations: Sequence[Combination], prefix: str) -> str:
@@ -242,11 +246,11 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
     known = [(owner, field) for owner, part in parts.items() for field in _settable(part)]
     owners = [owner for owner, field in known if field == name and prefix in ("", owner)]
     if not owners:
-        raise unknown(kind, setting.partition("=")[0], {field for _, field in known})
+        raise unknown_name_error(kind, setting.partition("=")[0], {field for _, field in known})
     if len(owners) > 1:
         choices = ", ".join(f"{owner}.{name}" for owner in owners)
         raise UsageError(f"Expected the name of one hyperparameter; found {name!r}, which is {choices}. Choose one.")
-    parts[owners[0]] = changed(parts[owners[0]], {name: value})
+    parts[owners[0]] = replace_fields(parts[owners[0]], {name: value})
 
 
 def _domain_index(name: str, dataset: DomainDataset) -> int:
@@ -257,4 +261,6 @@ def _domain_index(name: str, dataset: DomainDataset) -> int:
             return int(names.index(name))
     if name.isdecimal() and int(name) < len(domains):
         return int(name)
-    raise unknown(f"a domain of {dataset.title}, by name or by number from 0 to {len(domains) - 1},", name, domains)
+    raise unknown_name_error(
+        f"a domain of {dataset.title}, by name or by number from 0 to {len(domains) - 1},", name, domains
+    )

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.parsing import Combination, apply, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial, dataset_from_json, differences
-from pogm.core.hyperparameters import Space, changed, fields, suited
+from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.splits import seed_hash
 from pogm.diagnostics import Probe
@@ -43,7 +43,7 @@ class Sweep:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
         Probe.each(self.probe_every)  # raises an error for an invalid number of rounds
         if self.mode not in MODES:
-            raise unknown("a mode", self.mode, MODES)
+            raise unknown_name_error("a mode", self.mode, MODES)
         titles = tuple(dataset.title for dataset in self.datasets)
         for name, values in (("algorithms", self.algorithms), ("datasets", titles), ("modifiers", self.modifiers)):
             if len(set(values)) < len(values):
@@ -148,24 +148,24 @@ class Sweep:
 # Random search.
 
 
-def configuration(settings: Any, hparams_seed: int, trial_seed: int, large: bool = False) -> Any:
+def configuration(owner: Any, hparams_seed: int, trial_seed: int, large: bool = False) -> Any:
     """Return a configuration of hyperparameters: the defaults for number 0, otherwise random draws as in DomainBed.
 
     Args:
-        settings: An algorithm, a modifier or training settings, with search spaces on their fields.
+        owner: An algorithm, a modifier or training settings, with search spaces on their fields.
         hparams_seed: Number of the configuration.
         trial_seed: Number of the repetition.
         large: Use the defaults and spaces for large images.
     """
-    settings = suited(settings, large)
+    owner = apply_large_defaults(owner, large)
     if hparams_seed == 0:
-        return settings
+        return owner
     values = {}
-    for field in fields(settings):
+    for field in fields(owner):
         space = field.metadata["large"].space if large and field.metadata.get("large") else field.metadata.get("space")
         if space is not None:
             values[field.name] = draw(space, field.metadata["draw_as"] or field.name, hparams_seed, trial_seed)
-    return changed(settings, values)
+    return replace_fields(owner, values)
 
 
 def draw(space: Space, name: str, hparams_seed: int, trial_seed: int) -> Any:

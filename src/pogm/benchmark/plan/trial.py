@@ -12,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from pogm._system.errors import UsageError, unknown
+from pogm._system.errors import UsageError, unknown_name_error
 from pogm._system.files import canonical_json, digest
 from pogm.algorithms import Algorithm, algorithm_class
 from pogm.core import hyperparameters
-from pogm.core.hyperparameters import changed
+from pogm.core.hyperparameters import replace_fields
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.diagnostics import Probe
@@ -158,7 +158,7 @@ class Trial:
             )
         for name, value in values.items():
             if name not in fields:
-                raise unknown("a field of a trial", name, fields)
+                raise unknown_name_error("a field of a trial", name, fields)
             kind, _ = PARTS.get(name, (str if "choices" in fields[name].metadata else int, None))
             if not isinstance(value, kind):
                 text = f"Expected {name} of a trial to be of type {kind.__name__}; found {value!r}. Restore it."
@@ -205,8 +205,8 @@ PARTS: dict[str, tuple[type, Callable[[Any, DomainDataset], Any]]] = {  # JSON t
     "dataset": (dict, lambda values, dataset: dataset),
     "algorithm": (dict, lambda values, dataset: _from_json(algorithm_class, values)),
     "modifiers": (list, lambda values, dataset: tuple(_from_json(modifier_class, value) for value in values)),
-    "training": (dict, lambda values, dataset: changed(dataset.training, values)),
-    "probe": (dict, lambda values, dataset: changed(Probe(), values)),
+    "training": (dict, lambda values, dataset: replace_fields(dataset.training, values)),
+    "probe": (dict, lambda values, dataset: replace_fields(Probe(), values)),
     "test_domains": (list, lambda values, dataset: tuple(values)),
 }
 
@@ -225,8 +225,8 @@ def _to_json(value: Any) -> Any:
 def _from_json(find_class: Callable[[str], Any], values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(values.get("name"), str):
         raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
-    settings = {name: value for name, value in values.items() if name != "name"}
-    return hyperparameters.from_json(find_class(values["name"])(), settings)
+    fields = {name: value for name, value in values.items() if name != "name"}
+    return hyperparameters.from_json(find_class(values["name"])(), fields)
 
 
 def differences(found: Any, wanted: Any) -> str:
@@ -263,7 +263,7 @@ def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
             "Choose one in that range."
         )
     if "choices" in limits and value not in limits["choices"]:
-        raise unknown(f"a {field.name}", value, limits["choices"])
+        raise unknown_name_error(f"a {field.name}", value, limits["choices"])
 
 
 def _is_whole(value: Any, least: int, most: int) -> bool:

@@ -32,7 +32,7 @@ class Measurement(NamedTuple):
 
 
 MEASUREMENTS = {
-    "angle": Measurement("cos(h_i, h)", "cosine of the step h and the trajectory h_i of domain i, mean over domains"),
+    "cosine": Measurement("cos(h_i, h)", "cosine of the step h and the trajectory h_i of domain i, mean over domains"),
     "difference": Measurement(
         "|θ_i − θ+|²", "squared distance of the model after the step from the copy of domain i, mean over domains"
     ),
@@ -144,12 +144,12 @@ def _round_lines(run: Run, m: Measured) -> Iterator[dict[str, Any]]:
             "held_out": run.held_out,
             "seed": run.trial_seed,
             "round": number,
-            **{f"angle {name}": m.angle[r][i] for i, name in sources},
+            **{f"cosine {name}": m.cosine[r][i] for i, name in sources},
             **{f"difference {name}": m.difference[r][i] for i, name in sources},
             **{f"layer_difference {name}": m.layer_difference[r][i] for i, name in sources},
             "invariant": m.invariant[r],
             "magnitude": m.magnitude[r],
-            **{f"cosine {a} {b}": _cosine(G, i, j) for (i, a), (j, b) in combinations(sources, 2)},
+            **{f"agreement {a} {b}": _cosine(G, i, j) for (i, a), (j, b) in combinations(sources, 2)},
             "agreement": cosines[r],
             "gip": products[r],
             **{f"alignment {name}": aligned[r][i] for i, name in sources},

@@ -29,7 +29,7 @@ Pairs = dict[tuple[int, int], float]  # by the indices i < j of two training dom
 
 SHAPES = {  # axes of one round: K training domains, N trajectories
     "round": "",
-    "angle": "K",
+    "cosine": "K",
     "difference": "K",
     "layer_difference": "K",
     "magnitude": "",
@@ -46,7 +46,7 @@ class Measured:
     sources: tuple[str, ...]  # names of the K training domains, in the order of the lists below
     targets: tuple[str, ...]  # names of the T held-out domains with a measured trajectory
     round: list[int]  # numbers of the rounds
-    angle: list[Vector]  # cos(h_i, h): [K]
+    cosine: list[Vector]  # cos(h_i, h): [K]
     difference: list[Vector]  # ‖θ_i − θ⁺‖²: [K]
     layer_difference: list[Vector]  # Σ over weight tensors of ‖θ_i − θ⁺‖: [K]
     magnitude: Vector  # ‖h‖²
@@ -111,7 +111,7 @@ def gaps(m: Measured) -> Pairs:
 
 def _cosines(m: Measured) -> Iterator[tuple[tuple[int, int], list[tuple[float, float]]]]:
     for i, j in combinations(range(len(m.sources)), 2):
-        both = [(angles[i], angles[j]) for angles in m.angle]
+        both = [(cosines[i], cosines[j]) for cosines in m.cosine]
         yield (i, j), [(a, b) for a, b in both if not math.isnan(a) and not math.isnan(b)]
 
 
@@ -211,7 +211,7 @@ def divergence(m: Measured) -> Matrix | None:
 def summary(m: Measured) -> dict[str, float]:
     """Return the mean over rounds, domains and pairs of each measurement that the run has."""
     numbers = {
-        "angle": mean(chain.from_iterable(m.angle)),
+        "cosine": mean(chain.from_iterable(m.cosine)),
         "difference": mean(chain.from_iterable(m.difference)),
         "layer_difference": mean(chain.from_iterable(m.layer_difference)),
         "invariant": mean(m.invariant),
@@ -249,7 +249,7 @@ def _doubles(values: Any) -> Tensor:
 def _alignments(m: Measured) -> Tensor:
     """U_i = h_i·h: [R, K]."""
     squares = _sources(m).diagonal(dim1=1, dim2=2)
-    return alignment_from_cosine(_doubles(m.angle), squares, _doubles(m.magnitude))
+    return alignment_from_cosine(_doubles(m.cosine), squares, _doubles(m.magnitude))
 
 
 def _gramians(m: Measured) -> Tensor:

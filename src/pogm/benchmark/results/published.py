@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
+from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE
 from pogm.benchmark.results.selection import TEST_DOMAIN, oracle_early_stop
-from pogm.benchmark.results.tables import ALL_DATASETS, AVERAGE
 
 ABLATED = {
     "meta_lr_alpha": "meta_lr",
@@ -253,7 +253,7 @@ def published(source: str) -> Source:
         UsageError: If the name is unknown.
     """
     if source not in SOURCES:
-        raise unknown("published results", source, SOURCES)
+        raise unknown_name_error("published results", source, SOURCES)
     found = SOURCES[source]()
     again = (replace(one, algorithm=f"Official{one.algorithm}") for one in found.results if _is_pogm(one.algorithm))
     notes = (

@@ -16,6 +16,7 @@ from unicodedata import category
 
 from pogm._system.errors import DataError
 from pogm._system.fault_injection import fault_point
+from pogm._system.moved import rename_metrics
 
 TRIAL = "trial.json"
 FINAL = "swad"  # key that marks the record of averaged weights
@@ -196,7 +197,7 @@ def read_runs(*folders: Path | str) -> list[Run]:
         copy = by_id.get(run.id)
         if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
             by_id[run.id] = run
-    return sorted(with_distinct_titles(domainbed.told_apart(by_id.values())), key=table_order)
+    return sorted(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values())), key=table_order)
 
 
 def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
@@ -294,11 +295,15 @@ def _validate_trial(saved: Any) -> dict[str, Any]:
 
 
 def _validate_record(record: Any) -> Record:
-    """Return a record; raise ValueError if it has no step. Its numbers are read by `accuracy` and `finite`."""
+    """Return a record, with present names of metrics; raise ValueError if it has no step.
+
+    The numbers are read by `accuracy` and `finite`.
+    """
     _require(isinstance(record, dict), "an object")
     step = record.get("step")
     _require(isinstance(step, int) and not isinstance(step, bool), "step to be an integer")
-    return record  # type: ignore[no-any-return]
+    named = {part: record[part] for part in ("metrics", "rounds") if isinstance(record.get(part), dict)}
+    return record | {part: rename_metrics(values) for part, values in named.items()}  # type: ignore[no-any-return]
 
 
 def _is_list_of(values: object, kind: type) -> bool:

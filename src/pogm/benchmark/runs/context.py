@@ -17,7 +17,7 @@ from types import FrameType
 import torch
 
 from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError
-from pogm._system.files import write_whole
+from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
 
 FAILED = "failed.json"
@@ -40,7 +40,7 @@ def note_failures(directory: Path) -> Iterator[None]:
 def write_failure(directory: Path, error: Exception) -> None:
     """Write the reason of a failure to ``failed.json``, for reports."""
     with suppress(DataError):  # the disk may be the reason of the failure
-        write_whole(directory / FAILED, json.dumps({"error": failure_text(error)}).encode())
+        write_atomic(directory / FAILED, json.dumps({"error": failure_text(error)}).encode())
 
 
 def failure_text(error: Exception) -> str:

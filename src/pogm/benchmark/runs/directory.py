@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pogm._system.errors import DataError, UsageError
-from pogm._system.files import LOCK, canonical_json, is_empty, is_locked, read_json, readable_json, write_whole
+from pogm._system.files import LOCK, canonical_json, is_empty, is_locked, read_json, readable_json, write_atomic
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
 
@@ -121,7 +121,7 @@ def write_trial(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
             return
     else:
         new = provenance
-    write_whole(folder / TRIAL, readable_json(_description(trial) | {"provenance": new}))
+    write_atomic(folder / TRIAL, readable_json(_description(trial) | {"provenance": new}))
 
 
 def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -157,16 +157,16 @@ def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, An
     return not changed
 
 
-def fact_of(what: str, folder: Path) -> Any:
+def read_provenance(what: str, folder: Path) -> Any:
     """Return a fact from the provenance of a run, or of the first run of a sweep; None if there is none."""
     runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
     saved = next((read_json(run) for run in runs if run.exists()), None)
     return saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
 
 
-def place_of(what: str, folder: Path) -> Path | None:
+def read_provenance_path(what: str, folder: Path) -> Path | None:
     """Return the path of the data or weights of a run, or of the first run of a sweep; None if it does not exist."""
-    path = fact_of(what, folder)
+    path = read_provenance(what, folder)
     return Path(path) if isinstance(path, str) and Path(path).exists() else None
 
 
@@ -201,7 +201,7 @@ def save_sweep(sweep: Sweep, folder: Path) -> None:
     if folder.exists() and not is_empty(folder):
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
     make_folder(folder)
-    write_whole(path, readable_json(sweep.to_json()))
+    write_atomic(path, readable_json(sweep.to_json()))
 
 
 def load_sweep(folder: Path) -> Sweep:
@@ -230,7 +230,7 @@ def status(sweep: Sweep, folder: Path) -> dict[tuple[str, str], Counter[str]]:
 def save_plan(trials: Sequence[Trial], folder: Path) -> None:
     """Write the trials of a directory to ``plan.json`` before they run, so that reports know those still to come."""
     make_folder(folder)
-    write_whole(folder / PLAN, canonical_json([trial.to_json() for trial in trials]).encode())
+    write_atomic(folder / PLAN, canonical_json([trial.to_json() for trial in trials]).encode())
 
 
 def load_plan(folder: Path) -> list[Trial]:

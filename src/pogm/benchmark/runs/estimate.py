@@ -15,7 +15,7 @@ from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.directory import TRIAL
-from pogm.benchmark.runs.runner import RECORDS, Settings
+from pogm.benchmark.runs.runner import RECORDS, RunOptions
 from pogm.engine.session import Session
 
 MEASURE_SECONDS = 0.3  # duration of the measured steps of one kind of trial
@@ -89,7 +89,7 @@ def estimate_from_records(
     return estimates
 
 
-def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
+def estimates(trials: Sequence[Trial], options: RunOptions) -> list[Estimate]:
     """Estimate the cost of trials by training and evaluating one trial of each kind for a few steps.
 
     The trial of median batch size is measured; the time of the others is proportional to their batch size. This reads
@@ -99,8 +99,8 @@ def estimates(trials: Sequence[Trial], settings: Settings) -> list[Estimate]:
     for (dataset, label), alike in _kinds(trials).items():
         middle = statistics.median_low([trial.training.batch_size for trial in alike])
         sample = next(trial for trial in alike if trial.training.batch_size == middle)
-        with use_threads(settings.threads):
-            minibatch, evaluation, memory = _measure(sample, settings)
+        with use_threads(options.threads):
+            minibatch, evaluation, memory = _measure(sample, options)
         minibatches = sum(trial.steps * trial.training.batch_size for trial in alike) / middle
         evaluations = sum(len(trial.schedule.points()) for trial in alike)
         seconds = minibatch * minibatches + evaluation * evaluations
@@ -206,11 +206,11 @@ def _read_costs(folders: Iterable[Path], on_gpu: bool) -> Iterator[tuple[str, _C
         yield title, replace(cost, seconds=cost.seconds / shares[seconds])
 
 
-def _measure(trial: Trial, settings: Settings) -> tuple[float, float, float]:
+def _measure(trial: Trial, options: RunOptions) -> tuple[float, float, float]:
     """Measure seconds per minibatch, seconds per evaluation, and memory in GiB."""
-    settings.enter()
-    engine = replace(settings.engine, compile="off")  # compilation would take longer than the measurement
-    session = Session([trial.task(settings.data)], engine)
+    options.enter()
+    engine = replace(options.engine, compile="off")  # compilation would take longer than the measurement
+    session = Session([trial.task(options.data)], engine)
     for probing in (True, False):  # the first steps capture graphs and allocate memory
         session.step(probing)
     session.accuracies()  # waits for the device

@@ -16,12 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown
+from pogm._system.cpu import count_cores
+from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown_name_error
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import FAILED, Stop, catch_stop_signals, failure_text, write_failure
 from pogm.benchmark.runs.directory import DONE, TRIAL, make_folder, state_of, write_trial
-from pogm.benchmark.runs.runner import Settings, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.engine.engine import SMALL
 
 EXECUTORS = ("local", "ray")
@@ -40,7 +41,7 @@ class Outcome:
     ran: bool = True  # False if the outcome was known before: the trial was done, failed or run by another process
 
 
-Execute = Callable[[Sequence[Trial], Path, Settings], Iterator[Outcome]]
+Execute = Callable[[Sequence[Trial], Path, RunOptions], Iterator[Outcome]]
 
 
 def executor(name: str, workers: int | None = None, address: str | None = None) -> Execute:
@@ -52,7 +53,7 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
         address: Address of a Ray cluster; None to start Ray on this machine.
     """
     if name not in EXECUTORS:
-        raise unknown("an executor", name, EXECUTORS)
+        raise unknown_name_error("an executor", name, EXECUTORS)
     if name == "ray":
         from pogm.benchmark.runs.ray_cluster import run_on_ray  # it imports this file
 
@@ -65,7 +66,7 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
 def carry_out(
     trials: Sequence[Trial],
     folder: Path,
-    settings: Settings,
+    options: RunOptions,
     execute: Execute | None = None,
     retry_failed: bool = False,
 ) -> Iterator[Outcome]:
@@ -76,7 +77,7 @@ def carry_out(
     Args:
         trials: All trials of the sweep.
         folder: The directory of the sweep.
-        settings: Options of the runner.
+        options: Options of the runner.
         execute: The executor; None for the local one.
         retry_failed: Also run trials that failed before.
     """
@@ -89,10 +90,10 @@ def carry_out(
             yield Outcome(trial, read_json(folder / trial.id / FAILED)["error"], ran=False)
         else:
             yield Outcome(trial, ran=False)
-    yield from (execute or run_all)(todo, folder, settings)
+    yield from (execute or run_all)(todo, folder, options)
 
 
-def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: int | None = None) -> Iterator[Outcome]:
+def run_all(trials: Sequence[Trial], root: Path, options: RunOptions, workers: int | None = None) -> Iterator[Outcome]:
     """Run every trial in ``root/<id>`` on this machine; yield each outcome when it is known.
 
     On a CPU each trial runs in one of ``workers`` processes, and gives the same bits as alone. On a GPU, new trials
@@ -103,7 +104,7 @@ def run_all(trials: Sequence[Trial], root: Path, settings: Settings, workers: in
     done, waiting = split_done(trials, root)
     yield from (Outcome(trial, ran=False) for trial in done)
     with catch_stop_signals() as stop:
-        yield from _run_in_workers(waiting, root, settings, workers, stop)
+        yield from _run_in_workers(waiting, root, options, workers, stop)
 
 
 def split_done(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[Trial]]:
@@ -114,21 +115,21 @@ def split_done(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[T
 
 
 def _run_in_workers(
-    waiting: Sequence[Trial], root: Path, settings: Settings, workers: int | None, stop: Stop
+    waiting: Sequence[Trial], root: Path, options: RunOptions, workers: int | None, stop: Stop
 ) -> Iterator[Outcome]:
-    on_gpu = settings.engine.torch_device().type == "cuda"
-    jobs = make_jobs(waiting, root, settings, on_gpu)
+    on_gpu = options.engine.torch_device().type == "cuda"
+    jobs = make_jobs(waiting, root, options, on_gpu)
     jobs.reverse()  # the next job is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[_Worker] = []
     busy: dict[Any, _Worker] = {}
     try:
-        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or cores(), len(jobs)))]
+        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or count_cores(), len(jobs)))]
         while jobs or busy:
             while jobs and idle:
                 worker = idle.pop()
                 busy[worker.pipe] = worker
-                worker.start_job(jobs.pop(), root, settings)
+                worker.start_job(jobs.pop(), root, options)
             ready = wait(list(busy), timeout=POLL_SECONDS)
             if stop.signal is not None:
                 raise stop.error(root, many=True)
@@ -154,12 +155,12 @@ def _run_in_workers(
             worker.close()
 
 
-def make_jobs(trials: Sequence[Trial], root: Path, settings: Settings, on_gpu: bool) -> list[list[Trial]]:
+def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
     """Return lists of trials that run together: on a GPU new trials that are alike, otherwise single trials.
 
     Trials with trajectories outside the device memory, and trials that have begun, run alone.
     """
-    if not on_gpu or settings.engine.trajectories not in ("auto", "device"):
+    if not on_gpu or options.engine.trajectories not in ("auto", "device"):
         return [[trial] for trial in trials]
     new = [trial for trial in trials if not has_begun(trial, root)]
     return [*group_alike(new, BATCH_SIZE), *([trial] for trial in trials if has_begun(trial, root))]
@@ -208,11 +209,11 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         child.close()  # then the pipe reports the end of the process
 
-    def start_job(self, job: list[Trial], root: Path, settings: Settings) -> None:
+    def start_job(self, job: list[Trial], root: Path, options: RunOptions) -> None:
         """Send a job to the process."""
         self.job = job
         with suppress(ConnectionError):  # the process died; `outcomes` reports it
-            self.pipe.send((job, root, settings))
+            self.pipe.send((job, root, options))
 
     def outcomes(self) -> list[Outcome] | None:
         """Receive the outcomes of the job; None if the process died."""
@@ -254,7 +255,7 @@ def _follow_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def run_job(job: list[Trial], root: Path, settings: Settings) -> list[str | None]:
+def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | None]:
     """Run the trials of a job as one batch; return the error of each as text.
 
     A trial that another process runs has no error here: that process reports it.
@@ -263,7 +264,7 @@ def run_job(job: list[Trial], root: Path, settings: Settings) -> list[str | None
         StoppedError: If a signal stopped the job.
     """
     try:
-        errors = run_batch(job, [root / trial.id for trial in job], settings)
+        errors = run_batch(job, [root / trial.id for trial in job], options)
     except StoppedError:
         raise
     except InUseError:
@@ -282,8 +283,3 @@ def _note_early_failure(trial: Trial, folder: Path, error: Exception) -> None:
             make_folder(folder)
             write_trial(folder, trial, {})
             write_failure(folder, error)
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

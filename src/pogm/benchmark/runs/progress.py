@@ -75,7 +75,7 @@ class RemainingTime:
         return max((self.left - in_progress) / rate - (now - self.last), 0.0)
 
 
-def tracked(items: Iterable[Item], total: int, what: str, at_once: int = 1) -> Iterator[Item]:
+def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1) -> Iterator[Item]:
     """Yield the items and show their number and the time left; show nothing if ``total`` is 0.
 
     Items with ``ran = False``, such as outcomes of runs that were done before, do not count for the time left.
@@ -90,7 +90,7 @@ def tracked(items: Iterable[Item], total: int, what: str, at_once: int = 1) -> I
 
 
 def track_runs(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], at_once: int = 1) -> "Iterator[Outcome]":
-    """Yield the outcomes of trials as `tracked` does; the time left takes the steps of each trial into account."""
+    """Yield the outcomes of trials like `show_progress`. The time left depends on the steps of each trial."""
     steps = float(sum(trial.steps for trial in trials))
     remaining = RemainingTime(steps, time.monotonic(), at_once, items=len(trials))
     return _track(outcomes, len(trials), "runs", remaining, lambda outcome: float(outcome.trial.steps))
@@ -200,7 +200,7 @@ class _Lines:
 
 
 @contextmanager
-def transferred(what: str) -> Iterator[Callable[[int, int | None], None]]:
+def show_transfer(what: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show the progress of a download; the function that is returned takes the bytes received and the total."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())

@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 import pogm
+from pogm._system.cpu import count_cores
 from pogm._system.errors import StoppedError, UsageError
 from pogm._system.files import TEMPORARY, is_locked
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, cores, has_begun, make_jobs, run_job, split_done
-from pogm.benchmark.runs.runner import Settings
+from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, has_begun, make_jobs, run_job, split_done
+from pogm.benchmark.runs.runner import RunOptions
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
 POLL_SECONDS = 0.2  # interval between checks for a stop signal, which must not interrupt the code of Ray
@@ -48,7 +49,7 @@ IN_USE = Unfinished(60, "its folder is in use by another process; run the same a
 
 
 def run_on_ray(
-    trials: Sequence[Trial], root: Path, settings: Settings, *, address: str | None = None
+    trials: Sequence[Trial], root: Path, options: RunOptions, *, address: str | None = None
 ) -> Iterator[Outcome]:
     """Run every trial in ``root/<id>`` on a Ray cluster; yield each outcome when it is known, as ``run_all`` does.
 
@@ -64,27 +65,27 @@ def run_on_ray(
     Args:
         trials: The trials.
         root: The directory of the run directories.
-        settings: Options of the runner.
+        options: Options of the runner.
         address: Address of a running cluster; None to start Ray on this machine and to end it afterwards.
     """
     root = root.absolute()  # nodes have other working directories
-    settings = dataclasses.replace(settings, data=settings.data and settings.data.absolute())
+    options = dataclasses.replace(options, data=options.data and options.data.absolute())
     done, waiting = split_done(trials, root)
     yield from (Outcome(trial, ran=False) for trial in done)
     if not waiting:
         return
     make_folder(root)
-    with connect(address, settings.threads) as ray:
-        resources = required_resources(ray, settings)
+    with connect(address, options.threads) as ray:
+        resources = required_resources(ray, options)
         if address is not None:
             check_nodes(ray, root, resources)
-        yield from _run_tasks(ray, waiting, root, settings, resources)
+        yield from _run_tasks(ray, waiting, root, options, resources)
 
 
 def _run_tasks(
-    ray: Any, trials: Sequence[Trial], root: Path, settings: Settings, resources: dict[str, int]
+    ray: Any, trials: Sequence[Trial], root: Path, options: RunOptions, resources: dict[str, int]
 ) -> Iterator[Outcome]:
-    jobs = deque(make_jobs(trials, root, settings, on_gpu=bool(resources["GPU"])))
+    jobs = deque(make_jobs(trials, root, options, on_gpu=bool(resources["GPU"])))
     # Ray would repeat a batch as a batch, and repeat forever what runs out of memory: we repeat trials ourselves.
     task = ray.remote(num_cpus=resources["CPU"], num_gpus=resources["GPU"], max_retries=0)(_task)
     busy: dict[Any, list[Trial]] = {}
@@ -95,7 +96,7 @@ def _run_tasks(
                 most = AHEAD * max(task_slots(ray, resources), 1)  # again each time: nodes come and go
                 while jobs and len(busy) < most:
                     job = jobs.popleft()
-                    busy[task.remote(job, root, settings)] = job
+                    busy[task.remote(job, root, options)] = job
                 ended, _ = ray.wait(list(busy), timeout=POLL_SECONDS)
                 if stop.signal is not None:
                     raise stop.error(root, many=True)
@@ -115,7 +116,7 @@ def _run_tasks(
             _cancel(ray, list(busy))
 
 
-def _task(job: list[Trial], root: Path, settings: Settings) -> list[str | None] | Unfinished:
+def _task(job: list[Trial], root: Path, options: RunOptions) -> list[str | None] | Unfinished:
     """Run a job on a node."""
     if not root.is_dir():  # the node may have joined after the check of the nodes
         return [f"Expected the folder {root} on {socket.gethostname()}; found none. Mount it there."] * len(job)
@@ -124,7 +125,7 @@ def _task(job: list[Trial], root: Path, settings: Settings) -> list[str | None] 
         time.sleep(PAUSE_SECONDS)
         return IN_USE
     try:
-        errors = run_job(job, root, settings)
+        errors = run_job(job, root, options)
     except StoppedError:  # a signal to this process does not end the sweep
         return DIED
     return IN_USE if _is_in_use(job, root) else errors
@@ -161,7 +162,7 @@ def connect(address: str | None, threads: int) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; return the module ``ray`` with its output switched off."""
     ray = import_ray()
     if address is None:
-        size = {"num_cpus": max(cores(), threads), "object_store_memory": OBJECT_STORE}
+        size = {"num_cpus": max(count_cores(), threads), "object_store_memory": OBJECT_STORE}
         options: dict[str, Any] = {"address": "local", "include_dashboard": False, **size}
     else:
         _check_address(address)
@@ -208,13 +209,13 @@ def _check_address(address: str) -> None:
         ) from error
 
 
-def required_resources(ray: Any, settings: Settings) -> dict[str, int]:
+def required_resources(ray: Any, options: RunOptions) -> dict[str, int]:
     """Return the CPUs and GPUs of a task; raise an error if no node has them, because the task would wait forever."""
-    device = settings.engine.device
+    device = options.engine.device
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"Expected the device auto, cpu or cuda with Ray; found {device!r}. Leave the number out.")
     on_gpu = device == "cuda" or (device == "auto" and ray.cluster_resources().get("GPU"))
-    resources = {"CPU": 1, "GPU": 1} if on_gpu else {"CPU": settings.threads, "GPU": 0}
+    resources = {"CPU": 1, "GPU": 1} if on_gpu else {"CPU": options.threads, "GPU": 0}
     if not _suitable_nodes(ray, resources):
         wanted = " and ".join(f"{count} {kind}" for kind, count in resources.items() if count)
         raise UsageError(

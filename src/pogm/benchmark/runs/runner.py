@@ -25,7 +25,7 @@ import torch
 import pogm
 from pogm._system.determinism import fix_cublas_workspace
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
-from pogm._system.files import locked, remove_temporary, write_whole
+from pogm._system.files import lock_folder, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import (
@@ -56,7 +56,7 @@ OnRecord = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunOptions:
     """Options of the runner. They do not change what a trial computes."""
 
     data: Path | None = None  # folder of the datasets
@@ -94,14 +94,14 @@ class TrajectoryWarning(UserWarning):
 
 
 def run(
-    trial: Trial, folder: Path, settings: Settings | None = None, on_evaluation: OnRecord = lambda record: None
+    trial: Trial, folder: Path, options: RunOptions | None = None, on_evaluation: OnRecord = lambda record: None
 ) -> None:
     """Run one trial in a directory. Resume an earlier run of the same trial; do nothing if it is done.
 
     Args:
         trial: The trial.
         folder: Its run directory.
-        settings: Options of the runner.
+        options: Options of the runner.
         on_evaluation: Called with every new record.
 
     Raises:
@@ -109,14 +109,14 @@ def run(
         DivergedError: If the weights become NaN or infinite.
         StoppedError: If a signal stopped the run; it left a checkpoint.
     """
-    (error,) = run_batch([trial], [folder], settings or Settings(), on_evaluation)
+    (error,) = run_batch([trial], [folder], options or RunOptions(), on_evaluation)
     if error is not None:
         raise error
 
 
 @reuse_scans()
 def run_batch(
-    trials: Sequence[Trial], folders: Sequence[Path], settings: Settings, on_record: OnRecord = lambda record: None
+    trials: Sequence[Trial], folders: Sequence[Path], options: RunOptions, on_record: OnRecord = lambda record: None
 ) -> list[PogmError | None]:
     """Train trials as one batch; each has a run directory and writes what it would write alone.
 
@@ -127,7 +127,7 @@ def run_batch(
     Args:
         trials: The trials.
         folders: The run directory of each trial.
-        settings: Options of the runner.
+        options: Options of the runner.
         on_record: Called with every new record.
 
     Returns:
@@ -137,17 +137,17 @@ def run_batch(
         StoppedError: If a signal stopped the batch.
         PogmError: If all trials failed for the same reason, such as missing data or memory.
     """
-    settings.enter()
-    with use_threads(settings.threads), catch_stop_signals() as stop, settings.joined() as world:
+    options.enter()
+    with use_threads(options.threads), catch_stop_signals() as stop, options.joined() as world:
         if world.run_on_first(lambda: _are_done(folders, trials)):
             return [None] * len(trials)
         with explain_out_of_memory(trials[0]):  # reads the data before anything is written
-            tasks = [trial.task(settings.data) for trial in trials]
-            engine = settings.engine.for_steps(trials[0].steps)
+            tasks = [trial.task(options.data) for trial in trials]
+            engine = options.engine.for_steps(trials[0].steps)
             session = Session(tasks, engine, world if isinstance(world, World) else None)
         with ExitStack() as resources:
             resources.callback(session.close)
-            batch = _Batch(trials, folders, settings, session, world, stop, on_record)
+            batch = _Batch(trials, folders, options, session, world, stop, on_record)
             batch.errors = world.run_on_first(lambda: batch.take_directories(resources))
             forget_scans()  # training does not need them
             with explain_out_of_memory(trials[0]):
@@ -169,13 +169,13 @@ class _Batch:
         self,
         trials: Sequence[Trial],
         folders: Sequence[Path],
-        settings: Settings,
+        options: RunOptions,
         session: Session,
         world: World | SingleProcess,
         stop: Stop,
         on_record: OnRecord,
     ):
-        self.trials, self.folders, self.settings = trials, folders, settings
+        self.trials, self.folders, self.options = trials, folders, options
         self.session, self.world, self.stop, self.on_record = session, world, stop, on_record
         self.errors: list[PogmError | None] = [None] * len(trials)
         self.tracking: list[Tracking] = []
@@ -189,11 +189,11 @@ class _Batch:
     def take_directories(self, resources: ExitStack) -> list[PogmError | None]:
         """Lock the run directories and write their trial files; return an error for each one that is in use."""
         errors: list[PogmError | None] = []
-        facts = provenance(self.settings, self.session)
+        facts = provenance(self.options, self.session)
         for trial, folder in zip(self.trials, self.folders, strict=True):
             make_folder(folder)
             try:
-                resources.enter_context(locked(folder))
+                resources.enter_context(lock_folder(folder))
             except InUseError as error:
                 errors.append(error)
                 continue
@@ -210,7 +210,7 @@ class _Batch:
 
     def start_trackers(self, resources: ExitStack) -> None:
         """Start the trackers of every trial."""
-        names = self.settings.trackers if self.world.is_first else ()
+        names = self.options.trackers if self.world.is_first else ()
         for row, folder in enumerate(self.folders):
             tracking = Tracking(names if row in self.active else (), folder)
             self.tracking.append(resources.enter_context(tracking))
@@ -244,7 +244,7 @@ class _Batch:
         for row in self.active:
             if ends:
                 self._write(row, record_of(self.trials[row], self.session, ends[row]) | {FINAL: True})
-            self.world.run_on_first(partial(write_whole, self.folders[row] / DONE, b"done\n"))
+            self.world.run_on_first(partial(write_atomic, self.folders[row] / DONE, b"done\n"))
             self.tracking[row].end("done")
 
     def _write(self, row: int, record: dict[str, Any]) -> None:
@@ -265,7 +265,7 @@ class _Batch:
 
     def _is_checkpoint_due(self, saved: float) -> bool:
         elapsed = time.monotonic() - saved
-        return elapsed >= self.settings.checkpoint_seconds and self.after < self.trials[0].steps - 1
+        return elapsed >= self.options.checkpoint_seconds and self.after < self.trials[0].steps - 1
 
     def _save(self) -> None:
         """Write a checkpoint of every active trial."""
@@ -312,7 +312,7 @@ class _Batch:
         return must_stop
 
 
-def provenance(settings: Settings, session: Session) -> dict[str, Any]:
+def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     """Return the facts that can affect the numbers of a run: versions, device, options, data."""
     on_gpu = session.device.type == "cuda"
     return {
@@ -320,15 +320,15 @@ def provenance(settings: Settings, session: Session) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
-        "threads": settings.threads,
-        "processes": settings.launch.world_size if settings.launch else 1,
-        "data": str(settings.data.resolve()) if settings.data else None,
-        "weights": str(settings.weights) if settings.weights else None,
+        "threads": options.threads,
+        "processes": options.launch.world_size if options.launch else 1,
+        "data": str(options.data.resolve()) if options.data else None,
+        "weights": str(options.weights) if options.weights else None,
         "captured": session.captured,
         "compiled": session.compiles,
         "trajectories": session.trajectory_storage,
-        "deterministic": settings.engine.deterministic,
-        **session.tasks[0].dataset.describe_data(settings.data),
+        "deterministic": options.engine.deterministic,
+        **session.tasks[0].dataset.describe_data(options.data),
     }
 
 
@@ -342,7 +342,7 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> None:
             f"Expected the evaluations up to step {after} in {folder / RECORDS}; found none of step "
             f"{', '.join(map(str, missing))}. Restore the file from a copy, or delete {folder} to start again."
         )
-    write_whole(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
+    write_atomic(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
 
 
 def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:

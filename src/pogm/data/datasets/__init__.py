@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.core.registry import classes_in
 from pogm.data.datasets.base import DomainDataset as DomainDataset
 
@@ -16,5 +16,5 @@ def all_datasets() -> dict[str, type[DomainDataset]]:
 def dataset_class(name: str) -> type[DomainDataset]:
     """Return the dataset class of a name; raise a `UsageError` with the nearest name if there is none."""
     if name not in all_datasets():
-        raise unknown("a dataset", name, all_datasets())
+        raise unknown_name_error("a dataset", name, all_datasets())
     return all_datasets()[name]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pogm._system.errors import DataError, unknown
+from pogm._system.errors import DataError, unknown_name_error
 from pogm._system.files import canonical_json, digest
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, Pixels, decode
@@ -71,7 +71,7 @@ def load_cached(
         DataError: If an image is refused, no image is left, or the disk is full.
     """
     if on_bad_image not in ON_BAD_IMAGE:
-        raise unknown("on_bad_image", on_bad_image, ON_BAD_IMAGE)
+        raise unknown_name_error("on_bad_image", on_bad_image, ON_BAD_IMAGE)
     cache = cache or cache_directory()
     index = read_index(tree, cache, progress) if index is None else index
     if on_bad_image != SKIP:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from pogm._system.files import canonical_json, digest, write_whole
+from pogm._system.files import canonical_json, digest, write_atomic
 from pogm.data.images.class_folders import ImageTree, read_tree
 from pogm.data.images.decode import BadImage, Kind, read_size
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
@@ -168,7 +168,7 @@ def _load(path: Path) -> Entries:
 def _save(path: Path, index: Entries) -> None:
     body = json.dumps([[name, *stamp, *record] for name, (stamp, record) in index.items()]).encode()
     with lock_directory(path.parent):  # two writers of the same file would use the same temporary file
-        write_whole(path, _checksum(body) + b"\n" + body)
+        write_atomic(path, _checksum(body) + b"\n" + body)
 
 
 def _checksum(body: bytes) -> bytes:

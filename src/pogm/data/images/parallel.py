@@ -1,10 +1,11 @@
 """Parallel map over many files, with progress. Threads are enough: Pillow and hashlib release the GIL."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
+
+from pogm._system.cpu import count_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,9 +33,8 @@ def map_in_order(work: Callable[[Item], Result], items: Sequence[Item]) -> Itera
 
     At most `AHEAD` results are computed ahead of the caller, so memory does not grow with the number of items.
     """
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     waiting: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(threads)
+    pool = ThreadPoolExecutor(count_cores())
     try:
         for item in items:
             waiting.append(pool.submit(work, item))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pogm._system.errors import DataError, PogmError, UsageError
 from pogm._system.fault_injection import fault_point
-from pogm._system.files import canonical_json, digest, locked, read_json, readable_json, sync_folder, write_whole
+from pogm._system.files import canonical_json, digest, lock_folder, read_json, readable_json, sync_folder, write_atomic
 from pogm.data.images.decode import Kind, Pixels
 
 PIXELS, JOURNAL, MANIFEST = "pixels", "journal", "manifest.json"
@@ -48,7 +48,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(directory))
+                stack.enter_context(lock_folder(directory))
                 break
             except UsageError:
                 time.sleep(POLL_SECONDS)
@@ -141,7 +141,7 @@ class StoreBuilder:
         sync_folder(self.folder)
         journal = digest((self.folder / JOURNAL).read_bytes())
         manifest = {"version": VERSION, "shape": [self.images, *self.shape], "journal": journal}
-        write_whole(self.folder / MANIFEST, readable_json(manifest))
+        write_atomic(self.folder / MANIFEST, readable_json(manifest))
 
 
 def _parse(journal: bytes) -> list[Chunk]:

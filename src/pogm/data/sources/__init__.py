@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from pogm._system.errors import unknown
+from pogm._system.errors import unknown_name_error
 from pogm.data.datasets import all_datasets
 from pogm.data.datasets.image_dataset import ImageDataset
 from pogm.data.sources.catalogue import CATALOGUE
@@ -45,7 +45,7 @@ def fetch(dataset: str, raw: Path, progress: ByteProgress | None = None) -> list
         Paths of the files.
     """
     if dataset not in CATALOGUE:
-        raise unknown("a dataset that is fetched", dataset, CATALOGUE)
+        raise unknown_name_error("a dataset that is fetched", dataset, CATALOGUE)
     return [_download(file, raw, progress=progress) for file in CATALOGUE[dataset].files]
 
 
@@ -56,5 +56,5 @@ def prepare(dataset: str, raw: Path, out: Path) -> Path:
         The dataset's folder.
     """
     if dataset not in preparations():
-        raise unknown("a dataset that is prepared", dataset, preparations())
+        raise unknown_name_error("a dataset that is prepared", dataset, preparations())
     return preparations()[dataset](raw, out)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.fault_injection import fault_point
-from pogm._system.files import TEMPORARY, locked, sync_folder
+from pogm._system.files import TEMPORARY, lock_folder, sync_folder
 
 MOST_MEMBERS = 2_000_000
 MOST_BYTES = 200 << 30
@@ -65,7 +65,7 @@ def stage_directory(target: Path) -> Iterator[Path]:
     staging = target.with_name(f".{target.name}{TEMPORARY}")
     try:
         staging.mkdir(parents=True, exist_ok=True)
-        with locked(staging):
+        with lock_folder(staging):
             made = staging / "made"
             if made.exists():  # left by a process that was killed
                 shutil.rmtree(made)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pogm._system.errors import DataError, IntegrityError
-from pogm._system.files import TEMPORARY, locked, read_json, readable_json, sync_folder, write_whole
+from pogm._system.files import TEMPORARY, lock_folder, read_json, readable_json, sync_folder, write_atomic
 from pogm.data.sources.catalogue import PublishedFile, hash_file
 from pogm.data.sources.transfer import ByteProgress, InterruptedTransferError, RefusedError, transfer
 
@@ -54,7 +54,7 @@ def download(
             _check_existing(source, path)
             return path
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
+        with lock_folder(folder):
             for mirror in source.mirrors:
                 try:
                     _try_mirror(source, mirror, part, progress, delays, timeout)
@@ -158,7 +158,7 @@ def _expected_hash(source: PublishedFile, path: Path) -> str | None:
 def _note_hash(path: Path, origin: str) -> None:
     """Store the hash of a file without a published one, and warn that the content could not be verified."""
     found = hash_file(path)
-    write_whole(_note_path(path), readable_json({"sha256": found, "from": origin}))
+    write_atomic(_note_path(path), readable_json({"sha256": found, "from": origin}))
     warnings.warn(
         f"Nobody has published a SHA-256 of {path.name}; found {found}. It is noted in {_note_path(path).name}, "
         "and other content will be refused from now on. Delete the note to accept other content.",

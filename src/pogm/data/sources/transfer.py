@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 
 from pogm._system.errors import UsageError
 from pogm._system.fault_injection import fault_point
-from pogm._system.files import read_json, readable_json, write_whole
+from pogm._system.files import read_json, readable_json, write_atomic
 
 ByteProgress = Callable[[int, int | None], None]  # called with the bytes so far, and in total if it is known
 
@@ -88,7 +88,7 @@ def transfer(
             raise RefusedError(f"a web page instead of the file{_read_title(first)}")
         with open(part, "ab" if start else "wb") as file:
             # Written only now: after a crash, the note must not describe content of an older response.
-            write_whole(note, readable_json({"address": address, "tag": _strong_tag(given.get("ETag"))}))
+            write_atomic(note, readable_json({"address": address, "tag": _strong_tag(given.get("ETag"))}))
             done = start
             while first:
                 fault_point("write")

@@ -10,21 +10,22 @@ Part = tuple[slice, slice]  # domains and samples of a minibatch
 
 @dataclass(frozen=True)
 class Transform:
-    """Transform from stored images to inputs. A subclass overrides `plain`, and `augmented` if training differs.
+    """Transform from stored images to inputs of a network.
 
-    Images are uint8 ``[..., C, H, W]``, all of one size. Outputs have the same leading axes, followed by `shape`.
+    A subclass overrides `to_inputs`, and `to_augmented_inputs` if training images are augmented. Images are uint8
+    ``[..., C, H, W]``, all of one size. Outputs have the same leading axes, followed by `shape`.
     """
 
     shape: tuple[int, int, int]  # shape of one input: channels, height, width
 
-    def plain(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+    def to_inputs(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return inputs without augmentation."""
         raise NotImplementedError
 
-    def augmented(
+    def to_augmented_inputs(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
     ) -> Tensor:
-        """Return augmented inputs; by default the same as `plain`.
+        """Return augmented inputs; by default the same as `to_inputs`.
 
         Args:
             images: Stored images.
@@ -34,13 +35,13 @@ class Transform:
             part: If given, `images` are this part of a minibatch and `sizes` those of the whole minibatch. The outputs
                 are the same as in the whole minibatch.
         """
-        return self.plain(images, dtype)
+        return self.to_inputs(images, dtype)
 
     def for_training(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
     ) -> Tensor:
-        """Return the inputs of a training minibatch, or of a part of one; see `augmented` for the arguments."""
-        return self.augmented(images, sizes, key, dtype, part)
+        """Return the inputs of a training minibatch, or of a part of one. Arguments as in `to_augmented_inputs`."""
+        return self.to_augmented_inputs(images, sizes, key, dtype, part)
 
     def for_evaluation(
         self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool
@@ -54,13 +55,13 @@ class Transform:
             dtype: Type of the inputs.
             trained: True for images of training domains: [N], or one value for all.
         """
-        return self.plain(images, dtype)
+        return self.to_inputs(images, dtype)
 
 
 @dataclass(frozen=True)
 class Pixels(Transform):
     """DomainBed's transform of small images: bytes to values in [0, 1]."""
 
-    def plain(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+    def to_inputs(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the images in [0, 1]."""
         return images.to(dtype) / 255

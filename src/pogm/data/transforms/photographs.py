@@ -49,24 +49,26 @@ class Photographs(Transform):
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
     ) -> Tensor:
         """Return augmented inputs, or plain ones if `augment` is off."""
-        return self.augmented(images, sizes, key, dtype, part) if self.augment else self.plain(images, dtype)
+        return (
+            self.to_augmented_inputs(images, sizes, key, dtype, part) if self.augment else self.to_inputs(images, dtype)
+        )
 
     def for_evaluation(
         self, images: Tensor, sizes: Tensor, keys: Tensor, dtype: torch.dtype, trained: Tensor | bool
     ) -> Tensor:
         """Return plain inputs for test domains, and augmented ones for training domains unless that is off."""
         if trained is False or not (self.augment and self.augment_evaluation):
-            return self.plain(images, dtype)
-        augmented = self.augmented(images, sizes, keys, dtype)
+            return self.to_inputs(images, dtype)
+        augmented = self.to_augmented_inputs(images, sizes, keys, dtype)
         if trained is True:
             return augmented
-        return torch.where(torch.as_tensor(trained)[..., None, None, None], augmented, self.plain(images, dtype))
+        return torch.where(torch.as_tensor(trained)[..., None, None, None], augmented, self.to_inputs(images, dtype))
 
-    def plain(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+    def to_inputs(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return whole images, resized and normalised."""
         return _normalise(resize(images.to(_compute_dtype(dtype)), self.shape[-1]) / 255, dtype)
 
-    def augmented(
+    def to_augmented_inputs(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
     ) -> Tensor:
         """Return augmented inputs: random crop, flip, colour jitter and greyscale, then normalised.

@@ -7,9 +7,7 @@ from statistics import fmean
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
-from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, estimate, tables_csv
-
-__all__ = ["Table", "averages_table", "dataset_table", "domains_of", "labels_of", "tables_csv"]
+from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, estimate
 
 AVERAGE = "Avg"  # name of the column with averages
 ALL_DATASETS = "Averages"  # in CSV, the dataset of an average over all datasets

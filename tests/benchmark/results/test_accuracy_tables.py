@@ -7,9 +7,10 @@ import json
 import pytest
 
 from pogm._system.errors import UsageError
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, oracle_early_stop
 from pogm.benchmark.results.table import Estimate
-from pogm.benchmark.results.tables import averages_table, dataset_table, tables_csv
+from pogm.benchmark.results.table_formats import tables_csv
 
 
 def test_dataset_table_has_a_column_per_domain_and_their_mean(write):

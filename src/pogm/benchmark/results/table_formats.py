@@ -1,0 +1,211 @@
+"""Renderers of a `Table`, one for each format: plain text, CSV, JSON and LaTeX."""
+
+import csv
+import io
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from rich.box import HORIZONTALS
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from pogm._system.errors import UsageError
+from pogm.benchmark.results.records import printable
+from pogm.benchmark.results.table import FIELDS, NUMBERS, Cell, Column, Estimate, Row, Table
+
+NARROWEST = 72  # width of the notes beneath a narrow table, in characters
+
+
+# Plain text.
+
+
+def render_text(table: Table) -> str:
+    """Return plain aligned text: the table, its selection rule and its footnotes. Lines are never cut."""
+    grid = RichTable(box=HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
+    columns = [_text_column(table, j) for j in table.shown]
+    if table.row_key:
+        columns.insert(0, ["", *(printable(row.label) for row in table.rows)])
+    for heading, *_ in columns:
+        grid.add_column(Text(heading), no_wrap=True)
+    for i, row in enumerate(table.rows):
+        if i and row.group != table.rows[i - 1].group:
+            grid.add_section()
+        grid.add_row(*(Text(cells[i + 1]) for cells in columns))
+    out = io.StringIO()
+    Console(file=out, width=sys.maxsize, color_system=None, force_terminal=False).print(grid)
+    lines = [line[1:].rstrip() for line in out.getvalue().splitlines()]  # without the left border
+    width = max(NARROWEST, len(lines[0]))
+    notes = [textwrap.fill(printable(note), width) for note in _notes(table)]
+    conclusion = [textwrap.fill(printable(text), width, subsequent_indent="  ") for text in table.conclusion]
+    ending = [lines[0], "Conclusion", *conclusion] if conclusion else []
+    return "\n".join([printable(table.title), *lines, *notes, *ending]) + "\n"
+
+
+def _text_column(table: Table, j: int) -> list[str]:
+    """Heading and cells of a column. Numbers end at the same position, and their marks follow."""
+    column, best = table.columns[j], table.best(j)
+    texts = [printable(column.heading), *(printable(column.text(row.cells[j])) for row in table.rows)]
+    if column.kind == "text":
+        return texts
+    marks = ["", *("*" * (i in best) + table.marks(j, row.cells[j]) for i, row in enumerate(table.rows))]
+    width = max(map(cell_len, texts))
+    return [" " * (width - cell_len(text)) + text + mark for text, mark in zip(texts, marks, strict=True)]
+
+
+def _notes(table: Table) -> list[str]:
+    rule = [f"{table.selection.title}. {table.selection.rule}"] if table.selection else []
+    starred = any(table.best(j) for j in table.shown)
+    return [*rule, *(["* Best of its column."] if starred else []), *table.notes]
+
+
+# CSV.
+
+
+def tables_csv(tables: Iterable[Table]) -> str:
+    """Return several tables as one CSV, with one line for each key.
+
+    The average of a dataset is in two tables, and only one of them has its standard error. Of two lines with the same
+    key, the one with more values is written.
+
+    Raises:
+        UsageError: If the tables have different columns, or if only some of them stop early by the test domain.
+    """
+    tables = list(tables)
+    if len({table.selection is not None and table.selection.early_stopped_oracle for table in tables}) > 1:
+        raise UsageError(
+            "Expected tables that can be compared; found the early-stopped oracle beside other selections. "
+            "Write it to a file of its own."
+        )
+    headers = list(dict.fromkeys(map(_csv_header, tables)))
+    if len(headers) > 1:
+        raise UsageError(f"Expected tables with the same columns; found {headers}. Write them to separate files.")
+    lines: dict[tuple[object, ...], list[str]] = {}
+    for number, table in enumerate(tables):
+        for key, line in _csv_lines(table):
+            name = key or (number, len(lines))
+            if name not in lines or line.count("") < lines[name].count(""):
+                lines[name] = line
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([*headers, *lines.values()])
+    return out.getvalue()
+
+
+def _csv_header(table: Table) -> tuple[str, ...]:
+    if table.csv_keys:
+        return (*table.csv_keys, *(name for name in NUMBERS if all(name in c.fields for c in table.columns)))
+    return tuple(name for column in table.columns for name in _csv_names(column))
+
+
+def _csv_names(column: Column) -> list[str]:
+    """Names of a column's values if CSV has one line per row."""
+    if column.kind != "estimate":
+        return [column.key]
+    return [column.csv_prefix + name for name in NUMBERS if name in column.fields]
+
+
+def _csv_lines(table: Table) -> Iterable[tuple[tuple[str, ...], list[str]]]:
+    """Key and values of each line; the key is empty if a line has one row."""
+    known = {"selection": table.selection.name} if table.selection else {}
+    for row in table.rows:
+        if not table.csv_keys:
+            yield (), [value for column, cell in _pairs(table, row) for value in _csv_values(column, cell)]
+            continue
+        for column, cell in _pairs(table, row):
+            ids = known | {table.row_key: row.key} | dict(column.ids)
+            key = tuple(ids[name] for name in table.csv_keys)
+            yield key, [*key, *_csv_values(column, cell)]
+
+
+def _pairs(table: Table, row: Row) -> Iterable[tuple[Column, Cell]]:
+    return zip(table.columns, row.cells, strict=True)
+
+
+def _csv_values(column: Column, cell: Cell) -> list[str]:
+    if not isinstance(cell, Estimate):
+        return [_csv_number(cell, column)]
+    return [_csv_number(getattr(cell, name), column) for name in NUMBERS if name in column.fields]
+
+
+def _csv_number(value: str | int | float | None, column: Column) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return format(value, column.csv_digits) if isinstance(value, float) else str(value)
+
+
+# JSON.
+
+
+def render_json(table: Table) -> str:
+    """Return a JSON object: title, selection, columns, rows and footnotes. What is undefined is null."""
+    content: dict[str, Any] = {"title": table.title}
+    if table.selection:
+        selection = table.selection
+        content["selection"] = {"name": selection.name, "title": selection.title, "rule": selection.rule}
+    columns = [table.columns[j] for j in table.shown]
+    rows = [{table.columns[j].key: _json_cell(table, row, j) for j in table.shown} for row in table.rows]
+    content |= {
+        **table.properties,
+        "columns": [column.key for column in columns],
+        "units": {column.key: column.unit for column in columns if column.unit},
+        "rows": dict(zip(table.labels, rows, strict=True)) if table.row_key else rows,
+        "footnotes": table.footnotes,
+    }
+    if meanings := {row.key: row.meaning for row in table.rows if row.meaning}:
+        content["meanings"] = meanings
+    if table.conclusion:
+        content["conclusion"] = " ".join(table.conclusion)
+    named = {table.json_names.get(name, name): value for name, value in content.items()}
+    return json.dumps(named, indent=1)
+
+
+def _json_cell(table: Table, row: Row, j: int) -> object:
+    column, cell = table.columns[j], row.cells[j]
+    if isinstance(cell, Estimate):
+        return {name: getattr(cell, name) for name in FIELDS if name in column.fields}
+    return None if isinstance(cell, float) and math.isnan(cell) else cell
+
+
+# LaTeX.
+
+
+def render_latex(table: Table) -> str:
+    """Return a tabular for the package booktabs, with the best of every column in bold and the notes as comments."""
+    kinds = ["l"] * bool(table.row_key) + ["l" if table.columns[j].kind == "text" else "r" for j in table.shown]
+    head = [table.row_key.capitalize()] * bool(table.row_key) + list(map(latex_text, table.headings))
+    lines = [rf"\begin{{tabular}}{{{''.join(kinds)}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
+    best = {j: table.best(j) for j in table.shown}
+    for i, row in enumerate(table.rows):
+        cells = [latex_text(row.label)] if table.row_key else []
+        for j in table.shown:
+            text = latex_text(table.columns[j].text(row.cells[j]))
+            text = rf"\textbf{{{text}}}" if i in best[j] else text
+            cells.append(text + latex_text(table.marks(j, row.cells[j])))
+        lines.append(" & ".join(cells) + r" \\")
+    rule = [table.selection.title, table.selection.rule] if table.selection else []
+    notes = [f"% {printable(note)}" for note in (table.title, *rule, *table.notes, *table.conclusion)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
+
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{char: rf"\{char}" for char in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "†": r"$\dagger$",
+        "−": "$-$",
+        "°": r"$^\circ$",
+    }
+)
+
+
+def latex_text(text: str) -> str:
+    """Escape text for LaTeX."""
+    return printable(text).translate(_LATEX)
