@@ -11,7 +11,8 @@ from torch.func import vmap
 
 from pogm import POGM, Reptile, pareto
 from pogm.algorithms import all_algorithms
-from pogm.algorithms.rounds import WeightedRounds, split_blocks
+from pogm.algorithms.partition import split_blocks
+from pogm.algorithms.rounds import WeightedRounds
 from pogm.core import trees
 from pogm.core.model import Network
 from pogm.engine.per_domain import map_by_vmap

@@ -64,7 +64,7 @@ def register(monkeypatch):
     def make(**trackers: Tracker) -> RunOptions:
         found = {name: lambda tracker=tracker: tracker for name, tracker in trackers.items()}
         monkeypatch.setattr(tracking, "all_trackers", lambda: found)
-        monkeypatch.setattr("pogm.benchmark.runs.runner.check_trackers", lambda names: None)
+        monkeypatch.setattr("pogm.trackers.check_trackers", lambda names: None)
         return RunOptions(trackers=tuple(trackers))
 
     return make

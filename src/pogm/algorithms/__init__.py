@@ -8,13 +8,13 @@ from functools import cache
 
 from pogm._system.errors import unknown_name_error
 from pogm.algorithms.base import Algorithm as Algorithm
-from pogm.core.registry import classes_in
+from pogm.core.registry import Registry
 
 
 @cache
-def all_algorithms() -> dict[str, type[Algorithm]]:
+def all_algorithms() -> Registry[Algorithm]:
     """Return all algorithm classes by name, in alphabetical order."""
-    return classes_in(__name__, Algorithm)
+    return Registry(__name__, Algorithm)
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

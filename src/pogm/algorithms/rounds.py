@@ -2,15 +2,14 @@
 copies' displacements. POGM, Reptile, MGDA, CAGrad, PCGrad and UPGrad share all of this and differ in `direction`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pogm._system.errors import UsageError
 from pogm.algorithms.copies import Copies, DomainCopies
+from pogm.algorithms.partition import partition_weights
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled, known_true
@@ -19,7 +18,6 @@ from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.optimizers import Scalar, mark_for_reset
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
-from pogm.core.trajectory_reduce import Blocks
 from pogm.core.trees import Params, Tree
 from pogm.pareto import Solution, agreement, alignment, cosines, length
 from pogm.pareto.problem import Centre
@@ -98,7 +96,7 @@ class DomainRounds(DomainCopies):
             self.erm_trajectory(state, batches, problem, copies) if self.trains_pooled else (None, {})
         )
 
-        matched, others = self.blocks(state.params)
+        matched, others = partition_weights(state.params, self.partition, type(self).__name__)
         h = problem.reduce.gather(copies.trajectories, centre)
         grams = problem.reduce.gramians(h, matched + others)  # h_i·h_j: [blocks, N, N]; h_0 is the last row, if any
         compile_now = self.compiles_direction and problem.num_domains <= EXACT
@@ -108,25 +106,6 @@ class DomainRounds(DomainCopies):
 
         optimizers = {"domains": copies.optimizers, **({"erm": erm_optimizer} if self.trains_pooled else {})}
         return self._update(state, problem, copies, direction, decision, optimizers)  # θ + α d
-
-    def blocks(self, names: Iterable[str]) -> tuple[Blocks, Blocks]:
-        """Divide the weights by `partition`.
-
-        Returns:
-            The blocks that get a problem each, and the weights without one, as a block if there are any: those that a
-            modifier has added, which do not predict, and for "classifier" the features.
-        """
-        predicting, others = split_names(names, ("features.", "head."))
-        if self.partition == "classifier":
-            predicting, features = split_names(predicting, "head.")
-            others = (*features, *others)
-            if not predicting:
-                name = type(self).__name__
-                raise UsageError(
-                    f"Expected a network with a head for {name}.partition='classifier'; found one without. "
-                    f"Name the last layer, for example Learner(module, {name}(partition='classifier'), head='fc')."
-                )
-        return split_blocks(predicting, self.partition), (others,) if others else ()
 
     def _decide(self, grams: Tensor, count: int, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
         """Return the fields of `Decision` from the inner products [blocks, N, N]; ``count`` blocks have a problem."""
@@ -236,32 +215,6 @@ def solution_metrics(solution: Solution, gram: Tensor, centre: Centre | None) ->
         "stationary": solution.stationary.double().mean(),
         "centre_norm": centre_squares.clamp(min=0).sqrt().square().sum().sqrt(),
     }
-
-
-def split_names(names: Iterable[str], prefixes: str | tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that begin with one of the prefixes, and the other names."""
-    names = tuple(names)
-    chosen = tuple(name for name in names if name.startswith(prefixes))
-    return chosen, tuple(name for name in names if name not in chosen)
-
-
-def split_blocks(names: tuple[str, ...], partition: str) -> Blocks:
-    """Group parameter names: for "block" by the children of the features, and the head; for "layer" by module."""
-    if partition not in ("block", "layer"):
-        return (names,)
-    features, _ = split_names(names, "features.")
-    levels = list(zip(*(name.split(".")[:-1] for name in features), strict=False))
-    wrapped = (depth for depth, level in enumerate(levels) if len(set(level)) > 1)
-    shared = next(wrapped, len(levels))  # number of modules that contain all features
-
-    def block_of(name: str) -> tuple[str, ...]:
-        path = name.split(".")[:-1]
-        return tuple(path if partition == "layer" else path[: shared + 1 if name in features else 1])
-
-    blocks: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        blocks.setdefault(block_of(name), []).append(name)
-    return tuple(map(tuple, blocks.values()))
 
 
 @compiled

@@ -42,7 +42,7 @@ def compiling(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def ignore_compiler_warnings() -> Iterator[None]:
-    """Ignore warnings while a backward pass runs that may have to be compiled: the compiler warns about its own code."""
+    """Ignore warnings of a backward pass that may have to be compiled: the compiler warns about its own code."""
     if _active.get():
         with warnings.catch_warnings(action="ignore"):
             yield

@@ -31,7 +31,8 @@ def check_network(name: str, weights: str = RANDOM) -> None:
     """Raise a `UsageError` if the name of the network or of the weights is not valid; nothing is built."""
     if name not in all_networks() and not name.startswith(PREFIX):
         raise unknown_name_error("a network", name, [*all_networks(), f"{PREFIX}MODEL"])
-    check_weights(weights)
+    if weights != RANDOM:
+        check_weights(weights)
 
 
 def build_features(
@@ -58,7 +59,8 @@ def build_features(
     check_network(name, weights)
     build: Build = partial(build_timm, name.removeprefix(PREFIX)) if name.startswith(PREFIX) else _builders()[name]
     featurizer = build(input_shape)
-    load_weights(featurizer, weights)
+    if weights != RANDOM:
+        load_weights(featurizer, weights)
     if freeze_bn:
         freeze_batch_norm(featurizer.module)
     set_dropout(featurizer.module, dropout)

@@ -60,11 +60,9 @@ def load_weights(featurizer: Featurizer, weights: str) -> None:
 
     Args:
         featurizer: The featurizer.
-        weights: "random" (nothing is loaded), "pretrained", or "sha256:..." for a file at or in $POGM_WEIGHTS.
+        weights: "pretrained", or "sha256:..." for a file at or in $POGM_WEIGHTS.
     """
     check_weights(weights)
-    if weights == RANDOM:
-        return
     if weights != PRETRAINED:
         path, content = _find_file(weights)
         load_tensors(featurizer, read_tensors(path.name, content), str(path))

@@ -7,14 +7,14 @@ Every subclass of `Modifier` that a file of this folder defines is registered un
 from functools import cache
 
 from pogm._system.errors import unknown_name_error
-from pogm.core.registry import classes_in
+from pogm.core.registry import Registry
 from pogm.modifiers.base import Modifier as Modifier
 
 
 @cache
-def all_modifiers() -> dict[str, type[Modifier]]:
+def all_modifiers() -> Registry[Modifier]:
     """Return all modifier classes by name, in alphabetical order."""
-    return classes_in(__name__, Modifier)
+    return Registry(__name__, Modifier)
 
 
 def modifier_class(name: str) -> type[Modifier]:

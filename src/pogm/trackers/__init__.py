@@ -5,14 +5,14 @@ from functools import cache
 from importlib.util import find_spec
 
 from pogm._system.errors import UsageError, unknown_name_error
-from pogm.core.registry import classes_in
+from pogm.core.registry import Registry
 from pogm.trackers.base import Tracker as Tracker
 
 
 @cache
 def all_trackers() -> dict[str, type[Tracker]]:
     """Return all tracker classes by name."""
-    return {found.__module__.rpartition(".")[2]: found for found in classes_in(__name__, Tracker).values()}
+    return {found.__module__.rpartition(".")[2]: found for found in Registry(__name__, Tracker).values()}
 
 
 def check_trackers(names: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -47,8 +47,9 @@ from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Evaluation, final, train
 from pogm.engine.vectorise import TrainState
 from pogm.models.weights import WEIGHTS_VARIABLE
-from pogm.trackers import check_trackers
-from pogm.trackers.tracking import Tracking
+
+if TYPE_CHECKING:
+    from pogm.trackers.tracking import Tracking
 
 RECORDS = "records.jsonl"
 
@@ -68,7 +69,10 @@ class RunOptions:
     launch: Launch | None = None  # rank and world size if torchrun started this process
 
     def __post_init__(self) -> None:
-        check_trackers(self.trackers)
+        if self.trackers:
+            from pogm.trackers import check_trackers
+
+            check_trackers(self.trackers)
 
     def enter(self) -> None:
         """Set the environment variables and the logging of this process, before it uses CUDA."""
@@ -178,7 +182,7 @@ class _Batch:
         self.trials, self.folders, self.options = trials, folders, options
         self.session, self.world, self.stop, self.on_record = session, world, stop, on_record
         self.errors: list[PogmError | None] = [None] * len(trials)
-        self.tracking: list[Tracking] = []
+        self.tracking: dict[int, Tracking] = {}  # by index of the trial
         self.after = -1  # step of the last evaluation
 
     @property
@@ -209,20 +213,22 @@ class _Batch:
         return errors
 
     def start_trackers(self, resources: ExitStack) -> None:
-        """Start the trackers of every trial."""
-        names = self.options.trackers if self.world.is_first else ()
-        for row, folder in enumerate(self.folders):
-            tracking = Tracking(names if row in self.active else (), folder)
-            self.tracking.append(resources.enter_context(tracking))
+        """Start the trackers of every active trial, if the run has any."""
+        if not self.options.trackers or not self.world.is_first:
+            return
+        from pogm.trackers.tracking import Tracking
+
+        for row in self.active:
+            self.tracking[row] = resources.enter_context(Tracking(self.options.trackers, self.folders[row]))
 
     def train(self) -> None:
         """Train to the last step, or until a signal arrives, or until no trial is active."""
         if not self.active:
             return
         self.after = self._restore()
-        for row in self.active if self.world.is_first else ():
+        for row, tracking in self.tracking.items():
             for record in read_records(self.folders[row] / RECORDS):  # trackers ignore what they know already
-                self.tracking[row].record(record)
+                tracking.record(record)
         saved = time.monotonic()
         for evaluation in train(self.session, self.trials[0].schedule, after=self.after, stop=self._must_stop()):
             if evaluation is None:
@@ -245,12 +251,14 @@ class _Batch:
             if ends:
                 self._write(row, record_of(self.trials[row], self.session, ends[row]) | {FINAL: True})
             self.world.run_on_first(partial(write_atomic, self.folders[row] / DONE, b"done\n"))
-            self.tracking[row].end("done")
+            if row in self.tracking:
+                self.tracking[row].end("done")
 
     def _write(self, row: int, record: dict[str, Any]) -> None:
         if self.world.is_first:
             append_record(self.folders[row] / RECORDS, record)
-            self.tracking[row].record(record)
+            if row in self.tracking:
+                self.tracking[row].record(record)
             self.on_record(record)
 
     def _end_diverged(self, row: int) -> None:
@@ -261,7 +269,8 @@ class _Batch:
         self.errors[row] = error
         if self.world.is_first:
             write_failure(self.folders[row], error)
-        self.tracking[row].end("diverged")
+        if row in self.tracking:
+            self.tracking[row].end("diverged")
 
     def _is_checkpoint_due(self, saved: float) -> bool:
         elapsed = time.monotonic() - saved

@@ -3,14 +3,14 @@
 from functools import cache
 
 from pogm._system.errors import unknown_name_error
-from pogm.core.registry import classes_in
+from pogm.core.registry import Registry
 from pogm.data.datasets.base import DomainDataset as DomainDataset
 
 
 @cache
-def all_datasets() -> dict[str, type[DomainDataset]]:
+def all_datasets() -> Registry[DomainDataset]:
     """Return all dataset classes by name."""
-    return classes_in(__name__, DomainDataset)
+    return Registry(__name__, DomainDataset)
 
 
 def dataset_class(name: str) -> type[DomainDataset]:
