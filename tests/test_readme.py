@@ -45,6 +45,14 @@ def _method(line: str) -> str | None:
     return match[1] if match else None
 
 
+def test_files_of_the_contributing_page_exist():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    names = re.findall(r"`((?:cli|benchmark|core|data|engine|algorithms|modifiers|models|_system)/[\w/]+\.py)`", page)
+    assert len(names) > 40
+    for name in names:
+        assert (ROOT / "src/pogm" / name).exists(), name
+
+
 def test_links_lead_to_existing_files():
     for page in (
         "README.md",

@@ -12,7 +12,7 @@ from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.records import RecordWarning, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.cli import main
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import seed_hash
 
 DATASET = "ColoredMNIST"  # +90%, +80%, -90%
 

@@ -15,8 +15,7 @@ from pogm.algorithms.pogm import POGM
 from pogm.core import random, trees
 from pogm.core.hyperparameters import fields
 from pogm.core.random_layers import Dropout, key_buffers
-from pogm.data.datasets.base import Training
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import Training, seed_hash
 from pogm.engine import checkpoint
 from pogm.engine.session import Engine, Session
 from pogm.engine.task import Task

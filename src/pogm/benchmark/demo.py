@@ -3,7 +3,7 @@
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets import dataset_class
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import seed_hash
 from pogm.diagnostics import Probe
 
 DATASETS = ("RotatedDigits", "ColoredDigits")

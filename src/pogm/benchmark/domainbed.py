@@ -19,7 +19,7 @@ from pogm._system.files import canonical_json, digest, is_empty, write_atomic
 from pogm._system.moved import rename_metrics
 from pogm.benchmark.results.records import Record, RecordWarning, Run, accuracy, read_records
 from pogm.data.datasets import all_datasets
-from pogm.data.datasets.splits import HOLDOUT
+from pogm.data.datasets.base import HOLDOUT
 
 RESULTS = "results.jsonl"
 LAYOUT = "DomainBed"  # marks a run that was read from a job folder, in its provenance

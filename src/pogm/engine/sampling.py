@@ -12,8 +12,7 @@ from torch import Tensor
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled
-from pogm.data.datasets.base import Domain
-from pogm.data.datasets.splits import split
+from pogm.data.datasets.base import Domain, split
 from pogm.data.transforms.base import Part, Transform
 from pogm.engine.image_store import ImageStore
 

@@ -10,8 +10,7 @@ import torch
 from pogm.algorithms.base import Algorithm
 from pogm.core.hyperparameters import fields
 from pogm.core.model import Network
-from pogm.data.datasets.base import Domain, DomainDataset, Training
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import Domain, DomainDataset, Training, seed_hash
 from pogm.data.transforms.base import Transform
 from pogm.diagnostics import Probe
 from pogm.models import build_features

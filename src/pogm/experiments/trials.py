@@ -12,8 +12,7 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.core.hyperparameters import apply_large_defaults, fields
 from pogm.data.datasets import dataset_class
-from pogm.data.datasets.base import DomainDataset
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import DomainDataset, seed_hash
 from pogm.experiments.base import Row, Scale
 from pogm.modifiers import Modifier, modifier_class
 

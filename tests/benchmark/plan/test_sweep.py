@@ -11,7 +11,7 @@ from pogm.benchmark.runs.directory import load_sweep, status
 from pogm.cli import main
 from pogm.core.hyperparameters import Choice, Large, Power, Uniform, apply_large_defaults, hyper
 from pogm.data.datasets import dataset_class
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import seed_hash
 
 
 def datasets(*names):

@@ -13,11 +13,11 @@ from PIL import Image
 from pogm._system.errors import DataError, UsageError
 from pogm.data import datasets
 from pogm.data.datasets import all_datasets, dataset_class
+from pogm.data.datasets.base import seed_hash, split
 from pogm.data.datasets.colored_mnist import color_digits, make_colored_domains
 from pogm.data.datasets.digits import read_digits, read_idx, read_mnist
 from pogm.data.datasets.image_dataset import ImageDataset
 from pogm.data.datasets.rotated_mnist import rotate
-from pogm.data.datasets.splits import seed_hash, split
 
 REAL = Path(os.environ.get("POGM_DATA") or Path(__file__).parents[4] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(not (REAL / "MNIST" / "raw").exists(), reason="needs MNIST in POGM_DATA")
@@ -158,9 +158,9 @@ def test_new_dataset_needs_only_its_file(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(datasets, "__path__", [*datasets.__path__, str(tmp_path)])
     found = datasets.all_datasets.__wrapped__()
-    sys.modules.pop("pogm.data.datasets.new_digits")
-    assert found.keys() - all_datasets().keys() == {"NewDigits"}
     assert found["NewDigits"]().steps == 11
+    assert found.keys() - all_datasets().keys() == {"NewDigits"}
+    sys.modules.pop("pogm.data.datasets.new_digits")
 
 
 @needs_mnist

@@ -13,8 +13,7 @@ from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.parsing import Combination, apply, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial, dataset_from_json, differences
 from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
-from pogm.data.datasets.base import DomainDataset
-from pogm.data.datasets.splits import seed_hash
+from pogm.data.datasets.base import DomainDataset, seed_hash
 from pogm.diagnostics import Probe
 from pogm.modifiers import modifier_class
 

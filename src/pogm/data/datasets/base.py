@@ -1,15 +1,20 @@
-"""Base class of all datasets, and the training settings that a dataset chooses."""
+"""Base class of all datasets, the training settings that a dataset chooses, and DomainBed's split of a domain."""
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pogm._system.errors import DataError
 from pogm.core.hyperparameters import Choice, Power, hyper, validate
 from pogm.data.transforms.base import Pixels, Transform
+
+HOLDOUT = 0.2  # fraction of a domain in the validation part
 
 
 class Domain(NamedTuple):
@@ -104,3 +109,35 @@ def partition(count: int, parts: int, generator: torch.Generator) -> list[Tensor
     """Shuffle the indices 0 … count - 1 and split them into disjoint parts of nearly equal size."""
     order = torch.randperm(count, generator=generator)
     return [order[i::parts] for i in range(parts)]
+
+
+def seed_hash(*parts: Any) -> int:
+    """Return a seed computed from ints, strings and lists; it is the same on every machine."""
+    return int(hashlib.md5(str(parts).encode()).hexdigest(), 16) % 2**31
+
+
+def split(count: int, domain: int, trial_seed: int, holdout: float = HOLDOUT, name: str = "") -> tuple[Tensor, Tensor]:
+    """Split the images of a domain at random.
+
+    Args:
+        count: Number of images.
+        domain: Number of the domain.
+        trial_seed: Seed of the split.
+        holdout: Fraction of the images in the *out* part.
+        name: Name of the domain, for the error.
+
+    Returns:
+        Indices of the *in* part, used for training, and of the *out* part, used for validation.
+
+    Raises:
+        DataError: If one of the parts would be empty.
+    """
+    order = list(range(count))
+    np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
+    held_out = int(count * holdout)
+    if held_out == 0 or held_out == count:
+        raise DataError(
+            f"Expected domain {name or domain} to leave both a training and a validation part; found {count} images, "
+            f"of which {held_out} would be held out. Give it more images."
+        )
+    return torch.tensor(order[held_out:]), torch.tensor(order[:held_out])
