@@ -24,6 +24,7 @@ BELOW = {  # layers that each layer may import, besides itself
     "engine": (*METHODS, "diagnostics", "distributed", "data", "models", "core", "_system"),
     "benchmark": ("engine", *METHODS, "diagnostics", "distributed", "trackers", "data", "models", "core", "_system"),
     "report": ("benchmark", "core", "_system"),
+    "deployment": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "models", "core", "_system"),
     "experiments": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "core", "_system"),
 }
 HEAVY = {

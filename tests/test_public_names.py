@@ -24,7 +24,7 @@ def stub() -> str:
     names = {name: getattr(pogm, name) for name in pogm.__all__}
     lines = [
         f"from {value.__module__} import {name} as {name}"
-        if inspect.isclass(value)
+        if inspect.isclass(value) or inspect.isfunction(value)
         else f"from pogm import {name} as {name}"
         for name, value in names.items()
     ]

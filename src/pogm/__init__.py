@@ -18,14 +18,16 @@ sys.meta_path.append(MovedModules())
 
 
 def _public_objects() -> dict[str, Any]:
-    """Return all public objects by name: algorithms, modifiers, ``Batch``, ``Learner`` and ``pareto``."""
+    """Return all public objects by name: algorithms, modifiers, ``Batch``, ``Learner``, ``load`` and ``pareto``."""
     from pogm import pareto
     from pogm.algorithms import all_algorithms
     from pogm.core.batch import Batch
+    from pogm.deployment.model import load
     from pogm.learner import Learner
     from pogm.modifiers import all_modifiers
 
-    return {**all_algorithms(), **all_modifiers(), "Batch": Batch, "Learner": Learner, "pareto": pareto}
+    others = {"Batch": Batch, "Learner": Learner, "load": load, "pareto": pareto}
+    return {**all_algorithms(), **all_modifiers(), **others}
 
 
 def __getattr__(name: str) -> Any:

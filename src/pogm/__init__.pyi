@@ -33,6 +33,7 @@ from pogm.algorithms.sand_mask import SANDMask as SANDMask
 from pogm.algorithms.upgrad import UPGrad as UPGrad
 from pogm.algorithms.vrex import VREx as VREx
 from pogm.core.batch import Batch as Batch
+from pogm.deployment.model import load as load
 from pogm.learner import Learner as Learner
 from pogm.modifiers.augment import Augment as Augment
 from pogm.modifiers.cirl import CIRL as CIRL

@@ -228,6 +228,14 @@ class Session:
         steps, numbers = self._evaluate_tasks(evaluate)
         return list(zip(steps.tolist(), numbers.tolist(), strict=True))
 
+    def predicting_tensors(self, row: int = 0) -> Params:
+        """Return the weights and buffers that predict, of one task: final weights if a modifier chooses them."""
+        train_state = trees.index(self.train_state, row) if self.has_trial_axis else self.train_state
+        params, index = train_state.state.params, Modifier.find_final(self.config.modifiers)
+        if index is not None:
+            params, _ = self.config.modifiers[index].final(train_state.modifiers[str(index)], params)
+        return {**params, **train_state.state.buffers}
+
     def _evaluate_tasks(self, function: Callable[[TrainConfig, TrainState, SampleIndices], Tree]) -> Tree:
         """Apply a function to every task in evaluation mode, and stack the results."""
 

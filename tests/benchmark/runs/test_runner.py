@@ -38,10 +38,12 @@ def command(folder: Path, *words: object, steps: int = 41) -> tuple[object, ...]
 
 
 def assert_same(folder: Path, clean: Path) -> None:
-    """Assert that two finished runs have the same records and the same last checkpoint, bit for bit."""
+    """Assert that two finished runs have the same records, last checkpoint and selected model, bit for bit."""
     assert (folder / "done").exists()
     assert records(folder) == records(clean)
     assert weights(folder) == weights(clean)
+    assert (folder / "model/model.json").read_bytes() == (clean / "model/model.json").read_bytes()  # with its checksum
+    assert len(list((folder / "model").iterdir())) == 2
     assert not list(folder.rglob("*.part"))
 
 
@@ -74,7 +76,7 @@ def test_resume_after_a_kill_at_any_write_gives_identical_records_and_weights(tm
     words = ("--algorithm", "POGM", "--set", "inner_steps=5", "--evaluate-every", 3)
     clean = tmp_path / "clean"
     assert pogm(*command(clean, *words, steps=7)).code == 0
-    for point, count in {"write": 9, "replace": 9, "append": 3}.items():
+    for point, count in {"write": 13, "replace": 13, "append": 3}.items():
         for number in range(1, count + 2):  # one more than there are writes
             folder = tmp_path / f"{point}{number}"
             killed = pogm(*command(folder, *words, steps=7), fault=f"kill@{point}:{number}").code
@@ -160,7 +162,7 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint_and_says_how_to_resume(
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path, clean):
     folder = tmp_path / "run"
-    end = pogm(*command(folder, *METHODS["ERM"]), fault="term@step:17,term@write:7")
+    end = pogm(*command(folder, *METHODS["ERM"]), fault="term@step:17,term@write:11")
     assert end.code == 128 + signal.SIGTERM
     assert max(folder.glob("checkpoints/*.json")).stem == "00000011-00000011"
     assert pogm(*command(folder)).code == 0
@@ -192,7 +194,8 @@ def test_the_lock_of_a_killed_run_is_free(tmp_path):
     ("fault", "path", "left"),
     [
         ("full@write:1", "trial.json", []),
-        ("full@write:7", "00000021-00000021.safetensors", ["00000001-00000001", "00000011-00000011"]),
+        ("full@write:13", "00000021-00000021.safetensors", ["00000001-00000001", "00000011-00000011"]),
+        ("full@write:11", "weights-00000020.safetensors", ["00000001-00000001", "00000011-00000011"]),
         ("full@append:3", "records.jsonl", ["00000001-00000001", "00000011-00000011"]),
     ],
 )

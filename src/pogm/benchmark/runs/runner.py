@@ -5,6 +5,7 @@ One trial is a batch of one. Each trial has a run directory with these files:
 - ``trial.json``: the trial and its provenance (device, versions, options)
 - ``records.jsonl``: one line per evaluation
 - ``checkpoints/``: the last checkpoints
+- ``model/``: the weights of the selected step, and their description (see ``selected_model.py``)
 - ``failed.json``: the reason if the run failed
 - ``done``: marks a finished run; written last
 """
@@ -27,7 +28,7 @@ from pogm._system.determinism import fix_cublas_workspace
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
 from pogm._system.files import lock_folder, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import FINAL, append_record, is_final, read_records, record_line
+from pogm.benchmark.results.records import FINAL, Record, append_record, is_final, read_records, record_line
 from pogm.benchmark.runs.context import (
     Stop,
     catch_stop_signals,
@@ -38,6 +39,7 @@ from pogm.benchmark.runs.context import (
     write_failure,
 )
 from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, write_trial
+from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import Launch, SingleProcess, World, connect
@@ -47,6 +49,7 @@ from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Evaluation, final, train
 from pogm.engine.vectorise import TrainState
 from pogm.models.weights import WEIGHTS_VARIABLE
+from pogm.modifiers.base import Modifier
 
 if TYPE_CHECKING:
     from pogm.trackers.tracking import Tracking
@@ -182,6 +185,10 @@ class _Batch:
         self.trials, self.folders, self.options = trials, folders, options
         self.session, self.world, self.stop, self.on_record = session, world, stop, on_record
         self.errors: list[PogmError | None] = [None] * len(trials)
+        self.selected = [SelectedModel() for _ in trials]
+        self.has_final = Modifier.find_final(session.config.modifiers) is not None  # only final weights are selected
+        self.facts: dict[str, Any] = {}  # provenance
+        self.classes: tuple[str, ...] = ()
         self.tracking: dict[int, Tracking] = {}  # by index of the trial
         self.after = -1  # step of the last evaluation
 
@@ -193,7 +200,8 @@ class _Batch:
     def take_directories(self, resources: ExitStack) -> list[PogmError | None]:
         """Lock the run directories and write their trial files; return an error for each one that is in use."""
         errors: list[PogmError | None] = []
-        facts = provenance(self.options, self.session)
+        self.facts = provenance(self.options, self.session)
+        self.classes = self.session.tasks[0].dataset.class_names(self.options.data)
         for trial, folder in zip(self.trials, self.folders, strict=True):
             make_folder(folder)
             try:
@@ -206,7 +214,7 @@ class _Batch:
                 errors.append(InUseError(f"Expected new trials for a batch; found {folder} begun. Run it alone."))
                 continue
             remove_temporary(folder)
-            write_trial(folder, trial, facts)
+            write_trial(folder, trial, self.facts)
             errors.append(None)
             if not self.session.has_trial_axis:  # trials of a batch that failed as a whole may succeed alone
                 resources.enter_context(note_failures(folder))
@@ -237,9 +245,12 @@ class _Batch:
                 raise self.stop.error(self.folders[0].parent if many else self.folders[0], many)
             self.after = evaluation.step
             for row in self.active:
-                self._write(row, record_of(self.trials[row], self.session, evaluation, row))
+                record = record_of(self.trials[row], self.session, evaluation, row)
+                self._write(row, record)
                 if evaluation.diverged[row]:
                     self._end_diverged(row)
+                elif not self.has_final:
+                    self._select(row, record)
             if not self.active:
                 return
             if self.world.run_on_first(partial(self._is_checkpoint_due, saved)):  # by the clock of one process
@@ -249,7 +260,10 @@ class _Batch:
         ends = final(self.session)
         for row in self.active:
             if ends:
-                self._write(row, record_of(self.trials[row], self.session, ends[row]) | {FINAL: True})
+                record = record_of(self.trials[row], self.session, ends[row])
+                self._write(row, record | {FINAL: True})
+                self._select(row, record)
+                self.world.run_on_first(partial(self._write_model, row))
             self.world.run_on_first(partial(write_atomic, self.folders[row] / DONE, b"done\n"))
             if row in self.tracking:
                 self.tracking[row].end("done")
@@ -260,6 +274,17 @@ class _Batch:
             if row in self.tracking:
                 self.tracking[row].record(record)
             self.on_record(record)
+
+    def _select(self, row: int, record: dict[str, Any]) -> None:
+        """Keep the weights of a trial if this evaluation is its best so far."""
+        if self.world.is_first:
+            validation = validation_accuracy(record, self.trials[row])
+            self.selected[row].consider(record["step"], validation, partial(self.session.predicting_tensors, row))
+
+    def _write_model(self, row: int) -> None:
+        size = self.session.config.table.images.shape[-2:]
+        description = describe(self.trials[row], self.classes, (size[0], size[1]), self.facts)
+        self.selected[row].write(self.folders[row], description)
 
     def _end_diverged(self, row: int) -> None:
         error = DivergedError(
@@ -284,11 +309,13 @@ class _Batch:
             self.world.run_on_first(partial(self._save_trial, row, state))
 
     def _save_trial(self, row: int, state: TrainState) -> None:
-        versions = {"pogm": pogm.__version__, "torch": torch.__version__}
+        extra = {"pogm": pogm.__version__, "torch": torch.__version__, "selected": self.selected[row].to_json()}
         trial = self.trials[row]
+        self._write_model(row)  # first: a checkpoint refers to it
         keep = 1 if self.after == trial.steps - 1 else checkpoint.KEPT  # a sweep has hundreds of finished runs
         folder = self.folders[row] / "checkpoints"
-        checkpoint.save(folder, state, trial=trial.id, after=self.after, keep=keep, **versions)
+        checkpoint.save(folder, state, trial=trial.id, after=self.after, keep=keep, **extra)
+        remove_unused_weights(self.folders[row], folder)
 
     def _restore(self) -> int:
         """Load the last checkpoint of a single trial; return the step of its last evaluation, or −1."""
@@ -301,7 +328,9 @@ class _Batch:
             loaded = checkpoint.load(folder / "checkpoints", self.session.state_template(), trial.id)
             states.extend(loaded[:1] if loaded else [])
             after = loaded[1]["after"] if loaded else -1
-            _restore_records(folder, trial, after)
+            records = _restore_records(folder, trial, after)
+            if loaded:
+                self.selected[0] = SelectedModel.restore(folder, loaded[1], records, trial)
             return after, loaded is not None
 
         after, found = self.world.run_on_first(read)
@@ -341,8 +370,8 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     }
 
 
-def _restore_records(folder: Path, trial: Trial, after: int) -> None:
-    """Delete the records after a checkpoint: they will be computed, and written, again."""
+def _restore_records(folder: Path, trial: Trial, after: int) -> list[Record]:
+    """Delete the records after a checkpoint, which will be computed and written again. Return the others."""
     records = {record["step"]: record for record in read_records(folder / RECORDS) if not is_final(record)}
     kept = [point for point in trial.schedule.points() if point <= after]
     missing = [point for point in kept if point not in records]
@@ -352,6 +381,7 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> None:
             f"{', '.join(map(str, missing))}. Restore the file from a copy, or delete {folder} to start again."
         )
     write_atomic(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
+    return [records[point] for point in kept]
 
 
 def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:

@@ -92,6 +92,10 @@ class DomainDataset:
         """Return facts about the data that a run should record, as JSON values."""
         return {}
 
+    def class_names(self, root: Path | None) -> tuple[str, ...]:
+        """Return the names of the classes, in the order of the labels; by default their numbers."""
+        return tuple(map(str, range(self.num_classes)))
+
     def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
         """Raise a `DataError` if the data cannot be used with these domains held out."""
 

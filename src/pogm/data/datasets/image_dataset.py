@@ -80,6 +80,10 @@ class ImageDataset(DomainDataset):
         paths = [image.path for image in bad]
         return {"content": scan.fingerprint, "bad_images": len(paths), "bad": paths[:LISTED]}
 
+    def class_names(self, root: Path | None) -> tuple[str, ...]:
+        """Return the names of the class folders."""
+        return scan_folder(self.directory(root)).tree.classes
+
     def scan(self, root: Path | None, progress: Progress = no_progress) -> FolderScan:
         """Scan the dataset's folder, and compare it with what was published.
 

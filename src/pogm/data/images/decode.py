@@ -84,7 +84,7 @@ def decode(content: bytes, name: str, *, truncated: Truncated = "refuse") -> Pix
         image = _open(content, name)
         try:
             image.load()
-            return _to_pixels(image, name)
+            return convert_image(image, name)
         except BadImage:
             raise
         except Exception as error:  # decoders raise any exception on damaged input
@@ -137,12 +137,13 @@ def _pad(content: bytes, bad: BadImage) -> Pixels:
         with suppress(OSError):
             image.load()
         image.tile = []  # no tiles left: Pillow takes the pixels decoded so far as the image
-        return _to_pixels(image, bad.name)
+        return convert_image(image, bad.name)
     except Exception as error:
         raise bad from error
 
 
-def _to_pixels(image: "Image", name: str) -> Pixels:
+def convert_image(image: "Image", name: str = "the image") -> Pixels:
+    """Convert an image that Pillow has opened to pixels [H, W, 3], as `decode` does."""
     return _rotate_upright(_to_rgb(image, name), _read_orientation(image))
 
 

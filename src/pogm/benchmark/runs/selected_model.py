@@ -1,0 +1,130 @@
+"""The selected model of a run: the weights of its best step, and a description.
+
+The folder ``model`` in a run directory contains ``weights-STEP.safetensors`` and ``model.json``, which is written last
+and names the weights file with its checksum. `pogm.load` reads it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from pogm._system.files import digest, read_json, readable_json, remove_temporary, write_atomic
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.records import Record, accuracy
+
+MODEL = "model"  # folder in the run directory
+DESCRIPTION = "model.json"
+FORMAT = 1  # version of the files; raise it when an older version of the package cannot read them
+RULE = "training-domain validation"
+
+
+class SelectedModel:
+    """The best step of one run so far, by the mean accuracy on the validation splits of the training domains.
+
+    Weights stay on the host until the next checkpoint is written, because a resumed run starts from there.
+    """
+
+    def __init__(self, step: int = -1, validation: float = -math.inf):
+        self.step, self.validation = step, validation
+        self._tensors: dict[str, Tensor] | None = None  # None: written already, or not known
+
+    def consider(self, step: int, validation: float, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Select this step if it is better than all before; the first one of equals stays, as in model selection."""
+        if validation > self.validation:
+            self.step, self.validation = step, validation
+            self._tensors = {name: leaf.detach().cpu().clone() for name, leaf in tensors().items()}
+
+    def write(self, run: Path, description: Mapping[str, Any]) -> None:
+        """Write the model into a run directory, unless it is there."""
+        if self._tensors is None:
+            return
+        folder = run / MODEL
+        folder.mkdir(exist_ok=True)
+        content = save_tensors({name: leaf.contiguous() for name, leaf in self._tensors.items()})
+        name = _file_name(self.step)
+        write_atomic(folder / name, content)
+        weights = {"file": name, "sha256": digest(content), "bytes": len(content)}
+        selected = {"rule": RULE, "step": self.step, "validation": self.validation}
+        text = readable_json({"format": FORMAT, "weights": weights, "selection": selected, **description})
+        write_atomic(folder / DESCRIPTION, text)
+        self._tensors = None
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return step and validation accuracy for the manifest of a checkpoint; None if no step was selected."""
+        return {"step": self.step, "validation": self.validation} if self.step >= 0 else None
+
+    @classmethod
+    def restore(cls, run: Path, manifest: Mapping[str, Any], records: list[Record], trial: Trial) -> "SelectedModel":
+        """Return the selection at a checkpoint.
+
+        Runs of earlier versions did not keep weights. For them the best step is that of the records, and there is a
+        model only if a later step is better.
+        """
+        if "selected" not in manifest:
+            scores = [(validation_accuracy(record, trial), record["step"]) for record in records]
+            known = [score for score in scores if not math.isnan(score[0])]
+            validation, step = max(known, default=(-math.inf, -1), key=lambda score: score[0])
+            return cls(step, validation)
+        if manifest["selected"] is None:
+            return cls()
+        found = cls(manifest["selected"]["step"], manifest["selected"]["validation"])
+        with suppress(OSError, SafetensorError):  # a later checkpoint may have replaced the description: write it again
+            found._tensors = load_tensors((run / MODEL / _file_name(found.step)).read_bytes())
+        return found
+
+
+def remove_unused_weights(run: Path, checkpoints: Path) -> None:
+    """Delete the weights of steps that no checkpoint of the run refers to."""
+    folder = run / MODEL
+    if not folder.exists():
+        return
+    remove_temporary(folder)
+    selections = [read_json(path).get("selected") for path in checkpoints.glob("*.json")]
+    used = {_file_name(selection["step"]) for selection in selections if selection}
+    for path in folder.glob("weights-*.safetensors"):
+        if path.name not in used:
+            path.unlink(missing_ok=True)
+
+
+def validation_accuracy(record: Record, trial: Trial) -> float:
+    """Return the mean accuracy on the validation splits of the training domains; NaN if one is not known."""
+    return fmean(accuracy(record, "out", domain) for domain in trial.train_domains)
+
+
+def describe(trial: Trial, classes: tuple[str, ...], stored_size: tuple[int, int], facts: Mapping[str, Any]) -> Any:
+    """Return the description of a model, without paths of this machine.
+
+    Args:
+        trial: The trial.
+        classes: Names of the classes, in the order of the logits.
+        stored_size: Height and width to which images are resized before the transform of the network.
+        facts: Provenance of the run.
+    """
+    private = ("data", "weights", "bad")
+    return {
+        "algorithm": trial.label,
+        "network": trial.training.network,
+        "dataset": trial.dataset.title,
+        "classes": list(classes),
+        "domains": [trial.dataset.domains[number] for number in trial.train_domains],
+        "held_out": [trial.dataset.domains[number] for number in trial.test_domains],
+        "stored_size": list(stored_size),
+        "input_shape": list(trial.training.transform(trial.dataset.input_shape).shape),
+        "provenance": {name: value for name, value in facts.items() if name not in private},
+        "trial": trial.to_json(),
+        "trial_id": trial.id,
+        "torch": torch.__version__,
+    }
+
+
+def _file_name(step: int) -> str:
+    return f"weights-{step:08d}.safetensors"

@@ -1,0 +1,1 @@
+"""Trained models: load, apply, evaluate, export and describe them."""

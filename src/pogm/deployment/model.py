@@ -1,0 +1,250 @@
+"""A trained model: load it from the folder of a run or of a model, and apply it to images."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from torch import Tensor, nn
+
+from pogm._system.errors import IntegrityError, PogmError, UsageError
+from pogm._system.files import digest, read_json
+from pogm.algorithms.base import Algorithm
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.selected_model import DESCRIPTION, FORMAT, MODEL
+from pogm.core.model import Model, Network
+from pogm.data.images.decode import convert_image, decode
+from pogm.data.transforms.base import Transform
+from pogm.modifiers.base import Modifier, Predictor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MOST_BYTES = 1 << 24  # of model.json: datasets may have many classes
+
+
+class ImageTransform:
+    """Preprocessing of a trained model: the same as in the evaluations of its training.
+
+    Args:
+        transform: Transform from stored images to inputs of the network.
+        stored_size: Height and width to which an image is resized first.
+    """
+
+    def __init__(self, transform: Transform, stored_size: tuple[int, int]):
+        self.transform, self.stored_size = transform, stored_size
+
+    def __call__(self, image: "Image | Path | str") -> Tensor:
+        """Return the input of the network, [C, H, W], for an image or for the path of one."""
+        return self.transform.to_inputs(self.to_stored(image), torch.float32)
+
+    def to_stored(self, image: "Image | Path | str") -> Tensor:
+        """Return the image in its stored form: uint8 [C, height, width].
+
+        Raises:
+            BadImage: The file is not an image that can be decoded.
+            UsageError: The model was trained on images that are not greyscale or RGB.
+        """
+        from PIL import Image
+
+        channels = self.transform.shape[0]
+        if channels not in (1, 3):
+            raise UsageError(
+                f"Expected a model of greyscale or RGB images; found one of images with {channels} channels. "
+                "Make the input tensor yourself and call the model with it."
+            )
+        if isinstance(image, str | Path):
+            pixels = decode(Path(image).read_bytes(), str(image))
+        elif isinstance(image, Image.Image):
+            pixels = convert_image(image)
+        else:
+            raise UsageError(f"Expected a PIL image or a path; found {type(image).__name__}. Open it with PIL first.")
+        height, width = self.stored_size
+        found = Image.fromarray(pixels)
+        if channels == 1:
+            found = found.convert("L")
+        if found.size != (width, height):
+            found = found.resize((width, height), Image.Resampling.BILINEAR)
+        array = np.array(found).reshape(height, width, channels)
+        return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
+
+    def __repr__(self) -> str:
+        return f"ImageTransform({self.transform}, stored_size={self.stored_size})"
+
+
+class TrainedModel(nn.Module):
+    """A trained classifier in evaluation mode. `pogm.load` returns it.
+
+    Attributes:
+        classes: Names of the classes, in the order of the logits.
+        transform: Preprocessing: PIL image or path in, tensor [C, H, W] out.
+        description: Contents of ``model.json``: network, algorithm, selection, provenance.
+        adapts: True if a prediction depends on the other images of its batch (ARM, MTL, ITTA). Such a batch must come
+            from one domain.
+    """
+
+    def __init__(self, network: Network, trial: Trial, description: dict[str, Any]):
+        super().__init__()
+        parts: list[Algorithm | Modifier] = [trial.algorithm, *trial.modifiers]
+        self.adapts = any(part.prediction_batch_size for part in parts) or type(trial.algorithm).predict is not (
+            Algorithm.predict
+        )
+        # Other parts, such as discriminators, are needed in training only.
+        self.network = network if self.adapts else Network(network.features, network.head)
+        self.classes: tuple[str, ...] = tuple(description["classes"])
+        transform = trial.training.transform(trial.dataset.input_shape)
+        self.transform = ImageTransform(transform, (description["stored_size"][0], description["stored_size"][1]))
+        self.description = description
+        self._trial = trial
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits [N, classes] of inputs [N, C, H, W]."""
+        shape = self.transform.transform.shape
+        if not torch.compiler.is_exporting() and (x.ndim != 4 or tuple(x.shape[1:]) != shape):
+            raise UsageError(
+                f"Expected inputs of shape [N, {', '.join(map(str, shape))}]; found {list(x.shape)}. "
+                "Use model.transform on images, and stack the results."
+            )
+        if not self.adapts:
+            logits: Tensor = self.network(x)
+            return logits
+        return self._predictor()(x)
+
+    def _predictor(self) -> Predictor:
+        model = Model(self.network, dict(self.network.named_parameters()), dict(self.network.named_buffers()))
+
+        def predict(x: Tensor) -> Tensor:
+            return self._trial.algorithm.predict(model, x)
+
+        predictor: Predictor = predict
+        for modifier in self._trial.modifiers:
+            predictor = modifier.predictor(predictor, model)
+        return predictor
+
+    @property
+    def batch_size(self) -> int | None:
+        """Number of images to predict together if the model adapts to its batch, else None."""
+        parts: list[Algorithm | Modifier] = [self._trial.algorithm, *self._trial.modifiers]
+        sizes = [part.prediction_batch_size for part in parts]
+        return min(filter(None, sizes), default=None)
+
+    def probabilities(self, images: Iterable["Image | Path | str"]) -> Tensor:
+        """Return the class probabilities [N, classes] of images or paths, predicted as one batch."""
+        device = next(self.parameters()).device
+        inputs = torch.stack([self.transform(image) for image in images]).to(device)
+        with torch.no_grad():
+            return self.forward(inputs).softmax(-1)
+
+
+def load(folder: Path | str) -> TrainedModel:
+    """Load the model that a run has selected, or that ``pogm train`` has written.
+
+    Args:
+        folder: Folder of a run or of a model.
+
+    Returns:
+        A module in evaluation mode, on the CPU. ``model.classes`` has the names of the classes, ``model.transform``
+        makes an input from an image.
+
+    Raises:
+        UsageError: There is no model in the folder, or a later version of the package wrote it.
+        IntegrityError: The files of the model are damaged.
+
+    Example:
+        >>> model = pogm.load("runs/first")  # doctest: +SKIP
+        >>> model(model.transform("image.png")[None]).softmax(-1)  # doctest: +SKIP
+    """
+    folder = find_model(Path(folder))
+    description = _read_description(folder)
+    tensors = _read_weights(folder, description)
+    try:
+        trial = Trial.from_json(description["trial"])
+        training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
+        trial = replace(trial, training=training)
+        network = trial.task(None).build_network()
+        _set_tensors(network, tensors)
+    except (PogmError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise IntegrityError(
+            f"Expected weights of the network {description.get('network')} in {folder}; found others: {reason} "
+            f"Install pogm {_version(description)}, which wrote the model, or train it again."
+        ) from error
+    return TrainedModel(network.float(), trial, description)
+
+
+def _set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
+    """Copy weights and buffers into a network. Unlike ``load_state_dict``, shared weights have one name."""
+    targets = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    if different := sorted(targets.keys() ^ tensors.keys()):
+        raise ValueError(f"{len(different)} names differ, such as {different[0]}.")
+    with torch.no_grad():
+        for name, target in targets.items():
+            if target.shape != tensors[name].shape:
+                raise ValueError(f"{name} has the shape {list(tensors[name].shape)} and not {list(target.shape)}.")
+            target.copy_(tensors[name])
+
+
+def find_model(folder: Path) -> Path:
+    """Return the folder that contains ``model.json``: this one, or ``model`` in the folder of a run."""
+    for found in (folder, folder / MODEL):
+        if (found / DESCRIPTION).is_file():
+            return found
+    if not folder.exists():
+        raise UsageError(f"Expected the folder of a run or of a model; found no {folder}. Check the path.")
+    is_run = (folder / "trial.json").exists()
+    why = "a run without a selected model" if is_run else "none"
+    then = (
+        "A run has one after its first checkpoint; runs of pogm 0.1.0 and before have none. Continue it (pogm resume), "
+        "or start it again."
+        if is_run
+        else "Name the folder of a run, or what pogm train wrote."
+    )
+    raise UsageError(f"Expected {DESCRIPTION} in {folder}; found {why}. {then}")
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    description = read_json(folder / DESCRIPTION, MOST_BYTES)
+    expected = ("format", "weights", "classes", "stored_size", "trial")
+    missing = [name for name in expected if not isinstance(description, dict) or name not in description]
+    if missing:
+        raise IntegrityError(
+            f"Expected the fields {', '.join(expected)} in {folder / DESCRIPTION}; found none named "
+            f"{', '.join(missing)}. Restore the file from a copy."
+        )
+    if description["format"] != FORMAT:
+        raise UsageError(
+            f"Expected a model of format {FORMAT} in {folder}; found format {description['format']}. "
+            f"Install the version that wrote it: pogm {_version(description)}."
+        )
+    result: dict[str, Any] = description
+    return result
+
+
+def _read_weights(folder: Path, description: dict[str, Any]) -> dict[str, Tensor]:
+    expected = description["weights"]
+    path = folder / Path(expected["file"]).name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(
+            f"Expected the weights in {path}; found: {error.strerror}. Copy the whole folder of the model."
+        ) from error
+    if len(content) != expected["bytes"] or digest(content) != expected["sha256"]:
+        raise IntegrityError(
+            f"Expected {expected['bytes']} bytes with SHA-256 {expected['sha256'][:12]}… in {path}; found "
+            f"{len(content)} bytes with {digest(content)[:12]}…. Copy the file again, or train the model again."
+        )
+    try:
+        return load_tensors(content)
+    except SafetensorError as error:
+        raise IntegrityError(f"Expected safetensors in {path}; found: {error}. Copy the file again.") from error
+
+
+def _version(description: dict[str, Any]) -> str:
+    provenance = description.get("provenance")
+    return str(provenance.get("pogm", "of a later version")) if isinstance(provenance, dict) else "of a later version"

@@ -1,0 +1,99 @@
+"""The selected model of a run: the right step, the right weights, and no difference after a resume or in a batch."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from processes import SHORT, pogm, records
+from support import trial
+
+from pogm import ERM, POGM, SWAD, load
+from pogm.benchmark.results.records import Run, read_runs
+from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.data.datasets.base import split
+
+LONG = {"steps": 61, "evaluate_every": 10}
+
+
+def model_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+
+
+def read_run(folder: Path) -> Run:
+    (found,) = read_runs(folder)
+    return found
+
+
+def accuracy_of(folder: Path, one) -> float:
+    """Return the accuracy of the loaded model on the "in" split of the held-out domain, computed anew."""
+    model, (domain,) = load(folder), one.test_domains
+    images, labels, _ = one.dataset.load(None, one.data_seed)[domain]
+    chosen, _ = split(len(labels), domain, one.trial_seed)
+    inputs = model.transform.transform.to_inputs(images[chosen], torch.float32)
+    return float((model(inputs).argmax(-1) == labels[chosen]).double().mean())
+
+
+@pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
+def test_model_is_the_one_that_training_domain_selection_chooses(tmp_path, algorithm):
+    one = trial(algorithm, **LONG)
+    run(one, tmp_path / "run")
+    (choice,) = TRAINING_DOMAIN([read_run(tmp_path / "run")])
+    description = json.loads((tmp_path / "run/model/model.json").read_text())
+    assert description["selection"]["step"] == choice.step
+    assert description["selection"]["validation"] == choice.validation
+    assert accuracy_of(tmp_path / "run", one) == pytest.approx(choice.accuracy, abs=1e-12)
+    assert len(model_files(tmp_path / "run")) == 2
+
+
+def test_model_of_swad_has_the_averaged_weights(tmp_path):
+    one = trial(ERM(), modifiers=(SWAD(),), **LONG)
+    run(one, tmp_path / "run")
+    final = read_run(tmp_path / "run").final
+    description = json.loads((tmp_path / "run/model/model.json").read_text())
+    assert description["selection"]["step"] == final["step"]
+    assert accuracy_of(tmp_path / "run", one) == pytest.approx(final["accuracy"]["in"][0], abs=1e-12)
+
+
+def test_trials_of_a_batch_have_the_models_of_single_runs(tmp_path):
+    trials = [trial(ERM(), seed=seed, **LONG) for seed in range(3)]
+    folders = [tmp_path / str(seed) for seed in range(3)]
+    assert run_batch(trials, folders, RunOptions()) == [None] * 3
+    for one, folder in zip(trials, folders, strict=True):
+        run(one, folder / "alone")
+        batch, alone = (json.loads((f / "model/model.json").read_text()) for f in (folder, folder / "alone"))
+        assert batch["selection"]["step"] == alone["selection"]["step"]
+        x = torch.rand(5, 1, 8, 8)
+        torch.testing.assert_close(load(folder)(x), load(folder / "alone")(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("fault", ["kill@step:25", "kill@step:45", "term@step:33", "kill@write:7", "kill@replace:8"])
+def test_model_is_the_same_after_an_interruption(tmp_path, fault):
+    words = ("--dataset", "RotatedDigits", *SHORT, "--algorithm", "ERM", "--steps", 61)
+    clean, stopped = tmp_path / "clean", tmp_path / "stopped"
+    assert pogm("run", *words, "--out", clean).code == 0
+    assert pogm("run", *words, "--out", stopped, fault=fault).code in (-signal.SIGKILL, 75)
+    assert pogm("resume", stopped, "--device", "cpu", "--checkpoint-seconds", 0).code == 0
+    assert records(stopped) == records(clean)
+    assert model_files(stopped) == model_files(clean)
+
+
+def test_run_of_an_earlier_version_resumes_and_its_best_step_is_that_of_the_records(tmp_path):
+    words = ("--dataset", "RotatedDigits", *SHORT, "--algorithm", "ERM", "--steps", 61)
+    folder = tmp_path / "run"
+    assert pogm("run", *words, "--out", folder, fault="term@step:45").code == 75
+    for path in (folder / "checkpoints").glob("*.json"):
+        manifest = json.loads(path.read_text())
+        del manifest["selected"]
+        path.write_text(json.dumps(manifest))
+    for path in (folder / "model").iterdir():
+        path.unlink()
+    assert pogm("resume", folder, "--device", "cpu").code == 0
+    scores = {record["step"]: sum(record["accuracy"]["out"][1:]) for record in records(folder)}
+    best = max(scores, key=scores.get)
+    if best > 40:
+        assert json.loads((folder / "model/model.json").read_text())["selection"]["step"] == best
+    else:
+        assert not model_files(folder)

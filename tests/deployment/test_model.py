@@ -1,0 +1,163 @@
+"""Loading a trained model: preprocessing as in training, and clear errors for damaged or foreign files."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support import trial
+
+import pogm
+from pogm import ARM, DANN, ERM, ITTA
+from pogm._system.errors import IntegrityError, UsageError
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.data.datasets.folder import Folder
+from pogm.data.images.decode import BadImage
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run on RotatedDigits."""
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    run(trial(ERM()), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folder of images of different sizes, and a run on it."""
+    root, noise = tmp_path_factory.mktemp("photographs") / "sites", np.random.default_rng(0)
+    for site in ("a", "b", "c"):
+        for name, colour in (("blue", (20, 30, 200)), ("red", (200, 30, 20))):
+            (root / site / name).mkdir(parents=True)
+            for number in range(6):
+                shape = (40 + 3 * number, 50, 3)
+                pixels = np.clip(np.array(colour) + noise.integers(-20, 20, shape), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(root / site / name / f"{number}.png")
+    dataset = Folder.from_directory(root)
+    training = type(dataset.training)(network="small_cnn", weights="random", image_size=32, batch_size=4, lr=1e-3)
+    options = {"test_domains": (2,), "steps": 31, "evaluate_every": 10, "training": training}
+    run(Trial(dataset=dataset, algorithm=ERM(), **options), root.parent / "run", RunOptions(data=root))
+    return root, root.parent / "run"
+
+
+def test_model_of_a_folder_predicts_its_images(photographs):
+    root, folder = photographs
+    model = pogm.load(folder)
+    assert model.classes == ("blue", "red")
+    assert not model.training
+    paths = sorted((root / "c").rglob("*.png"))
+    predicted = [model.classes[i] for i in model.probabilities(paths).argmax(-1)]
+    record = max(
+        (json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()),
+        key=lambda r: (sum(r["accuracy"]["out"][:2]), -r["step"]),
+    )
+    assert record["step"] == model.description["selection"]["step"]
+    right = np.mean([name == path.parent.name for name, path in zip(predicted, paths, strict=True)])
+    held_out = record["accuracy"]
+    assert right == pytest.approx((10 * held_out["in"][2] + 2 * held_out["out"][2]) / 12)  # sizes of the splits
+
+
+def test_transform_takes_paths_and_images_of_any_mode(photographs):
+    root, folder = photographs
+    transform = pogm.load(folder).transform
+    path = root / "a/red/3.png"
+    from_path, from_image = transform(path), transform(Image.open(path))
+    assert from_path.shape == (3, 32, 32)
+    assert torch.equal(from_path, from_image)
+    for mode in ("L", "P", "RGBA", "CMYK", "1", "I;16"):
+        assert transform(Image.new(mode, (17, 90))).shape == (3, 32, 32)
+    with pytest.raises(UsageError, match="PIL image or a path; found ndarray"):
+        transform(np.zeros((4, 4, 3)))
+    with pytest.raises(BadImage, match="not an image"):
+        transform(folder / "records.jsonl")
+
+
+def test_inputs_of_another_shape_are_refused(digits):
+    with pytest.raises(UsageError, match=r"shape \[N, 1, 8, 8\]; found \[2, 3, 8, 8\]"):
+        pogm.load(digits)(torch.zeros(2, 3, 8, 8))
+
+
+def test_parts_that_only_training_needs_are_left_out(tmp_path):
+    run(trial(DANN(), steps=3), tmp_path / "run")
+    model = pogm.load(tmp_path / "run")
+    assert not model.adapts
+    assert {name.split(".")[1] for name in model.state_dict()} == {"features", "head"}
+
+
+@pytest.mark.parametrize(("algorithm", "modifiers"), [(ARM(), ()), (ERM(), (ITTA(),))], ids=["ARM", "ITTA"])
+def test_models_that_adapt_to_a_batch_say_so_and_predict(tmp_path, algorithm, modifiers):
+    training = replace(trial(algorithm).training, network="mnist_cnn" if modifiers else "mlp")
+    run(trial(algorithm, modifiers=modifiers, steps=2, training=training), tmp_path / "run")
+    model = pogm.load(tmp_path / "run")
+    assert (model.adapts, model.batch_size) == (True, 64)
+    assert model(torch.rand(7, 1, 8, 8)).shape == (7, 10)
+
+
+def test_images_with_two_channels_have_no_transform(tmp_path):
+    run(trial(ERM(), "ColoredDigits", steps=1), tmp_path / "run")
+    with pytest.raises(UsageError, match="2 channels"):
+        pogm.load(tmp_path / "run").transform(Image.new("RGB", (8, 8)))
+
+
+# Damaged and foreign files.
+
+
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def edit(folder: Path, **fields: object) -> None:
+    path = folder / "model/model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_truncated_weights_are_refused(digits, tmp_path):
+    copy = damaged(digits, tmp_path)
+    (path,) = (copy / "model").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(IntegrityError, match=r"Expected \d+ bytes .* found \d+ bytes"):
+        pogm.load(copy)
+    path.unlink()
+    with pytest.raises(IntegrityError, match="No such file.*Copy the whole folder"):
+        pogm.load(copy)
+
+
+def test_model_of_a_later_version_is_refused(digits, tmp_path):
+    copy = damaged(digits, tmp_path)
+    edit(copy, format=2, provenance={"pogm": "9.1"})
+    with pytest.raises(UsageError, match=r"format 1 .*; found format 2\. .*pogm 9\.1"):
+        pogm.load(copy)
+
+
+def test_weights_of_another_network_are_refused(digits, tmp_path):
+    copy = damaged(digits, tmp_path)
+    trial_values = json.loads((copy / "model/model.json").read_text())["trial"]
+    trial_values["training"]["network"] = "small_cnn"
+    edit(copy, trial=trial_values)
+    with pytest.raises(IntegrityError, match="Expected weights of the network"):
+        pogm.load(copy)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
+def test_damaged_description_is_refused(digits, tmp_path, content):
+    copy = damaged(digits, tmp_path)
+    (copy / "model/model.json").write_text(content)
+    with pytest.raises((IntegrityError, UsageError), match="Expected"):
+        pogm.load(copy)
+
+
+def test_folder_without_a_model_is_refused(digits, tmp_path):
+    with pytest.raises(UsageError, match="found no .*Check the path"):
+        pogm.load(tmp_path / "missing")
+    with pytest.raises(UsageError, match=r"model\.json in .*; found none"):
+        pogm.load(tmp_path)
+    copy = damaged(digits, tmp_path)
+    shutil.rmtree(copy / "model")
+    with pytest.raises(UsageError, match="a run without a selected model"):
+        pogm.load(copy)
