@@ -124,7 +124,7 @@ def test_truncated_weights_are_refused(digits, tmp_path):
     with pytest.raises(IntegrityError, match=r"Expected \d+ bytes .* found \d+ bytes"):
         pogm.load(copy)
     path.unlink()
-    with pytest.raises(IntegrityError, match="No such file.*Copy the whole folder"):
+    with pytest.raises(IntegrityError, match=r"No such file.*Copy the whole folder"):
         pogm.load(copy)
 
 
@@ -153,7 +153,7 @@ def test_damaged_description_is_refused(digits, tmp_path, content):
 
 
 def test_folder_without_a_model_is_refused(digits, tmp_path):
-    with pytest.raises(UsageError, match="found no .*Check the path"):
+    with pytest.raises(UsageError, match=r"found no .*Check the path"):
         pogm.load(tmp_path / "missing")
     with pytest.raises(UsageError, match=r"model\.json in .*; found none"):
         pogm.load(tmp_path)
