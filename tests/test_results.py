@@ -1,6 +1,7 @@
-"""The numbers on docs/centre.md are those of the records in results/."""
+"""Published numbers are those of the records in results/."""
 
 import tarfile
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,19 +9,20 @@ from pathlib import Path
 import pytest
 
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.accuracy_tables import averages_table
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
-from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table import Estimate, Table
 from pogm.cli import parse
 from pogm.experiments import all_experiments, centre, kappa
-from pogm.experiments.paired import differences
+from pogm.experiments.paired import detectable, differences, interval
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"
+EVIDENCE = ROOT / "results" / "mnist"
 
 
-COMMANDS = {  # of `pogm experiment`, by the file of its records
+COMMANDS = {  # of `pogm experiment`, by the file of its records in results/centre
     "embedded": "centre kappa --scale embedded",
     "mnist": "centre --scale mnist",
     "kappa_colored_mnist": (
@@ -29,12 +31,16 @@ COMMANDS = {  # of `pogm experiment`, by the file of its records
     ),
     "pacs": "centre --scale pacs",
 }
+EVIDENCE_COMMANDS = {  # the same of results/mnist
+    "colored_mnist": "evidence --scale mnist --datasets ColoredMNIST --evaluate-every 100 --trials 5",
+}
 WEIGHTS = {"pacs": "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"}  # of --weights
 
 
 @cache
 def unpacked(name: str, folder: Path) -> dict[str, Run]:
-    with tarfile.open(RECORDS / f"{name}.tar.gz") as archive:
+    records = EVIDENCE if name in EVIDENCE_COMMANDS else RECORDS
+    with tarfile.open(records / f"{name}.tar.gz") as archive:
         archive.extractall(folder / name, filter="data")
     return {run.id: run for run in read_runs(folder / name)}
 
@@ -42,7 +48,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     """The stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
-    scale = parse(["experiment", *COMMANDS[name].split()]).scale_of()
+    scale = parse(["experiment", *(COMMANDS | EVIDENCE_COMMANDS)[name].split()]).scale_of()
     rows = all_experiments()[experiment].rows(scale)
     named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
     return [replace(found[id], label=row) for row, id in named if id in found]
@@ -58,11 +64,11 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("records")
 
 
-def page() -> dict[str, dict[str, list[str]]]:
-    """The tables of docs/centre.md that follow a comment with the name of their records: cells by row."""
+def page(path: Path = ROOT / "docs" / "centre.md") -> dict[str, dict[str, list[str]]]:
+    """The tables of a page that follow a comment with the name of their records: cells by row."""
     tables: dict[str, dict[str, list[str]]] = {}
     name = ""
-    for line in (ROOT / "docs" / "centre.md").read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line.startswith("<!-- records: "):
             name = line.removeprefix("<!-- records: ").removesuffix(" -->")
             tables[name] = {}
@@ -111,3 +117,58 @@ def test_page_has_the_numbers_of_the_records_about_kappa(name, folder):
     validated = differences(runs, kappa.ROWS[0].name, value=lambda choice: choice.validation)
     tested = differences(runs, kappa.ROWS[0].name)
     assert page()[f"kappa, {name}"] == interleaved(validated, tested)
+
+
+def evidence(runs: list[Run]) -> dict[str, list[str]]:
+    """Cells of the main table of results/mnist, by row: both selections, differences to ERM and their statistics."""
+    tables = [averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
+    paired = [differences(runs, "ERM", selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
+    rows = {}
+    for number, label in enumerate(tables[0].labels):
+        validated, last = (table.rows[number].cells[0] for table in tables)
+        gain, last_gain = (table.rows[number].cells[0] for table in paired)
+        rows[label] = [
+            f"{validated.mean:.1f} ± {validated.stderr:.1f}",
+            *difference_cells(gain, len(tables[0].labels) - 1, baseline=label == "ERM"),
+            f"{last.mean:.1f} ± {last.stderr:.1f}",
+            *difference_cells(last_gain, len(tables[0].labels) - 1, baseline=label == "ERM")[:2],
+            str(gain.n),
+        ]
+    return rows
+
+
+def difference_cells(gain: Estimate, comparisons: int, *, baseline: bool) -> list[str]:
+    if baseline:
+        return ["–", "–", "–"]
+    low, high = interval(gain, comparisons)
+    differs = "" if low <= 0 <= high else " ≠"
+    smallest = detectable(gain, comparisons)
+    return [f"{gain.mean:+.2f} ± {gain.stderr:.2f}", f"{low:+.1f} … {high:+.1f}{differs}", f"{smallest:.1f}"]
+
+
+def by_domain(runs: list[Run], selection: Selection) -> dict[str, list[str]]:
+    """Accuracy on every held-out domain, by row."""
+    (dataset,) = {run.dataset for run in runs}
+    table = dataset_table(runs, dataset, selection).texts()
+    return {row: [text.rstrip("*") for text in texts] for row, texts in table.items()}
+
+
+@pytest.mark.parametrize("name", EVIDENCE_COMMANDS)
+def test_evidence_has_the_numbers_of_the_records(name, folder):
+    runs = runs_of("evidence", name, folder)
+    found = page(EVIDENCE / "README.md")
+    assert found[f"evidence, {name}"] == evidence(runs)
+    for selection in SELECTIONS.values():
+        table = {row: cells[:-1] for row, cells in by_domain(runs, selection).items()}
+        assert found[f"domains, {name}, {selection.name}"] == table
+
+
+@pytest.mark.parametrize("name", EVIDENCE_COMMANDS)
+def test_evidence_has_complete_rows_only(name, folder):
+    runs = runs_of("evidence", name, folder)
+    assert len(runs) == len(unpacked(name, folder)), "every stored run is planned"
+    cells = Counter((run.label, run.test_domains, run.trial_seed) for run in runs)
+    domains, seeds = len(runs[0].domains), 5
+    assert set(cells.values()) == {1}
+    assert len(cells) == len({run.label for run in runs}) * domains * seeds
+    assert all(run.provenance["deterministic"] for run in runs)

@@ -31,7 +31,8 @@ def ids(name, scale):
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
-    assert list(all_experiments()) == [*tables, *figures, "all_methods", "centre", "inner_optimizer", "kappa"]
+    others = ["all_methods", "centre", "evidence", "inner_optimizer", "kappa"]
+    assert list(all_experiments()) == [*tables, *figures, *others]
 
 
 @pytest.mark.parametrize("name", all_experiments())
@@ -167,7 +168,12 @@ def test_setting_need_not_apply_to_rows_that_are_not_selected():
     assert {(trial.label, trial.algorithm.kappa) for trial in trials} == {("POGM", 0.1)}
 
 
-@pytest.mark.parametrize("name", ["centre", "kappa"])
+def test_evidence_has_every_method_and_modifier():
+    labels = {trial.label for trial in all_experiments()["evidence"].trials(replace(EMBEDDED, seeds=1))}
+    assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
+
+
+@pytest.mark.parametrize("name", ["centre", "evidence", "kappa"])
 def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]

@@ -9,6 +9,7 @@ from typing import Any
 from pogm.benchmark.results.accuracy_tables import CSV_KEYS, average, labels_of
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice, Selection
+from pogm.benchmark.results.statistics import student_quantile
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
 from pogm.data.datasets import dataset_class
 from pogm.experiments import base
@@ -87,6 +88,31 @@ def differences(
         row_key="algorithm",
         csv_keys=CSV_KEYS,
     )
+
+
+def interval(difference: Estimate, comparisons: int) -> tuple[float, float]:
+    """Return the 95 % interval of a mean difference, by Student's t and Bonferroni's correction.
+
+    Args:
+        difference: Mean difference and its standard error over n ≥ 2 seeds.
+        comparisons: Number of rows that are compared with the same baseline.
+    """
+    mean, error = _known(difference)
+    half = student_quantile(1 - 0.025 / comparisons, difference.n - 1) * error
+    return mean - half, mean + half
+
+
+def detectable(difference: Estimate, comparisons: int) -> float:
+    """Return the smallest effect whose corrected interval would exclude 0 with a probability of about 80 %."""
+    _, error = _known(difference)
+    freedom = difference.n - 1
+    return (student_quantile(1 - 0.025 / comparisons, freedom) + student_quantile(0.8, freedom)) * error
+
+
+def _known(difference: Estimate) -> tuple[float, float]:
+    if difference.mean is None or difference.stderr is None:
+        raise ValueError(f"Expected a mean over two seeds or more; found {difference}. Run more seeds.")
+    return difference.mean, difference.stderr
 
 
 def _column(title: str, ids: Mapping[str, str]) -> Column:
