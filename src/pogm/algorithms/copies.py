@@ -149,7 +149,7 @@ def _pooled(problem: Problem) -> Callable[[Objective], Callable[[Params], tuple[
 
 @compiled
 def _mean(rows: Tensor) -> Tensor:
-    """Mean over the first axis, summed in order, so that the bits do not depend on how rows are distributed."""
+    """Return the mean over the first axis, summed in order: the bits do not depend on the distribution of the rows."""
     total = rows[0]
     for row in rows[1:].unbind():
         total = total + row

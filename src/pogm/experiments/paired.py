@@ -96,7 +96,7 @@ def _column(title: str, ids: Mapping[str, str]) -> Column:
 def _difference(
     chosen: Mapping[tuple[str, str, int, int], float | None], dataset: str, row: str, baseline: str
 ) -> Estimate:
-    """Mean difference over the seeds for which every held-out domain has both values."""
+    """Return the mean difference over the seeds for which every held-out domain has both values."""
     by_seed: dict[int, list[float]] = {}
     expected = {domain for name, _, domain, _ in chosen if name == dataset}
     for (name, label, domain, seed), compared in chosen.items():
