@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from rows.run import facts
 
-from pogm.benchmark.plan.parsing import trial_of
+from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.results.statistics import mean_of
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
@@ -31,7 +31,7 @@ def accuracies(options: argparse.Namespace, algorithm: str, precision: str) -> l
     """Of every held-out domain and seed: the accuracy on its images after the last step, in percent."""
     common = {"steps": options.steps, "evaluate_every": options.steps, "precision": precision}
     trials = [
-        trial_of(options.dataset, algorithm, [held], seed=seed, **common)
+        build_trial(options.dataset, algorithm, [held], seed=seed, **common)
         for held in HELD_OUT
         for seed in range(options.seeds)
     ]

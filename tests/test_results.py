@@ -42,7 +42,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     """The stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
-    scale = parse(["experiment", *COMMANDS[name].split()]).scale_of()
+    scale = parse(["experiment", *COMMANDS[name].split()]).make_scale()
     rows = all_experiments()[experiment].rows(scale)
     named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
     return [replace(found[id], label=row) for row, id in named if id in found]

@@ -80,7 +80,7 @@ class RunOptions:
             fix_cublas_workspace()  # before the process group, which uses CUDA, is created
 
     @contextmanager
-    def joined(self) -> Iterator[World | SingleProcess]:
+    def join_processes(self) -> Iterator[World | SingleProcess]:
         """Join the processes of the run while the block runs."""
         if self.launch is None:
             yield SingleProcess()
@@ -138,7 +138,7 @@ def run_batch(
         PogmError: If all trials failed for the same reason, such as missing data or memory.
     """
     options.enter()
-    with use_threads(options.threads), catch_stop_signals() as stop, options.joined() as world:
+    with use_threads(options.threads), catch_stop_signals() as stop, options.join_processes() as world:
         if world.run_on_first(lambda: _are_done(folders, trials)):
             return [None] * len(trials)
         with explain_out_of_memory(trials[0]):  # reads the data before anything is written
@@ -231,7 +231,7 @@ class _Batch:
                 raise self.stop.error(self.folders[0].parent if many else self.folders[0], many)
             self.after = evaluation.step
             for row in self.active:
-                self._write(row, record_of(self.trials[row], self.session, evaluation, row))
+                self._write(row, make_record(self.trials[row], self.session, evaluation, row))
                 if evaluation.diverged[row]:
                     self._end_diverged(row)
             if not self.active:
@@ -243,7 +243,7 @@ class _Batch:
         ends = final(self.session)
         for row in self.active:
             if ends:
-                self._write(row, record_of(self.trials[row], self.session, ends[row]) | {FINAL: True})
+                self._write(row, make_record(self.trials[row], self.session, ends[row]) | {FINAL: True})
             self.world.run_on_first(partial(write_atomic, self.folders[row] / DONE, b"done\n"))
             self.tracking[row].end("done")
 
@@ -345,7 +345,7 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> None:
     write_atomic(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
 
 
-def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
+def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
     """Return one line of ``records.jsonl`` for the trial in row ``row`` of a session."""
     accuracies, metrics = evaluation.accuracies[row], evaluation.metrics[row]
     count = len(SPLITS)  # accuracies are ordered by domain, then by split
