@@ -153,13 +153,13 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         """Print the table of the finished runs and write every measured round to a file."""
         from pogm._system.files import write_atomic
         from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
-        from pogm.benchmark.results.measurements import measured
+        from pogm.benchmark.results.measurements import read_measurements
         from pogm.benchmark.results.records import printable, read_runs
 
         folders = [self.out / trial.id for trial in trials]
         runs = {run.id: run for run in read_runs(*(folder for folder in folders if folder.is_dir()))}
         done = [runs[trial.id] for trial in trials if trial.id in runs and runs[trial.id].done]
-        found = [(run, m) for run in done if (m := measured(run)) is not None]
+        found = [(run, m) for run in done if (m := read_measurements(run)) is not None]
         if not found:
             raise UsageError(
                 f"Expected a finished run with a measured round; found none in {self.out}. "

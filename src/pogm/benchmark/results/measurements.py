@@ -55,7 +55,7 @@ class Measured:
     divergence: list[Matrix] | None = None  # KL(p_i ‖ p_j): [K, K]
 
 
-def measured(run: Run) -> Measured | None:
+def read_measurements(run: Run) -> Measured | None:
     """Return the measurements in the records of a run; None if nothing was measured.
 
     Raises:
