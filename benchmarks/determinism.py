@@ -80,7 +80,7 @@ class Plan:
 def digest(session: Session) -> str:
     """SHA-256 of the whole state of a session: weights, optimizers, buffers, sums of metrics."""
     found = hashlib.sha256()
-    for name, leaf in trees.named(session.train_state):
+    for name, leaf in trees.named_leaves(session.train_state):
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -93,7 +93,7 @@ def steps(algorithm: Algorithm, count: int, *, seed: int = 0, **options: Any) ->
 
 def assert_close(left: trees.Tree, right: trees.Tree, tolerance: float = 1e-10) -> None:
     """Two trees with the same leaves, up to rounding."""
-    mine, theirs = dict(trees.named(left)), dict(trees.named(right))
+    mine, theirs = dict(trees.named_leaves(left)), dict(trees.named_leaves(right))
     assert mine.keys() == theirs.keys()
     for name, leaf in mine.items():
         torch.testing.assert_close(

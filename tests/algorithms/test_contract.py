@@ -76,7 +76,7 @@ def test_step_keeps_shapes_and_dtypes_of_the_state(cls):
     algorithm = eager(cls)
     state, problem = toy(algorithm)
     after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
-    shapes = [{n: (t.shape, t.dtype) for n, t in trees.named(s)} for s in (state, after)]
+    shapes = [{n: (t.shape, t.dtype) for n, t in trees.named_leaves(s)} for s in (state, after)]
     assert shapes[0] == shapes[1]
 
 

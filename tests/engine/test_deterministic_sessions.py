@@ -54,7 +54,7 @@ def task_of(algorithm, network, precision):
 def digest(train_state) -> str:
     """Return the SHA-256 of all numbers of a state."""
     found = hashlib.sha256()
-    for name, leaf in sorted(trees.named(train_state), key=lambda pair: pair[0]):
+    for name, leaf in sorted(trees.named_leaves(train_state), key=lambda pair: pair[0]):
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

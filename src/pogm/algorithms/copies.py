@@ -64,7 +64,7 @@ class DomainCopies(Algorithm):
         With one inner step all gradients are taken at θ. If the samples of a pass are coupled (live batch norm, or a
         modifier such as MixStyle), the gradient of the pooled risk is another one.
         """
-        return self.trains_pooled and self.inner_steps == 1 and not problem.coupled
+        return self.trains_pooled and self.inner_steps == 1 and not problem.couples_samples
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
         """Return the optimizer of the copies."""
