@@ -70,8 +70,8 @@ def test_the_loop_by_hand_computes_what_ours_does(network, method):
         session.step()
     ours = session.train_state.state.params.values()
     moved = sum((a - start[name]).norm() for name, a in made.named_parameters())
-    apart = sum((a - b).norm() for a, b in zip(made.parameters(), ours, strict=True))
-    assert apart < 0.01 * moved  # Adam's first steps are signs, which rounding turns where a gradient is nearly zero
+    distance = sum((a - b).norm() for a, b in zip(made.parameters(), ours, strict=True))
+    assert distance < 0.01 * moved  # a first step of Adam is a sign, which rounding can flip
 
 
 def test_what_draws_by_hand_gives_every_image_its_own_label():
@@ -126,7 +126,7 @@ def test_memory_is_the_most_that_tensors_took_at_once():
 
 def test_a_process_that_dies_is_an_error_and_not_a_hang():
     with pytest.raises(Exception, match="terminated abruptly"):
-        clock.apart(os._exit, 1)
+        clock.run_in_process(os._exit, 1)
 
 
 def test_what_fails_says_why_and_the_rest_goes_on(monkeypatch):
@@ -135,7 +135,7 @@ def test_what_fails_says_why_and_the_rest_goes_on(monkeypatch):
         yield "whole", lambda: figure.Figure("", "ms", 2.0, target=3.0)
 
     monkeypatch.setitem(speed.ROWS, "cpu", rows)
-    broken, whole = speed.measured(run(Size()), ["cpu"], lambda figure: None)
+    broken, whole = speed.measure(run(Size()), ["cpu"], lambda figure: None)
     assert broken.failed == "ZeroDivisionError: division by zero"
     assert broken.reached is None
     assert whole.reached
@@ -181,7 +181,7 @@ def test_the_benchmarks_run_and_make_one_page(tmp_path, capsys, monkeypatch):
 
 def test_pacs_is_measured_with_its_augmentation():
     size = replace(SMALL, network="small_cnn", photographs_batch=1, inner_steps=1)
-    found = pacs.pacs_measured("POGM", Engine(), size, "fp32")
+    found = pacs.measure_pacs("POGM", Engine(), size, "fp32")
     assert found["ms"] > 0
     assert 0 < found["images_gb"] < found["gb"]
     assert pacs.photographs(POGM(), size, "fp32").transform.augment
@@ -201,7 +201,7 @@ def test_a_captured_step_by_hand_goes_on_where_it_was(method):
     device = torch.device("cuda")
     network = bare.network("mnist_cnn", (2, 28, 28), 2).to(device)
     made = bare.Erm(network) if method == "ERM" else bare.Pogm(network, 2)
-    step = clock.captured(bare.loop(made, bare.Data(2, 100, (2, 28, 28), 2, device), 8), device)
+    step = clock.capture(bare.loop(made, bare.Data(2, 100, (2, 28, 28), 2, device), 8), device)
     seen = []
     for _ in range(3):
         step()
