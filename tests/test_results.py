@@ -40,7 +40,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 
 
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
-    """The stored runs of an experiment, labelled by row."""
+    """Return the stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
     scale = parse(["experiment", *COMMANDS[name].split()]).make_scale()
     rows = all_experiments()[experiment].rows(scale)
@@ -49,7 +49,7 @@ def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
 
 
 def _with_weights(trial: Trial, digest: str | None) -> Trial:
-    """The trial as ``--weights`` makes it, without the file."""
+    """Return the trial as with ``--weights``, without the file."""
     return replace(trial, training=replace(trial.training, weights=digest)) if digest else trial
 
 
@@ -59,7 +59,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def page() -> dict[str, dict[str, list[str]]]:
-    """The tables of docs/centre.md that follow a comment with the name of their records: cells by row."""
+    """Return the cells by row of the tables in docs/centre.md that follow a comment with the name of their records."""
     tables: dict[str, dict[str, list[str]]] = {}
     name = ""
     for line in (ROOT / "docs" / "centre.md").read_text().splitlines():
@@ -75,13 +75,13 @@ def page() -> dict[str, dict[str, list[str]]]:
 
 
 def lines(runs: list[Run], selection: Selection, baseline: str) -> dict[str, list[str]]:
-    """Accuracy and paired difference for each dataset, by row."""
+    """Return accuracy and paired difference for each dataset, by row."""
     accuracy, difference = averages_table(runs, selection), differences(runs, baseline, selection)
     return interleaved(accuracy, difference)
 
 
 def interleaved(first: Table, second: Table) -> dict[str, list[str]]:
-    """Cells of two tables in turn, without their averages, by row."""
+    """Return the cells of two tables alternately, without their averages, by row."""
     others = second.texts()
     return {
         row: [text for pair in zip(texts[:-1], others[row][:-1], strict=True) for text in pair]

@@ -40,7 +40,7 @@ def test_docstring_has_paper_and_equation(cls):
 
 @every
 def test_every_hyperparameter_is_described(cls):
-    """In a docstring (``name: text`` under ``Args:``) or in a comment after the field."""
+    """The description is in a docstring (``name: text`` under ``Args:``) or in a comment after the field."""
     classes = [base for base in cls.__mro__ if issubclass(base, Algorithm)]
     docstrings = "\n".join(base.__doc__ or "" for base in classes)
     sources = "\n".join(inspect.getsource(base) for base in classes)

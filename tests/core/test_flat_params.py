@@ -58,7 +58,7 @@ def test_unflatten_restores_names_and_shapes():
 
 
 def objective(params):
-    """A function whose derivative differs for every weight."""
+    """Return a function with a different derivative for every weight."""
     return (params["w"] ** 3).sum() + (params["s"] * params["b"].prod()).sum()
 
 

@@ -181,7 +181,7 @@ def test_every_modifier_is_deterministic(name):
 @pytest.mark.gpu
 @needs_gpu
 def test_histogram_of_randaugment_can_be_captured():
-    """In deterministic mode, torch counts by sorting. The captured result has the bits of the eager one."""
+    """Torch counts by sorting in deterministic mode. The captured result has the bits of the eager one."""
     images = torch.randint(256, (4, 3, 65, 65)).float() / 255
     on_gpu_images = images.cuda()
     with deterministic_algorithms():

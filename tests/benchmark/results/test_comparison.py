@@ -30,7 +30,7 @@ def write(make_run, make_record, tmp_path):
 
 
 def shown(comparison):
-    """The cells of each pair as text."""
+    """Return the cells of each pair as text."""
     table = comparison.table()
     return [tuple(table.row_texts(row)) for row in table.rows]
 

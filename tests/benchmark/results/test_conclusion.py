@@ -22,7 +22,7 @@ HOPELESS = [[1.0, 0.0], [-1.0, 0.0]]  # p* = 0
 
 
 def rounds(*trajectories, step=None, targets=(), every=1, divergence=None):
-    """Measured rounds, one for each set of trajectories [K + T][P]; the step is the mean of the K unless given."""
+    """Return measured rounds, one for each set of trajectories [K + T][P]; the default step is the mean of the K."""
     h = [torch.tensor(rows, dtype=torch.float64) for rows in trajectories]
     K = len(h[0]) - len(targets)
     steps = [rows[:K].mean(0) if step is None else torch.tensor(step, dtype=torch.float64) for rows in h]

@@ -41,7 +41,7 @@ NAN = math.nan
 
 
 def made(trajectories, K, cosine=None, **more):
-    """Rounds with these trajectories [R][K + T][P]."""
+    """Return rounds with these trajectories [R][K + T][P]."""
     rounds = len(trajectories)
     ones = [[1.0] * K] * rounds
     values = {
@@ -106,7 +106,7 @@ def test_inner_product_is_summed_over_ordered_pairs():
 
 
 def stepped(trajectories, steps, K):
-    """Rounds with these trajectories [R][K + T][P] and steps [R][P], as a probe records them."""
+    """Return rounds with these trajectories [R][K + T][P] and steps [R][P], as a probe records them."""
     h, d = (torch.tensor(values, dtype=torch.float64) for values in (trajectories, steps))
     products = torch.einsum("rip,rp->ri", h[:, :K], d)
     cosines = products / (h[:, :K].norm(dim=-1) * d.norm(dim=-1, keepdim=True))

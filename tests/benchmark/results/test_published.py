@@ -27,7 +27,7 @@ def by_key(results):
 
 
 def table1():
-    """Table 1 as one of our tables."""
+    """Return Table 1 as one of our tables."""
     found = by_key(paper_table1())
     algorithms = tuple(dict.fromkeys(result.algorithm for result in paper_table1()))
     rows = []
