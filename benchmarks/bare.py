@@ -1,7 +1,7 @@
-"""Training loops as one would write them by hand in PyTorch: what ours are measured beside, and their floors.
+"""Handwritten PyTorch training loops: the references and lower bounds (floors) of the benchmarks.
 
-Plain modules, ``torch.optim.Adam``, no engine. Of pogm there is only the solver of the K×K problem, which is not what
-is compared.
+They use plain modules and ``torch.optim.Adam``, and no engine. From pogm they use only the solver of the K×K problem,
+which is not compared.
 """
 
 import copy
@@ -20,7 +20,7 @@ Minibatch = tuple[Tensor, Tensor]  # images [K, B, ...] and labels [K, B]
 
 
 def network(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """The same architectures as ours, weights in the same order; batch norm keeps its statistics."""
+    """Return a network with our architecture and our order of weights. Batch norm keeps its statistics."""
     if name == "mlp":
         hidden = [nn.Linear(math.prod(shape), 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, classes))
@@ -39,14 +39,14 @@ def network(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 class Method(Protocol):
-    """What trains a network."""
+    """Interface of a handwritten training method."""
 
     def step(self, batches: list[Minibatch]) -> None:
-        """One update of the weights."""
+        """Update the weights once."""
 
 
 class Erm:
-    """One pass over the pooled minibatch, one Adam."""
+    """ERM: one pass over the pooled minibatch, one Adam."""
 
     def __init__(self, network: nn.Module, lr: float = 1e-3, autocast: torch.dtype | None = None):
         self.network, self.autocast = network, autocast
@@ -58,7 +58,7 @@ class Erm:
 
 
 class Pogm:
-    """A copy of the network and an Adam for every domain, and the meta-update on flat vectors."""
+    """POGM: a copy of the network and an Adam for every domain, and the meta-update on flat vectors."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class Pogm:
 
 
 def flat(weights: Iterable[Tensor]) -> Tensor:
-    """All weights as one vector; unlike torch's own, also of those whose channels are last in memory."""
+    """Return all weights as one vector. Unlike torch's function, it accepts channels-last weights."""
     return torch.cat([weight.flatten() for weight in weights])
 
 
 def adam(network: nn.Module, lr: float) -> torch.optim.Adam:
-    """As torch has it; on a GPU one kernel, and fit for a CUDA graph."""
+    """Return torch's Adam; on a GPU fused, and capturable in a CUDA graph."""
     on_gpu = next(network.parameters()).is_cuda
     return torch.optim.Adam(network.parameters(), lr, fused=on_gpu or None, capturable=on_gpu)
 
@@ -102,19 +102,19 @@ def adam(network: nn.Module, lr: float) -> torch.optim.Adam:
 def descend(
     network: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, autocast: torch.dtype | None
 ) -> None:
-    """One step of an optimizer."""
+    """Take one step of an optimizer."""
     optimizer.zero_grad()
     risk(network, x, y, autocast).backward()
     optimizer.step()
 
 
 def risk(network: nn.Module, x: Tensor, y: Tensor, autocast: torch.dtype | None) -> Tensor:
-    """The mean cross-entropy."""
+    """Return the mean cross-entropy."""
     return F.cross_entropy(logits(network, x, autocast), y)
 
 
 def logits(network: nn.Module, x: Tensor, autocast: torch.dtype | None) -> Tensor:
-    """In float32, whatever the network computes in; without autocast's cache, which no CUDA graph may outlive."""
+    """Return the logits in float32. Autocast's cache is off, because a CUDA graph must not outlive it."""
     if autocast is None:
         return network(x)
     with torch.autocast(x.device.type, autocast, cache_enabled=False):
@@ -130,18 +130,18 @@ class Data:
         self.domain = torch.arange(K, device=device)[:, None]
 
     def draw(self, size: int) -> Minibatch:
-        """B of each domain, in [0, 1]."""
+        """Draw ``size`` images of each domain, with values in [0, 1]."""
         rows = torch.randint(0, self.labels.shape[1], (len(self.labels), size), device=self.labels.device)
         return self.images[self.domain, rows].float() / 255, self.labels[self.domain, rows]
 
 
 def loop(method: Method, data: Data, size: int, minibatches: int = 1) -> Callable[[], None]:
-    """A function that draws and steps."""
+    """Return a function that draws minibatches and takes a step."""
     return lambda: method.step([data.draw(size) for _ in range(minibatches)])
 
 
 def evaluation(network: nn.Module, data: Data, size: int, autocast: torch.dtype | None) -> Callable[[], Tensor]:
-    """A function that counts the images that are predicted right, ``size`` at a time."""
+    """Return a function that counts the correctly predicted images, ``size`` at a time."""
     images, labels = data.images.flatten(0, 1), data.labels.flatten()
 
     def count() -> Tensor:
@@ -156,7 +156,7 @@ def evaluation(network: nn.Module, data: Data, size: int, autocast: torch.dtype 
 def gradient(
     network: nn.Module, images: int, size: int, classes: int, autocast: torch.dtype | None, compiled: bool
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """A function that takes the gradient of one minibatch of noise: nothing is drawn, nothing is updated."""
+    """Return a function that computes the gradient of one minibatch of noise. It draws and updates nothing."""
     weights = list(network.parameters())
     x = torch.randn(images, 3, size, size, device=weights[0].device).to(memory_format=torch.channels_last)
     y = torch.arange(images, device=x.device) % classes
@@ -169,7 +169,7 @@ def gradient(
 
 
 def bandwidth_copy(count: int, device: torch.device) -> tuple[Callable[[], Tensor], int]:
-    """A function that copies ``count`` float32 numbers, and the bytes that it reads and writes."""
+    """Return a function that copies ``count`` float32 numbers, and the number of bytes that it reads and writes."""
     source = torch.zeros(count, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source), 2 * source.nbytes
@@ -177,7 +177,7 @@ def bandwidth_copy(count: int, device: torch.device) -> tuple[Callable[[], Tenso
 
 @contextmanager
 def precision(name: str) -> Iterator[torch.dtype | None]:
-    """TF32 as the name says, kernels chosen for speed alone; gives what to autocast to."""
+    """Set TF32 according to the precision, and let cuDNN choose the fastest kernels. Yield the dtype for autocast."""
     if not torch.cuda.is_available():
         yield torch.bfloat16 if name == "bf16" else None
         return

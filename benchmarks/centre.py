@@ -1,12 +1,12 @@
-"""What POGM's centre costs: rounds around ERM's trajectory and around the mean, in turns, in one process.
+"""Cost of POGM's centre: rounds around ERM's trajectory and around the mean, measured alternately in one process.
 
 python benchmarks/centre.py --device cuda [--only mnist pacs] [--small] [--out benchmarks/results/centre_h200.json]
 
 Two workloads: a ResNet-50 on 3 × 32 noise images of PACS's shape, drawn and augmented, and the MNIST CNN on noise of
-ColoredMNIST's shape (2 × 64). Every variant has a session of its own. Repeats go through the variants in turns, so that
-a slow moment of the machine meets all of them; a ratio is taken within a repeat. The median and the middle half of the
-repeats are printed. Times are per minibatch; compile time is not included. Memory is the peak of building a session and
-of its first rounds, beyond what was there before.
+ColoredMNIST's shape (2 × 64). Every variant has its own session. Every repeat measures all variants in turn, so that
+all of them suffer from a slow moment of the machine; ratios are computed within a repeat. The script prints the median
+and the quartiles of the repeats. Times are per minibatch; compile time is not included. Memory is the peak of building
+a session and of its first rounds, without the memory that was in use before.
 """
 
 import argparse
@@ -40,7 +40,7 @@ AGAINST = {"erm, E = 1": "mean, E = 1", "erm, E = 5": "mean, E = 5"}
 
 
 def task(workload: str, variant: str, size: Size, precision: str) -> Task:
-    """One variant on one workload."""
+    """Return the task of one variant and one workload."""
     if workload == "pacs":
         return photographs(VARIANTS[variant], size, precision)
     return noise.colored_mnist(
@@ -48,8 +48,8 @@ def task(workload: str, variant: str, size: Size, precision: str) -> Task:
     )
 
 
-def measured(workload: str, engine: Engine, size: Size, precision: str) -> dict[str, Any]:
-    """Milliseconds per minibatch, gigabytes, and ratios of every variant."""
+def measure(workload: str, engine: Engine, size: Size, precision: str) -> dict[str, Any]:
+    """Return milliseconds per minibatch, gigabytes, and ratios of every variant."""
     device, sessions, memory = engine.torch_device(), {}, {}
     for variant in VARIANTS:
         with clock.Memory(device) as used:
@@ -60,7 +60,7 @@ def measured(workload: str, engine: Engine, size: Size, precision: str) -> dict[
     counts = {}
     for variant, session in sessions.items():
         session.step()
-        counts[variant] = min(max(int(size.lasting / clock.seconds_of(session.step, device)), 1), 1000)
+        counts[variant] = min(max(int(size.lasting / clock.time_call(session.step, device)), 1), 1000)
     times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for _ in range(size.repeats):
         for variant, session in sessions.items():
@@ -74,7 +74,7 @@ def measured(workload: str, engine: Engine, size: Size, precision: str) -> dict[
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """The results of a workload as a Markdown table."""
+    """Return the results of a workload as a Markdown table."""
     lines = ["| | ms per minibatch | peak memory, GB | over the mean centre |", "|---|---|---|---|"]
     for variant, numbers in found.items():
         ms, ratio = numbers["ms"], numbers.get("ratio")
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", choices=("mnist", "pacs"), default=["mnist", "pacs"])
-    parser.add_argument("--small", action="store_true", help="tiny sizes: to see that it runs")
+    parser.add_argument("--small", action="store_true", help="use tiny sizes, to test the script")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     on_gpu = options.device != "cpu"
@@ -102,9 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "workloads": {},
     }
     for workload in options.only:
-        found["workloads"][workload] = measured(workload, engine, size, precision)
+        found["workloads"][workload] = measure(workload, engine, size, precision)
         print("\n".join([f"\n{workload}, {found['device']}, {precision}\n", *table(found["workloads"][workload])]))
-        clock.tidy(engine.torch_device())
+        clock.free_memory(engine.torch_device())
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""How the benchmarks of speed measure: time, memory, CUDA graphs, and a process for one measurement alone."""
+"""Measurement of time and memory for the benchmarks, CUDA graphs, and measurements in a separate process."""
 
 import gc
 import multiprocessing
@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler keeps a diary on stderr
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler logs to stderr
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some values, with its quarters."""
+    """Median of some values, with the first and the third quartile."""
 
     value: float
     low: float
@@ -29,19 +29,19 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> "Spread":
-        """Of at least one value."""
+        """Return the median and quartiles of one or more values."""
         low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
         return cls(median(values), low, high)
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all it was told."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
-    """One call, and all that it set off."""
+def time_call(function: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of one call, including the work that it queues on the device."""
     wait(device)
     began = time.perf_counter()
     function()
@@ -50,18 +50,18 @@ def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
 
 
 def seconds(function: Callable[[], Any], device: torch.device, repeats: int = 5, lasting: float = 0.1) -> Spread:
-    """Of a call, when it is one of many; each repeat makes as many as fill a while. The first calls do not count."""
+    """Return the seconds per call of many calls; a repeat takes about ``lasting`` seconds. First calls do not count."""
     function()
-    times = min(max(int(lasting / seconds_of(function, device)), 1), 1000)
+    times = min(max(int(lasting / time_call(function, device)), 1), 1000)
     return Spread.of([_mean_seconds(function, device, times) for _ in range(repeats)])
 
 
 def ratio(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int, lasting: float) -> tuple[Spread, float]:
-    """Our time over theirs, in turns, so that a slow moment of the machine meets both; and theirs, in seconds."""
+    """Return our time divided by theirs, and theirs in seconds. Both are measured alternately, on the same machine."""
     cpu = torch.device("cpu")
     for function in (ours, theirs):
         function()
-    times = [max(int(lasting / seconds_of(function, cpu)), 1) for function in (ours, theirs)]
+    times = [max(int(lasting / time_call(function, cpu)), 1) for function in (ours, theirs)]
     pairs = [(_mean_seconds(ours, cpu, times[0]), _mean_seconds(theirs, cpu, times[1])) for _ in range(repeats)]
     return Spread.of([mine / other for mine, other in pairs]), median(other for _, other in pairs)
 
@@ -101,8 +101,8 @@ class Captured:
         return self.result
 
 
-def captured(function: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    """As a CUDA graph, where there is a GPU."""
+def capture(function: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """Return the function as a CUDA graph; on a CPU, return it unchanged."""
     return Captured(function) if device.type == "cuda" else function
 
 
@@ -119,15 +119,16 @@ def no_synchronisation() -> Iterator[None]:
 
 
 class Memory:
-    """The most bytes that tensors took inside a ``with``, beyond those there were before: a device's own count, or on a
-    CPU what torch's profiler saw, which slows things down, so that nothing should be timed inside.
+    """Peak memory of tensors inside a ``with`` block, in bytes, without the tensors that existed before.
+
+    On a GPU the device counts. On a CPU torch's profiler counts, which is slow: do not measure times inside the block.
     """
 
     def __init__(self, device: torch.device):
         self.device, self.peak = device, 0
 
     def __enter__(self) -> "Memory":
-        tidy(self.device)
+        free_memory(self.device)
         if self.device.type == "cuda":
             torch.cuda.init()
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -147,15 +148,15 @@ class Memory:
         self.peak = max(accumulate((event.nbytes() for event in changes), initial=0))
 
 
-def tidy(device: torch.device) -> None:
-    """Free what nobody refers to any more."""
+def free_memory(device: torch.device) -> None:
+    """Free unused memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def apart(function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-    """The result of a function in a fresh process; one that dies or takes too long is an error, not a hang."""
+def run_in_process(function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+    """Return the result of a function in a new process. Raise an error if the process dies or takes too long."""
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     try:
         return pool.submit(function, *args).result(timeout)

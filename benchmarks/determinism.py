@@ -34,7 +34,7 @@ import torch
 from clock import Spread
 from rows.figure import reason
 from rows.pacs import photographs
-from rows.run import SMALL, Size, algorithm, facts, using_cache
+from rows.run import SMALL, Size, algorithm, facts, use_cache
 
 from pogm._system.determinism import fix_cublas_workspace
 from pogm.core import trees
@@ -50,7 +50,7 @@ COMPILE_THREADS = "4"  # of each process: all of them compile at the same time
 
 @dataclass(frozen=True)
 class Plan:
-    """What every process does."""
+    """Work of one process."""
 
     case: str
     device: str
@@ -62,7 +62,7 @@ class Plan:
     order: tuple[str, ...]  # of the modes
 
     def task(self) -> Task:
-        """The task of the case."""
+        """Return the task of the case."""
         data, _, method = self.case.partition("-")
         if data == "pacs":
             return photographs(algorithm(method, self.size.inner_steps), self.size, self.precision)
@@ -78,16 +78,16 @@ class Plan:
 
 
 def digest(session: Session) -> str:
-    """SHA-256 of the whole state of a session: weights, optimizers, buffers, sums of metrics."""
+    """Return the SHA-256 of the whole state of a session: weights, optimizers, buffers, sums of metrics."""
     found = hashlib.sha256()
-    for name, leaf in trees.named(session.train_state):
+    for name, leaf in trees.named_leaves(session.train_state):
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
 def serve(pipe: Connection, plan: Plan) -> None:
-    """Train in both modes and send the digests; then send times as often as asked for them."""
+    """Train in both modes and send the digests; then send times on every request."""
     try:
         if plan.device == "cpu":
             torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def serve(pipe: Connection, plan: Plan) -> None:
         for mode in plan.order:
             engine = Engine(plan.device, compile=plan.compile, deterministic=mode == "deterministic")
             session = sessions[mode] = Session([plan.task()], engine)
-            first = clock.seconds_of(session.step, session.device)
+            first = clock.time_call(session.step, session.device)
             for _ in range(plan.steps - 1):
                 session.step()
             found[mode] = {"digest": digest(session), "first_call": first}
@@ -112,7 +112,7 @@ def serve(pipe: Connection, plan: Plan) -> None:
 
 
 def times(sessions: dict[str, Session], plan: Plan) -> dict[str, list[float]]:
-    """Milliseconds of a minibatch of every domain, in turns: of each repeat, one for each mode."""
+    """Return milliseconds per minibatch of all domains, by mode; every repeat measures both modes."""
     found: dict[str, list[float]] = {mode: [] for mode in MODES}
     for number in range(plan.repeats):
         for mode in MODES if number % 2 else reversed(MODES):
@@ -129,12 +129,12 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=serve, args=(theirs, plan), daemon=False)
-        with using_cache(str(cache)):
+        with use_cache(str(cache)):
             self.process.start()
         theirs.close()
 
     def answer(self, until: float) -> dict[str, Any]:
-        """What it sends next; what went wrong, if it dies or takes too long."""
+        """Return the next message of the process, or ``failed`` with a reason if it dies or takes too long."""
         try:
             if not self.pipe.poll(max(until - time.monotonic(), 0.1)):
                 return {"failed": "not done within the time (--limit)"}
@@ -152,8 +152,8 @@ class Process:
             self.process.join()
 
 
-def measured(plans: dict[str, list[Plan]], cache: Path, limit: float) -> dict[str, dict[str, Any]]:
-    """Digests and times of every case."""
+def measure(plans: dict[str, list[Plan]], cache: Path, limit: float) -> dict[str, dict[str, Any]]:
+    """Return digests and times of every case."""
     until = time.monotonic() + limit
     crews = {
         case: [Process(plan, cache / f"{case}-{number}") for number, plan in enumerate(alike)]
@@ -178,7 +178,7 @@ def measured(plans: dict[str, list[Plan]], cache: Path, limit: float) -> dict[st
 
 
 def summary(answers: Sequence[dict[str, Any]], took: dict[str, list[float]]) -> dict[str, Any]:
-    """What was found out about one case."""
+    """Return the results of one case."""
     digests = {mode: [answer[mode]["digest"] for answer in answers] for mode in MODES}
     ratios = [slow / fast for slow, fast in zip(took["deterministic"], took["default"], strict=True)]
     return {
@@ -195,7 +195,7 @@ HEAD = ("case", "default, ms", "deterministic, ms", "ratio", "default: same bits
 
 
 def line(case: str, found: dict[str, Any]) -> tuple[str, ...]:
-    """One case as cells of the table."""
+    """Return one case as cells of the table."""
     if found.get("failed"):
         return (case, f"failed: {found['failed']}", *[""] * (len(HEAD) - 2))
 
@@ -210,7 +210,7 @@ def line(case: str, found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
-    """All cases as a table in Markdown."""
+    """Return all cases as a Markdown table."""
     rows = [HEAD, ("---",) * len(HEAD), *(line(case, found) for case, found in results.items())]
     return [f"| {' | '.join(row)} |" for row in rows]
 
@@ -222,10 +222,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--compile", choices=("on", "off"), default="on")
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--steps", type=int, default=60, help="rounds of the proof (default 60)")
-    parser.add_argument("--repeats", type=int, default=9, help="of each time (default 9)")
-    parser.add_argument("--limit", type=float, default=570.0, help="seconds for everything (default 570)")
-    parser.add_argument("--small", action="store_true", help="tiny sizes: to see that it runs")
+    parser.add_argument("--steps", type=int, default=60, help="rounds of training for the digests (default 60)")
+    parser.add_argument("--repeats", type=int, default=9, help="repeats of each time (default 9)")
+    parser.add_argument(
+        "--limit", type=float, default=570.0, help="time limit of the whole script, in seconds (default 570)"
+    )
+    parser.add_argument("--small", action="store_true", help="use tiny sizes, to test the script")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     size = SMALL if options.small else Size()
@@ -239,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.monotonic()
     plans = {case: [plan(case, number) for number in range(PROCESSES)] for case in options.cases}
     with tempfile.TemporaryDirectory(prefix="pogm-determinism-", ignore_cleanup_errors=True) as cache:
-        results = measured(plans, Path(cache), options.limit)
+        results = measure(plans, Path(cache), options.limit)
     device = torch.device(options.device)
     found = {
         **facts("determinism", device, arguments),

@@ -1,14 +1,14 @@
-"""How cost grows: time and memory against domains, weights, minibatches of a round, trials at once, and images.
+"""Scaling of cost: time and memory against domains, weights, minibatches of a round, trials at once, and images.
 
 python benchmarks/growth.py --device cuda [--sweeps domains weights ...] [--engine compile=on ...] [--out X.json]
 
-Noise, no data. On a GPU the MNIST CNN with 64 images of each domain; on a CPU smaller sizes, on one thread. A slope in
-log-log, the exponent, is printed for each: over all points, and between the two largest, where fixed costs matter
-least. Memory is that of tensors, from before there was a session.
+The images are noise, so no data are needed. On a GPU the script measures the MNIST CNN with 64 images of each domain;
+on a CPU smaller sizes, on one thread. It prints the exponent (the slope in a log-log plot) of each quantity: over all
+points, and between the two largest, where fixed costs matter least. Memory is that of tensors, including the session.
 
 python benchmarks/growth.py --plot docs/images X.json
 
-draws what was found.
+draws the results.
 """
 
 import argparse
@@ -35,12 +35,12 @@ from pogm.report.charts import picture
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 
 REFERENCE = 6  # the grey of the palette
-HIDDEN = 128  # of the MLP: about so many weights for each pixel
+HIDDEN = 128  # width of the MLP: about this many weights for each pixel
 
 
 @dataclass(frozen=True)
 class Size:
-    """Where each sweep goes, and how large everything else is."""
+    """Values of each sweep, and the sizes of everything that is not swept."""
 
     domains: tuple[int, ...] = (2, 4, 8, 16)  # K
     weights: tuple[int, ...] = (10**5, 10**6, 10**7, 10**8)  # P
@@ -66,7 +66,7 @@ SMALL = Size((2, 4), (10**4, 10**5), (1, 2), (1, 2), (60, 120), "mlp", batch=2, 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is measured, against what."""
+    """One measurement and the quantity that it is measured against."""
 
     what: str
     symbol: str
@@ -76,10 +76,10 @@ class Sweep:
     logarithmic: bool = False
 
 
-def measured(
+def measure(
     make: Callable[[], Session], device: torch.device, size: Size, call: Callable[[Session], Any] = Session.step
 ) -> tuple[dict[str, float], Session]:
-    """Seconds of one call of a session, and gigabytes of all of it; and the session."""
+    """Return the seconds of one call of a session and the gigabytes of everything, and the session."""
     with clock.Memory(device) as memory:
         session = make()
         for _ in range(2):
@@ -88,8 +88,8 @@ def measured(
     return {"seconds": took.value, "low": took.low, "high": took.high, "gb": memory.peak / 1e9}, session
 
 
-def round_of(K: int, E: int, T: int, size: Size, engine: Engine) -> dict[str, float]:
-    """A round of POGM."""
+def measure_round(K: int, E: int, T: int, size: Size, engine: Engine) -> dict[str, float]:
+    """Measure a round of POGM."""
     tasks = [
         noise.task(
             POGM(inner_steps=E, centre="mean"),
@@ -102,37 +102,37 @@ def round_of(K: int, E: int, T: int, size: Size, engine: Engine) -> dict[str, fl
         )
         for seed in range(T)
     ]
-    return measured(lambda: Session(tasks, engine), engine.torch_device(), size)[0]
+    return measure(lambda: Session(tasks, engine), engine.torch_device(), size)[0]
 
 
 def over_domains(K: int, size: Size, engine: Engine) -> dict[str, float]:
-    """E = 1, one trial."""
-    return round_of(K, 1, 1, size, engine)
+    """Measure a round with K domains, E = 1 and one trial."""
+    return measure_round(K, 1, 1, size, engine)
 
 
 def over_minibatches(E: int, size: Size, engine: Engine) -> dict[str, float]:
-    """K = 2, one trial."""
-    return round_of(2, E, 1, size, engine)
+    """Measure a round with E minibatches, K = 2 and one trial."""
+    return measure_round(2, E, 1, size, engine)
 
 
 def over_trials(T: int, size: Size, engine: Engine) -> dict[str, float]:
-    """K = 2, E = 1, trials that differ in seed and learning rate."""
-    return round_of(2, 1, T, size, engine)
+    """Measure a round of T trials that differ in seed and learning rate, with K = 2 and E = 1."""
+    return measure_round(2, 1, T, size, engine)
 
 
 def over_weights(P: int, size: Size, engine: Engine) -> dict[str, float]:
-    """The meta-update of three domains, on an MLP whose first layer is as wide as it takes."""
+    """Measure the meta-update of three domains, on an MLP with a first layer that gives P weights in total."""
     shape = (1, 1, max(P // HIDDEN - HIDDEN, 1))
     method = POGM(inner_optimizer="sgd", centre="mean")
     task = noise.task(method, K=3, shape=shape, network="mlp", batch_size=1, images=4 * 10, lr=1e-5)
-    found, session = measured(lambda: meta_update(task, engine), engine.torch_device(), size)
+    found, session = measure(lambda: meta_update(task, engine), engine.torch_device(), size)
     return found | {"x": count_weights(session)}
 
 
 def over_images(N: int, size: Size, engine: Engine) -> dict[str, float]:
-    """An evaluation of all of them; and a step, which should not know how many there are."""
+    """Measure an evaluation of N images, and a step, whose time should not depend on N."""
     task = noise.task(POGM(centre="mean"), network=size.network, batch_size=size.batch, images=N)
-    found, session = measured(lambda: Session([task], engine), engine.torch_device(), size, Session.accuracies)
+    found, session = measure(lambda: Session([task], engine), engine.torch_device(), size, Session.accuracies)
     step = clock.seconds(session.step, session.device, size.repeats, size.lasting)
     return found | {"step": step.value}
 
@@ -147,7 +147,7 @@ SWEEPS = {
 
 
 def exponent(points: Sequence[dict[str, float]], what: str = "seconds") -> float:
-    """The slope of log y against log x, by least squares; NaN with fewer than two points above zero."""
+    """Return the slope of log y against log x, by least squares; NaN with fewer than two points above zero."""
     known = [(math.log(p["x"]), math.log(p[what])) for p in points if p.get(what, 0) > 0]
     if len(known) < 2:
         return math.nan
@@ -156,20 +156,20 @@ def exponent(points: Sequence[dict[str, float]], what: str = "seconds") -> float
 
 
 def law(name: str, points: Sequence[dict[str, float]], what: str = "seconds") -> str:
-    """In words: ``meta-update ~ P^0.98``."""
+    """Return the exponents as text: ``meta-update ~ P^0.98``."""
     sweep, subject = SWEEPS[name], {"seconds": "", "gb": ", memory", "step": ", a step beside it"}[what]
     whole, last = exponent(points, what), exponent(points[-2:], what)
     return f"{sweep.what}{subject} ~ {sweep.symbol}^{whole:.2f} ({sweep.symbol}^{last:.2f} between the two largest)"
 
 
 def laws(name: str, points: Sequence[dict[str, float]]) -> list[str]:
-    """Of all that was measured and can be fitted."""
+    """Return the exponents of every quantity that can be fitted, as text."""
     kinds = [what for what in ("seconds", "gb", "step") if not math.isnan(exponent(points, what))]
     return [law(name, points, what) for what in kinds]
 
 
 def section(found: dict[str, Any]) -> Iterator[str]:
-    """The page's section: for each sweep its laws, its numbers and its plot."""
+    """Yield the section of the page: for each sweep its exponents, its numbers and its plot."""
     for name, points in found["sweeps"].items():
         known = [point for point in points if "seconds" in point]
         sweep = SWEEPS[name]
@@ -183,12 +183,12 @@ def section(found: dict[str, Any]) -> Iterator[str]:
 
 
 def stem(name: str, device: str) -> str:
-    """The name of a plot."""
+    """Return the file name of a plot, without suffix."""
     return f"growth_{name}_{device.split()[-1].lower()}"
 
 
 def figure(name: str, points: Sequence[dict[str, float]], device: str) -> Figure:
-    """Time and memory beside what would grow in proportion to the work; weights in log-log, all else as it is."""
+    """Return a figure of time and memory, with a line in proportion to the work; log-log axes for weights."""
     sweep = SWEEPS[name]
     known = [point for point in points if "seconds" in point]
     panels = _panel(sweep, known, "seconds", "time", 1e3, "ms"), _panel(sweep, known, "gb", "memory", 1e3, "MB")
@@ -217,7 +217,7 @@ def _panel(sweep: Sweep, points: list[dict[str, float]], what: str, title: str, 
 
 
 def plot(folder: Path, found: dict[str, Any]) -> list[Path]:
-    """An SVG for every sweep."""
+    """Write an SVG for every sweep and return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, points in found["sweeps"].items():
@@ -234,10 +234,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
     parser.add_argument("--engine", nargs="+", default=[], metavar="NAME=VALUE", help="options of the engine")
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds after which nothing new is begun")
-    parser.add_argument("--small", action="store_true", help="tiny sizes: to see that it runs")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds after which no measurement starts")
+    parser.add_argument("--small", action="store_true", help="use tiny sizes, to test the script")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--plot", type=Path, help="draw into this folder what a file of results holds")
+    parser.add_argument("--plot", type=Path, help="draw the results of a file into this folder, and measure nothing")
     parser.add_argument("results", type=Path, nargs="?")
     options = parser.parse_args(arguments)
     if options.plot:
@@ -257,14 +257,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for value in SWEEPS[name].values(size):
             try:
                 if time.monotonic() > ends:
-                    raise TimeoutError("not begun: the time was up (--limit)")
+                    raise TimeoutError("not started: time limit reached (--limit)")
                 point: dict[str, Any] = {"x": value} | SWEEPS[name].measure(value, size, engine)
             except Exception as error:
                 point = {"x": value, "failed": reason(error)}
-            clock.tidy(device)
+            clock.free_memory(device)
             points.append(point)
             print(name, point, flush=True)
-            if options.out:  # what was measured so far
+            if options.out:  # results so far
                 options.out.write_text(json.dumps(found, indent=1) + "\n")
         for line in laws(name, [point for point in points if "seconds" in point]):
             print(line, flush=True)

@@ -1,14 +1,15 @@
-"""Memory of a very large model: POGM's K trajectories and inner optimizers on the device, there in bf16, on the host.
+"""Memory of a very large model, with POGM's K trajectories and inner optimizers in each storage.
 
 python benchmarks/memory.py --device cuda [--weights 1e9] [--domains 4] [--budget-gb adam=60 sgd=40] [--out FILE.json]
 python benchmarks/memory.py --device cpu [--weights 1e7] [--out FILE.json]
 
-The model has two hidden layers on 8×8 digits, wide enough for so many weights, so that nearly all memory is weights. On
-a GPU torch may allocate no more than the budget, so that what does not fit runs out of memory. Without one given, it is
-found at a small scale, where memory is counted in vectors of P weights: half-way between what "device" takes and the
-storage below it, "bf16" with SGD, which keeps no state, and "host" with Adam, which keeps two vectors for each domain.
-``auto`` is told the budget. On a CPU the host and the device are one memory: peaks of the process are compared, and no
-budget is set. Every case has a process of its own.
+The storages are "device", "bf16" (on the device, in bfloat16), "host" and "auto". The model is an MLP with two hidden
+layers on 8×8 digits. Their width gives the number of weights, so nearly all memory is weights. On a GPU torch may
+allocate at most the budget; a case that needs more runs out of memory. The default budget is half-way between the peak
+of "device" and that of a smaller storage: "bf16" with SGD, which keeps no state, or "host" with Adam, which keeps two
+vectors for each domain. Both peaks are measured with a small model and scaled. "auto" knows the budget. On a CPU, host
+and device share one memory: the script compares the peaks of the processes and sets no budget. Every case runs in its
+own process.
 """
 
 import argparse
@@ -28,19 +29,19 @@ from rows.run import facts
 
 STORAGES = ("device", "bf16", "host", "auto")
 OPTIMIZERS = ("sgd", "adam")
-SMALL = 2**26  # weights at which the budget is found
+SMALL = 2**26  # weights of the model that determines the default budget
 INPUTS, CLASSES, DOMAINS = 64, 10, 6  # of RotatedDigits
 GIB = 2**30
 
 
-def width_of(weights: float) -> int:
-    """w with about so many weights in 64·w + w² + 10·w, and biases."""
+def find_width(weights: float) -> int:
+    """Return the width w for which 64·w + w² + 10·w, with biases, is about this number of weights."""
     linear = INPUTS + CLASSES + 2
     return max(8, round((-linear + math.sqrt(linear**2 + 4 * weights)) / 2))
 
 
 def case(options: argparse.Namespace) -> dict[str, Any]:
-    """Some rounds of POGM with trajectories in one storage: their time, and memory at its peak."""
+    """Run some rounds of POGM with one storage; return their time and the peak memory."""
     from pogm import POGM
     from pogm.benchmark.plan.trial import Trial
     from pogm.data.datasets import dataset_class
@@ -53,8 +54,8 @@ def case(options: argparse.Namespace) -> dict[str, Any]:
         total = torch.cuda.get_device_properties(number).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, options.budget * GIB / total), number)
     if not on_gpu:
-        torch.set_num_threads(1)  # so that a time does not depend on what else goes on
-    mlp.WIDTH = width_of(options.weights)
+        torch.set_num_threads(1)  # so that times depend less on other processes
+    mlp.WIDTH = find_width(options.weights)
     data = dataset_class("RotatedDigits")()
     trial = Trial(
         dataset=data,
@@ -93,10 +94,8 @@ def _wait(on_gpu: bool) -> None:
         torch.cuda.synchronize()
 
 
-def measured(
-    options: argparse.Namespace, storage: str, optimizer: str, weights: float, budget: float
-) -> dict[str, Any]:
-    """A case, in a process of its own."""
+def measure(options: argparse.Namespace, storage: str, optimizer: str, weights: float, budget: float) -> dict[str, Any]:
+    """Run a case in its own process and return its results."""
     arguments = {
         "device": options.device,
         "domains": options.domains,
@@ -107,7 +106,7 @@ def measured(
         "budget": budget,
     }
     flags = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-    # Freed memory of any size can then be used again, so that what counts is how much there is, not in which order.
+    # Without fragmentation, the peak does not depend on the order of allocations.
     environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     done = subprocess.run(
         [sys.executable, __file__, "case", *flags], env=environment, capture_output=True, text=True, check=False
@@ -119,17 +118,17 @@ def measured(
     return result
 
 
-def budget_of(options: argparse.Namespace, optimizer: str) -> float:
-    """GiB between what "device" takes and what the storage below it does."""
+def find_budget(options: argparse.Namespace, optimizer: str) -> float:
+    """Return the budget in GiB: half-way between the peaks of "device" and of a smaller storage."""
     if optimizer in options.budgets:
         return float(options.budgets[optimizer])
     other = "bf16" if optimizer == "sgd" else "host"
-    peaks = [measured(options, storage, optimizer, SMALL, 0)["device_gib"] for storage in ("device", other)]
+    peaks = [measure(options, storage, optimizer, SMALL, 0)["device_gib"] for storage in ("device", other)]
     return float(sum(peaks) / 2 * options.weights / SMALL)
 
 
 def line(found: dict[str, Any], budget: float) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     where = found["storage"] if found["storage"] != "auto" else f"auto: {found.get('chosen', '?')}"
     cells = [found["optimizer"], where, f"{budget:.1f}" if budget else "–"]
     if "failed" in found:
@@ -141,7 +140,7 @@ def line(found: dict[str, Any], budget: float) -> str:
 
 
 def main() -> None:
-    """Print the table; write the results, if that is asked for."""
+    """Print the table, and write the results if --out is given."""
     options = _parser().parse_args()
     if options.command == "case":
         print(json.dumps(case(options)))
@@ -156,9 +155,9 @@ def main() -> None:
     about |= {name: getattr(options, name) for name in ("weights", "domains", "rounds")}
     rows: list[dict[str, Any]] = []
     for optimizer in OPTIMIZERS:
-        budget = budget_of(options, optimizer) if on_gpu else 0.0
+        budget = find_budget(options, optimizer) if on_gpu else 0.0
         for storage in STORAGES if on_gpu else STORAGES[:3]:
-            found = measured(options, storage, optimizer, options.weights, budget) | {"budget_gib": budget}
+            found = measure(options, storage, optimizer, options.weights, budget) | {"budget_gib": budget}
             print(line(found, budget), flush=True)
             rows.append(found)
             if options.out:
@@ -169,10 +168,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", nargs="?", choices=("table", "case"), default="table", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-    parser.add_argument("--weights", type=float, help="of the model (default 1e9; on a CPU 1e7)")
-    parser.add_argument("--domains", type=int, default=4, choices=range(1, DOMAINS), help="K")
-    parser.add_argument("--rounds", type=int, default=3, help="that are timed")
-    parser.add_argument("--budget-gb", nargs="*", default=[], metavar="OPTIMIZER=GIB", help="that torch may allocate")
+    parser.add_argument("--weights", type=float, help="number of weights of the model (default 1e9; on a CPU 1e7)")
+    parser.add_argument(
+        "--domains", type=int, default=4, choices=range(1, DOMAINS), help="number of training domains K"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds to measure")
+    parser.add_argument(
+        "--budget-gb", nargs="*", default=[], metavar="OPTIMIZER=GIB", help="memory that torch may allocate"
+    )
     parser.add_argument("--out", type=Path, help="file for the results")
     for name in ("storage", "optimizer"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)

@@ -193,7 +193,13 @@ def methods_page(measurements: list[dict[str, Any]]) -> str:
         for name, method in methods.items():
             description = catalogue.first_line(method).rstrip(".")
             cells = [costs.get(name, {}).get(title, "–") for title in titles]
-            row = [f"`{name}`", description, catalogue.overridden(method), catalogue.needs(method), *cells]
+            row = [
+                f"`{name}`",
+                description,
+                catalogue.describe_overrides(method),
+                catalogue.describe_needs(method),
+                *cells,
+            ]
             lines.append("| " + " | ".join(row) + " |")
         lines.append("")
     lines.append(REFUSED)

@@ -1,4 +1,4 @@
-"""Tasks on noise in the shape of real data, so that a benchmark of speed needs none."""
+"""Tasks on noise in the shape of real data, so that benchmarks of speed need no data."""
 
 from dataclasses import replace
 from functools import cache
@@ -12,19 +12,19 @@ from pogm.data.datasets.colored_mnist import ColoredMNIST
 from pogm.data.datasets.pacs import PACS
 from pogm.engine.task import Task
 
-DISTINCT = 1000  # images; more are the same again
+DISTINCT = 1000  # different images; they are repeated if more are needed
 
 
 @cache
 def domains(shape: tuple[int, int, int], counts: tuple[int, ...], classes: int) -> list[Domain]:
-    """Random bytes; the same list for all who ask for the same."""
+    """Return domains of random images; equal arguments give the same list."""
     generator = torch.Generator().manual_seed(0)
     some = torch.randint(0, 256, (min(max(counts), DISTINCT), *shape), dtype=torch.uint8, generator=generator)
     return [Domain(some[torch.arange(count) % len(some)], torch.arange(count) % classes) for count in counts]
 
 
 def dataset(K: int, shape: tuple[int, int, int], classes: int = 10) -> DomainDataset:
-    """K domains to train on and one held out."""
+    """Return a dataset with K training domains and one held-out domain."""
     return _kind(K, shape, classes)()
 
 
@@ -46,7 +46,7 @@ def task(
     lr: float = 1e-3,
     precision: str = "fp32",
 ) -> Task:
-    """Any network on images of any shape, as they are stored; ``images`` of all domains together."""
+    """Return a task with any network and shape of images; ``images`` counts all domains together."""
     data = dataset(K, shape)
     return Task(
         algorithm=algorithm,
@@ -62,7 +62,7 @@ def task(
 def colored_mnist(
     algorithm: Algorithm, *, data: Path | None, images: int, batch_size: int, seed: int, lr: float, precision: str
 ) -> Task:
-    """ColoredMNIST, two domains to train on: MNIST's digits if the folder has them, else noise."""
+    """Return a task on ColoredMNIST with two training domains: MNIST if the folder has it, else noise."""
     known = ColoredMNIST()
     counts = tuple(len(range(number, images, 3)) for number in range(3))
 
@@ -81,7 +81,7 @@ def colored_mnist(
 
 
 def has_mnist(data: Path | None) -> bool:
-    """Whether the folder holds MNIST."""
+    """Return True if the folder contains MNIST."""
     return data is not None and (data / "MNIST" / "raw").is_dir()
 
 
@@ -93,7 +93,7 @@ def _digits(data: Path) -> list[Domain]:
 def pacs(
     algorithm: Algorithm, *, network: str, batch_size: int, stored: int, image_size: int, images: int, precision: str
 ) -> Task:
-    """PACS, three domains to train on, with its real transform: noise where its images would be."""
+    """Return a task on noise in the shape of PACS, with three training domains and the transform of PACS."""
     known = PACS()
     return Task(
         algorithm=algorithm,

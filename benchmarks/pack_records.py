@@ -1,11 +1,11 @@
-"""Pack the records of finished runs into one compressed file, to be kept with the results that were made from them.
+"""Pack the records of finished runs into one compressed file, to store with the results.
 
 python benchmarks/pack_records.py RUNS results/NAME.tar.gz
 
-RUNS is a folder of run folders, as `pogm sweep` and `pogm experiment` write them. Kept are trial.json, records.jsonl
-and the mark of a finished run; checkpoints are not. Paths of the machine are removed from the provenance. The same runs
-give the same bytes. To use the records: ``tar xzf results/NAME.tar.gz -C FOLDER`` and ``pogm report FOLDER``, or unpack
-them into the ``runs`` folder of an experiment, which then runs only what is missing.
+RUNS is a folder of run folders, as `pogm sweep` and `pogm experiment` write them. The archive has trial.json,
+records.jsonl and done of each run, but no checkpoints. Paths of the machine are removed from the provenance. The same
+runs give the same bytes. To use the records: ``tar xzf results/NAME.tar.gz -C FOLDER`` and ``pogm report FOLDER``, or
+unpack them into the ``runs`` folder of an experiment, which then runs only what is missing.
 """
 
 import gzip
@@ -20,7 +20,7 @@ PATHS = ("data", "weights")
 
 
 def pack(runs: Path, archive: Path) -> int:
-    """Write the archive; the number of runs in it."""
+    """Write the archive and return the number of runs in it."""
     finished = sorted(folder for folder in runs.iterdir() if (folder / "done").exists())
     with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for folder in finished:

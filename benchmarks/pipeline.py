@@ -1,10 +1,10 @@
-"""Augmented minibatches per second: ours beside torchvision on Pillow images, the way DomainBed makes them, in one run.
+"""Augmented images per second: ours, and torchvision on Pillow images as in DomainBed.
 
 python benchmarks/pipeline.py --data FOLDER [--device cuda] [--workers 8] [--out results.md]
 
-One epoch: as many minibatches of 32 images from each of three domains of PACS (sketch held out) as their training parts
-have images. Nothing else runs: no network, no evaluation. The reference decodes each image every time, in as many
-worker processes as asked for; ours decodes once, which is timed apart, and then draws from the cache.
+A minibatch has 32 images from each of three domains of PACS (sketch is held out). An epoch has as many images as their
+training parts. There is no network and no evaluation. The reference decodes each image every time, in --workers
+processes per domain. Ours decodes once, which is measured separately, and then draws from the cache.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from clock import captured
+from clock import capture
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
 from torchvision import datasets, transforms
@@ -42,7 +42,7 @@ HELD_OUT = (3,)
 
 
 def reference(root: Path, workers: int) -> Iterator[Tensor]:
-    """DomainBed's transform and loaders, endless."""
+    """Yield minibatches from DomainBed's transform and loaders, without end."""
     augment = transforms.Compose(
         [
             transforms.RandomResizedCrop(224, scale=(0.7, 1.0)),
@@ -63,7 +63,7 @@ def reference(root: Path, workers: int) -> Iterator[Tensor]:
 
 
 def ours(table: ImageTable, rows: SampleIndices, device: torch.device, stream: Streamed | None) -> Callable[[], Tensor]:
-    """A function that draws the next minibatch; on a GPU, as a CUDA graph."""
+    """Return a function that draws the next minibatch; on a GPU, as a CUDA graph."""
     transform, step = Photographs(), torch.zeros((), dtype=torch.int64, device=device)
     key = random.key(0, device)
     state = State({}, {}, {}, {}, step, key)
@@ -73,7 +73,7 @@ def ours(table: ImageTable, rows: SampleIndices, device: torch.device, stream: S
         step.add_(1)
         return x
 
-    play = captured(minibatch, device)
+    play = capture(minibatch, device)
     step.zero_()
 
     def streamed() -> Tensor:
@@ -87,7 +87,7 @@ def ours(table: ImageTable, rows: SampleIndices, device: torch.device, stream: S
 
 
 def images_per_second(next_one: Callable[[], Tensor], count: int, device: torch.device) -> float:
-    """Of ``count`` minibatches, after a few that do not count; the last number is read, so all have been computed."""
+    """Return the images per second of ``count`` minibatches, after a warm-up. Reading the last number waits for all."""
     for _ in range(min(5, count)):
         next_one()
     if device.type == "cuda":
@@ -104,9 +104,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=1, help="processes of each of the reference's three loaders")
-    parser.add_argument("--rounds", type=int, default=3, help="each is measured so often; best and worst are shown")
-    parser.add_argument("--epochs", type=float, default=1.0, help="of ours; the reference makes one tenth of an epoch")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes of each of the three loaders of the reference"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of measurements; the table has the smallest and the largest"
+    )
+    parser.add_argument(
+        "--epochs", type=float, default=1.0, help="epochs of ours; the reference runs a tenth of an epoch"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device(options.device)

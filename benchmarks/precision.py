@@ -1,11 +1,11 @@
-"""Whether bf16 and TF32 move results: the same trials in each precision, accuracies side by side.
+"""Effect of bf16 and TF32 on results: accuracies of the same trials in each precision.
 
 python benchmarks/precision.py --data FOLDER [--dataset RotatedMNIST] [--device cuda] [--steps 2001] [--out FILE.json]
 python benchmarks/precision.py --dataset RotatedDigits --device cpu --compile off --precisions fp32 bf16
 
-POGM and ERM, the first and the third domain held out in turn, several seeds. A seed draws the same weights and
-minibatches whatever the precision, so differences are taken pair by pair: their mean, with its standard error, against
-the spread between seeds, which is the noise that any table of this kind has.
+The trials are POGM and ERM with several seeds; the first or the third domain is held out. Trials with the same seed
+have the same weights and minibatches in every precision, so their differences are paired. The script prints the mean
+difference with its standard error, and the standard deviation over seeds, which is the noise of such a table.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from rows.run import facts
 
-from pogm.benchmark.plan.parsing import trial_of
+from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.results.statistics import mean_of
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
@@ -28,10 +28,10 @@ HELD_OUT = ("0", "2")
 
 
 def accuracies(options: argparse.Namespace, algorithm: str, precision: str) -> list[float]:
-    """Of every held-out domain and seed: the accuracy on its images after the last step, in percent."""
+    """Return the accuracy on the held-out domain after the last step, in percent, for every domain and seed."""
     common = {"steps": options.steps, "evaluate_every": options.steps, "precision": precision}
     trials = [
-        trial_of(options.dataset, algorithm, [held], seed=seed, **common)
+        build_trial(options.dataset, algorithm, [held], seed=seed, **common)
         for held in HELD_OUT
         for seed in range(options.seeds)
     ]
@@ -42,7 +42,7 @@ def accuracies(options: argparse.Namespace, algorithm: str, precision: str) -> l
 
 
 def section(found: dict[str, Any]) -> Iterator[str]:
-    """The table, in Markdown."""
+    """Yield the lines of a Markdown table."""
     yield "| method | precision | accuracy | spread between seeds | minus the first, in pairs |"
     yield "|---|---|---|---|---|"
     for algorithm, precisions in found["accuracies"].items():
@@ -75,7 +75,7 @@ def main() -> None:
             values = accuracies(options, algorithm, precision)
             found["accuracies"].setdefault(algorithm, {})[precision] = values
             print(algorithm, precision, f"{statistics.mean(values):.2f}", flush=True)
-            if options.out:  # what was measured so far
+            if options.out:  # results so far
                 options.out.write_text(json.dumps(found, indent=1) + "\n")
     print("\n".join(section(found)))
 

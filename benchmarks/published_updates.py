@@ -2,15 +2,15 @@
 
 python benchmarks/published_updates.py tests/algorithms/published_updates.json
 
-The update is that of the class CAG1 in the authors' repository, step by step: a copy of the network and a
-``torch.optim.Adam`` for each domain, whose state is carried over from round to round; displacements; the descent on
-softmax weights by autograd and ``torch.optim.SGD``; the rescaled direction. ``pooled`` is CAG_T, the class of their
-measurement branch, where the centre is the displacement of one more copy that sees all domains.
+The update follows the class CAG1 in the authors' repository step by step: a copy of the network and a
+``torch.optim.Adam`` for each domain, which keeps its state between rounds; displacements; the descent on softmax
+weights by autograd and ``torch.optim.SGD``; the rescaled direction. ``pooled`` is CAG_T, the class of their measurement
+branch, where the centre is the displacement of one more copy that sees all domains.
 
 On some problems the descent oscillates. Its result then changes by up to 6e-7 when the displacements change in their
-last bit, and no other implementation can follow it to 1e-12. That is so in 8 % of the rounds of CAG1 with two domains
-and of CAG_T (12 of 160, 37 of 480), and was not seen in 320 rounds of CAG1 with three and four. The runs below settle.
-The seed of the run with two domains was chosen for that: of the five that were tried (3, 7, 8, 9, 10) only 7 settles in
+last bit, and no other implementation can follow it to 1e-12. This happens in 8 % of the rounds of CAG1 with two domains
+and of CAG_T (12 of 160, 37 of 480), and in none of 320 rounds of CAG1 with three and four domains. The runs below
+converge.The seed of the run with two domains was chosen for that: of five seeds (3, 7, 8, 9, 10), only 7 converges in
 all rounds.
 """
 
@@ -29,12 +29,12 @@ EPSILON = 1e-4
 
 
 def flat(network: nn.Module) -> Tensor:
-    """All weights as one vector."""
+    """Return all weights as one vector."""
     return torch.cat([leaf.detach().reshape(-1) for leaf in network.parameters()])
 
 
 def adam(network: nn.Module, lr: float, weight_decay: float, state: Any) -> torch.optim.Adam:
-    """An optimizer with the state of the round before."""
+    """Return an optimizer with the state of the previous round."""
     made = torch.optim.Adam(network.parameters(), lr=lr, weight_decay=weight_decay)
     if state is not None:
         made.load_state_dict(state)
@@ -42,14 +42,14 @@ def adam(network: nn.Module, lr: float, weight_decay: float, state: Any) -> torc
 
 
 def descend(network: nn.Module, optimizer: torch.optim.Adam, x: Tensor, y: Tensor) -> None:
-    """One step on a minibatch."""
+    """Take one step on a minibatch."""
     optimizer.zero_grad()
     F.cross_entropy(network(x), y).backward()
     optimizer.step()
 
 
 def direction(h: Tensor, pooled: Tensor | None, c: float) -> tuple[Tensor, Tensor]:
-    """The mixture of domains and the direction, from displacements [K, P]."""
+    """Return the mixture of domains and the direction, from displacements [K, P]."""
     K = len(h)
     G = h @ h.T
     scale = (G.diagonal() + EPSILON).sqrt().mean() ** 2
@@ -80,7 +80,7 @@ def direction(h: Tensor, pooled: Tensor | None, c: float) -> tuple[Tensor, Tenso
 def vectors(
     K: int, E: int, rounds: int, *, kappa: float, alpha: float, lr: float, decay: float, seed: int, pooled: bool
 ) -> dict[str, Any]:
-    """A run: its first weights, its minibatches, and the mixture and the weights after every round."""
+    """Return a run: its first weights, its minibatches, and the mixture and the weights after every round."""
     generator = torch.Generator().manual_seed(seed)
     network = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
     with torch.no_grad():

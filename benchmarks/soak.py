@@ -1,10 +1,10 @@
-"""A sweep whose processes are killed at random until it is done, beside one that is left alone, by either executor.
+"""Robustness of sweeps: processes are killed at random, and the results must equal those of an undisturbed sweep.
 
 python benchmarks/soak.py --out FOLDER [--algorithms ERM POGM] [--executors local ray] [--seed 0]
 
-Every domain of ColoredDigits is held out, 3 configurations and 2 trials of each algorithm (default: all there are).
-Some kills take the driver and all its workers, as a power cut does, others one worker. At the end every record must be
-the same, number for number, and so must the tables of `pogm report`.
+The sweep has every held-out domain of ColoredDigits, 3 configurations and 2 trials of each algorithm (default: all
+algorithms). Some kills end the driver and all its workers, like a power failure; others end one worker. At the end all
+numbers in the records and in the tables of `pogm report` must be equal.
 """
 
 import argparse
@@ -27,7 +27,7 @@ CLOCK = ("seconds_per_step", "memory_gb")
 
 
 def command(out: Path, executor: str, algorithms: list[str]) -> list[str]:
-    """The sweep, small; a checkpoint at every evaluation."""
+    """Return the command of a small sweep with a checkpoint at every evaluation."""
     size = ["--configurations", "3", "--trials", "2", "--steps", "101", "--evaluate-every", "10"]
     how = ["--device", "cpu", "--workers", "2", "--checkpoint-seconds", "0", "--executor", executor, "--out", str(out)]
     words = ["sweep", "--algorithms", *algorithms, "--datasets", "ColoredDigits", *size, *how]
@@ -35,13 +35,13 @@ def command(out: Path, executor: str, algorithms: list[str]) -> list[str]:
 
 
 def start(words: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a process with a group of its own."""
+    """Start a process in its own process group."""
     with log.open("ab") as said:
         return subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
 
 
 def children(group: int) -> list[int]:
-    """The processes that train in a group: those that hold a run's lock are among its Python processes."""
+    """Return all processes of a group or session, except the first one."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -56,14 +56,14 @@ def children(group: int) -> list[int]:
 
 
 def kill(processes: list[int]) -> None:
-    """Pull the plug of some processes."""
+    """Kill processes with SIGKILL."""
     for one in processes:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
 
 
 def soak(out: Path, executor: str, algorithms: list[str], seconds: float, chance: random.Random) -> int:
-    """Run the sweep, which takes so many seconds if left alone, killing it now and then; how often that was."""
+    """Run the sweep and kill it at random; return the number of kills. Undisturbed, it takes ``seconds``."""
     kills, words = 0, command(out, executor, algorithms)
     while True:
         process = start(words, out.with_suffix(".log"))
@@ -87,7 +87,7 @@ def soak(out: Path, executor: str, algorithms: list[str], seconds: float, chance
 
 
 def numbers(out: Path) -> dict[str, object]:
-    """All records by run, without what depends on the clock."""
+    """Return all records by run, without times and memory."""
     return {
         run.id: [{key: value for key, value in record.items() if key not in CLOCK} for record in run.records]
         for run in read_runs(out)
@@ -95,7 +95,7 @@ def numbers(out: Path) -> dict[str, object]:
 
 
 def tables(out: Path) -> str:
-    """What `pogm report` prints."""
+    """Return the output of `pogm report`."""
     words = [sys.executable, "-m", "pogm", "report", str(out), "--format", "csv"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 

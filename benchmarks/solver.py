@@ -1,4 +1,4 @@
-"""Time and accuracy of the inner solver, beside the authors' and TorchJD's, on the same problems in one run.
+"""Time and accuracy of the inner solver, the authors' solver and TorchJD's, on the same problems.
 
 python benchmarks/solver.py [--out results.md]
 
@@ -24,7 +24,7 @@ Solver = Callable[[Tensor], Tensor]  # G [K, K] -> a mixture [K], exact or not
 
 
 def problems(K: int, seed: int = 0) -> Tensor:
-    """Gramians [PROBLEMS, K, K] of K updates with a common part, of unequal length, in 100 dimensions."""
+    """Return Gramians [PROBLEMS, K, K] of K updates with a common part, of unequal length, in 100 dimensions."""
     generator = torch.Generator().manual_seed(seed)
     own = torch.randn(PROBLEMS, K, 100, generator=generator, dtype=torch.float64)
     common = torch.randn(PROBLEMS, 1, 100, generator=generator, dtype=torch.float64)
@@ -34,7 +34,7 @@ def problems(K: int, seed: int = 0) -> Tensor:
 
 
 def authors(G: Tensor) -> Tensor:
-    """As the authors' code does it: autograd, torch.optim.SGD, a number fetched at every step."""
+    """Return the mixture of the authors' code: autograd, torch.optim.SGD, and a synchronisation at every step."""
     G = G.float()
     K = len(G)
     scale = (torch.diag(G) + 1e-4).sqrt().mean()
@@ -58,7 +58,7 @@ def authors(G: Tensor) -> Tensor:
 
 
 def torchjd() -> Solver | None:
-    """TorchJD's CAGrad (a cone program by cvxpy and Clarabel), its mixture read back from its weights."""
+    """Return TorchJD's CAGrad (a cone program by cvxpy and Clarabel), with the mixture computed from its weights."""
     try:
         from torchjd.aggregation import CAGradWeighting
 
@@ -74,8 +74,8 @@ def torchjd() -> Solver | None:
     return solver
 
 
-def measured(solver: Solver, grams: Tensor, repeats: int) -> tuple[float, Tensor]:
-    """Median milliseconds per solve, and the relative gap of each problem."""
+def measure(solver: Solver, grams: Tensor, repeats: int) -> tuple[float, Tensor]:
+    """Return the median milliseconds per solve, and the relative gap of each problem."""
     mixtures = torch.stack([solver(G) for G in grams])  # also the warm-up
     times = []
     for G in grams[:repeats]:
@@ -97,7 +97,7 @@ def table() -> str:
             solvers["TorchJD CAGrad"] = theirs
         ours = 0.0
         for name, solver in solvers.items():
-            ms, gaps = measured(solver, grams, repeats=PROBLEMS)
+            ms, gaps = measure(solver, grams, repeats=PROBLEMS)
             ours = ours or ms
             lines.append(f"| {K} | {name} | {ms:.3f} | {ms / ours:.1f} | {gaps.median():.0e} | {gaps.max():.0e} |")
         together = solve(grams, RADIUS)

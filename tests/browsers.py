@@ -1,4 +1,4 @@
-"""A real browser for tests; where there is none, they say that they are skipped."""
+"""A real browser for tests; without one, the tests are skipped with a message."""
 
 import shutil
 

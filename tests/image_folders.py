@@ -1,4 +1,4 @@
-"""Folders of small pictures, made up for tests."""
+"""Synthetic folders of small pictures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def picture(seed: int, size: tuple[int, int] = (12, 10), hue: int = 0) -> Image.Image:
-    """A picture of noise, brighter in one channel; no two seeds give the same."""
+    """Return a picture of noise that is brighter in one channel; different seeds give different pictures."""
     pixels = np.random.RandomState(seed).randint(0, 100, (*size, 3)).astype(np.uint8)
     pixels[..., hue % 3] += 150
     return Image.fromarray(pixels)
@@ -21,7 +21,7 @@ def write_folder(
     images: int = 10,
     size: tuple[int, int] = (12, 10),
 ) -> Path:
-    """``root/<domain>/<class>/<number>.png``; the class can be seen in the colour."""
+    """Write ``root/<domain>/<class>/<number>.png``; the colour shows the class."""
     seed = 0
     for domain in domains:
         for label, name in enumerate(classes):

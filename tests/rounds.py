@@ -1,4 +1,4 @@
-"""One round of POGM, and what its domains' copies did, computed by hand."""
+"""One round of POGM, and the trajectories of its copies, computed naively."""
 
 import torch
 from support import K, batches, toy
@@ -16,7 +16,7 @@ def one_round(pogm, **options):
 
 
 def trajectories(pogm, **options):
-    """Every domain's displacement after E steps of its own, by hand."""
+    """Return the displacement of every domain after E steps on its minibatches, computed naively."""
     state, problem = toy(pogm, **options)
     made = batches(pogm.minibatches)
     rows = []
@@ -31,7 +31,7 @@ def trajectories(pogm, **options):
 
 
 def centre_of(pogm, rows):
-    """h_0 by hand: the mean of the rows [K, P], or where the optimizer takes one copy that sees all domains: [P]."""
+    """Return h_0 [P], computed naively: the mean of the rows [K, P], or ERM's displacement on all domains."""
     if pogm.centre == "mean":
         return rows.mean(0)
     state, problem = toy(pogm)

@@ -1,4 +1,4 @@
-"""Run folders made up for the tests, written as the trainer writes them."""
+"""Synthetic run folders, in the format of the runner."""
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def write_sweep(
     seeds: int = 3,
     pairs: bool = False,
 ) -> None:
-    """Plausible learning curves: the later the label, the better."""
+    """Write runs with plausible learning curves; later labels are better."""
     draw = random.Random(0)
     held_out = [(i,) for i in range(len(domains))]
     held_out += [(i, j) for j in range(len(domains)) for i in range(j)] if pairs else []
@@ -122,7 +122,7 @@ def write_sweep(
 
 
 def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], notes: Sequence[str] = ()) -> Table:
-    """A table of texts without labels for its rows."""
+    """Return a table of texts without row labels."""
     columns = tuple(Column(heading, kind="text") for heading in headings)
     return Table(title, columns, tuple(Row(tuple(map(str, row))) for row in rows), footnotes=tuple(notes))
 

@@ -51,7 +51,7 @@ def toy(
     batch_norm: bool = False,
     seed: int = 0,
 ) -> tuple[State, Problem]:
-    """A state and a problem in float64: a small network on random numbers."""
+    """Return a state and a problem in float64: a small network on random numbers."""
     torch.manual_seed(seed)
     made, width = algorithm.featurizer(lambda shape: (features(batch_norm, shape[0]), WIDTH), (INPUTS,))
     network: Network = algorithm.build(made, width, C, domains).double().train()
@@ -70,7 +70,7 @@ def toy(
 
 
 def batches(count: int = 1, *, domains: int = K, size: int = B, seed: int = 0) -> list[Batch]:
-    """Random minibatches; each domain has its own mean, so that gradients differ."""
+    """Return random minibatches; each domain has its own mean, so that gradients differ."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for _ in range(count):
@@ -81,7 +81,7 @@ def batches(count: int = 1, *, domains: int = K, size: int = B, seed: int = 0) -
 
 
 def steps(algorithm: Algorithm, count: int, *, seed: int = 0, **options: Any) -> State:
-    """The state after some steps of an algorithm on the toy problem."""
+    """Return the state after some steps of an algorithm on the toy problem."""
     state, problem = toy(algorithm, seed=seed, **options)
     domains = options.get("domains", K)
     for number in range(count):
@@ -92,8 +92,8 @@ def steps(algorithm: Algorithm, count: int, *, seed: int = 0, **options: Any) ->
 
 
 def assert_close(left: trees.Tree, right: trees.Tree, tolerance: float = 1e-10) -> None:
-    """Two trees with the same leaves, up to rounding."""
-    mine, theirs = dict(trees.named(left)), dict(trees.named(right))
+    """Assert that two trees have the same leaves, up to rounding."""
+    mine, theirs = dict(trees.named_leaves(left)), dict(trees.named_leaves(right))
     assert mine.keys() == theirs.keys()
     for name, leaf in mine.items():
         torch.testing.assert_close(
@@ -102,7 +102,7 @@ def assert_close(left: trees.Tree, right: trees.Tree, tolerance: float = 1e-10) 
 
 
 def trial(algorithm: Algorithm, dataset: str = "RotatedDigits", **options: Any) -> Trial:
-    """A short trial on embedded data."""
+    """Return a short trial on embedded data."""
     known = dataset_class(dataset)()
     defaults: dict[str, Any] = {
         "test_domains": (0,),

@@ -1,4 +1,4 @@
-"""The benchmark of determinism: one process of it, tiny, and its table."""
+"""The benchmark of determinism: one process with tiny sizes, and the table."""
 
 import sys
 from multiprocessing import Pipe
@@ -10,7 +10,7 @@ import determinism
 from rows.run import SMALL
 
 
-def test_a_process_trains_in_both_modes_and_then_times_both():
+def test_process_trains_and_measures_both_modes():
     here, there = Pipe()
     here.send("time")
     here.send(None)
@@ -28,6 +28,6 @@ def test_a_process_trains_in_both_modes_and_then_times_both():
     assert "| yes (" in row
 
 
-def test_a_failure_is_a_line_of_the_table():
+def test_failure_is_a_line_of_the_table():
     *_, row = determinism.table({"mnist-ERM": {"failed": "its process died"}})
     assert "failed: its process died" in row

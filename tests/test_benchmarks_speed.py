@@ -1,4 +1,4 @@
-"""The benchmarks of speed: that they compare like with like, and say what they found. Their real functions, tiny."""
+"""The benchmarks of speed with tiny sizes: handwritten loops equal ours, and results are reported."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ SHAPES = {"mlp": (2, 8, 8), "mnist_cnn": (2, 8, 8), "resnet18": (3, 32, 32)}
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
-    """Benchmarks tell torch's compiler where to keep things; that is over after a test."""
+    """Restore the environment variables of torch's compiler, which benchmarks set."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
 
@@ -45,7 +45,7 @@ def run(size: Size) -> Run:
 
 
 def by_hand(session: Session, network: str, method: str) -> tuple[torch.nn.Module, bare.Method]:
-    """A bare network with the session's weights, and a bare method for it."""
+    """Return a handwritten network with the session's weights, and a handwritten method for it."""
     task = session.tasks[0]
     made = bare.network(network, task.dataset.input_shape, task.dataset.num_classes)
     made = made.to(memory_format=torch.channels_last)
@@ -58,7 +58,7 @@ def by_hand(session: Session, network: str, method: str) -> tuple[torch.nn.Modul
 
 @pytest.mark.parametrize("network", SHAPES)
 @pytest.mark.parametrize("method", ["ERM", "POGM"])
-def test_the_loop_by_hand_computes_what_ours_does(network, method):
+def test_handwritten_loop_equals_ours(network, method):
     session = Session(
         [noise.task(algorithm(method, inner_steps=2), shape=SHAPES[network], network=network, batch_size=4)], Engine()
     )
@@ -70,11 +70,11 @@ def test_the_loop_by_hand_computes_what_ours_does(network, method):
         session.step()
     ours = session.train_state.state.params.values()
     moved = sum((a - start[name]).norm() for name, a in made.named_parameters())
-    apart = sum((a - b).norm() for a, b in zip(made.parameters(), ours, strict=True))
-    assert apart < 0.01 * moved  # Adam's first steps are signs, which rounding turns where a gradient is nearly zero
+    distance = sum((a - b).norm() for a, b in zip(made.parameters(), ours, strict=True))
+    assert distance < 0.01 * moved  # a first step of Adam is a sign, which rounding can flip
 
 
-def test_what_draws_by_hand_gives_every_image_its_own_label():
+def test_handwritten_sampling_returns_the_label_of_each_image():
     data = bare.Data(2, 50, (1, 2, 2), 10, CPU)
     x, y = data.draw(64)
     assert x.shape == (2, 64, 1, 2, 2)
@@ -89,13 +89,13 @@ def _of(data: bare.Data, domain: int) -> tuple[torch.Tensor, list[int]]:
     return data.images[domain], data.labels[domain].tolist()
 
 
-def test_an_evaluation_by_hand_counts_every_image_once():
+def test_handwritten_evaluation_counts_every_image_once():
     data = bare.Data(3, 20, (1, 4, 4), 1, CPU)  # one class: all are right
     network = bare.network("mlp", (1, 4, 4), 1)
     assert bare.evaluation(network, data, 7, None)() == 60
 
 
-def test_the_meta_update_alone_moves_the_weights_as_the_whole_round_does():
+def test_meta_update_alone_equals_the_update_of_a_round():
     task = noise.task(POGM(), network="mlp", shape=(1, 4, 4), batch_size=4)
     whole, alone = Session([task], Engine()), meta.meta_update(task, Engine())
     whole.step()
@@ -104,7 +104,7 @@ def test_the_meta_update_alone_moves_the_weights_as_the_whole_round_does():
         torch.testing.assert_close(alone.train_state.state.params[name], weight)
 
 
-def test_a_trial_is_the_sum_of_its_parts_and_fewer_steps_are_extrapolated():
+def test_time_of_a_trial_is_the_sum_of_its_parts_and_is_extrapolated():
     task = noise.task(POGM(), network="mlp", shape=(1, 4, 4), batch_size=4)
     whole = mnist.trial_seconds([task], Engine(), Schedule(21, 10), protocol=21)
     assert whole["evaluations"] == 3
@@ -114,7 +114,7 @@ def test_a_trial_is_the_sum_of_its_parts_and_fewer_steps_are_extrapolated():
     assert less["seconds"] > 1000 * less["step"] + 100 * less["evaluation"]
 
 
-def test_memory_is_the_most_that_tensors_took_at_once():
+def test_memory_is_the_peak_of_tensors():
     with clock.Memory(CPU) as memory:
         for _ in range(3):
             first = torch.zeros(10**6)
@@ -124,25 +124,25 @@ def test_memory_is_the_most_that_tensors_took_at_once():
     assert len(second) == 10**6
 
 
-def test_a_process_that_dies_is_an_error_and_not_a_hang():
+def test_dying_process_raises_an_error():
     with pytest.raises(Exception, match="terminated abruptly"):
-        clock.apart(os._exit, 1)
+        clock.run_in_process(os._exit, 1)
 
 
-def test_what_fails_says_why_and_the_rest_goes_on(monkeypatch):
+def test_failed_measurement_has_a_reason_and_others_continue(monkeypatch):
     def rows(run):
         yield "broken", lambda: figure.Figure("", measured=1 / 0)
         yield "whole", lambda: figure.Figure("", "ms", 2.0, target=3.0)
 
     monkeypatch.setitem(speed.ROWS, "cpu", rows)
-    broken, whole = speed.measured(run(Size()), ["cpu"], lambda figure: None)
+    broken, whole = speed.measure(run(Size()), ["cpu"], lambda figure: None)
     assert broken.failed == "ZeroDivisionError: division by zero"
     assert broken.reached is None
     assert whole.reached
     assert figure.cells(whole)[1:] == ("2 ms", "–", "–", "≤ 3 ms", "yes")
 
 
-def test_what_is_asked_of_a_gpu_is_not_held_against_a_cpu_or_tiny_sizes():
+def test_targets_for_a_gpu_do_not_apply_to_a_cpu_or_to_tiny_sizes():
     assert run(Size()).comparable("cpu")
     assert not run(Size()).comparable("mnist")
     assert not run(SMALL).comparable("cpu")
@@ -154,11 +154,11 @@ def test_an_unknown_option_of_the_engine_is_refused():
         engine_options(["wings=2"])
 
 
-def test_a_command_says_nothing_of_where_files_are():
+def test_command_has_no_absolute_paths():
     assert command("speed.py", ["--out", "/home/me/x.json"]) == "python benchmarks/speed.py --out x.json"
 
 
-def test_the_benchmarks_run_and_make_one_page(tmp_path, capsys, monkeypatch):
+def test_benchmarks_run_and_write_one_page(tmp_path, capsys, monkeypatch):
     fast, grown, page, rounded = (tmp_path / name for name in ("speed.json", "growth.json", "page.md", "bf16.json"))
     speed.main(["--small", "--rows", "cpu", "--out", str(fast)])
     growth.main(["--small", "--sweeps", "weights", "images", "--out", str(grown)])
@@ -181,14 +181,14 @@ def test_the_benchmarks_run_and_make_one_page(tmp_path, capsys, monkeypatch):
 
 def test_pacs_is_measured_with_its_augmentation():
     size = replace(SMALL, network="small_cnn", photographs_batch=1, inner_steps=1)
-    found = pacs.pacs_measured("POGM", Engine(), size, "fp32")
+    found = pacs.measure_pacs("POGM", Engine(), size, "fp32")
     assert found["ms"] > 0
     assert 0 < found["images_gb"] < found["gb"]
     assert pacs.photographs(POGM(), size, "fp32").transform.augment
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
-def test_an_exponent_is_found_whatever_the_unit(power):
+def test_exponent_does_not_depend_on_the_unit(power):
     points = [{"x": x, "seconds": 7e-3 * x**power} for x in (2.0, 4.0, 8.0, 16.0)]
     assert growth.exponent(points) == pytest.approx(power, abs=1e-12)
     assert math.isnan(growth.exponent(points[:1]))
@@ -197,11 +197,11 @@ def test_an_exponent_is_found_whatever_the_unit(power):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("method", ["ERM", "POGM"])
-def test_a_captured_step_by_hand_goes_on_where_it_was(method):
+def test_captured_handwritten_step_continues_training(method):
     device = torch.device("cuda")
     network = bare.network("mnist_cnn", (2, 28, 28), 2).to(device)
     made = bare.Erm(network) if method == "ERM" else bare.Pogm(network, 2)
-    step = clock.captured(bare.loop(made, bare.Data(2, 100, (2, 28, 28), 2, device), 8), device)
+    step = clock.capture(bare.loop(made, bare.Data(2, 100, (2, 28, 28), 2, device), 8), device)
     seen = []
     for _ in range(3):
         step()

@@ -46,16 +46,16 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 
 
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
-    """The stored runs of an experiment, labelled by row."""
+    """Return the stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
-    scale = parse(["experiment", *(COMMANDS | EVIDENCE_COMMANDS)[name].split()]).scale_of()
+    scale = parse(["experiment", *(COMMANDS | EVIDENCE_COMMANDS)[name].split()]).make_scale()
     rows = all_experiments()[experiment].rows(scale)
     named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
     return [replace(found[id], label=row) for row, id in named if id in found]
 
 
 def _with_weights(trial: Trial, digest: str | None) -> Trial:
-    """The trial as ``--weights`` makes it, without the file."""
+    """Return the trial as with ``--weights``, without the file."""
     return replace(trial, training=replace(trial.training, weights=digest)) if digest else trial
 
 
@@ -65,7 +65,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def page(path: Path = ROOT / "docs" / "centre.md") -> dict[str, dict[str, list[str]]]:
-    """The tables of a page that follow a comment with the name of their records: cells by row."""
+    """Return the cells by row of the tables of a page that follow a comment with the name of their records."""
     tables: dict[str, dict[str, list[str]]] = {}
     name = ""
     for line in path.read_text().splitlines():
@@ -81,13 +81,13 @@ def page(path: Path = ROOT / "docs" / "centre.md") -> dict[str, dict[str, list[s
 
 
 def lines(runs: list[Run], selection: Selection, baseline: str) -> dict[str, list[str]]:
-    """Accuracy and paired difference for each dataset, by row."""
+    """Return accuracy and paired difference for each dataset, by row."""
     accuracy, difference = averages_table(runs, selection), differences(runs, baseline, selection)
     return interleaved(accuracy, difference)
 
 
 def interleaved(first: Table, second: Table) -> dict[str, list[str]]:
-    """Cells of two tables in turn, without their averages, by row."""
+    """Return the cells of two tables alternately, without their averages, by row."""
     others = second.texts()
     return {
         row: [text for pair in zip(texts[:-1], others[row][:-1], strict=True) for text in pair]

@@ -11,7 +11,7 @@ from support import batches, toy, trial
 from pogm import ERM
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.measurement_table import MEASUREMENTS, rounds_csv
-from pogm.benchmark.results.measurements import SHAPES, measured
+from pogm.benchmark.results.measurements import SHAPES, read_measurements
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.runner import run
 from pogm.diagnostics import Probe
@@ -43,7 +43,7 @@ def test_every_metric_of_measured_rounds_is_listed_with_unit_and_meaning():
 
 def test_every_column_of_the_rounds_is_listed(folder):
     (found,) = read_runs(folder)
-    columns = rounds_csv([(found, measured(found))]).splitlines()[0].split(",")
+    columns = rounds_csv([(found, read_measurements(found))]).splitlines()[0].split(",")
     names = {column.split(" ")[0] for column in columns} - {"dataset", "algorithm", "held_out", "seed", "round"}
     assert names <= rows(OF_ROUNDS).keys()
 

@@ -1,1 +1,1 @@
-"""What `speed.py` measures: one row of its table per file, and what they share."""
+"""Measurements of `speed.py`: one file per row of its table, and shared code."""

@@ -1,4 +1,4 @@
-"""Our step on a CPU, over that of a loop written by hand."""
+"""Time of our step on a CPU, divided by that of a handwritten loop."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +13,7 @@ from rows.run import Measurement, Run, algorithm
 
 
 def cpu(run: Run) -> Iterator[Measurement]:
-    """Our step over that of a loop written by hand."""
+    """Yield the measurements of our step, divided by the time of a handwritten loop."""
     for network in run.size.cases:
         for method in ("ERM", "POGM"):
             shape, size = ((3, 224, 224), 2) if network == "resnet50" else ((2, 28, 28), 16)
@@ -22,7 +22,7 @@ def cpu(run: Run) -> Iterator[Measurement]:
 
 
 def cpu_ratio(run: Run, network: str, method: str, shape: tuple[int, int, int], size: int) -> Figure:
-    """In turns."""
+    """Measure our step and the handwritten one alternately, and return the ratio of their times."""
     task = noise.task(algorithm(method), shape=shape, network=network, batch_size=size)
     session = Session([task], run.engine)
     by_hand = bare.network(network, shape, task.dataset.num_classes)

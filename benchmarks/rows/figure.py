@@ -1,4 +1,4 @@
-"""A line of the table, and the table."""
+"""A measurement as a line of the table, and the table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,34 +9,34 @@ HEAD = ("work", "measured", "floor", "DomainBed / the authors", "must reach", "r
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table."""
+    """One measurement, which is one line of the table."""
 
     work: str
     unit: str = ""
     measured: float | None = None
-    low: float | None = None  # a quarter of the repeats was below
+    low: float | None = None  # first quartile of the repeats
     high: float | None = None
     floor: float | None = None
     reference: float | None = None
-    whose: str = ""  # the reference
-    target: float | None = None  # at most this
-    extrapolated: int | None = None  # from so many steps
+    whose: str = ""  # source of the reference
+    target: float | None = None  # largest accepted value
+    extrapolated: int | None = None  # number of measured steps, if the value is extrapolated
     note: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
 
     @property
     def reached(self) -> bool | None:
-        """Whether it is as good as it must be; None where nothing was asked, or measured."""
+        """True if the value meets the target; None if there is no target or no value."""
         return None if self.target is None or self.measured is None else self.measured <= self.target
 
 
 class MeasurementError(Exception):
-    """Something that could not be measured, and why."""
+    """A measurement failed; the message is the reason."""
 
 
 def reason(error: BaseException) -> str:
-    """An error in a line."""
+    """Return an error as one line of text."""
     said = str(error).strip().splitlines()
     if isinstance(error, MeasurementError):
         return said[0]
@@ -44,24 +44,24 @@ def reason(error: BaseException) -> str:
 
 
 def cells(figure: Figure) -> tuple[str, ...]:
-    """A line of the table."""
+    """Return the cells of a line of the table."""
     if figure.failed:
         return (figure.work, f"failed: {figure.failed}", "", "", "", "")
-    spread = "" if figure.low is None else f" ({shown(figure.low)} – {shown(figure.high)})"
+    spread = "" if figure.low is None else f" ({format_value(figure.low)} – {format_value(figure.high)})"
     spread += f", EXTRAPOLATED from {figure.extrapolated:,} steps" if figure.extrapolated else ""
-    reference = f"{shown(figure.reference, figure.unit)}, {figure.whose}" if figure.reference else "–"
+    reference = f"{format_value(figure.reference, figure.unit)}, {figure.whose}" if figure.reference else "–"
     return (
         figure.work,
-        f"{shown(figure.measured, figure.unit)}{spread}",
-        shown(figure.floor, figure.unit),
+        f"{format_value(figure.measured, figure.unit)}{spread}",
+        format_value(figure.floor, figure.unit),
         reference,
-        "–" if figure.target is None else f"≤ {shown(figure.target, figure.unit)}",
+        "–" if figure.target is None else f"≤ {format_value(figure.target, figure.unit)}",
         {None: "–", True: "yes", False: "no"}[figure.reached],
     )
 
 
-def shown(value: float | None, unit: str = "") -> str:
-    """Three digits and the unit."""
+def format_value(value: float | None, unit: str = "") -> str:
+    """Return a number as text, with three digits and the unit."""
     if value is None:
         return "–"
     digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -69,7 +69,7 @@ def shown(value: float | None, unit: str = "") -> str:
 
 
 def table(figures: Sequence[Figure]) -> list[str]:
-    """In Markdown, what there is to say of a line below it."""
+    """Return the table in Markdown, followed by the notes."""
     lines = ["| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
     lines += ["| " + " | ".join(cells(figure)).replace("\n", " ") + " |" for figure in figures]
     notes = [f"- {figure.work}: {figure.note}." for figure in figures if figure.note]
@@ -77,7 +77,7 @@ def table(figures: Sequence[Figure]) -> list[str]:
 
 
 def floors_table(floors: dict[str, dict[str, float]]) -> list[str]:
-    """What was measured by hand, in Markdown."""
+    """Return the measurements of the handwritten loops as a Markdown table."""
     lines = ["| by hand | |", "|---|---|"]
     for name, numbers in floors.items():
         lines.append(f"| {name} | {', '.join(f'{key} {value:.3g}' for key, value in numbers.items()) or 'failed'} |")

@@ -23,14 +23,14 @@ from rows.run import Measurement, Run
 
 
 def meta(run: Run) -> Iterator[Measurement]:
-    """From three trajectories on the device to the new weights; and with the states of their optimizers."""
+    """Yield the meta-update of three trajectories on the device, without and with the states of the inner Adams."""
     name = f"meta-update, {run.size.network}, K = 3"
     yield name, partial(meta_figure, run, "sgd")
     yield f"{name}, the inner Adams' states kept", partial(meta_figure, run, "adam")
 
 
 def meta_figure(run: Run, inner_optimizer: str) -> Figure:
-    """Milliseconds, and whether the host waits for the device."""
+    """Measure milliseconds, and check that the host does not wait for the device."""
     size, device = run.size, run.device
     task = photographs(POGM(inner_optimizer=inner_optimizer, centre="mean"), size, run.precisions[0])
     session = meta_update(task, run.engine)
@@ -62,9 +62,9 @@ def meta_figure(run: Run, inner_optimizer: str) -> Figure:
 
 
 def meta_update(task: Task, engine: Engine) -> Session:
-    """A session whose steps are the meta-update of a task alone.
+    """Return a session with steps that consist of the meta-update only.
 
-    Its domains have trained before: every round ends with the same trajectories, which are on the device.
+    Every round uses the same trajectories, which were trained before and are on the device.
     """
     session = Session([task], replace(engine, capture=False))
     state, config = session.train_state.state, session.config
@@ -74,25 +74,25 @@ def meta_update(task: Task, engine: Engine) -> Session:
         trained = method.copies(state, config.batches(state, session.sample_indices.train), config.problem)
 
     class Ended(POGM):
-        """POGM at the end of a round."""
+        """POGM with given trajectories."""
 
-        minibatches = 0  # none is drawn
+        minibatches = 0  # draws no minibatch
 
         def copies(self, state: State, batches: list[Batch], problem: Problem) -> Copies:
             return trained
 
     values = {part.name: getattr(method, part.name) for part in dataclasses.fields(method)}
-    del session, state, config  # of which nothing but the trajectories is needed any more
+    del session, state, config  # to free everything except the trajectories
     return Session([replace(task, algorithm=Ended(**values))], engine)
 
 
 def count_weights(session: Session) -> int:
-    """P."""
+    """Return the number of weights P."""
     return sum(leaf.numel() for leaf in session.train_state.state.params.values())
 
 
 def copy_floor(run: Run) -> dict[str, float]:
-    """Bytes that a copy reads and writes in a second."""
+    """Measure the bytes that a copy reads and writes per second."""
     copy, moved = bare.bandwidth_copy(run.size.copied, run.device)
     took = clock.seconds(copy, run.device, run.size.repeats, min(run.size.lasting, 0.1))
     return {"bytes_per_second": moved / took.value}

@@ -17,12 +17,12 @@ from pogm.engine.trainer import Schedule, train
 from rows.figure import Figure
 from rows.run import Measurement, Run, algorithm
 
-# Given, for an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
+# Given with the task, not measured here (H200, torch 2.11): DomainBed b93c22a; the authors' POGM 84c0c54, repaired.
 REFERENCES = {"ERM": ("DomainBed's ERM", 165.0), "POGM": ("the authors' POGM, E = 1", 535.0)}
 
 
 def mnist(run: Run) -> Iterator[Measurement]:
-    """A trial alone, and several like ones in one session."""
+    """Yield the measurements of single trials, and of several similar trials in one session."""
     for precision in run.precisions:
         for method in ("POGM", "ERM"):
             yield f"ColoredMNIST trial, {method}, {precision}", partial(mnist_trial, run, method, precision, 1)
@@ -32,7 +32,7 @@ def mnist(run: Run) -> Iterator[Measurement]:
 
 
 def mnist_trial(run: Run, method: str, precision: str, count: int) -> Figure:
-    """Seconds of one trial, from its first step to its last evaluation."""
+    """Measure the seconds of one trial, from its first step to its last evaluation."""
     size = run.size
     tasks = [
         noise.colored_mnist(
@@ -68,15 +68,15 @@ def mnist_trial(run: Run, method: str, precision: str, count: int) -> Figure:
 
 
 def trial_seconds(tasks: list[Task], engine: Engine, schedule: Schedule, protocol: int) -> dict[str, Any]:
-    """The parts of training by the real loop, and their sum for a trial of ``protocol`` steps.
+    """Train with the real loop; return the times of its parts, and their sum for a trial of ``protocol`` steps.
 
-    ``first_calls`` is what the first step took, and the first evaluation beyond later ones.
+    ``first_calls`` is the time of the first step, and the additional time of the first evaluation.
     """
     made: list[Session] = []
     device = engine.torch_device()
-    setup = clock.seconds_of(lambda: made.append(Session(tasks, engine)), device)
+    setup = clock.time_call(lambda: made.append(Session(tasks, engine)), device)
     (session,) = made
-    first = clock.seconds_of(session.step, device)  # compiles and captures
+    first = clock.time_call(session.step, device)  # compiles and captures
     minibatches = tasks[0].algorithm.minibatches
     rounds = [1, *schedule.rounds(minibatches)]
     training, evaluations = [], []
@@ -104,13 +104,13 @@ def trial_seconds(tasks: list[Task], engine: Engine, schedule: Schedule, protoco
 
 
 def mnist_floor(run: Run, method: str, precision: str) -> dict[str, float]:
-    """The same by hand: a captured step that nothing fuses, and an evaluation in large batches."""
+    """Measure the handwritten loop: a step as a CUDA graph, not compiled, and an evaluation in large batches."""
     size, device, shape = run.size, run.device, (2, 28, 28)
     with bare.precision(precision) as autocast:
         network = bare.network("mnist_cnn", shape, 2).to(device)
         data = bare.Data(2, size.images // 3, shape, 2, device)
         made = bare.Erm(network, autocast=autocast) if method == "ERM" else bare.Pogm(network, 2, autocast=autocast)
-        step = clock.seconds(clock.captured(bare.loop(made, data, size.batch), device), device, lasting=size.lasting)
+        step = clock.seconds(clock.capture(bare.loop(made, data, size.batch), device), device, lasting=size.lasting)
         everything = bare.Data(3, size.images // 3, shape, 2, device)
         evaluation = clock.seconds(bare.evaluation(network, everything, 10_000, autocast), device, 3, 0)
     looks = len(Schedule(size.protocol, size.evaluate_every).points())

@@ -1,4 +1,4 @@
-"""A minibatch of PACS with a ResNet-50, drawn and augmented: its time, and the memory it takes."""
+"""Time and memory of a minibatch of PACS with a ResNet-50, drawn and augmented."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,15 +15,15 @@ from pogm.engine.engine import Engine
 from pogm.engine.session import Session
 from pogm.engine.task import Task
 from rows.figure import Figure
-from rows.run import Measurement, Run, Size, algorithm, using_cache
+from rows.run import Measurement, Run, Size, algorithm, use_cache
 
-# Given, for an H200 with torch 2.11: DomainBed b93c22a, and the authors' POGM 84c0c54, repaired to run.
+# Given with the task, not measured here (H200, torch 2.11): DomainBed b93c22a; the authors' POGM 84c0c54, repaired.
 MS = {"ERM": ("DomainBed's ERM", 71.9), "POGM": ("the authors' POGM, E = 5", 360.0)}
 GB = {"ERM": ("DomainBed's ERM, fp32", 8.2), "POGM": ("the authors' POGM", 4.0)}
 
 
 def pacs(run: Run) -> Iterator[Measurement]:
-    """Time and memory of ERM and POGM, each in a process of its own."""
+    """Yield the measurements of time and memory of ERM and POGM, each in its own process."""
     images = 3 * run.size.photographs_batch
     for method in ("ERM", "POGM"):
         name = method if method == "ERM" else f"POGM (E = {run.size.inner_steps})"
@@ -33,12 +33,12 @@ def pacs(run: Run) -> Iterator[Measurement]:
 
 
 def pacs_time(run: Run, method: str) -> Figure:
-    """Milliseconds of a minibatch of every domain, drawn and augmented."""
-    cold = pacs_apart(run, method)
+    """Measure the milliseconds per minibatch of all domains, drawn and augmented."""
+    cold = measure_pacs_in_process(run, method)
     note = f"first call {cold['first_call']:.3g} s"
     details = {"cold": cold}
     if run.compiles:
-        details["warm"] = warm = pacs_apart(run, method, again=True)
+        details["warm"] = warm = measure_pacs_in_process(run, method, again=True)
         note += f" with an empty cache of the compiler, {warm['first_call']:.3g} s in a second process"
     parts = 1 if method == "ERM" else 3  # one pass over all domains, or one over each
     floor = pacs_floor(run, 3 // parts * run.size.photographs_batch)
@@ -59,9 +59,9 @@ def pacs_time(run: Run, method: str) -> Figure:
 
 
 def pacs_memory(run: Run, method: str) -> Figure:
-    """Gigabytes, images in store and first call included."""
-    mine = pacs_apart(run, method)
-    target = 6.0 if method == "ERM" else pacs_apart(run, "ERM")["gb"]
+    """Measure the peak memory in gigabytes, including stored images and the first call."""
+    mine = measure_pacs_in_process(run, method)
+    target = 6.0 if method == "ERM" else measure_pacs_in_process(run, "ERM")["gb"]
     whose, reference = GB[method]
     floor = run.floor(f"memory, {method}", partial(pacs_memory_floor, run, method))
     note = f"{mine['images_gb']:.2g} GB of it are images" + ("" if method == "ERM" else "; at most what ERM takes")
@@ -78,31 +78,31 @@ def pacs_memory(run: Run, method: str) -> Figure:
     )
 
 
-def pacs_apart(run: Run, method: str, again: bool = False) -> dict[str, float]:
-    """In a process of its own, with a compiler's cache that is empty, or that the first such process left."""
+def measure_pacs_in_process(run: Run, method: str, again: bool = False) -> dict[str, float]:
+    """Measure in a new process. Its compiler cache is empty; with ``again``, it is that of the first process."""
     name = f"pacs, {method}" + ", again" * again
     arguments = (method, run.engine, run.size, run.precisions[0], again)
 
     def measure() -> dict[str, float]:
-        clock.tidy(run.device)
-        with using_cache(str(run.cache / method)):  # from its start: the compiler has helpers of its own
-            found: dict[str, float] = clock.apart(pacs_measured, *arguments, timeout=max(run.left, 60))
+        clock.free_memory(run.device)
+        with use_cache(str(run.cache / method)):  # before the process starts: the compiler starts processes, too
+            found: dict[str, float] = clock.run_in_process(measure_pacs, *arguments, timeout=max(run.left, 60))
         return found
 
     result: dict[str, float] = run.once(name, measure)
     return result
 
 
-def pacs_measured(
+def measure_pacs(
     method: str, engine: Engine, size: Size, precision: str, first_alone: bool = False
 ) -> dict[str, float]:
-    """The first call, a minibatch, and the most memory of a session."""
+    """Measure the first call, a minibatch, and the peak memory of a session."""
     device = engine.torch_device()
     if device.type == "cpu":
         torch.set_num_threads(1)
     with clock.Memory(device) as memory:
         session = Session([photographs(algorithm(method, size.inner_steps), size, precision)], engine)
-        result = {"first_call": clock.seconds_of(session.step, device)}
+        result = {"first_call": clock.time_call(session.step, device)}
         session.step()
     if first_alone:
         return result
@@ -113,7 +113,7 @@ def pacs_measured(
 
 
 def photographs(method: Algorithm, size: Size, precision: str) -> Task:
-    """A method on PACS."""
+    """Return the task of a method on PACS."""
     return noise.pacs(
         method,
         network=size.network,
@@ -126,15 +126,15 @@ def photographs(method: Algorithm, size: Size, precision: str) -> Task:
 
 
 def pacs_floor(run: Run, images: int) -> float | None:
-    """Milliseconds of the gradient of so many images by hand, captured: compiled, or if that fails as it is."""
+    """Measure the milliseconds of a handwritten gradient as a CUDA graph, compiled if the compiler works."""
 
     def measure(compiled: bool) -> dict[str, float]:
         size, device = run.size, run.device
         with bare.precision(run.precisions[0]) as autocast:
             gradient = bare.gradient(pacs_by_hand(run), images, size.seen, 7, autocast, compiled)
-            first = clock.seconds_of(gradient, device)
-            took = clock.seconds(clock.captured(gradient, device), device, size.repeats, size.lasting)
-        clock.tidy(device)
+            first = clock.time_call(gradient, device)
+            took = clock.seconds(clock.capture(gradient, device), device, size.repeats, size.lasting)
+        clock.free_memory(device)
         return {"ms": 1e3 * took.value, "first_call": first}
 
     name = f"gradient of {images} images"
@@ -144,7 +144,7 @@ def pacs_floor(run: Run, images: int) -> float | None:
 
 
 def pacs_memory_floor(run: Run, method: str) -> dict[str, float]:
-    """Gigabytes of a step by hand, as it is."""
+    """Measure the peak memory of a handwritten step in gigabytes, without compiling."""
     size = run.size
     with bare.precision(run.precisions[0]) as autocast, clock.Memory(run.device) as memory:
         network = pacs_by_hand(run)
@@ -156,6 +156,6 @@ def pacs_memory_floor(run: Run, method: str) -> dict[str, float]:
 
 
 def pacs_by_hand(run: Run) -> nn.Module:
-    """The network, channels last."""
+    """Return the handwritten network in the channels-last format."""
     network = bare.network(run.size.network, (3, run.size.seen, run.size.seen), 7)
     return network.to(run.device, memory_format=torch.channels_last)

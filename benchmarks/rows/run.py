@@ -1,4 +1,4 @@
-"""What all measurements of a run share: sizes, the engine, the time that is left, and floors that several need."""
+"""State that all measurements of a run share: sizes, the engine, the time limit, and floors."""
 
 import dataclasses
 import os
@@ -18,15 +18,15 @@ from pogm.algorithms.pogm import POGM
 from pogm.engine.engine import Engine
 from rows.figure import Figure, MeasurementError, reason
 
-Measurement = tuple[str, Callable[[], Figure]]  # what it is called, and how to get it
+Measurement = tuple[str, Callable[[], Figure]]  # name, and the function that measures
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything; the protocol's, unless told otherwise."""
+    """Sizes of all measurements; by default those of the protocol."""
 
     steps: int = 5001  # of a ColoredMNIST trial
-    together_steps: int = 1001  # of those that share the device: the rest is extrapolated
+    together_steps: int = 1001  # of several trials at once; the rest is extrapolated
     together: int = 16
     evaluate_every: int = 100
     images: int = 70_000
@@ -41,9 +41,9 @@ class Size:
     lasting: float = 0.5  # seconds, of each repeat
     repeats: int = 5
     cases: tuple[str, ...] = ("mnist_cnn", "mlp", "resnet50")  # of the CPU's row
-    compiles: bool = True  # whether the floors are
+    compiles: bool = True  # compile the floors, too
 
-    protocol: int = 5001  # what fewer steps are extrapolated to
+    protocol: int = 5001  # number of steps to which shorter trials are extrapolated
 
 
 SMALL = Size(
@@ -69,7 +69,7 @@ SMALL = Size(
 
 
 class Run:
-    """What all measurements of one run share."""
+    """State of one run of the benchmark."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Run:
         self.engine = Engine(device=device, **engine)
         self.device = self.engine.torch_device()
         if self.device.type == "cpu":
-            torch.set_num_threads(1)  # more would wait for whatever else runs here
+            torch.set_num_threads(1)  # more threads would depend on other processes
         self.size, self.precisions, self.data = size, precisions, data
         self.cache = cache  # of torch's compiler, empty
         self.ends = time.monotonic() + limit
@@ -93,31 +93,31 @@ class Run:
 
     @property
     def left(self) -> float:
-        """Seconds until no further measurement begins."""
+        """Seconds until no further measurement starts."""
         return self.ends - time.monotonic()
 
     def comparable(self, row: str) -> bool:
-        """Whether what must be reached, and what others took, is for this device and these sizes."""
+        """Return True if the targets and references of a row apply to this device and these sizes."""
         return self.size.network == Size.network and (row == "cpu") == (self.device.type == "cpu")
 
     @property
     def compiles(self) -> bool:
-        """Whether the engine does."""
+        """True if the engine compiles."""
         return self.engine.compiles()
 
     def once(self, name: str, measure: Callable[[], Any]) -> Any:
-        """What several figures are made of, measured for the first of them; if that failed, it fails for all."""
+        """Return a result that several figures use. It is measured once; if that fails, it fails for all."""
         if name not in self.found:
             try:
                 self.found[name] = measure()
             except Exception as error:
-                self.found[name] = MeasurementError(reason(error))  # and not the error, whose frames hold on to tensors
+                self.found[name] = MeasurementError(reason(error))  # the error itself would keep tensors alive
         if isinstance(self.found[name], MeasurementError):
             raise MeasurementError(*self.found[name].args)
         return self.found[name]
 
     def floor(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Numbers of a loop written by hand; empty where it failed, which keeps nothing of ours from being measured."""
+        """Return the numbers of a handwritten loop; empty if it fails, so that ours are still measured."""
         try:
             self.floors[name] = self.once(f"floor, {name}", measure)
         except Exception as error:
@@ -135,8 +135,8 @@ def algorithm(method: str, inner_steps: int = 1) -> Algorithm:
 
 
 @contextmanager
-def using_cache(folder: str) -> Iterator[None]:
-    """Let torch's compiler, and that of its kernels, keep here what they make: in this process and those it starts."""
+def use_cache(folder: str) -> Iterator[None]:
+    """Use a folder as the cache of torch's compiler and of Triton, in this process and its child processes."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     os.environ[names[0]] = folder
@@ -149,24 +149,24 @@ def using_cache(folder: str) -> Iterator[None]:
 
 
 def command(script: str, arguments: Sequence[str]) -> str:
-    """The command that was run, with nothing in it of where this machine keeps its files."""
+    """Return the command line, without the folders of absolute paths."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in arguments]
     return " ".join(["python", f"benchmarks/{script}", *words])
 
 
 def machine(device: torch.device) -> str:
-    """What it ran on."""
+    """Return the name of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def facts(name: str, device: torch.device, arguments: Sequence[str]) -> dict[str, Any]:
-    """What every file of results begins with."""
+    """Return the first fields of every file of results: benchmark, device, version of torch, command."""
     about = {"device": machine(device), "torch": torch.__version__, "command": command(f"{name}.py", arguments)}
     return {"benchmark": name, **about}
 
 
 def engine_options(words: Sequence[str]) -> dict[str, Any]:
-    """``name=value`` for fields of the engine."""
+    """Return fields of the engine from texts ``name=value``."""
     known = {part.name: part.default for part in dataclasses.fields(Engine)}
     options: dict[str, Any] = {}
     for word in words:

@@ -98,7 +98,7 @@ def test_step_uses_one_minibatch_more_than_discriminator_steps(name, turns):
 
 @both
 def test_zero_penalty_as_number_equals_zero_penalty_as_tensor(name):
-    """In a batch of trials the weight is a tensor, and the penalty is computed."""
+    """Several trials at once have a tensor as weight, and compute the penalty."""
     algorithm = algorithm_class(name)()
     other = dataclasses.replace(algorithm, gradient_penalty=torch.tensor(0.0, dtype=torch.float64))
     state, problem = toy(algorithm)
@@ -194,7 +194,7 @@ def test_base_class_is_not_registered():
 
 
 def test_gradient_penalty_is_part_of_the_generator_loss():
-    """As in DomainBed, the penalty is part of d for both."""
+    """The penalty is part of d for both players, as in DomainBed."""
     (batch,) = batches()
     slopes = []
     for rho in (0.0, 1.0):

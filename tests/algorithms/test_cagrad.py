@@ -1,4 +1,4 @@
-"""CAGrad, and that POGM on the same trajectories is the same but for a factor."""
+"""CAGrad; POGM on the same trajectories is equal up to a factor."""
 
 import pytest
 import torch

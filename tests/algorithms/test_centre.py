@@ -1,4 +1,4 @@
-"""The centre of POGM's ball: around ERM's trajectory, κ = 0 is ERM (Corollary 1), however a round is executed."""
+"""The centre of POGM's ball. Around ERM's trajectory, κ = 0 equals ERM (Corollary 1) in every execution mode."""
 
 from dataclasses import dataclass, replace
 
@@ -37,7 +37,7 @@ def without_a_ball(optimizer, inner_steps):
 @every_length
 @pytest.mark.parametrize("each_domain", [map_by_loop, map_by_vmap], ids=["loop", "vmap"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_without_a_ball_every_round_ends_where_erm_does(optimizer, inner_steps, each_domain, weight_decay):
+def test_without_a_ball_every_round_equals_erm(optimizer, inner_steps, each_domain, weight_decay):
     """Corollary 1."""
     pogm, erm = without_a_ball(optimizer, inner_steps), ERMS[optimizer]
     ours, problem = toy(pogm, each_domain=each_domain, weight_decay=weight_decay)
@@ -52,7 +52,7 @@ def test_without_a_ball_every_round_ends_where_erm_does(optimizer, inner_steps, 
 
 
 def sessions(optimizer, inner_steps, engine, seeds=(0,), dataset="RotatedDigits", network=None):
-    """One session of POGM without a ball and one of ERM, each with a trial for every seed."""
+    """Return a session of POGM without a ball and one of ERM, each with a trial for every seed."""
     made = []
     for algorithm in (without_a_ball(optimizer, inner_steps), ERMS[optimizer]):
         one = trial(algorithm, dataset, precision="fp64")
@@ -102,7 +102,7 @@ def test_corollary_1_holds_in_a_captured_round(domains, seeds, compiled, optimiz
     assert_same_rounds(ours, theirs, inner_steps, tolerance=1e-8)
 
 
-def test_around_the_mean_it_is_erm_for_one_step_of_sgd_alone():
+def test_mean_centre_equals_erm_only_for_one_step_of_sgd():
     sgd = POGM(kappa=0.0, inner_optimizer="sgd", centre="mean")
     assert_close(steps(sgd, 5).params, steps(SgdERM(), 5).params)
     for other, erm, count in (
@@ -124,8 +124,8 @@ def test_without_a_ball_the_mean_centre_is_reptile():
 
 
 @pytest.mark.parametrize("inner_steps", [1, 2])
-def test_one_inner_step_takes_no_further_pass_over_the_data(inner_steps):
-    """K gradients with one inner step, which the copies take; with more, one pooled gradient per step beside them."""
+def test_erm_centre_needs_no_further_pass_with_one_inner_step(inner_steps):
+    """One inner step takes the K gradients of the copies; with more, each takes a pooled gradient in addition."""
     pogm = POGM(inner_steps=inner_steps)
     state, problem = toy(pogm)
     seen = []
@@ -165,8 +165,8 @@ def test_a_modifier_that_couples_samples_gets_a_pooled_pass(inner_steps):
     assert_close(after.params, theirs.params, 1e-13)
 
 
-def test_live_batch_norm_is_normalised_as_erm_does():
-    """A pooled pass sees the statistics of all domains: the weights are ERM's, the running statistics the copies'."""
+def test_pooled_pass_uses_batch_norm_statistics_of_all_domains():
+    """The weights equal ERM's; the running statistics are those of the copies."""
     pogm = POGM(kappa=0.0, inner_optimizer="sgd")
     ours, problem = toy(pogm, batch_norm=True)
     theirs, plain = toy(SgdERM(), batch_norm=True)
@@ -175,7 +175,7 @@ def test_live_batch_norm_is_normalised_as_erm_does():
     assert_close(after.params, SgdERM().step(theirs, [batch], plain)[0].params, 1e-13)
 
 
-def test_the_optimizer_of_erm_is_kept_from_round_to_round_or_starts_afresh():
+def test_optimizer_of_erm_is_kept_or_reset_between_rounds():
     for inner_state in ("persist", "reset"):
         pogm = POGM(kappa=0.0, inner_state=inner_state)
         kept = inner_state == "persist"
@@ -184,7 +184,7 @@ def test_the_optimizer_of_erm_is_kept_from_round_to_round_or_starts_afresh():
         assert all(torch.allclose(there[name], leaf) for name, leaf in erm.items()) == kept
 
 
-def test_a_domain_that_is_not_finite_clears_the_optimizer_of_erm_too():
+def test_nonfinite_domain_also_resets_the_optimizer_of_erm():
     (batch,) = batches()
     x = batch.x.clone()
     x[1, 0, 0] = torch.nan
@@ -200,7 +200,7 @@ def test_a_domain_that_is_not_finite_clears_the_optimizer_of_erm_too():
 
 
 @pytest.mark.parametrize("partition", ["block", "layer"])
-def test_what_is_matched_in_parts_has_a_ball_around_erm_in_each_part(partition):
+def test_every_part_has_a_ball_around_erm(partition):
     pogm = POGM(kappa=0.5, partition=partition)
     before, after, _ = one_round(pogm)
     rows = trajectories(pogm)

@@ -40,7 +40,7 @@ def test_docstring_has_paper_and_equation(cls):
 
 @every
 def test_every_hyperparameter_is_described(cls):
-    """In a docstring (``name: text`` under ``Args:``) or in a comment after the field."""
+    """The description is in a docstring (``name: text`` under ``Args:``) or in a comment after the field."""
     classes = [base for base in cls.__mro__ if issubclass(base, Algorithm)]
     docstrings = "\n".join(base.__doc__ or "" for base in classes)
     sources = "\n".join(inspect.getsource(base) for base in classes)
@@ -76,7 +76,7 @@ def test_step_keeps_shapes_and_dtypes_of_the_state(cls):
     algorithm = eager(cls)
     state, problem = toy(algorithm)
     after, _ = algorithm.step(state, batches(algorithm.minibatches), problem)
-    shapes = [{n: (t.shape, t.dtype) for n, t in trees.named(s)} for s in (state, after)]
+    shapes = [{n: (t.shape, t.dtype) for n, t in trees.named_leaves(s)} for s in (state, after)]
     assert shapes[0] == shapes[1]
 
 

@@ -84,7 +84,7 @@ def test_shifting_all_risks_shifts_the_quantile(through, risks):
 
 
 def test_gradient_through_ends_depends_on_best_worst_and_bandwidth():
-    """As in DomainBed: Q = (1 - s) R_min + s R_max + b probit(alpha), with s constant."""
+    """The formula is that of DomainBed: Q = (1 - s) R_min + s R_max + b probit(alpha), with s constant."""
     risks, alpha = [0.3, 1.1, 0.8, 0.7], 0.9
     probit, b, mean = NormalDist().inv_cdf(alpha), bandwidth(risks), sum(risks) / 4
     share = (halved(risks, alpha) - b * probit - 0.3) / (1.1 - 0.3)

@@ -58,7 +58,7 @@ def test_one_domain_gives_erm(pairs):
 
 
 def test_at_least_one_domain_is_for_meta_training():
-    """In DomainBed, two of two meta-test domains leave none to train."""
+    """DomainBed would use both of two domains for the meta-test and train on none."""
     before, _ = toy(MLDG(), domains=2)
     after = steps(MLDG(n_meta_test=2), 1, domains=2)
     assert any(not torch.equal(after.params[name], leaf) for name, leaf in before.params.items())

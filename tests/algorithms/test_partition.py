@@ -1,4 +1,4 @@
-"""POGM block by block and layer by layer: every part of the weights has a matching problem of its own."""
+"""Partitions: POGM solves a separate problem for every block or layer."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ PARTITIONS = ("all", "block", "layer")
 
 
 class Deep(POGM):
-    """On a network of four layers, two of which are one block."""
+    """POGM on a network of four layers, two of which are one block."""
 
     def build(self, features, width, num_classes, num_domains):
         inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
@@ -31,7 +31,7 @@ class Deep(POGM):
 
 
 class Shallow(POGM):
-    """On a network of one layer."""
+    """POGM on a network of one layer."""
 
     def build(self, features, width, num_classes, num_domains):
         return Network(nn.Identity(), nn.Linear(INPUTS, C))
@@ -54,22 +54,22 @@ def moved(before, after):
 
 
 def flat(tree, names):
-    """Some leaves [K, ...] as rows [K, P], in float64."""
+    """Return some leaves [K, ...] as rows [K, P], in float64."""
     return torch.cat([tree[name].double().flatten(1) for name in names], 1)
 
 
 def of_blocks(rows, partition):
-    """The trajectories block by block: [K, P_l] each."""
+    """Return the trajectories of each block: [K, P_l]."""
     return [flat(rows, names) for names in BLOCKS[partition]]
 
 
 def step_of_blocks(step, partition):
-    """The same for a direction: [P_l] each."""
+    """Return the direction of each block: [P_l]."""
     return [flat({n: leaf[None] for n, leaf in step.items()}, names)[0] for names in BLOCKS[partition]]
 
 
 def alone(rows, blocks, weights_of):
-    """Σ_i c_i h_i with weights from each block's own inner products."""
+    """Return Σ_i c_i h_i with weights from the inner products of each block."""
     step = {}
     for names in blocks:
         part = {name: rows[name] for name in names}
@@ -78,7 +78,7 @@ def alone(rows, blocks, weights_of):
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_every_block_is_what_its_own_problem_alone_gives(partition):
+def test_every_block_is_solved_as_a_separate_problem(partition):
     pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, partition=partition)
     before, after, _ = one_round(pogm)
     expected = alone(trajectories(pogm), BLOCKS[partition], lambda G: pareto.solve(G, 0.5).weights)
@@ -86,7 +86,7 @@ def test_every_block_is_what_its_own_problem_alone_gives(partition):
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(partition):
+def test_direction_of_a_block_is_best_for_its_worst_domain(partition):
     pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, partition=partition)
     before, after, _ = one_round(pogm)
     blocks = of_blocks(trajectories(pogm), partition)
@@ -102,8 +102,8 @@ def test_no_direction_in_a_blocks_ball_serves_its_worst_domain_better(partition)
             assert (others @ h.mT).amin(1).max() <= (h @ d).min() + 1e-12
 
 
-def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
-    """Balls of the parts lie in the whole's, and Σ_l min_i ≤ min_i Σ_l: p* falls from global to block to layer."""
+def test_finer_partition_stays_in_the_coarser_ball_and_has_smaller_p_star():
+    """The balls of the parts are inside that of the whole, and Σ_l min_i ≤ min_i Σ_l: finer partitions decrease p*."""
     worst = []
     for partition in PARTITIONS:
         pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, partition=partition)
@@ -118,7 +118,7 @@ def test_finer_matching_stays_in_the_coarser_ball_and_certifies_less():
 
 
 @pytest.mark.parametrize("method", [Shallow(), Shallow(centre="mean")])
-def test_a_single_layer_is_matched_alike_at_every_partition(method):
+def test_all_partitions_are_equal_for_a_single_layer(method):
     results = [one_round(dataclasses.replace(method, partition=partition)) for partition in PARTITIONS]
     for _, after, metrics in results[1:]:
         assert_close(after, results[0][1], 0.0)
@@ -147,7 +147,7 @@ def test_every_method_on_trajectories_solves_one_problem_per_block(cls, partitio
 
 
 @pytest.mark.parametrize("partition", ["block", "layer"])
-def test_rescaling_to_the_mean_length_is_done_block_by_block(partition):
+def test_every_block_is_rescaled_to_its_mean_length(partition):
     pogm = Deep(centre="mean", meta_lr=1.0, rescale="norm", partition=partition)
     before, after, _ = one_round(pogm)
     steps_by_block = step_of_blocks(moved(before, after), partition)
@@ -156,7 +156,7 @@ def test_rescaling_to_the_mean_length_is_done_block_by_block(partition):
 
 
 @pytest.mark.parametrize("partition", ["block", "layer"])
-def test_the_centre_of_erm_is_cut_into_the_same_blocks(partition):
+def test_erm_centre_is_divided_into_the_same_blocks(partition):
     pogm = Deep(kappa=0.5, meta_lr=1.0, partition=partition)
     before, after, metrics = one_round(pogm)
     rows = trajectories(pogm)
@@ -172,7 +172,7 @@ def test_the_centre_of_erm_is_cut_into_the_same_blocks(partition):
     torch.testing.assert_close(metrics["worst"], torch.stack(worst).sum())
 
 
-def test_the_classifier_partition_matches_the_whole_head_and_moves_the_features_by_the_mean():
+def test_classifier_partition_matches_the_head_and_moves_the_features_by_the_mean():
     class TwoLayers(POGM):
         def build(self, features, width, num_classes, num_domains):
             return Network(features, nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, C)))
@@ -188,7 +188,7 @@ def test_the_classifier_partition_matches_the_whole_head_and_moves_the_features_
 
 
 @pytest.mark.parametrize("centre", ["mean", "erm"])
-def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model(centre):
+def test_weights_that_do_not_predict_follow_the_centre(centre):
     class Extra(POGM):
         def build(self, features, width, num_classes, num_domains):
             return Network(features, nn.Linear(WIDTH, C), critic=nn.Linear(WIDTH, 2))
@@ -211,7 +211,7 @@ def test_weights_that_do_not_predict_follow_the_centre_of_a_finely_matched_model
         assert not torch.allclose(whole[name], centre[name]), "as one block, they are led by it"
 
 
-def test_a_domain_that_is_not_finite_stops_the_round_even_if_a_single_block_shows_it():
+def test_nonfinite_values_in_one_block_stop_the_round():
     class Cracked(Deep):
         def copies(self, state, batches, problem):
             found = super().copies(state, batches, problem)
@@ -235,7 +235,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("partition", ["classifier", "block", "layer"])
-def test_mapped_over_domains_or_over_trials_it_is_the_same(partition, options):
+def test_vmap_over_domains_or_trials_gives_the_same_result(partition, options):
     pogm = Deep(partition=partition, **options)
     assert_close(steps(pogm, 3, each_domain=map_by_vmap), steps(pogm, 3))
     state, problem = toy(pogm)
@@ -246,7 +246,7 @@ def test_mapped_over_domains_or_over_trials_it_is_the_same(partition, options):
 
 @pytest.mark.parametrize("partition", ["block", "layer"])
 @pytest.mark.parametrize("method", [POGM(), POGM(centre="mean"), POGM(inner_steps=2)])
-def test_trials_that_differ_in_kappa_train_as_one(partition, method):
+def test_trials_that_differ_in_kappa_can_be_batched(partition, method):
     first = trial(dataclasses.replace(method, kappa=0.5, partition=partition), precision="fp64")
     second = dataclasses.replace(first, seed=1, algorithm=dataclasses.replace(first.algorithm, kappa=0.1))
     together = Session([one.task(None) for one in (first, second)], Engine())
@@ -259,7 +259,7 @@ def test_trials_that_differ_in_kappa_train_as_one(partition, method):
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_what_is_reported_is_what_was_done(partition):
+def test_metrics_describe_the_step(partition):
     pogm = Deep(centre="mean", kappa=0.5, meta_lr=1.0, inner_steps=2, partition=partition)
     before, after, metrics = one_round(pogm)
     rows, step = trajectories(pogm), moved(before, after)
@@ -285,7 +285,7 @@ def test_what_is_reported_is_what_was_done(partition):
         {"partition": "classifier", "centre": "mean"},
     ],
 )
-def test_a_block_that_no_domain_moves_stays_and_does_the_others_no_harm(options):
+def test_block_without_updates_stays_and_does_not_affect_others(options):
     class Frozen(Deep):
         def train_copy(self, *args):
             found = super().train_copy(*args)
@@ -333,8 +333,8 @@ def test_a_block_is_a_child_of_the_featurizer_or_the_head(network, expected):
     assert sorted(sum(blocks, ())) == sorted(names), "every weight is in one block"
 
 
-def test_a_weight_beside_the_children_is_a_block_of_its_own():
-    """As the tokens of a vision transformer, under the module that wraps it."""
+def test_weight_outside_the_children_is_a_separate_block():
+    """An example is the class token of a vision transformer, inside the module that wraps it."""
     pytest.importorskip("timm")
     tokens, *blocks = split_blocks(names_of("timm/test_vit", (3, 64, 64)), "block")
     assert set(tokens) >= {"features.model.cls_token", "features.model.pos_embed"}
@@ -343,7 +343,7 @@ def test_a_weight_beside_the_children_is_a_block_of_its_own():
 
 
 @pytest.mark.parametrize(("network", "count"), [("mlp", 3), ("mnist_cnn", 9), ("resnet18", 41), ("mobilenet_v2", 105)])
-def test_a_layer_is_a_module_with_weights_of_its_own(network, count):
+def test_layer_is_a_module_with_weights(network, count):
     names = names_of(network)
     layers = split_blocks(names, "layer")
     assert len(layers) == count
@@ -353,6 +353,6 @@ def test_a_layer_is_a_module_with_weights_of_its_own(network, count):
     assert all(len({name.rpartition(".")[0] for name in names}) == 1 for names in layers)
 
 
-def test_as_a_whole_all_weights_are_one_block():
+def test_partition_all_is_one_block():
     names = names_of("mlp")
     assert split_blocks(names, "all") == (names,)

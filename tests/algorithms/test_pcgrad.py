@@ -10,7 +10,7 @@ from pogm.core import random
 from pogm.core.batch import Batch
 
 
-def test_the_order_is_new_in_every_round_and_a_function_of_the_key():
+def test_order_is_random_in_every_round_and_depends_only_on_the_key():
     generator = torch.Generator().manual_seed(4)
     G = pareto.gramian(torch.randn(3, 2, generator=generator, dtype=torch.float64))
     state, _ = toy(PCGrad())
@@ -20,8 +20,8 @@ def test_the_order_is_new_in_every_round_and_a_function_of_the_key():
     assert len({tuple(weights) for weights in rounds}) > 1
 
 
-def test_two_domains_in_conflict_each_lose_their_part_along_the_other():
-    """The trajectories themselves, projected once each."""
+def test_two_conflicting_domains_lose_their_components_along_each_other():
+    """Each trajectory is projected once."""
     method = PCGrad(meta_lr=1.0)
     state, problem = toy(method, domains=2)
     (batch,) = batches(domains=2)
@@ -35,7 +35,7 @@ def test_two_domains_in_conflict_each_lose_their_part_along_the_other():
     torch.testing.assert_close(moved, expected)
 
 
-def test_without_a_conflict_it_is_reptile():
+def test_without_conflicts_it_equals_reptile():
     (batch,) = batches()
     results = []
     for method in (PCGrad(), Reptile()):
@@ -46,8 +46,8 @@ def test_without_a_conflict_it_is_reptile():
     assert_close(*results)
 
 
-def test_each_domain_meets_the_others_in_an_order_of_its_own():
-    """Vector by vector; in a plane, where three conflict and the order matters."""
+def test_each_domain_has_its_own_order_of_projections():
+    """Compare with projections of vectors, in a plane, where three conflict and the order matters."""
     generator = torch.Generator().manual_seed(4)
     H = torch.randn(3, 2, generator=generator, dtype=torch.float64)
     state, _ = toy(PCGrad())

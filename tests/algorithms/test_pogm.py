@@ -1,4 +1,4 @@
-"""POGM: each test a claim of the paper."""
+"""POGM: claims of the paper."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_a_round_moves_along_theorem_1(inner_steps, kappa, centre):
 
 
 @pytest.mark.parametrize("centre", ["erm", "mean"])
-def test_no_other_direction_in_the_ball_serves_the_worst_domain_better(centre):
+def test_direction_is_best_for_the_worst_domain_in_the_ball(centre):
     pogm = POGM(kappa=0.5, meta_lr=1.0, centre=centre)
     before, after, metrics = one_round(pogm)
     flat = torch.cat([leaf.flatten(1) for leaf in trajectories(pogm).values()], dim=1)
@@ -50,7 +50,7 @@ def test_one_domain_without_a_ball_is_erm_with_adam():
 
 @pytest.mark.parametrize("inner_optimizer", ["sgd", "adam"])
 def test_without_a_ball_the_mean_centre_is_local_sgd_averaging(inner_optimizer):
-    """FedAvg: every domain trains alone for E steps, then the copies are averaged."""
+    """As in FedAvg, every domain trains a copy for E steps, and the copies are averaged."""
     pogm = POGM(kappa=0.0, meta_lr=1.0, inner_steps=4, inner_optimizer=inner_optimizer, centre="mean")
     before, after, _ = one_round(pogm)
     mean = trees.add(before.params, trees.mean(trajectories(pogm)))
@@ -58,8 +58,8 @@ def test_without_a_ball_the_mean_centre_is_local_sgd_averaging(inner_optimizer):
 
 
 @pytest.mark.parametrize("centre", ["erm", "mean"])
-def test_with_sgd_and_one_inner_step_it_is_cagrad_on_minibatch_gradients(centre):
-    """Liu et al., 2021: the gradients' own weights, and the learning rate α·η. Both centres are then the mean."""
+def test_one_inner_step_of_sgd_equals_cagrad_on_minibatch_gradients(centre):
+    """The weights are those of the gradients (Liu et al., 2021), with learning rate α·η; both centres are the mean."""
     pogm = POGM(kappa=0.4, meta_lr=0.3, inner_optimizer="sgd", centre=centre)
     state, problem = toy(pogm, lr=0.05)
     (batch,) = batches()
@@ -74,7 +74,7 @@ def test_with_sgd_and_one_inner_step_it_is_cagrad_on_minibatch_gradients(centre)
     assert_close(after.params, expected)
 
 
-def test_identical_domains_move_one_plus_kappa_times_as_far():
+def test_identical_domains_give_a_step_of_one_plus_kappa():
     pogm = POGM(kappa=0.5, meta_lr=1.0)
     state, problem = toy(pogm)
     (batch,) = batches(domains=1)
@@ -96,7 +96,7 @@ def test_weights_do_not_depend_on_the_order_of_the_domains():
     assert_close(first[0].params, second[0].params)
 
 
-def test_the_angle_it_reports_is_the_cosine_of_trajectory_and_step():
+def test_metric_cosine_is_the_cosine_of_trajectory_and_step():
     pogm = POGM()
     before, after, metrics = one_round(pogm)
     flat = torch.cat([leaf.flatten(1) for leaf in trajectories(pogm).values()], dim=1)
@@ -120,6 +120,6 @@ def test_live_statistics_become_the_mean_of_the_copies():
         torch.testing.assert_close(after.buffers[name].double(), expected)
 
 
-def test_adam_is_the_inner_optimizer_unless_sgd_is_asked_for():
+def test_adam_is_the_default_inner_optimizer():
     assert POGM().optimizer(0.1, 0.2) == Adam(0.1, 0.2)
     assert POGM(inner_optimizer="sgd").optimizer(0.1, 0.2) == SGD(0.1, 0.2)

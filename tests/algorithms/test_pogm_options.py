@@ -1,4 +1,4 @@
-"""POGM's options, where the paper and its authors' code leave one another or us, and what it reports."""
+"""Options of POGM for which the paper, the authors' code and ours differ, and its metrics."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from pogm.core.optimizers import apply_reset
 
 
 @pytest.mark.parametrize("centre", ["erm", "mean"])
-def test_rescaling_keeps_the_direction_and_takes_the_length_of_the_centre(centre):
+def test_rescaled_step_keeps_its_direction_and_has_the_length_of_the_centre(centre):
     plain = one_round(POGM(kappa=0.5, meta_lr=1.0, centre=centre))
     norm = one_round(POGM(kappa=0.5, meta_lr=1.0, centre=centre, rescale="norm"))
 
@@ -30,15 +30,15 @@ def test_rescaling_keeps_the_direction_and_takes_the_length_of_the_centre(centre
     torch.testing.assert_close(moved(norm) / moved(norm).norm(), moved(plain) / moved(plain).norm())
 
 
-def test_inner_states_persist_from_round_to_round_or_start_afresh():
-    """The state after two rounds is that of two Adam steps per domain, or is begun as zero."""
+def test_inner_states_are_kept_or_reset_between_rounds():
+    """The state after two rounds is that of two Adam steps per domain, or zero with reset."""
     kept = steps(POGM(inner_state="persist"), 2).optimizer["domains"]
     reset = steps(POGM(inner_state="reset"), 2).optimizer["domains"]
     assert kept["count"].tolist() == [2.0] * K
     assert all((leaf == 0).all() for leaf in apply_reset(reset).values())
 
 
-def test_reset_rounds_are_each_like_the_first():
+def test_every_round_with_reset_equals_the_first():
     pogm = POGM(inner_state="reset")
     state = steps(pogm, 2)
     again, problem = toy(pogm)
@@ -48,8 +48,8 @@ def test_reset_rounds_are_each_like_the_first():
 
 
 @pytest.mark.parametrize("centre", ["mean", "erm"])
-def test_where_no_direction_helps_every_domain_the_centre_is_kept(centre):
-    """Two domains pull opposite ways, a third aside: what one gains, another loses."""
+def test_step_is_the_centre_if_no_direction_helps_every_domain(centre):
+    """Two of three domains have opposite trajectories, so no direction helps both."""
 
     class Opposed(POGM):
         def copies(self, state, batches, problem):
@@ -66,7 +66,7 @@ def test_where_no_direction_helps_every_domain_the_centre_is_kept(centre):
     torch.testing.assert_close(moved, centre_of(Opposed(centre=centre), flat))
 
 
-def test_with_the_classifier_partition_only_the_head_is_matched_and_the_rest_follows_the_mean():
+def test_classifier_partition_matches_only_the_head_and_averages_the_rest():
     pogm = POGM(kappa=0.5, meta_lr=1.0, partition="classifier", centre="mean")
     before, after, _ = one_round(pogm)
     rows = trajectories(pogm)
@@ -84,7 +84,7 @@ def broken(domain: int) -> list[Batch]:
     return [Batch(x, batch.y)]
 
 
-def test_a_domain_that_is_not_finite_stops_the_round_and_is_named():
+def test_nonfinite_domain_stops_the_round_and_is_reported():
     pogm = POGM()
     state = steps(pogm, 1)
     _, problem = toy(pogm)
@@ -96,7 +96,7 @@ def test_a_domain_that_is_not_finite_stops_the_round_and_is_named():
     assert trees.all_finite(apply_reset(after.optimizer["domains"]))
 
 
-def test_a_featurizer_that_is_not_finite_is_seen_in_the_classifier_partition_too():
+def test_classifier_partition_detects_a_nonfinite_featurizer():
     pogm = POGM(partition="classifier")
     state, problem = toy(pogm)
     after, _ = pogm.step(state, broken(2), problem)
@@ -104,40 +104,40 @@ def test_a_featurizer_that_is_not_finite_is_seen_in_the_classifier_partition_too
 
 
 @pytest.mark.parametrize("name", ["erm_direction", "convention", "solver", "stationary", "nonfinite"])
-def test_a_former_option_names_what_replaced_it(name):
+def test_former_option_raises_an_error_with_its_replacement(name):
     with pytest.raises(UsageError, match=f"{name}.*was replaced by"):
         replace_fields(POGM(), {name: "x"})
 
 
 @pytest.mark.parametrize(("name", "now"), [("official", "OfficialPOGM"), ("paper_text", "PaperTextPOGM")])
-def test_a_former_preset_names_the_algorithm_that_replaced_it(name, now):
+def test_former_preset_raises_an_error_with_its_replacement(name, now):
     with pytest.raises(UsageError, match=now):
         POGM.preset(name)
 
 
-def test_a_head_is_needed_to_match_the_head():
+def test_classifier_partition_needs_a_head():
     state, problem = toy(Headless())
     with pytest.raises(UsageError, match="head"):
         replace(Headless(), partition="classifier").step(state, batches(), problem)
 
 
-def test_a_skipped_round_reports_no_angles():
+def test_skipped_round_reports_no_cosines():
     state, problem = toy(POGM())
     _, metrics = POGM().step(state, broken(1), problem)
     for name in ("cosine", "norm", "worst", "mixture", "gap"):
         assert metrics[name].isnan().all(), name
 
 
-def test_the_worst_alignment_is_that_of_the_problem_whatever_the_rescale():
+def test_worst_alignment_does_not_depend_on_rescale():
     values = {one_round(POGM(rescale=rescale))[2]["worst"].item() for rescale in ("none", "norm")}
     assert max(values) - min(values) < 1e-12
 
 
-def test_an_angle_over_the_head_alone_is_not_called_an_angle():
+def test_classifier_partition_reports_no_cosine():
     assert "cosine" not in one_round(POGM(partition="classifier"))[2]
 
 
-def test_weights_that_would_overflow_are_not_written():
+def test_weights_do_not_overflow():
     pogm = POGM(meta_lr=1e308)
     state, problem = toy(pogm, lr=1e3)
     after, _ = pogm.step(state, batches(), problem)
@@ -145,20 +145,20 @@ def test_weights_that_would_overflow_are_not_written():
     assert after.memory["skipped"] == 1
 
 
-def test_a_round_in_which_no_domain_moves_is_counted():
+def test_round_without_updates_is_counted():
     pogm = POGM(inner_optimizer="sgd", meta_lr=1.0)
     state, problem = toy(pogm, lr=1e-300)
     _, metrics = pogm.step(state, batches(), problem)
     assert metrics["skipped"] == 1, "trajectories too short to be more than rounding"
 
 
-def test_a_ball_that_reaches_the_origin_is_warned_about():
+def test_ball_that_reaches_the_origin_gives_a_warning():
     with pytest.warns(KappaWarning, match="at least 1"):
         POGM(kappa=1.5)
 
 
 class Headless(POGM):
-    """POGM on a network whose last layer is hidden in the featurizer."""
+    """POGM on a network with its last layer inside the featurizer."""
 
     def build(self, features, width, num_classes, num_domains):
         network = Algorithm().build(features, width, num_classes, num_domains)

@@ -34,7 +34,7 @@ def tensors(values):
 
 @pytest.mark.parametrize("each_domain", [map_by_loop, map_by_vmap])
 @pytest.mark.parametrize("run", RUNS, ids=[f"{r['algorithm']}, E = {r['inner_steps']}, lr = {r['lr']}" for r in RUNS])
-def test_every_round_is_the_authors_to_rounding(run, each_domain):
+def test_every_round_equals_the_authors_up_to_rounding(run, each_domain):
     method = algorithm_class(run["algorithm"])(
         kappa=run["kappa"], meta_lr=run["meta_lr"], inner_steps=run["inner_steps"]
     )
@@ -52,7 +52,7 @@ def test_every_round_is_the_authors_to_rounding(run, each_domain):
         torch.testing.assert_close(metrics["mixture"], tensors(expected["mixture"]), rtol=1e-9, atol=1e-9)
 
 
-def test_the_official_one_uses_the_authors_solver_rescale_and_numbers():
+def test_official_variant_uses_the_authors_solver_rescale_and_defaults():
     pogm = OfficialPOGM()
     before, after, metrics = one_round(pogm)
     rows = trajectories(pogm)
@@ -64,7 +64,7 @@ def test_the_official_one_uses_the_authors_solver_rescale_and_numbers():
     assert metrics["gap"] > 1e-9, "twenty steps do not reach the optimum"
 
 
-def test_the_text_has_its_own_numbers_and_two_radii():
+def test_paper_text_variant_has_its_own_defaults_and_two_radii():
     pogm = PaperTextPOGM()
     assert (pogm.kappa, pogm.meta_lr, pogm.inner_steps, pogm.inner_optimizer) == (0.5, 0.01, 5, "sgd")
     before, after, metrics = one_round(pogm)
@@ -80,12 +80,12 @@ def test_the_text_has_its_own_numbers_and_two_radii():
 @pytest.mark.parametrize(
     ("method", "centre"), [(OfficialPOGM, "erm"), (PaperTextPOGM, "erm"), (MeasurementPOGM, "mean")]
 )
-def test_a_published_variant_has_the_centre_that_was_published(method, centre):
+def test_published_variants_have_the_published_centre(method, centre):
     with pytest.raises(UsageError, match="centre"):
         method(centre=centre)
 
 
-def test_without_a_ball_the_measurement_branch_is_pogm_around_erm():
+def test_measurement_variant_without_a_ball_equals_pogm_around_erm():
     (before, problem), method = toy(MeasurementPOGM()), MeasurementPOGM(kappa=0.0, meta_lr=1.0)
     made = [Batch(torch.randn(3, 8, 6).double(), torch.randint(4, (3, 8)))]
     assert_close(

@@ -33,16 +33,16 @@ def test_a_round_moves_along_the_weighted_trajectories(cls, options):
 
 
 @neighbours
-def test_one_domain_alone_follows_its_own_trajectory(cls):
+def test_single_domain_follows_its_trajectory(cls):
     method = cls(meta_lr=1.0, **({"radius": 0.0} if cls.__name__ == "CAGrad" else {}))
     assert_close(steps(method, 3, domains=1).params, steps(Reptile(meta_lr=1.0), 3, domains=1).params)
 
 
-def test_the_base_classes_are_no_methods():
+def test_base_classes_are_not_registered():
     assert not {"DomainRounds", "WeightedRounds"} & all_algorithms().keys()
 
 
-def test_it_reports_how_the_domains_fare():
+def test_metrics_describe_the_domains():
     method = MGDA()
     before, after, metrics = one_round(method)
     flat = torch.cat([leaf.flatten(1) for leaf in trajectories(method).values()], dim=1)
@@ -52,13 +52,13 @@ def test_it_reports_how_the_domains_fare():
     torch.testing.assert_close(metrics["worst"] * method.meta_lr, (flat @ moved).min())
 
 
-def test_inner_states_persist_from_round_to_round_or_start_afresh():
+def test_inner_states_are_kept_or_reset_between_rounds():
     assert steps(UPGrad(), 2).optimizer["domains"]["count"].tolist() == [2.0] * K
     assert steps(UPGrad(inner_state="reset"), 2).optimizer["domains"]["count"].tolist() == [0.0] * K
 
 
 @neighbours
-def test_a_domain_that_is_not_finite_stops_the_round_and_is_named(cls):
+def test_nonfinite_domain_stops_the_round_and_is_reported(cls):
     method = cls()
     state = steps(method, 1)
     _, problem = toy(method)
@@ -78,8 +78,8 @@ def test_a_domain_that_is_not_finite_stops_the_round_and_is_named(cls):
     assert trees.all_finite(anew)
 
 
-def test_a_round_in_which_the_directions_cancel_is_counted():
-    """Opposite trajectories: their shortest mixture is zero."""
+def test_round_with_cancelling_trajectories_is_counted():
+    """The shortest mixture of opposite trajectories is zero."""
 
     class Opposed(MGDA):
         def copies(self, state, batches, problem):
@@ -92,14 +92,14 @@ def test_a_round_in_which_the_directions_cancel_is_counted():
     assert (metrics["skipped"], after.memory["skipped"]) == (1, 1)
 
 
-def test_kappa_is_still_what_comes_first():
-    """The shared hyperparameters are by name only."""
+def test_kappa_is_the_first_positional_argument():
+    """The shared hyperparameters are keyword arguments."""
     assert POGM(0.3).kappa == 0.3
     with pytest.raises(TypeError):
         Reptile(0.1)
 
 
-def test_the_loss_reported_is_the_mean_over_domains_and_their_minibatches():
+def test_metric_loss_is_the_mean_over_domains_and_minibatches():
     method = Reptile(inner_steps=3, inner_optimizer="sgd")
     state, problem = toy(method)
     made, losses = batches(3), []
@@ -114,7 +114,7 @@ def test_the_loss_reported_is_the_mean_over_domains_and_their_minibatches():
     torch.testing.assert_close(metrics["loss"], torch.stack(losses).mean())
 
 
-def test_a_skipped_round_leaves_batch_norm_as_it_was():
+def test_skipped_round_does_not_change_batch_norm():
     state, problem = toy(Reptile(), batch_norm=True)
     (batch,) = batches()
     x = batch.x.clone()
@@ -124,8 +124,8 @@ def test_a_skipped_round_leaves_batch_norm_as_it_was():
     assert_close(after.buffers, state.buffers, 0.0)
 
 
-def test_every_copy_has_random_layers_of_its_own():
-    """Domains with the same images differ in what dropout leaves of them."""
+def test_every_copy_has_its_own_dropout_masks():
+    """Domains with the same images have different dropout masks."""
 
     class Dropping(Reptile):
         def build(self, features, width, num_classes, num_domains):
@@ -139,7 +139,7 @@ def test_every_copy_has_random_layers_of_its_own():
 
 
 @neighbours
-def test_domains_that_agree_in_all_move_as_one(cls):
+def test_identical_domains_move_along_their_common_trajectory(cls):
     (batch,) = batches()
     same = Batch(batch.x[:1].expand_as(batch.x), batch.y[:1].expand_as(batch.y))
     method = cls(meta_lr=1.0)
@@ -151,7 +151,7 @@ def test_domains_that_agree_in_all_move_as_one(cls):
 
 
 @neighbours
-def test_where_no_domain_moves_nothing_does_and_the_round_is_counted(cls):
+def test_round_without_updates_changes_nothing_and_is_counted(cls):
     state, problem = toy(cls(inner_optimizer="sgd"), lr=0.0)
     after, metrics = cls(inner_optimizer="sgd").step(state, batches(), problem)
     assert_close(after.params, state.params, 0.0)
@@ -160,7 +160,7 @@ def test_where_no_domain_moves_nothing_does_and_the_round_is_counted(cls):
 
 
 class Assisted:
-    """A network with a part that does not predict, as a modifier adds one, which goes off to infinity in domain 1."""
+    """Method on a network with a part that does not predict, and that becomes infinite in domain 1."""
 
     def build(self, features, width, num_classes, num_domains):
         network = super().build(features, width, num_classes, num_domains)
@@ -175,8 +175,8 @@ class Assisted:
 
 
 @pytest.mark.parametrize("base", [POGM, Reptile])
-def test_a_domain_is_named_where_only_a_part_that_is_not_matched_is_not_finite(base):
-    """Else its optimizer would stay as it is, and no round would ever count again."""
+def test_nonfinite_domain_is_reported_if_only_unmatched_weights_are_nonfinite(base):
+    """Otherwise its optimizer would keep NaN, and all later rounds would be skipped."""
     before, after, metrics = one_round(type("Method", (Assisted, base), {})())
     assert metrics["nonfinite"].tolist() == [0.0, 1.0, 0.0]
     assert_close(after.params, before.params, 0.0)
@@ -184,8 +184,8 @@ def test_a_domain_is_named_where_only_a_part_that_is_not_matched_is_not_finite(b
 
 
 @pytest.mark.parametrize("method", [POGM, Reptile])
-def test_a_step_that_could_leave_the_finite_numbers_is_not_taken(method):
-    """Known beforehand, from the lengths of the trajectories: the new weights need not be looked at."""
+def test_step_that_could_overflow_is_not_taken(method):
+    """The lengths of the trajectories decide this before the new weights are computed."""
     for rate, taken in ((1e200, True), (1e300, False)):
         algorithm = method(meta_lr=rate)
         state, problem = toy(algorithm)

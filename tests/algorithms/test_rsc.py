@@ -82,7 +82,7 @@ def test_labels_that_are_probabilities_weight_the_classes():
 
 @pytest.mark.parametrize(("share", "muted"), [(0.0, 1), (0.25, 26), (1 / 3, 34), (0.5, 51), (1.0, 101)])
 def test_masked_fraction_is_the_given_one(share, muted):
-    """Of 101 values, those from rank ⌈100 (1 − share)⌉ on are masked, independent of rounding."""
+    """Rank ⌈100 (1 − share)⌉ and above are masked out of 101 values, independent of rounding."""
     values = torch.randn(7, 101, generator=torch.Generator().manual_seed(0))
     for given in (share, torch.tensor(share)):
         assert (~is_below_percentile(values, 1 - given)).sum(-1).tolist() == [muted] * 7

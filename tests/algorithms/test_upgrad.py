@@ -1,4 +1,4 @@
-"""UPGrad: every trajectory made harmless, then their mean."""
+"""UPGrad: the mean of trajectories that are projected on the dual cone."""
 
 import torch
 from scipy.optimize import nnls
@@ -9,7 +9,7 @@ from pogm.core.batch import Batch
 
 
 def test_a_round_moves_along_the_mean_of_the_projected_trajectories():
-    """Projections by non-negative least squares on the trajectories themselves."""
+    """Compare with projections of the trajectories by non-negative least squares."""
     method = UPGrad(meta_lr=1.0, inner_steps=2)
     state, problem = toy(method)
     made = [Batch(one.x[:1].expand_as(one.x), (one.y[:1] + torch.arange(K)[:, None]) % C) for one in batches(2)]

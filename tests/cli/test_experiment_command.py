@@ -12,7 +12,7 @@ from processes import until
 
 from pogm.cli import main, parse
 from pogm.data.datasets.base import DomainDataset
-from pogm.experiments import all_experiments, base, experiments_named, output, table1
+from pogm.experiments import all_experiments, base, find_experiments, output, table1
 from pogm.experiments.base import SCALES, Row
 from pogm.experiments.trials import SweepTrials
 from pogm.models import hash_weights, weights
@@ -136,7 +136,7 @@ def test_options_change_the_scale_and_the_rows():
     words = ["experiment", "table1", "--scale", "embedded", "--algorithms", "ERM", "ANDMask", "POGM", "pogm, kappa = 0"]
     words += ["--datasets", "ColoredDigits", "--network", "mlp", "--precision", "fp64", "--steps", "12"]
     words += ["--evaluate-every", "3", "--trials", "1", "--set", "POGM.kappa=0.3", "--set", "lr=0.02"]
-    scale = parse(words).scale_of()
+    scale = parse(words).make_scale()
     rows = all_experiments()["table1"].rows(scale)
     assert [row.name for row in rows] == ["ERM", "AND-mask", "POGM", "POGM, kappa = 0"]
     trials = [trial for own in rows.values() for trial in own]
@@ -180,7 +180,7 @@ def test_known_weights_choose_their_network_unless_another_is_given(tmp_path, mo
     monkeypatch.setitem(weights.TRAINED_WITH, hash_weights(file), "resnet50_v1")
 
     def networks(*words):
-        scale = parse(["experiment", "figure4", "--scale", "pacs", *words]).scale_of()
+        scale = parse(["experiment", "figure4", "--scale", "pacs", *words]).make_scale()
         trials = [t for name in ("figure4", "table2") for t in all_experiments()[name].trials(scale)]
         return {(trial.training.network, trial.training.weights) for trial in trials}
 
@@ -248,7 +248,7 @@ def test_stopped_experiment_continues_and_then_only_writes_output(tiny, tmp_path
 def test_failed_run_leaves_an_empty_cell_and_the_others_continue(tiny, tmp_path, capsys, monkeypatch):
     planned = table1.plan(TINY)[Row("ERM")]
     failing = replace(planned[0], training=replace(planned[0].training, lr=1e38))
-    shortened = replace(experiments_named(["table1"])[0], plan=lambda scale: {Row("ERM"): [failing, *planned[1:]]})
+    shortened = replace(find_experiments(["table1"])[0], plan=lambda scale: {Row("ERM"): [failing, *planned[1:]]})
     monkeypatch.setitem(all_experiments(), "table1", shortened)
     assert command(tmp_path, "table1") == 1
     said = capsys.readouterr()

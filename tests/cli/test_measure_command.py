@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.results.measurements import measured, summary
+from pogm.benchmark.results.measurements import read_measurements, summary
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
@@ -176,8 +176,8 @@ def test_run_measures_with_probe_every(tmp_path):
     assert found.records[-1]["rounds"]["round"] == [3, 6]
     metrics = found.records[-1]["metrics"]
     assert torch.tensor(metrics["cosine"]).isfinite().all()
-    assert metrics["gip"] == pytest.approx(summary(measured(found))["gip"])
-    assert metrics["alignment_variance"] == pytest.approx(summary(measured(found))["alignment_variance"])
+    assert metrics["gip"] == pytest.approx(summary(read_measurements(found))["gip"])
+    assert metrics["alignment_variance"] == pytest.approx(summary(read_measurements(found))["alignment_variance"])
 
 
 def test_sweep_measures_with_probe_every(tmp_path, capsys):

@@ -58,7 +58,7 @@ def test_unflatten_restores_names_and_shapes():
 
 
 def objective(params):
-    """A function whose derivative differs for every weight."""
+    """Return a function with a different derivative for every weight."""
     return (params["w"] ** 3).sum() + (params["s"] * params["b"].prod()).sum()
 
 
@@ -130,7 +130,7 @@ def test_stack_index_and_mean_keep_the_leaves(function):
 def test_masks_and_conditions_apply_to_rows():
     kept = torch.tensor([True, False, True])
     tree = flatten(stacked(), leading=1)
-    assert_same(trees.masked(kept, tree), trees.masked(kept, stacked()))
+    assert_same(trees.mask(kept, tree), trees.mask(kept, stacked()))
     assert_same(
         trees.where(kept, tree, trees.add(tree, tree)), trees.where(kept, stacked(), trees.add(stacked(), stacked()))
     )

@@ -28,7 +28,7 @@ def chosen(tree, names):
 
 @pytest.fixture(params=[1, 2, 7, 24, 2**20], ids=lambda size: f"chunk {size}")
 def chunk(request, monkeypatch):
-    """Parts of one weight, of few, that end within and at the border of a block, and all at once."""
+    """Chunks of one weight, of a few (they end inside or at the end of a block), and of all weights."""
     monkeypatch.setattr(trajectory_reduce, "CHUNK", request.param)
 
 
@@ -52,8 +52,8 @@ def test_a_combination_is_the_weighted_sum_in_each_block(chunk, blocks):
             torch.testing.assert_close(found[name], expected[name])
 
 
-def test_where_the_parts_end_does_not_change_a_combination_by_a_bit(monkeypatch):
-    """Every weight is a sum of its own, over the domains in order."""
+def test_chunk_size_does_not_change_a_bit_of_the_weighted_sum(monkeypatch):
+    """Every weight is a separate sum over the domains, in order."""
     h, weights, sound = Local().gather(trajectories(torch.float32)), torch.rand(3, K), torch.ones(K, dtype=torch.bool)
     results = []
     for size in (1, 5, 2**20):
@@ -80,7 +80,7 @@ def test_a_block_without_weights_has_zeros():
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
-def test_trajectories_in_a_narrow_type_are_widened_before_anything_is_added(chunk, stored):
+def test_bf16_trajectories_are_converted_before_they_are_added(chunk, stored):
     rows = trajectories(stored)
     exact = trees.map_leaves(torch.Tensor.double, rows)
     reduce = Local(dtype=torch.float32)
@@ -95,7 +95,7 @@ def test_trajectories_in_a_narrow_type_are_widened_before_anything_is_added(chun
 
 
 def test_float32_trajectories_have_inner_products_to_float64():
-    """A million numbers of one sign, which float32 would add up to an error a thousand times as large."""
+    """The sum of a million positive numbers in float32 would have an error a thousand times as large."""
     rows = {"w": torch.rand(2, 3 * 2**19, generator=torch.Generator().manual_seed(0))}
     found = Local().gramians(Local().gather(rows), (("w",),))[0]
     wide = rows["w"].double()

@@ -24,11 +24,11 @@ def test_map_keeps_the_structure_of_the_tree():
 
 
 def test_named_yields_paths():
-    assert [name for name, _ in trees.named(TREE)] == ["left", "right/a"]
+    assert [name for name, _ in trees.named_leaves(TREE)] == ["left", "right/a"]
 
 
 def test_masked_replaces_nan_by_zero():
-    hidden = trees.masked(torch.tensor([True, False]), TREE)
+    hidden = trees.mask(torch.tensor([True, False]), TREE)
     assert hidden.right["a"].tolist() == [3.0, 0.0]
 
 

@@ -55,8 +55,8 @@ def test_probe_does_not_change_weights_and_accuracies(algorithm, modifiers, prob
     assert measured == list(range(probe.every, rounds + 1, probe.every))
 
 
-def test_angles_of_a_record_are_means_over_the_measured_rounds():
-    """Also for POGM, which reports cosines without a probe, too."""
+def test_cosines_of_a_record_are_means_over_the_measured_rounds():
+    """This holds for POGM too, which reports cosines also without a probe."""
     one = run(POGM(), probe=Probe(every=3, lag=3))
     evaluations = list(train(Session([one.task(None)], Engine()), one.schedule))
     assert [e.rounds[0]["round"] for e in evaluations] == [[], [3], [6, 9]]

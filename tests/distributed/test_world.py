@@ -123,7 +123,7 @@ def rank_0_result(world: World, failing: bool) -> str:
 
 
 def test_all_ranks_stop_after_the_same_round(team):
-    """Whichever rank received the signal, and at any time."""
+    """The rank that received the signal and the time of the signal do not matter."""
     stopped = team.do(rounds_until_stopped, 7)
     assert {signal for _, signal in stopped} == {15}
     (last,) = {number for number, _ in stopped}

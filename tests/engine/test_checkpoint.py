@@ -42,7 +42,7 @@ def two(tmp_path: Path, states: list[TrainState]) -> Path:
 
 
 def is_same(left: TrainState, right: TrainState) -> bool:
-    one, other = dict(trees.named(left)), dict(trees.named(right))
+    one, other = dict(trees.named_leaves(left)), dict(trees.named_leaves(right))
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -65,7 +65,7 @@ def test_load_restores_all_bits_and_the_manifest(tmp_path, states):
     found, manifest = load(tmp_path, states[0], "mine")
     assert is_same(found, states[1])
     assert (manifest["step"], manifest["after"], manifest["pogm"]) == (2, 1, "0.1.0")
-    assert any(name.startswith("totals/cosine") for name, _ in trees.named(found))
+    assert any(name.startswith("totals/cosine") for name, _ in trees.named_leaves(found))
 
 
 def test_former_names_of_metrics_are_loaded_under_their_present_names(tmp_path, states):

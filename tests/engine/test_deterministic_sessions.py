@@ -54,7 +54,7 @@ def task_of(algorithm, network, precision):
 def digest(train_state) -> str:
     """Return the SHA-256 of all numbers of a state."""
     found = hashlib.sha256()
-    for name, leaf in sorted(trees.named(train_state), key=lambda pair: pair[0]):
+    for name, leaf in sorted(trees.named_leaves(train_state), key=lambda pair: pair[0]):
         found.update(name.encode())
         found.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
@@ -181,7 +181,7 @@ def test_every_modifier_is_deterministic(name):
 @pytest.mark.gpu
 @needs_gpu
 def test_histogram_of_randaugment_can_be_captured():
-    """In deterministic mode, torch counts by sorting. The captured result has the bits of the eager one."""
+    """Torch counts by sorting in deterministic mode. The captured result has the bits of the eager one."""
     images = torch.randint(256, (4, 3, 65, 65)).float() / 255
     on_gpu_images = images.cuda()
     with deterministic_algorithms():

@@ -12,7 +12,7 @@ from pogm import ERM, POGM, Reptile, pareto
 from pogm._system.errors import UsageError
 from pogm.algorithms.copies import Copies
 from pogm.cli import parse
-from pogm.cli.execution import settings_of
+from pogm.cli.execution import make_run_options
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.flat_params import flatten
@@ -220,7 +220,7 @@ def test_invalid_options_are_refused(options):
 def test_command_line_selects_the_storage():
     run = ["run", "--dataset", "RotatedDigits", "--algorithm", "POGM", "--test-domain", "0", "--out", "there"]
     chosen, default = ([*run, "--trajectories", "bf16", "--memory-gb", "3.5"], run)
-    engines = [settings_of(parse(arguments).execution).engine for arguments in (chosen, default)]
+    engines = [make_run_options(parse(arguments).execution).engine for arguments in (chosen, default)]
     assert [(engine.trajectories, engine.memory_gb) for engine in engines] == [("bf16", 3.5), ("auto", None)]
 
 

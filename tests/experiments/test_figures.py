@@ -205,7 +205,7 @@ def rounds(numbers, angles, difference=(1.0, 3.0)):
 
 
 def write(root, label, seed, angles, accuracies=(0.5, 0.6, 0.7), **options):
-    """A run with a round at step 0 and two before each of two evaluations."""
+    """Write a run with a round at step 0 and two before each of two evaluations."""
     pieces = [(0, [1], angles[:1]), (2, [2, 3], angles[1:3]), (4, [4, 5], angles[3:5])]
     lines = [
         record(step, [accuracy, 0, 0], [0, 0, 0], rounds=rounds(numbers, part))

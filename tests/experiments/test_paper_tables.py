@@ -47,7 +47,7 @@ def row(table, name):
 
 
 def in_order(runs, *labels):
-    """Runs sorted by row, as `pogm experiment` passes them."""
+    """Return runs sorted by row, as `pogm experiment` passes them."""
     return sorted(runs, key=lambda run: labels.index(run.label))
 
 

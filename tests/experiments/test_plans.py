@@ -10,11 +10,18 @@ from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
-from pogm.experiments import all_experiments, catalogue, experiments_named
-from pogm.experiments.base import SCALES, Row, scale_named
+from pogm.experiments import all_experiments, catalogue, find_experiments
+from pogm.experiments.base import SCALES, Row, find_scale
 from pogm.experiments.paired import differences
 from pogm.experiments.table1 import CONTROLS, PAPER
-from pogm.experiments.trials import default_trial, finished_keys, first_trial, keys_of, plan_search, shorten_schedules
+from pogm.experiments.trials import (
+    default_trial,
+    finished_keys,
+    first_trial,
+    plan_search,
+    shorten_schedules,
+    trial_keys,
+)
 from pogm.modifiers import all_modifiers
 
 EMBEDDED, FULL = SCALES["embedded"], SCALES["full"]
@@ -47,9 +54,9 @@ def test_title_of_an_experiment_has_its_number_in_the_paper(name):
 
 def test_unknown_experiment_and_unknown_scale_are_errors():
     with pytest.raises(UsageError, match=r"found 'tabel2'. Did you mean 'table2'"):
-        experiments_named(["tabel2"])
+        find_experiments(["tabel2"])
     with pytest.raises(UsageError, match="Did you mean 'embedded'"):
-        scale_named("embeded")
+        find_scale("embeded")
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
@@ -89,7 +96,7 @@ def test_trials_can_be_counted_without_building_them(name):
     scale = replace(EMBEDDED, ablation=3)
     keys, built = set(), set()
     for trials in all_experiments()[name].plan(scale).values():
-        found = keys_of(trials)
+        found = trial_keys(trials)
         assert len(found) == len(trials)
         assert first_trial(trials).id == trials[0].id
         assert Counter(found.values()) == Counter(trial.dataset.title for trial in trials)
@@ -101,7 +108,7 @@ def test_trials_can_be_counted_without_building_them(name):
 def test_finished_runs_are_found_by_building_only_similar_trials():
     search = plan_search(EMBEDDED, Row("POGM"), configurations=2)
     saved = {trial.id: {"label": trial.label, "trial": trial.to_json()} for trial in search[:5]}
-    assert finished_keys(search, saved) == set(list(keys_of(search))[:5])
+    assert finished_keys(search, saved) == set(list(trial_keys(search))[:5])
     assert finished_keys(plan_search(EMBEDDED, Row("POGM", settings=("kappa=0",))), saved) == set()
 
 

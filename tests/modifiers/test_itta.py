@@ -31,7 +31,7 @@ SIDE = 6
 
 
 def small(norm=False):
-    """A featurizer with two blocks; the second has negative outputs."""
+    """Return a featurizer with two blocks; the second has negative outputs."""
     stages = OrderedDict(
         block1=nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), *[nn.BatchNorm2d(4)] * norm, nn.ReLU()),
         block2=nn.Sequential(nn.Conv2d(4, WIDTH, 3, padding=1), nn.Tanh()),

@@ -101,7 +101,7 @@ class Adversarial(Algorithm):
     def generator_loss(self, batch: Batch, model: Model) -> Loss:
         """Return the mean risk − λ d."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
-        risk = model.penalised(cross_entropy(over_samples(model.head, z), batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(cross_entropy(over_samples(model.head, z), batch.y).mean(1), batch).mean()
         value = risk - self.adversary_weight * self.domain_loss(model, z, batch.y)
         return Loss(value, {"loss": risk, "gen_loss": value})
 

@@ -64,7 +64,7 @@ class DomainCopies(Algorithm):
         With one inner step all gradients are taken at θ. If the samples of a pass are coupled (live batch norm, or a
         modifier such as MixStyle), the gradient of the pooled risk is another one.
         """
-        return self.trains_pooled and self.inner_steps == 1 and not problem.coupled
+        return self.trains_pooled and self.inner_steps == 1 and not problem.couples_samples
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
         """Return the optimizer of the copies."""
@@ -149,7 +149,7 @@ def _pooled(problem: Problem) -> Callable[[Objective], Callable[[Params], tuple[
 
 @compiled
 def _mean(rows: Tensor) -> Tensor:
-    """Mean over the first axis, summed in order, so that the bits do not depend on how rows are distributed."""
+    """Return the mean over the first axis, summed in order: the bits do not depend on the distribution of the rows."""
     total = rows[0]
     for row in rows[1:].unbind():
         total = total + row

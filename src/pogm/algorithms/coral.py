@@ -35,7 +35,7 @@ class CORAL(Algorithm):
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """Return the mean risk plus the weighted distance between the moments of the domains."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
-        risk = model.risks_of(z, batch).mean()
+        risk = model.risks_from_features(z, batch).mean()
         distance = moment_distance(z)
         return Loss(risk + self.penalty * distance, {"nll": risk, "penalty": distance})
 

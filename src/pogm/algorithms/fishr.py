@@ -60,7 +60,7 @@ class Fishr(Algorithm):
         """Return the mean risk plus the weighted distance between the gradient variances of the domains."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
         logits = over_samples(model.head, z)  # [K, B, C]
-        risk = model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean()
 
         variances = gradient_variances(model, z, logits, batch.y)  # v_k: [K, weights of the head]
         averages = self.ema * state.memory["variances"] + (1 - self.ema) * variances  # m_k

@@ -44,7 +44,7 @@ class IRM(Algorithm):
                 "Raise batch_size."
             )
         logits = over_samples(model, batch.x)  # [K, B, C]
-        risk = model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean()
         derivatives = scale_derivatives(logits, batch.y)  # [K, B]
         penalty = (derivatives[:, 0::2].mean(1) * derivatives[:, 1::2].mean(1)).mean()
         weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * penalty, penalty)

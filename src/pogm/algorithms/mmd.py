@@ -37,7 +37,7 @@ class MMD(Algorithm):
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """Return the mean risk plus the weighted discrepancy between domains."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
-        risk = model.risks_of(z, batch).mean()
+        risk = model.risks_from_features(z, batch).mean()
         discrepancy = mean_discrepancy(z)
         return Loss(risk + self.penalty * discrepancy, {"nll": risk, "penalty": discrepancy})
 

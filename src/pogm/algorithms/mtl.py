@@ -65,7 +65,7 @@ class MTL(Algorithm):
         embeddings = self.ema * z.mean(1) + (1 - self.ema) * state.memory["embeddings"]  # e_k
         both = torch.cat([z, embeddings[:, None].expand_as(z)], dim=2)
         losses = cross_entropy(over_samples(model.head, both), batch.y)
-        risks = model.penalised(losses.mean(1), batch)
+        risks = model.add_penalties(losses.mean(1), batch)
         return Loss(risks.sum(), memory={"embeddings": embeddings.detach()})
 
 

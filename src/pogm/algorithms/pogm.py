@@ -61,7 +61,7 @@ class POGM(DomainRounds):
         return self.centre == "erm"
 
     def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
-        """Theorem 1: d = h_0 + κ‖h_0‖ h_π/‖h_π‖, with π the mixture of domains that agrees least with d."""
+        """Solve Theorem 1: d = h_0 + κ‖h_0‖ h_π/‖h_π‖, with π the mixture of domains that agrees least with d."""
         solution = self.solve(gram, centre)
         return Direction(solution.weights, solution_metrics(solution, gram, centre), rescale=self.rescale == "norm")
 

@@ -70,7 +70,7 @@ class RDM(Algorithm):
                 "Raise batch_size."
             )
         losses = model.losses(batch)  # [K, B]
-        risks = model.penalised(losses.mean(1), batch)
+        risks = model.add_penalties(losses.mean(1), batch)
         worst = (torch.arange(len(risks), device=risks.device) == risks.argmax()).to(losses.dtype)  # [K]: 1 at w
         matching = kernel_distance(losses, worst)
         variance = losses.var() + worst @ losses.var(1)

@@ -55,7 +55,7 @@ class RSC(Algorithm):
         with torch.no_grad():
             mask = self.mask(model, z.flatten(0, 1).detach(), batch.y.flatten(0, 1))
         logits = over_samples(model.head, z * mask.view_as(z))
-        risk = model.penalised(cross_entropy(logits, batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean()
         return Loss(risk, {"muted": 1 - mask.to(z.dtype).mean()})
 
     def mask(self, model: Model, z: Tensor, y: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class SagNet(Algorithm):
         def content_loss(model: Model) -> Loss:
             z = over_samples(lambda x: mix_styles(model.features(x), keys[0]), batch.x)
             risks = cross_entropy(over_samples(model.head, z), batch.y).mean(1)
-            return Loss(model.penalised(risks, batch).mean())
+            return Loss(model.add_penalties(risks, batch).mean())
 
         def style_logits(model: Model, key: Tensor) -> Tensor:
             return over_samples(lambda x: model.part("style")(replace_content(model.features(x), key)), batch.x)

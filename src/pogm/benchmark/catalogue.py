@@ -55,12 +55,12 @@ CATALOGUES = {catalogue.__name__: catalogue for catalogue in (algorithms, datase
 
 def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterator[str]:
     yield f"{name}\n  {first_line(method)}"
-    yield f"  overrides {overridden(method)}; needs {needs(method)}"
+    yield f"  overrides {describe_overrides(method)}; needs {describe_needs(method)}"
     if name in costs():
         yield f"  time · memory over ERM's: {'; '.join(f'{setup} {cost}' for setup, cost in costs()[name].items())}"
 
 
-def overridden(method: type[Algorithm] | type[Modifier]) -> str:
+def describe_overrides(method: type[Algorithm] | type[Modifier]) -> str:
     """Return the name of the highest method that an algorithm overrides, or of the hooks that a modifier overrides."""
     if issubclass(method, Algorithm):
         found = [name for name in OVERRIDABLE_METHODS if getattr(method, name) is not getattr(Algorithm, name)]
@@ -68,7 +68,7 @@ def overridden(method: type[Algorithm] | type[Modifier]) -> str:
     return ", ".join(hook for hook in HOOKS if getattr(method, hook) is not getattr(Modifier, hook))
 
 
-def needs(method: type[Algorithm] | type[Modifier]) -> str:
+def describe_needs(method: type[Algorithm] | type[Modifier]) -> str:
     """Return the requirements of a method beyond minibatches and a network."""
     found = []
     if issubclass(method, Algorithm):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
-from pogm.cli.parser import Command, TopParser, add_commands, make, summary_of
+from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
 
 ABOUT = "Domain generalization: POGM and the methods it is compared with, in DomainBed's protocol."
 
@@ -51,7 +51,7 @@ def parser(verb: str | None = None) -> TopParser:
     commands = {
         name: importlib.import_module(f"pogm.cli.{name}").COMMAND for names in groups.values() for name in names
     }
-    listed = {title: {name: summary_of(commands[name]) for name in names} for title, names in groups.items()}
+    listed = {title: {name: command_summary(commands[name]) for name in names} for title, names in groups.items()}
     top = TopParser(ABOUT, listed, epilog=EPILOG, usage="pogm [-h] [--version] COMMAND ...")
     top.add_argument("--version", action="version", version=f"pogm {__version__}")
     add_commands(top, commands.values())

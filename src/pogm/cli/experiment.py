@@ -81,12 +81,12 @@ pogm list experiments                              names and scales"""
         )
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import wait_for_all
-        from pogm.experiments import experiments_named
+        from pogm.experiments import find_experiments
         from pogm.experiments.output import RUNS, show
         from pogm.experiments.planning import all_trials, check_scale
         from pogm.experiments.trials import first_trial
 
-        chosen, scale, workers = experiments_named(self.names), self.scale_of(), self.scheduling.workers
+        chosen, scale, workers = find_experiments(self.names), self.make_scale(), self.scheduling.workers
         check_counts(workers=workers)
         check_scale(chosen, scale)
         run_options = make_run_options(self.execution)
@@ -115,7 +115,7 @@ pogm list experiments                              names and scales"""
         show(chosen, scale, self.out)
         return 0 if done else 1
 
-    def scale_of(self) -> "Scale":
+    def make_scale(self) -> "Scale":
         """Return the scale, changed by the options; ``Scale.given`` lists these options.
 
         Raises:
@@ -123,10 +123,10 @@ pogm list experiments                              names and scales"""
         """
         from pogm.data.datasets import all_datasets, dataset_class
         from pogm.data.datasets.folder import Folder
-        from pogm.experiments.base import scale_named
+        from pogm.experiments.base import find_scale
         from pogm.models import check_network
 
-        scale, given = scale_named(self.scale), self.changes
+        scale, given = find_scale(self.scale), self.changes
         changes: dict[str, Any] = {}
         words: list[str] = []
         lists: dict[str, Sequence[str]] = {"datasets": given.datasets, "algorithms": given.algorithms}
@@ -193,7 +193,7 @@ pogm list experiments                              names and scales"""
         """Print the number of runs of each experiment, then of each row and dataset, and their time if it is known."""
         from pogm.cli.planning import RunCounts, read_finished, show_plan
         from pogm.experiments.output import describe_changes
-        from pogm.experiments.trials import finished_keys, keys_of
+        from pogm.experiments.trials import finished_keys, trial_keys
 
         if scale.given:
             print(describe_changes(scale))
@@ -205,7 +205,7 @@ pogm list experiments                              names and scales"""
             for row, trials in plan.items():
                 done = finished_keys(trials, finished)
                 label = " + ".join((row.algorithm, *row.modifiers))
-                for key, dataset in keys_of(trials).items():
+                for key, dataset in trial_keys(trials).items():
                     own[key] = key in done
                     if key not in every:
                         counts.add(row.name, label, dataset, done=own[key])

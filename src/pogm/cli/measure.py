@@ -84,7 +84,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def plan(self, run_options: "runner.RunOptions") -> list["Trial"]:
         """Return a trial for every algorithm and seed. Algorithms share data, first weights and minibatches."""
-        from pogm.benchmark.plan.parsing import Combination, check_settings, dataset_of, settings_for, trial_of
+        from pogm.benchmark.plan.parsing import Combination, build_trial, check_settings, find_dataset, settings_for
         from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
         from pogm.cli.planning import dataset_without_images
         from pogm.diagnostics import Probe
@@ -99,13 +99,13 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             target=self.target,
             divergence=self.divergence,
         )
-        find = dataset_without_images if self.planning.only_count else dataset_of
+        find = dataset_without_images if self.planning.only_count else find_dataset
         data = find(self.dataset, run_options.data)
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in self.algorithms}
         check_settings(texts, list(combinations.values()))
         trials = [
-            trial_of(
+            build_trial(
                 data,
                 algorithm,
                 self.test_domain or ["0"],
@@ -153,13 +153,13 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         """Print the table of the finished runs and write every measured round to a file."""
         from pogm._system.files import write_atomic
         from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
-        from pogm.benchmark.results.measurements import measured
+        from pogm.benchmark.results.measurements import read_measurements
         from pogm.benchmark.results.records import printable, read_runs
 
         folders = [self.out / trial.id for trial in trials]
         runs = {run.id: run for run in read_runs(*(folder for folder in folders if folder.is_dir()))}
         done = [runs[trial.id] for trial in trials if trial.id in runs and runs[trial.id].done]
-        found = [(run, m) for run in done if (m := measured(run)) is not None]
+        found = [(run, m) for run in done if (m := read_measurements(run)) is not None]
         if not found:
             raise UsageError(
                 f"Expected a finished run with a measured round; found none in {self.out}. "

@@ -54,7 +54,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How to execute runs: data, weights, checkpoints, trackers and device."""
+    """Execution of runs: data, weights, checkpoints, trackers and device."""
 
     title: ClassVar[str] = "data, weights and records"
     data: Data = group(Data)
@@ -75,7 +75,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduling:
-    """How to distribute many runs over processes or machines."""
+    """Distribution of many runs over processes or machines."""
 
     title: ClassVar[str] = "execution of many runs"
     executor: Literal["local", "ray"] = option("local: processes of this machine; ray: a Ray cluster.", "local")
@@ -88,7 +88,7 @@ class Scheduling:
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """How one run is divided over the processes that torchrun started."""
+    """Division of one run over the processes that torchrun started."""
 
     title: ClassVar[str] = "under torchrun"
     spread: Literal["auto", "domains", "samples", "both"] | None = option(

@@ -117,7 +117,7 @@ class TopParser(Parser):
         return "\n".join([*lines, "options:", options + "  --version      show the version", "", self.epilog or ""])
 
 
-def summary_of(command: type[Command]) -> str:
+def command_summary(command: type[Command]) -> str:
     """Return the sentence that describes a command in --help."""
     return (command.__doc__ or "").strip().splitlines()[0]
 
@@ -145,9 +145,9 @@ def add_commands(parser: Parser, commands: Iterable[type[Command]]) -> None:
 
 
 def _description(command: type[Command]) -> str:
-    listed = {one.__name__.lower(): summary_of(one) for one in command.commands}
+    listed = {one.__name__.lower(): command_summary(one) for one in command.commands}
     width = max(map(len, listed), default=0)
-    return "\n".join([summary_of(command), *(f"  {name:<{width}}  {text}" for name, text in listed.items())])
+    return "\n".join([command_summary(command), *(f"  {name:<{width}}  {text}" for name, text in listed.items())])
 
 
 def _usage(command: type[Command]) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pogm._system.files import read_json
-from pogm.benchmark.plan.parsing import dataset_of, find_image_folder
+from pogm.benchmark.plan.parsing import find_dataset, find_image_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import finite, read_runs
 from pogm.benchmark.runs.estimate import duration, estimates
@@ -29,7 +29,7 @@ def read_finished(folder: Path) -> dict[str, Mapping[str, Any]]:
     return {path.parent.name: read_json(path.with_name("trial.json")) for path in sorted(folder.glob("*/done"))}
 
 
-def kind_of(content: Mapping[str, Any]) -> Kind:
+def trial_kind(content: Mapping[str, Any]) -> Kind:
     """Return the dataset and label of a run from its trial.json."""
     dataset = content["trial"]["dataset"]
     return str(dataset.get("title", dataset["name"])), str(content["label"])
@@ -38,7 +38,7 @@ def kind_of(content: Mapping[str, Any]) -> Kind:
 def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
     """Return a dataset for planning. Of a folder of images, only the names of its subfolders are read."""
     if (name in all_datasets() and name != Folder.__name__) or (folder := find_image_folder(name, data)) is None:
-        return dataset_of(name, data)
+        return find_dataset(name, data)
     tree = list_tree(folder)
     print(f"{name}: {len(tree.domains)} domains, as many as it has subfolders now.")
     return Folder(title=folder.resolve().name, domains=tree.domains, classes=tree.classes)
@@ -99,7 +99,7 @@ def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) ->
     """Return the median training time of finished runs, by dataset and label, without evaluations."""
     chosen: dict[Kind, list[str]] = {}
     for number, content in finished.items():
-        alike = chosen.setdefault(kind_of(content), [])
+        alike = chosen.setdefault(trial_kind(content), [])
         if len(alike) < SAMPLES:
             alike.append(number)
     if not chosen:

@@ -12,7 +12,7 @@ from pogm._system.errors import UsageError
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
-from pogm.benchmark.results.published import published
+from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection
 from pogm.benchmark.results.table import Table
@@ -72,9 +72,9 @@ def show_tables(
     shown = [table for table in tables if not table.empty]
     if not shown:
         raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
-    compared = compare(runs, published(against)) if against else []
+    compared = compare(runs, find_publication(against)) if against else []
     if against and not compared:
-        print(f"pogm: Nothing here to compare with {published(against).title}.", file=sys.stderr)
+        print(f"pogm: Nothing here to compare with {find_publication(against).title}.", file=sys.stderr)
     everything: list[Table | Comparison] = [*shown, *compared]
     if form == "csv":  # all lines have the same columns: either our tables, or the comparison
         print(comparisons_csv(compared) if against else tables_csv(shown), end="")
@@ -89,7 +89,7 @@ def show_tables(
 
 def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> None:
     """Write the HTML report and its picture."""
-    source = published(against) if against else None
+    source = find_publication(against) if against else None
     path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
     write_picture(runs, path.with_name("picture.svg"))
     print(f"Report: {path}", file=sys.stderr)

@@ -57,14 +57,14 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
 
     def _train(self) -> int:
         from pogm._system.files import canonical_json
-        from pogm.benchmark.plan.parsing import trial_of
+        from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.runs.progress import EvaluationLines
         from pogm.benchmark.runs.runner import run
         from pogm.cli.execution import add_launch, make_run_options, prepare, setting_texts
         from pogm.diagnostics import Probe
 
         run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
-        trial = trial_of(
+        trial = build_trial(
             self.dataset,
             self.algorithm,
             self.test_domain,

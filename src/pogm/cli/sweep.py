@@ -73,11 +73,11 @@ pogm status runs/sweep"""
     def sweep(self, run_options: "runner.RunOptions") -> "sweeps.Sweep":
         """Return the sweep. In a dry run no image is read."""
         from pogm.benchmark.plan import sweep as sweeps
-        from pogm.benchmark.plan.parsing import dataset_of
+        from pogm.benchmark.plan.parsing import find_dataset
         from pogm.cli.execution import setting_texts
         from pogm.cli.planning import dataset_without_images
 
-        find = dataset_without_images if self.planning.only_count else dataset_of
+        find = dataset_without_images if self.planning.only_count else find_dataset
         return sweeps.Sweep(
             algorithms=self.algorithms,
             datasets=tuple(find(name, run_options.data) for name in self.datasets),
@@ -94,11 +94,11 @@ pogm status runs/sweep"""
 
     def _show_plan(self, sweep: "sweeps.Sweep", run_options: "runner.RunOptions") -> None:
         """Print the number of runs of each algorithm and dataset, and their time if it is known."""
-        from pogm.cli.planning import RunCounts, kind_of, read_finished, show_plan
+        from pogm.cli.planning import RunCounts, read_finished, show_plan, trial_kind
 
         replace(sweep, configurations=1, trials=1).plan()  # checks the settings
         finished = read_finished(self.out)
-        done = Counter(kind_of(content) for content in finished.values())
+        done = Counter(trial_kind(content) for content in finished.values())
         counts = RunCounts()
         for algorithm in sweep.algorithms:
             label = " + ".join((algorithm, *sweep.modifiers))

@@ -105,13 +105,13 @@ class Model:
         if self.custom_risks is not None:
             return self._with_penalties(self.custom_risks(self, batch), batch)
         weights = (self.network, dict(self.params), self.buffers)
-        return self.penalised(_mean_losses(*weights, batch, self.autocast), batch)
+        return self.add_penalties(_mean_losses(*weights, batch, self.autocast), batch)
 
-    def risks_of(self, z: Tensor, batch: Batch) -> Tensor:
+    def risks_from_features(self, z: Tensor, batch: Batch) -> Tensor:
         """Return the risk of every domain, given the features [K, B, n] of the batch."""
-        return self.penalised(cross_entropy(over_samples(self.head, z), batch.y).mean(1), batch)
+        return self.add_penalties(cross_entropy(over_samples(self.head, z), batch.y).mean(1), batch)
 
-    def penalised(self, risks: Tensor, batch: Batch) -> Tensor:
+    def add_penalties(self, risks: Tensor, batch: Batch) -> Tensor:
         """Add the penalties of the modifiers to risks that an algorithm has computed itself: [K].
 
         Raises:

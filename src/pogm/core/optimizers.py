@@ -37,7 +37,7 @@ def mark_for_reset(state: Tree, kept: Tensor) -> Tree:
 
 def apply_reset(state: Tree) -> Tree:
     """Zero the moments of the states that are marked for reset."""
-    return trees.masked(state["count"] > 0, state)
+    return trees.mask(state["count"] > 0, state)
 
 
 @dataclass(frozen=True)

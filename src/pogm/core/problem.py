@@ -51,7 +51,7 @@ class Problem:
     mixes: bool = False  # True if a modifier mixes the samples of a pass
 
     @property
-    def coupled(self) -> bool:
+    def couples_samples(self) -> bool:
         """True if the risk of a sample depends on the other samples of the pass: live batch norm, or a modifier.
 
         The gradient of a pooled risk is then not the mean of the gradients of its parts.

@@ -102,5 +102,5 @@ def _as_int64(value: int) -> int:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical shift to the right. Torch's operator copies the sign bit."""
+    """Shift logically to the right. Torch's operator copies the sign bit."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -41,7 +41,7 @@ def _map_children(recurse: Callable[..., Tree], function: Callable[..., Any], tr
 
 def leaves(tree: Tree) -> list[Tensor]:
     """Return all tensors of a tree."""
-    return [leaf for _, leaf in named(tree)]
+    return [leaf for _, leaf in named_leaves(tree)]
 
 
 def storages(tree: Tree) -> list[Tensor]:
@@ -83,7 +83,7 @@ def where(condition: Tensor, yes: Tree, no: Tree) -> Tree:
     return map_numbers(lambda a, b: torch.where(_expand(condition, a), a, b), yes, no)
 
 
-def masked(condition: Tensor, tree: Tree) -> Tree:
+def mask(condition: Tensor, tree: Tree) -> Tree:
     """Return the tree with zeros (also instead of NaN) where the condition does not hold.
 
     The condition is a scalar, or one value per index of the leading axis.
@@ -117,13 +117,13 @@ def repeat(tree: Tree, count: int) -> Tree:
     return map_numbers(lambda leaf: leaf.expand(count, *leaf.shape).clone(), tree)
 
 
-def leading(tree: Tree) -> int:
+def leading_size(tree: Tree) -> int:
     """Return the length of the leading axis, which is the same for all leaves."""
     length: int = storages(tree)[0].shape[0]
     return length
 
 
-def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def named_leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield every leaf with its path, such as ``state/params/head.weight``. Checkpoints use these paths as keys."""
     if isinstance(tree, Tensor):
         yield prefix, tree
@@ -135,7 +135,7 @@ def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     else:
         children = enumerate(tree)
     for name, child in children:
-        yield from named(child, f"{prefix}/{name}" if prefix else str(name))
+        yield from named_leaves(child, f"{prefix}/{name}" if prefix else str(name))
 
 
 def _mask(condition: Tensor, leaf: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def train_copies(optimizers: Tree, measured: Round) -> tuple[Tree, list[Copies]]
         return copies
 
     count = problem.num_domains
-    others = trees.leading(measured.held_out) if measured.held_out else 0
+    others = trees.leading_size(measured.held_out) if measured.held_out else 0
     keys = random.split(trainer.random_key(before), count + others)
     if trainer is algorithm:
         copies = [trainer.copies(before, measured.batches, problem)]

@@ -82,7 +82,7 @@ class DomainParallel:
         return trees.map_leaves(gather_leaf, tree)
 
     def average_gradient(self, gradient: Params) -> Params:
-        """Mean over all K domains: a weighted all-reduce, because processes may train different numbers of domains."""
+        """Return the mean over all K domains; weighted, because processes may train different numbers of domains."""
         share = (self.local_domains.stop - self.local_domains.start) * self.mesh.domains / self.partition[-1].stop
         return unflatten(self.peers.mean(share * flat_vector(gradient)), gradient)
 

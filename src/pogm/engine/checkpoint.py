@@ -38,7 +38,8 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
     step = int(train_state.state.step.reshape(-1)[0])
     name = _name(step, after)
     plain = {
-        n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format) for n, leaf in trees.named(train_state)
+        n: leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for n, leaf in trees.named_leaves(train_state)
     }
     content = save_tensors(plain)
     write_atomic(folder / f"{name}.safetensors", content)
@@ -142,7 +143,7 @@ def fill_template(template: TrainState, tensors: dict[str, Tensor]) -> TrainStat
         _, metric, kind = name.split("/")
         totals.setdefault(metric, {})[kind] = tensors.pop(name).to(device)
 
-    expected = dict(trees.named(template._replace(totals={})))
+    expected = dict(trees.named_leaves(template._replace(totals={})))
     differences = sorted(expected.keys() ^ tensors.keys())
     differences += [n for n in expected.keys() & tensors.keys() if not _is_same_type(expected[n], tensors[n])]
     if differences:

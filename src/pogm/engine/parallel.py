@@ -93,7 +93,7 @@ class ParallelStrategy:
             train_state: State of this process, as a template.
             gathered: State with the rows of all domains on rank 0; None on other ranks.
         """
-        leaves = dict(trees.named(gathered)) if gathered is not None else {}
+        leaves = dict(trees.named_leaves(gathered)) if gathered is not None else {}
         tensors = {}
         for name, shape, dtype in self.world.run_on_first(lambda: [(n, t.shape, t.dtype) for n, t in leaves.items()]):
             leaf = leaves[name].cpu().contiguous() if name in leaves else torch.empty(shape, dtype=dtype)

@@ -29,7 +29,7 @@ def map_by_loop(function: Callable[..., Tree], batches: Tree, *others: Tree) -> 
         domain = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
         return function(domain, *(trees.index(other, k) for other in others))
 
-    return stack_results(apply, trees.leading(batches))
+    return stack_results(apply, trees.leading_size(batches))
 
 
 def allocate_like(result: Tree, count: int) -> Tree:
@@ -74,7 +74,7 @@ def map_by_streams(function: Callable[..., Tree], batches: Tree, *others: Tree) 
         domain = trees.map_leaves(lambda leaf: leaf[k : k + 1], batches)
         return lambda: function(domain, *(trees.index(other, k) for other in others))
 
-    return trees.stack(run_on_streams([make_task(k) for k in range(trees.leading(batches))]))
+    return trees.stack(run_on_streams([make_task(k) for k in range(trees.leading_size(batches))]))
 
 
 def run_on_streams(tasks: Sequence[Callable[[], Result]]) -> list[Result]:

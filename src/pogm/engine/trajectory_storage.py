@@ -45,7 +45,7 @@ class Offloaded:
             total[:] = [trees.add(total[0], result.gradients) if total else result.gradients]
             return result._replace(gradients={})
 
-        count = trees.leading(batches)
+        count = trees.leading_size(batches)
         stacked = stack_results(apply, count, self._allocate)
         if total:
             stacked = stacked._replace(gradients=trees.map_numbers(lambda leaf: (leaf / count)[None], total[0]))

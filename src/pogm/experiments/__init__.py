@@ -27,7 +27,7 @@ def _rank(name: str) -> int:
     return next((rank for rank, prefix in enumerate(PAPER) if name.startswith(prefix)), len(PAPER))
 
 
-def experiments_named(names: Collection[str]) -> list[Experiment]:
+def find_experiments(names: Collection[str]) -> list[Experiment]:
     """Return experiments in the order of the paper. The names "paper" and "all" stand for several.
 
     Raises:

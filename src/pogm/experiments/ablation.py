@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.results.published import Source, published
+from pogm.benchmark.results.published import Source, find_publication
 from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.results import averages, beside, details
+from pogm.experiments.results import averages, compare_by_label, details
 from pogm.experiments.trials import plan_search
 
 ROWS = (Row("OfficialPOGM"), Row("POGM"))
@@ -42,7 +42,9 @@ def split(runs: Sequence[Run], setting: str, symbol: str | None = None) -> list[
     ]
 
 
-def ablated(runs: Sequence[Run], setting: str, symbol: str, *notes: str, paper: Source | None = None) -> list[Exhibit]:
+def ablation_tables(
+    runs: Sequence[Run], setting: str, symbol: str, *notes: str, paper: Source | None = None
+) -> list[Exhibit]:
     """Return averages under both selections, comparisons with the paper and the authors' log, and every domain.
 
     Args:
@@ -50,11 +52,14 @@ def ablated(runs: Sequence[Run], setting: str, symbol: str, *notes: str, paper: 
         setting: Hyperparameter; the runs are split by its values.
         symbol: Symbol of the hyperparameter, for the labels of the rows.
         notes: Further footnotes.
-        paper: Results of the paper; default: `published("paper")`.
+        paper: Results of the paper; default: `find_publication("paper")`.
     """
     rows, named = split(runs, setting, symbol), split(runs, setting)
     footnotes = [*notes, _counts_note(rows)]
-    comparisons = [*beside(named, paper or published("paper")), *beside(named, published("official-log"))]
+    comparisons = [
+        *compare_by_label(named, paper or find_publication("paper")),
+        *compare_by_label(named, find_publication("official-log")),
+    ]
     return [*averages(rows, notes=footnotes), *comparisons, *details(rows)]
 
 

@@ -134,7 +134,7 @@ SCALES = {
 }
 
 
-def scale_named(name: str) -> Scale:
+def find_scale(name: str) -> Scale:
     """Return a scale by its name, or raise an error that suggests the nearest one."""
     if name not in SCALES:
         raise unknown_name_error("a scale", name, SCALES)

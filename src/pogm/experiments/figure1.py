@@ -64,7 +64,7 @@ def figure() -> Figure:
             Panel(f"{ROUNDS} rounds", tuple(all_rounds(paths)), "θ₁", "θ₂", (-3.1, 2.6), (-2.2, 2.9), square=True),
             Panel(
                 "successive steps",
-                tuple(Line(name, numbered(found, first=2), METHODS[name]) for name, found in turns.items()),
+                tuple(Line(name, number_points(found, first=2), METHODS[name]) for name, found in turns.items()),
                 "round",
                 "cosine",
                 y_range=(-1.08, 1.08),
@@ -217,6 +217,6 @@ def points(visited: Sequence[Sequence[float]]) -> tuple[Point, ...]:
     return tuple(Point(across, up) for across, up in visited)
 
 
-def numbered(values: Sequence[float], first: int) -> tuple[Point, ...]:
+def number_points(values: Sequence[float], first: int) -> tuple[Point, ...]:
     """Return a point for each value, numbered from ``first``."""
     return tuple(Point(number, value) for number, value in enumerate(values, start=first))

@@ -67,7 +67,7 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 
 
 def _table(runs: Sequence[Run]) -> Table:
-    """The table of the dataset, with the columns of the held-out angles and their mean only."""
+    """Return the table of the dataset with only the columns of the held-out angles and their mean."""
     full = dataset_table(runs, DATASET, LAST_STEP)
     rows = []
     for row in full.rows:

@@ -17,7 +17,7 @@ ROWS = tuple(Row("POGM", settings=(f"kappa={kappa:g}",), name=f"κ = {kappa:g}")
 
 def plan(scale: Scale) -> Plan:
     """Return the trials of every value, with the same seeds."""
-    return paired.planned(scale, ROWS)
+    return paired.plan_rows(scale, ROWS)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pogm.algorithms import algorithm_class
-from pogm.benchmark.results.measurements import Measured, measured
+from pogm.benchmark.results.measurements import Measured, read_measurements
 from pogm.benchmark.results.records import Record, Run
 from pogm.diagnostics import Probe
 from pogm.experiments.base import Plan, Row, Scale
@@ -47,10 +47,10 @@ def trials(scale: Scale, printed: Sequence[str]) -> Plan:
     }
 
 
-def finished(runs: Sequence[Run], dataset: str, method: str) -> list[tuple[Run, Measured]]:
+def finished_runs(runs: Sequence[Run], dataset: str, method: str) -> list[tuple[Run, Measured]]:
     """Return the finished runs of a method on a dataset with their measurements, sorted by trial seed."""
     done = [run for run in runs if (run.dataset, run.label, run.done) == (dataset, method, True)]
-    both = [(run, measured(run)) for run in sorted(done, key=lambda run: run.trial_seed)]
+    both = [(run, read_measurements(run)) for run in sorted(done, key=lambda run: run.trial_seed)]
     return [(run, found) for run, found in both if found is not None]
 
 
@@ -65,9 +65,9 @@ def curves(runs: Sequence[Run], dataset: str, value: Callable[[Record, Measured]
     lines = []
     for method in COMPARED:
         by_step: dict[int, list[float]] = {}
-        for run, _ in finished(runs, dataset, method):
+        for run, _ in finished_runs(runs, dataset, method):
             for record in run.records[1:]:
-                since = measured(replace(run, records=(record,)))
+                since = read_measurements(replace(run, records=(record,)))
                 if since is not None:
                     by_step.setdefault(record["step"], []).append(value(record, since))
         if by_step:
@@ -79,7 +79,7 @@ def curves(runs: Sequence[Run], dataset: str, value: Callable[[Record, Measured]
 def note(runs: Sequence[Run], shown: Sequence[str], scale: Scale) -> str:
     """Return a note that says which runs were measured, and how many."""
     methods = [method for method in COMPARED if not runs or any(run.label == method for run in runs)]
-    count = sum(len(finished(runs, dataset, method)) for dataset in shown for method in methods)
+    count = sum(len(finished_runs(runs, dataset, method)) for dataset in shown for method in methods)
     other = ", ".join(f"{name} {value:g}" for name, value in shorten_schedules(algorithm_class("Fishr"), scale).items())
     return (
         f"{count} finished runs: {', '.join(methods)}, the first domain held out, default hyperparameters"

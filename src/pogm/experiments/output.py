@@ -30,7 +30,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
 
     The page also contains experiments that earlier commands wrote to the same folder.
     """
-    folder, run_folder = folder_of(scale, out), out / scale.name / RUNS
+    folder, run_folder = output_folder(scale, out), out / scale.name / RUNS
     made = [one for one in all_experiments().values() if one in chosen or any(folder.glob(f"{one.name}*.*"))]
     runs = {run.id: run for run in read_runs(run_folder)} if run_folder.is_dir() else {}
     can_draw = find_spec("matplotlib") is not None
@@ -58,7 +58,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
     print(f"Page: {path}", file=sys.stderr)
 
 
-def folder_of(scale: Scale, out: Path) -> Path:
+def output_folder(scale: Scale, out: Path) -> Path:
     """Return the folder of the tables and the page. A scale that options changed has its own folder."""
     if not scale.given:
         return out / scale.name

@@ -32,15 +32,15 @@ OPTIONS = {  # command-line options that set a field of a scale
 UNIT = "Percentage points, mean ± standard error over seeds; a seed's value is its mean over the held-out domains."
 
 
-def lengthened(scale: Scale) -> Scale:
+def paired_scale(scale: Scale) -> Scale:
     """Return the scale with the steps, seeds and network of a paired comparison; options of the command line win."""
     longer = LENGTHS.get(scale.name, {})
     return replace(scale, **{k: v for k, v in longer.items() if not any(map(scale.was_given, OPTIONS[k]))})
 
 
-def planned(scale: Scale, rows: Iterable[base.Row]) -> Plan:
+def plan_rows(scale: Scale, rows: Iterable[base.Row]) -> Plan:
     """Plan every row on every dataset with every domain held out and the same seeds."""
-    longer = lengthened(scale)
+    longer = paired_scale(scale)
     return {
         row: [
             default_trial(longer, dataset, row, held_out, seed)
@@ -122,7 +122,7 @@ def _column(title: str, ids: Mapping[str, str]) -> Column:
 def _difference(
     chosen: Mapping[tuple[str, str, int, int], float | None], dataset: str, row: str, baseline: str
 ) -> Estimate:
-    """Mean difference over the seeds for which every held-out domain has both values."""
+    """Return the mean difference over the seeds for which every held-out domain has both values."""
     by_seed: dict[int, list[float]] = {}
     expected = {domain for name, _, domain, _ in chosen if name == dataset}
     for (name, label, domain, seed), compared in chosen.items():

@@ -9,7 +9,7 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.statistics import Mean, mean_of
 from pogm.experiments import measured
 from pogm.experiments.base import Scale
-from pogm.experiments.measured import COMPARED, finished
+from pogm.experiments.measured import COMPARED, finished_runs
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 
@@ -33,14 +33,14 @@ def figure(
     return Figure(name, title, tuple(panels), READING, below)
 
 
-def averaged(runs: Sequence[Run], dataset: str, method: str, of: Callable[[Measured], Pairs]) -> Mean:
+def average_pairs(runs: Sequence[Run], dataset: str, method: str, of: Callable[[Measured], Pairs]) -> Mean:
     """Return the mean over pairs, then mean and standard error over trials."""
-    return mean_of(mean(of(found).values()) for _, found in finished(runs, dataset, method))
+    return mean_of(mean(of(found).values()) for _, found in finished_runs(runs, dataset, method))
 
 
 def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
     """Return a panel with the dots of the first trial and the ρ and gap of all trials; empty if not measured."""
-    found = finished(runs, dataset, method)
+    found = finished_runs(runs, dataset, method)
     if not found:
         return []
     dots = [
@@ -50,7 +50,7 @@ def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
         if not math.isnan(cosines[i] + cosines[j])
     ]
     ends = span(runs, dataset)
-    numbers = (averaged(runs, dataset, method, of).value for of in (correlations, gaps))
+    numbers = (average_pairs(runs, dataset, method, of).value for of in (correlations, gaps))
     rho, gap = (f"{number:.2f}".replace("-", "−") for number in numbers)
     diagonal = Line("equal cosines", tuple(Point(end, end) for end in ends), GREY + DASHED)
     return [
@@ -68,7 +68,7 @@ def panel(runs: Sequence[Run], dataset: str, method: str) -> list[Panel]:
 
 def span(runs: Sequence[Run], dataset: str) -> tuple[float, float]:
     """Return the range of the cosines of all methods, for axes that can be compared."""
-    first = chain.from_iterable(finished(runs, dataset, method)[:1] for method in COMPARED)
+    first = chain.from_iterable(finished_runs(runs, dataset, method)[:1] for method in COMPARED)
     cosines = [cosine for _, found in first for cosine in chain.from_iterable(found.cosine) if not math.isnan(cosine)]
     low, high = min(cosines, default=-1.0), max(cosines, default=1.0)
     return math.floor(20 * low - 0.2) / 20, math.ceil(20 * high + 0.2) / 20
@@ -79,17 +79,18 @@ def notes(runs: Sequence[Run], datasets: Sequence[str]) -> tuple[str, ...]:
     written = []
     for dataset in datasets:
         rho, gap = (
-            {m: number for m in COMPARED if (number := averaged(runs, dataset, m, of)).n} for of in (correlations, gaps)
+            {m: number for m in COMPARED if (number := average_pairs(runs, dataset, m, of)).n}
+            for of in (correlations, gaps)
         )
         if rho:
             highest, smallest = max(rho, key=lambda m: rho[m].value), min(gap, key=lambda m: gap[m].value)
             best = f"{highest} has the highest ρ and " + ("" if highest == smallest else f"{smallest} ")
-            written.append(f"{dataset}: ρ {written_out(rho)}; gap {written_out(gap)}. {best}the smallest gap.")
-    trials = max((len(finished(runs, d, m)) for d in datasets for m in COMPARED), default=0)
+            written.append(f"{dataset}: ρ {list_means(rho)}; gap {list_means(gap)}. {best}the smallest gap.")
+    trials = max((len(finished_runs(runs, d, m)) for d in datasets for m in COMPARED), default=0)
     return (*written, f"Mean ± standard error of n = {trials} trials; the dots are those of the first.")
 
 
-def written_out(numbers: Mapping[str, Mean]) -> str:
+def list_means(numbers: Mapping[str, Mean]) -> str:
     """Return each method with its mean and, for two or more trials, its standard error."""
     parts = []
     for name, found in numbers.items():

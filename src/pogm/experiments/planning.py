@@ -7,7 +7,7 @@ from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.plan.parsing import check_settings
 from pogm.benchmark.plan.trial import Trial
 from pogm.experiments.base import Experiment, Plan, Row, Scale, normalize_row_name
-from pogm.experiments.trials import datasets_of
+from pogm.experiments.trials import trial_datasets
 
 
 def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
@@ -36,7 +36,7 @@ def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
         row.combination(data): None
         for plan in kept.values()
         for row, trials in plan.items()
-        for data in datasets_of(trials)
+        for data in trial_datasets(trials)
     }
     check_settings(scale.settings, list(combinations), "")
     _check_effect([row for plan in kept.values() for row in plan], scale.settings)

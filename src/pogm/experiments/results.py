@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare
-from pogm.benchmark.results.published import Source, published
+from pogm.benchmark.results.published import Source, find_publication
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
@@ -41,12 +41,12 @@ def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list
     ]
 
 
-def beside_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
+def compare_with_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
     """Compare runs with the paper; rows are matched by label only."""
-    return beside(runs, published("paper"), selections)
+    return compare_by_label(runs, find_publication("paper"), selections)
 
 
-def beside(runs: Sequence[Run], source: Source, selections: Sequence[Selection] = BOTH) -> list[Comparison]:
+def compare_by_label(runs: Sequence[Run], source: Source, selections: Sequence[Selection] = BOTH) -> list[Comparison]:
     """Compare runs with a publication; rows are matched by label only."""
     return compare(runs, replace(source, settings=()), selections)
 

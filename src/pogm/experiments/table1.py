@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.ranks import with_ranks
-from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.results import averages, compare_with_paper, details
 from pogm.experiments.trials import plan_search
 
 PAPER = (  # in the order of the paper
@@ -55,4 +55,4 @@ def plan(scale: Scale) -> Plan:
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return averages with ranks, the comparison with the paper, and the results of every domain."""
     ranked = [with_ranks(table, [row.name for row in PAPER]) for table in averages(runs)]
-    return [*ranked, *beside_paper(runs), *details(runs)]
+    return [*ranked, *compare_with_paper(runs), *details(runs)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.results import averages, beside_paper, details
+from pogm.experiments.results import averages, compare_with_paper, details
 from pogm.experiments.trials import plan_search
 
 AUGMENTED = Row("POGM", ("Augment",), name="POGM + data augmentation")
@@ -32,4 +32,4 @@ def plan(scale: Scale) -> Plan:
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return averages, the comparison with the paper, and the results of every domain."""
     published = [replace(run, label="POGM + Augment") if run.label == AUGMENTED.name else run for run in runs]
-    return [*averages(runs, notes=[COLUMN]), *beside_paper(published), *details(runs)]
+    return [*averages(runs, notes=[COLUMN]), *compare_with_paper(published), *details(runs)]

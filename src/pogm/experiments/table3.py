@@ -8,9 +8,9 @@ differ in more than the value in their name.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.results.published import Note, Source, published
+from pogm.benchmark.results.published import Note, Source, find_publication
 from pogm.benchmark.results.records import Run
-from pogm.experiments.ablation import ablated, search
+from pogm.experiments.ablation import ablation_tables, search
 from pogm.experiments.base import Exhibit, Plan, Scale
 
 GRID = (
@@ -21,7 +21,7 @@ GRID = (
 
 def paper() -> Source:
     """Return the results of the paper, with the row 0.01 of Table 3 also under 0.05, the value in the code."""
-    source = published("paper")
+    source = find_publication("paper")
     meant = {f"{name}, meta_lr = 0.01": f"{name}, meta_lr = 0.05" for name in ("POGM", "OfficialPOGM")}
     again = (replace(one, algorithm=meant[one.algorithm]) for one in source.results if one.algorithm in meant)
     note = Note(
@@ -37,4 +37,4 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return tables with one row for each value."""
-    return ablated(runs, "meta_lr", "α", GRID, paper=paper())
+    return ablation_tables(runs, "meta_lr", "α", GRID, paper=paper())

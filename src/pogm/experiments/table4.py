@@ -8,7 +8,7 @@ differ in more than the value in their name.
 from collections.abc import Sequence
 
 from pogm.benchmark.results.records import Run
-from pogm.experiments.ablation import ablated, search
+from pogm.experiments.ablation import ablation_tables, search
 from pogm.experiments.base import Exhibit, Plan, Scale
 
 
@@ -19,4 +19,4 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return tables with one row for each value."""
-    return ablated(runs, "inner_steps", "E")
+    return ablation_tables(runs, "inner_steps", "E")

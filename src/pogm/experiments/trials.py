@@ -94,7 +94,7 @@ def first_trial(trials: Sequence[Trial]) -> Trial:
     return trials.first() if isinstance(trials, SweepTrials) else trials[0]
 
 
-def keys_of(trials: Sequence[Trial]) -> dict[Hashable, str]:
+def trial_keys(trials: Sequence[Trial]) -> dict[Hashable, str]:
     """Return the dataset of every trial by a key that identical trials share."""
     if isinstance(trials, SweepTrials):
         return dict(trials.keys())
@@ -108,7 +108,7 @@ def finished_keys(trials: Sequence[Trial], saved: Mapping[str, Mapping[str, Any]
     return {trial.id for trial in trials if trial.id in saved}
 
 
-def datasets_of(trials: Sequence[Trial]) -> Iterable[DomainDataset]:
+def trial_datasets(trials: Sequence[Trial]) -> Iterable[DomainDataset]:
     """Return the datasets of trials, each once."""
     if isinstance(trials, SweepTrials):
         return dict.fromkeys(data for sweep in trials.sweeps for data in sweep.datasets)

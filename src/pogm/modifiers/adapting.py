@@ -34,11 +34,11 @@ class Adapting:
         gradient = grad(self._loss)(self.maps, x)
         self.maps, self.moments = self.optimizer.update(self.maps, gradient, self.moments)
         self.batches += 1
-        with self.twin.hooked(partial(apply_maps, self.maps)):
+        with self.twin.change_outputs(partial(apply_maps, self.maps)):
             return self.predict(x)
 
     def _loss(self, maps: Params, x: Tensor) -> Tensor:
-        with self.twin.hooked(partial(apply_maps, maps)):
+        with self.twin.change_outputs(partial(apply_maps, maps)):
             twin, z = self.model.part(TWIN)(x, self.batches), self.model.features(x)
         return self.weight * apply_affine(consistency_layers(self.model.buffers), twin - z).square().mean()
 
@@ -51,7 +51,7 @@ class Adapting:
             maps[f"{block}.bias"] = x.new_zeros(MAPS, *output.shape[1:])
             return output
 
-        with self.twin.hooked(create):
+        with self.twin.change_outputs(create):
             self.model.features(x)
         return maps
 

@@ -76,7 +76,7 @@ class StyleMixing(RandomLayer):
         self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64), persistent=False)
 
     def after(self, block: nn.Module, inputs: tuple[Tensor, ...], maps: Tensor) -> Tensor:
-        """Forward hook of a block: return its mixed maps."""
+        """Return the mixed maps of a block (forward hook)."""
         mixed: Tensor = self(maps)
         return mixed
 

@@ -169,7 +169,7 @@ class SWAD(Modifier):
 
 def _add_segments(total: Tree, recent: Tree, taken: Tensor) -> Tree:
     """Add some recent segments to the total; if the total has count 0, replace it."""
-    sums = trees.map_leaves(lambda leaf: trees.masked(taken, leaf).sum(0), recent["weights"])
+    sums = trees.map_leaves(lambda leaf: trees.mask(taken, leaf).sum(0), recent["weights"])
     weights = trees.where(total["count"] > 0, trees.add(total["weights"], sums), sums)
     count = total["count"] + torch.where(taken, recent["count"], 0).sum()
     step = torch.maximum(total["step"], torch.where(taken, recent["step"], 0).amax())

@@ -42,12 +42,12 @@ class Twin(RandomLayer):
 
     def forward(self, x: Tensor, number: int = 0) -> Tensor:
         """Return z'; each ``number`` has its own random numbers."""
-        with self.hooked(partial(self._mix, random.fold(self.key, number))):
+        with self.change_outputs(partial(self._mix, random.fold(self.key, number))):
             z: Tensor = self._features[0](x)
         return z
 
     @contextmanager
-    def hooked(self, change: Change) -> Iterator[None]:
+    def change_outputs(self, change: Change) -> Iterator[None]:
         """Apply a change to the outputs of the blocks inside the context, after changes that are already active."""
         before = self._changes
         self._changes = (*before, change)

@@ -18,7 +18,7 @@ from pogm.benchmark.results.measurements import (
     gip,
     hull,
     mean,
-    measured,
+    read_measurements,
     relative_alignment_variances,
     worst,
 )
@@ -180,7 +180,7 @@ def rounds_of(runs: Sequence[Run]) -> ByRun:
     """Return the measurements of those runs that can be averaged."""
     every, datasets = (*MEASUREMENTS, *SUITS), dict.fromkeys(run.dataset for run in runs)
     usable = (run for dataset in datasets for _, _, alike in comparable(runs, dataset) for run in alike)
-    found = ((run.folder, measured(run)) for run in usable)
+    found = ((run.folder, read_measurements(run)) for run in usable)
     return {folder: Rounds(m, {one.name: one.of(m) for one in every}) for folder, m in found if m is not None}
 
 

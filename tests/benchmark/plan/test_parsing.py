@@ -8,7 +8,7 @@ from pogm import POGM, Mixup
 from pogm._system.errors import UsageError
 from pogm.algorithms.eqrm import EQRM
 from pogm.benchmark.plan import parsing
-from pogm.benchmark.plan.parsing import trial_of
+from pogm.benchmark.plan.parsing import build_trial
 from pogm.core.hyperparameters import hyper
 from pogm.modifiers.base import Modifier
 
@@ -19,7 +19,7 @@ class Twin(Modifier):
 
 
 def test_a_trial_has_the_given_settings_and_the_defaults_of_the_dataset():
-    made = trial_of(
+    made = build_trial(
         "RotatedDigits", "POGM", ["75", "1"], modifiers=["Mixup"], settings=["kappa=0.1", "lr=1e-3", "Mixup.alpha=0.4"]
     )
     assert made.algorithm == POGM(kappa=0.1)
@@ -31,14 +31,14 @@ def test_a_trial_has_the_given_settings_and_the_defaults_of_the_dataset():
 
 def test_a_prefix_selects_the_algorithm_the_modifier_or_the_part():
     texts = ["POGM.kappa=0.1", "POGM.lr=0.01", "algorithm.meta_lr=0.2", "training.batch_size=8", "Mixup.alpha=0.4"]
-    made = trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Mixup"], settings=texts)
+    made = build_trial("RotatedDigits", "POGM", ["0"], modifiers=["Mixup"], settings=texts)
     assert made.algorithm == POGM(kappa=0.1, meta_lr=0.2)
     assert (made.training.lr, made.training.batch_size) == (0.01, 8)
     assert made.modifiers == (Mixup(alpha=0.4),)
 
 
 def test_settings_change_a_preset_and_the_seed_of_the_split_is_the_seed():
-    made = trial_of("RotatedDigits", "EQRM", ["0"], preset="domainbed", settings=["quantile=0.9"], seed=4)
+    made = build_trial("RotatedDigits", "EQRM", ["0"], preset="domainbed", settings=["quantile=0.9"], seed=4)
     assert made.algorithm == EQRM.preset("domainbed", quantile=0.9)
     assert (made.seed, made.trial_seed) == (4, 4)
 
@@ -80,13 +80,13 @@ def test_settings_change_a_preset_and_the_seed_of_the_split_is_the_seed():
 def test_an_invalid_name_or_value_is_an_error_with_the_nearest_name_or_the_range(changes, message):
     valid = {"dataset": "RotatedDigits", "algorithm": "POGM", "test_domains": ["0"]}
     with pytest.raises(UsageError, match=message):
-        trial_of(**valid | changes)
+        build_trial(**valid | changes)
 
 
 def test_a_name_that_two_parts_have_needs_a_prefix(monkeypatch):
     """No two parts of the package have a common name, so the test defines a modifier with a name of POGM."""
     monkeypatch.setattr(parsing, "modifier_class", lambda name: Twin)
     with pytest.raises(UsageError, match=r"'kappa', which is algorithm.kappa, Twin.kappa. Choose one"):
-        trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["kappa=2"])
-    made = trial_of("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["Twin.kappa=2"])
+        build_trial("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["kappa=2"])
+    made = build_trial("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["Twin.kappa=2"])
     assert (made.algorithm, made.modifiers) == (POGM(), (Twin(kappa=2.0),))

@@ -42,7 +42,7 @@ def test_cell_with_fewer_trials_shows_its_n(write):
 
 
 def one_trial(write):
-    """Two algorithms with one trial each."""
+    """Return runs of two algorithms with one trial each."""
     write("ERM", {0: [0.5], 1: [0.5]})
     return write("POGM", {0: [0.6], 1: [0.7]})
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pogm.benchmark.results.comparison import compare, comparisons_csv
-from pogm.benchmark.results.published import published
+from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
 from pogm.cli import main
@@ -30,7 +30,7 @@ def write(make_run, make_record, tmp_path):
 
 
 def shown(comparison):
-    """The cells of each pair as text."""
+    """Return the cells of each pair as text."""
     table = comparison.table()
     return [tuple(table.row_texts(row)) for row in table.rows]
 
@@ -38,7 +38,7 @@ def shown(comparison):
 def test_common_numbers_are_paired_under_the_same_selection(write):
     write("ERM", [0.50, 0.60])
     runs = write("NobodyElse", [0.9])
-    found = compare(runs, published("domainbed"))
+    found = compare(runs, find_publication("domainbed"))
     assert [comparison.selection.name for comparison in found] == ["training-domain", "test-domain"]
     test_domain = found[1]
     assert shown(test_domain) == [
@@ -53,7 +53,7 @@ def test_common_numbers_are_paired_under_the_same_selection(write):
 
 def test_paper_is_compared_under_test_domain_selection_by_averages(write):
     runs = write("POGM", [0.663])
-    (comparison,) = compare(runs, published("paper"))
+    (comparison,) = compare(runs, find_publication("paper"))
     assert comparison.selection.name == "test-domain"
     assert shown(comparison) == [("ColoredMNIST", "POGM", "Avg", "66.3", "66.3 ± 1.2", "+0.0")]
 
@@ -71,7 +71,7 @@ def test_runs_with_a_searched_value_are_compared_with_the_ablation_of_that_value
                 hparams_seed=hparams_seed,
                 kappa=kappa,
             )
-    training, test = compare(read_runs(tmp_path), published("paper"))
+    training, test = compare(read_runs(tmp_path), find_publication("paper"))
     assert [texts[1:5] for texts in shown(test)] == [
         ("POGM", "Avg", "60.0", "66.3 ± 1.2"),
         ("POGM, kappa = 0.05", "Avg", "50.0", "62.0 ± 1.4"),
@@ -82,18 +82,18 @@ def test_runs_with_a_searched_value_are_compared_with_the_ablation_of_that_value
 
 
 def test_notes_are_shown_with_the_rows_that_they_are_about(write):
-    erm = " ".join(compare(write("ERM", [0.5]), published("paper"))[0].footnotes)
+    erm = " ".join(compare(write("ERM", [0.5]), find_publication("paper"))[0].footnotes)
     assert "early" not in erm
     assert "CDANN" not in erm
     write("POGM", [0.5])
     write("SAGM", [0.5])
-    text = " ".join(compare(write("RDM", [0.5]), published("paper"))[0].footnotes)
+    text = " ".join(compare(write("RDM", [0.5]), find_publication("paper"))[0].footnotes)
     for caveat in ("stop training early by the test domain", "DomainBed's CDANN", "under training-domain selection"):
         assert caveat in text
 
 
 def test_average_over_too_few_domains_is_not_compared(write):
-    (_, comparison) = compare(write("ERM", [0.5], held_out=[0, 2]), published("domainbed"))
+    (_, comparison) = compare(write("ERM", [0.5], held_out=[0, 2]), find_publication("domainbed"))
     assert [pair.domain for pair in comparison.pairs] == ["+90%", "-90%"]
 
 
@@ -101,41 +101,41 @@ def test_average_over_too_few_domains_is_not_compared(write):
     ("ours", "theirs"), [("ANDMask", "AND-mask"), ("ERM + MixStyle", "Mixstyle"), ("CAG1", "POGM")]
 )
 def test_different_spellings_of_an_algorithm_are_the_same(write, ours, theirs):
-    (comparison,) = compare(write(ours, [0.5]), published("paper"))
+    (comparison,) = compare(write(ours, [0.5]), find_publication("paper"))
     assert comparison.pairs[0].theirs.algorithm == theirs
 
 
 def test_domains_are_compared_by_index_and_not_by_name(write):
     runs = write("ERM", [0.5], dataset="PACS", domains=("art_painting", "cartoon", "photo", "sketch"))
-    pairs = compare(runs, published("domainbed"))[0].pairs
+    pairs = compare(runs, find_publication("domainbed"))[0].pairs
     assert [(pair.domain, pair.theirs.domain) for pair in pairs[:2]] == [("art_painting", "A"), ("cartoon", "C")]
 
 
 def test_dataset_with_other_domains_is_compared_by_its_average_only(write):
     runs = write("ERM", [0.5], dataset="PACS", domains=("A", "B"))
-    assert [pair.domain for pair in compare(runs, published("domainbed"))[0].pairs] == ["Avg"]
+    assert [pair.domain for pair in compare(runs, find_publication("domainbed"))[0].pairs] == ["Avg"]
 
 
 def test_average_over_all_datasets_needs_all_datasets(write):
     datasets = ("ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita")
     for dataset in datasets:
         runs = write("ERM", [0.5], dataset=dataset, domains=("a", "b"))
-    assert "Averages" not in {pair.dataset for pair in compare(runs, published("paper"))[0].pairs}
+    assert "Averages" not in {pair.dataset for pair in compare(runs, find_publication("paper"))[0].pairs}
     runs = write("ERM", [0.5], dataset="DomainNet", domains=("a", "b"))
-    last = shown(compare(runs, published("paper"))[0])[-1]
+    last = shown(compare(runs, find_publication("paper"))[0])[-1]
     assert last == ("Averages", "ERM", "Avg", "50.0", "68.7", "-18.7")
 
 
 def test_early_stopped_oracle_is_compared_only_with_itself(write):
     runs = write("POGM", [0.5])
-    assert all(c.selection in SELECTIONS for c in compare(runs, published("official")))
-    (comparison,) = compare(runs, published("official"), [oracle_early_stop(3000)])
+    assert all(c.selection in SELECTIONS for c in compare(runs, find_publication("official")))
+    (comparison,) = compare(runs, find_publication("official"), [oracle_early_stop(3000)])
     assert comparison.pairs[-1].theirs.mean == 63.8
-    assert compare(runs, published("official"), [oracle_early_stop(2000)]) == []
+    assert compare(runs, find_publication("official"), [oracle_early_stop(2000)]) == []
 
 
 def test_csv_has_our_columns_and_then_the_published_ones(write):
-    found = compare(write("ERM", [0.5]), published("paper"))
+    found = compare(write("ERM", [0.5]), find_publication("paper"))
     (row,) = csv.DictReader(io.StringIO(comparisons_csv(found)))
     assert row == {
         "dataset": "ColoredMNIST",
@@ -185,4 +185,4 @@ def test_report_command_says_if_there_is_nothing_to_compare(write, tmp_path, cap
 def test_runs_of_domainbed_are_compared_with_its_tables(write):
     """Runs of DomainBed have a suffix in their label if there are also runs of ours."""
     runs = write("ERM (DomainBed)", [0.5])
-    assert compare(runs, published("domainbed"))[0].pairs[0].algorithm == "ERM (DomainBed)"
+    assert compare(runs, find_publication("domainbed"))[0].pairs[0].algorithm == "ERM (DomainBed)"

@@ -10,7 +10,7 @@ from support import trial
 from pogm import ERM, POGM
 from pogm.benchmark.results import conclusion as module
 from pogm.benchmark.results.conclusion import conclusion, position
-from pogm.benchmark.results.measurements import Measured, measured
+from pogm.benchmark.results.measurements import Measured, read_measurements
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.runner import run
 from pogm.diagnostics import Probe
@@ -22,7 +22,7 @@ HOPELESS = [[1.0, 0.0], [-1.0, 0.0]]  # p* = 0
 
 
 def rounds(*trajectories, step=None, targets=(), every=1, divergence=None):
-    """Measured rounds, one for each set of trajectories [K + T][P]; the step is the mean of the K unless given."""
+    """Return measured rounds, one for each set of trajectories [K + T][P]; the default step is the mean of the K."""
     h = [torch.tensor(rows, dtype=torch.float64) for rows in trajectories]
     K = len(h[0]) - len(targets)
     steps = [rows[:K].mean(0) if step is None else torch.tensor(step, dtype=torch.float64) for rows in h]
@@ -237,7 +237,7 @@ def test_conclusion_of_a_real_run_has_every_part(tmp_path):
     for algorithm in (ERM(), POGM()):
         one = trial(algorithm, steps=9, evaluate_every=4, test_domains=(3,), probe=probe)
         run(one, tmp_path / one.id)
-    found = {one.label: [measured(one)] for one in read_runs(tmp_path)}
+    found = {one.label: [read_measurements(one)] for one in read_runs(tmp_path)}
     text = " ".join(conclusion(found))
     for words in (
         "domains conflict",

@@ -26,8 +26,8 @@ from pogm.benchmark.results.measurements import (
     gaps,
     gip,
     hull,
-    measured,
     opposed,
+    read_measurements,
     relative_alignment_variances,
     summary,
     worst,
@@ -41,7 +41,7 @@ NAN = math.nan
 
 
 def made(trajectories, K, cosine=None, **more):
-    """Rounds with these trajectories [R][K + T][P]."""
+    """Return rounds with these trajectories [R][K + T][P]."""
     rounds = len(trajectories)
     ones = [[1.0] * K] * rounds
     values = {
@@ -106,7 +106,7 @@ def test_inner_product_is_summed_over_ordered_pairs():
 
 
 def stepped(trajectories, steps, K):
-    """Rounds with these trajectories [R][K + T][P] and steps [R][P], as a probe records them."""
+    """Return rounds with these trajectories [R][K + T][P] and steps [R][P], as a probe records them."""
     h, d = (torch.tensor(values, dtype=torch.float64) for values in (trajectories, steps))
     products = torch.einsum("rip,rp->ri", h[:, :K], d)
     cosines = products / (h[:, :K].norm(dim=-1) * d.norm(dim=-1, keepdim=True))
@@ -215,7 +215,7 @@ def folder(tmp_path_factory):
 
 def of(folder, label):
     runs = [r for r in read_runs(folder) if r.label == label and r.trial["probe"]["every"]]
-    return [(r, measured(r)) for r in runs]
+    return [(r, read_measurements(r)) for r in runs]
 
 
 def test_rounds_of_all_records_are_read(folder):
@@ -243,7 +243,7 @@ def test_run_of_an_earlier_version_has_the_same_measurements(folder, tmp_path):
 def test_run_without_a_probe_has_no_measurements(folder):
     (plain,) = [r for r in read_runs(folder) if not r.trial["probe"]["every"]]
     assert all("rounds" not in record for record in plain.records)
-    assert measured(plain) is None
+    assert read_measurements(plain) is None
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_damaged_measurements_are_refused(folder, change, words):
     *others, last = found.records
     damaged = replace(found, records=(*others, {**last, "rounds": {**last["rounds"], **change}}))
     with pytest.raises(DataError, match=words):
-        measured(damaged)
+        read_measurements(damaged)
 
 
 def test_table_has_a_column_for_every_algorithm_and_standard_errors_over_seeds(folder):

@@ -7,11 +7,11 @@ from pogm.benchmark.results.accuracy_tables import AVERAGE, accuracy_column, ave
 from pogm.benchmark.results.published import (
     Result,
     domainbed_2020,
+    find_publication,
     official_repository,
     paper_ablations,
     paper_table1,
     paper_table2,
-    published,
     rows,
 )
 from pogm.benchmark.results.ranking import rankings
@@ -27,7 +27,7 @@ def by_key(results):
 
 
 def table1():
-    """Table 1 as one of our tables."""
+    """Return Table 1 as one of our tables."""
     found = by_key(paper_table1())
     algorithms = tuple(dict.fromkeys(result.algorithm for result in paper_table1()))
     rows = []
@@ -119,7 +119,7 @@ def test_early_stopped_results_of_the_authors_have_a_separate_selection():
 
 @pytest.mark.parametrize("name", ["paper", "domainbed", "official"])
 def test_source_has_numbers_in_percent_and_notes(name):
-    source = published(name)
+    source = find_publication(name)
     assert source.name == name
     assert source.notes
     assert all(isinstance(r, Result) and 0 < r.mean < 100 for r in source.results)
@@ -127,4 +127,4 @@ def test_source_has_numbers_in_percent_and_notes(name):
 
 def test_unknown_source_is_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Did you mean 'domainbed'"):
-        published("DomainBed2")
+        find_publication("DomainBed2")

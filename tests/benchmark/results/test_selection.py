@@ -92,7 +92,7 @@ def test_trials_with_different_settings_are_ambiguous(make_run, make_record, tmp
 
 
 def write_pairs(make_run, make_record):
-    """Runs that hold out A, and A with B or C. Seed 0 at step 30 has the highest mean accuracy on B and C."""
+    """Write runs that hold out A, and A with B or C. Seed 0 at step 30 has the highest mean accuracy on B and C."""
     for seed, accuracies in [(0, [(0.4, 0.4), (0.9, 0.7)]), (1, [(0.5, 0.5), (0.6, 0.6)])]:
         steps = [0, 30]
         make_run([make_record(s, [0.1 * (seed + 1) + s / 1000, 0, 0], [0] * 3) for s in steps], hparams_seed=seed)

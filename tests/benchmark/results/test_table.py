@@ -1,4 +1,4 @@
-"""The table structure and its renderers, on a table of no particular kind."""
+"""The table structure and its renderers."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ TABLE = Table(
 
 
 def formats(table):
-    """The table in every format."""
+    """Return the table in every format."""
     return [table.text(), table.csv(), table.json(), table.latex(), table_html(table, "anchor")]
 
 

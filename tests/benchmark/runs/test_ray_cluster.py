@@ -134,7 +134,7 @@ print([outcome.error for outcome in run_on_ray(trials, root, options, address=ad
 
 @contextlib.contextmanager
 def running_driver(root: Path, begun: str, address: str = ""):
-    """A driver in another process, after the long trial has a certain file."""
+    """Start a driver in another process, and wait until the long trial has a certain file."""
     words = [sys.executable, "-c", DRIVER, str(root), address]
     paths = os.environ | {"PYTHONPATH": PATHS}
     driver = subprocess.Popen(words, env=paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -42,7 +42,7 @@ class Combination:
         return {owner: _settable(part) for owner, part in parts.items()}
 
 
-def trial_of(
+def build_trial(
     dataset: str | DomainDataset,
     algorithm: str,
     test_domains: Sequence[str],
@@ -68,7 +68,7 @@ def trial_of(
     Raises:
         UsageError: If a name is unknown, or a value is out of its range.
     """
-    found = dataset_of(dataset, data) if isinstance(dataset, str) else dataset
+    found = find_dataset(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
         "algorithm": apply_large_defaults(method() if preset is None else method.preset(preset), found.large),
@@ -84,7 +84,7 @@ def trial_of(
     return Trial.build(parts, tuple(_domain_index(name, found) for name in test_domains), **options)
 
 
-def dataset_of(name: str, data: Path | None = None) -> DomainDataset:
+def find_dataset(name: str, data: Path | None = None) -> DomainDataset:
     """Return a dataset by name, or a folder of images by its path or by its name in the data folder."""
     if name in all_datasets() and name != Folder.__name__:
         return dataset_class(name)()

@@ -154,7 +154,7 @@ def _keyed(results: Iterable[Result]) -> Iterator[tuple[DomainKey, Result]]:
 def _our_cells(
     runs: Sequence[Run], selection: Selection, domains: dict[str, int]
 ) -> Iterator[tuple[DomainKey, str, str, Estimate]]:
-    """Our estimates on the datasets of a publication: key, name of the domain, label, estimate.
+    """Yield our estimates on the datasets of a publication: key, name of the domain, label, estimate.
 
     A domain is compared only if the publication has as many domains. An average is compared only if it is complete.
     """

@@ -77,7 +77,7 @@ def conclusion(found: ByLabel) -> list[str]:
 
 
 def _name(label: str) -> str:
-    """Name of the algorithm, without its modifiers."""
+    """Return the name of the algorithm, without its modifiers."""
     return label.partition(" + ")[0]
 
 
@@ -86,7 +86,7 @@ def _average(runs: Sequence[Measured], of: Callable[[Measured], float]) -> float
 
 
 def _helped(m: Measured) -> float:
-    """Share of rounds with p* > 0."""
+    """Return the share of rounds with p* > 0."""
     return mean(float(value > POSITIVE) for value in worst(m) if not math.isnan(value))
 
 
@@ -128,7 +128,7 @@ def _help_sentence(share: float, runs: Sequence[Measured]) -> str:
 
 
 def _positions(runs: Sequence[Measured]) -> dict[str, tuple[float, float]]:
-    """Distance and cosine of each held-out domain, by its name: means over rounds, then over runs."""
+    """Return distance and cosine of each held-out domain, by its name: means over rounds, then over runs."""
     by_target: dict[str, list[tuple[float, float]]] = {}
     for m in runs:
         rounds = hull(m)
@@ -196,7 +196,7 @@ def _divergence_sentences(runs: Sequence[Measured]) -> list[str]:
 
 
 def _divergences(m: Measured) -> list[float]:
-    """Mean over pairs of KL(p_i ‖ p_j), of every round where it is defined."""
+    """Return the mean over pairs of KL(p_i ‖ p_j) of every round in which it is defined."""
     K = range(len(m.sources))
     means = [mean(matrix[i][j] for i in K for j in K if i != j) for matrix in m.divergence or ()]
     return [value for value in means if not math.isnan(value)]
@@ -277,7 +277,7 @@ def _change(ratio: float, more: str, less: str, same: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """Whole percent; a share that is not 0 or 1 is never shown as if it were."""
+    """Return a share in whole percent; 0 % and 100 % only for a share of exactly 0 and 1."""
     if 0 < share < 0.01:
         return "less than 1 %"
     if 0.99 < share < 1:

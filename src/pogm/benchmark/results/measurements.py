@@ -55,7 +55,7 @@ class Measured:
     divergence: list[Matrix] | None = None  # KL(p_i ‖ p_j): [K, K]
 
 
-def measured(run: Run) -> Measured | None:
+def read_measurements(run: Run) -> Measured | None:
     """Return the measurements in the records of a run; None if nothing was measured.
 
     Raises:
@@ -89,7 +89,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _shape(value: Any) -> list[int]:
-    """Shape of nested lists; -1 is the length of ragged lists."""
+    """Return the shape of nested lists; -1 is the length of ragged lists."""
     if not isinstance(value, list):
         return []
     below = [_shape(item) for item in value]
@@ -247,17 +247,17 @@ def _doubles(values: Any) -> Tensor:
 
 
 def _alignments(m: Measured) -> Tensor:
-    """U_i = h_i·h: [R, K]."""
+    """Return U_i = h_i·h: [R, K]."""
     squares = _sources(m).diagonal(dim1=1, dim2=2)
     return alignment_from_cosine(_doubles(m.cosine), squares, _doubles(m.magnitude))
 
 
 def _gramians(m: Measured) -> Tensor:
-    """Gramians of all trajectories: [R, K + T, K + T]."""
+    """Return the Gramians of all trajectories: [R, K + T, K + T]."""
     return _doubles(m.gramian)
 
 
 def _sources(m: Measured) -> Tensor:
-    """Gramians of the training domains: [R, K, K]."""
+    """Return the Gramians of the training domains: [R, K, K]."""
     K = len(m.sources)
     return _gramians(m)[:, :K, :K]

@@ -244,7 +244,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
 }
 
 
-def published(source: str) -> Source:
+def find_publication(source: str) -> Source:
     """Return a publication by its name: paper, domainbed, official or official-log.
 
     The publications used the authors' code, so their results for POGM are also listed under OfficialPOGM.

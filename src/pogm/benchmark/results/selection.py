@@ -141,7 +141,7 @@ def _score_leave_one_domain_out(by_held_out: ByHeldOut, domain: int) -> Candidat
 
 
 def _match_key(record: Record) -> int | None:
-    """Key by which records of two runs are matched: the step, or None for the record of averaged weights."""
+    """Return the key by which records of two runs are matched: the step, or None for the record of averaged weights."""
     return None if is_final(record) else int(record["step"])
 
 

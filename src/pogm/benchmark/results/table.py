@@ -101,7 +101,7 @@ class Row:
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """Those cells that are estimates."""
+        """The cells that are estimates."""
         return tuple(cell for cell in self.cells if isinstance(cell, Estimate))
 
 

@@ -48,7 +48,7 @@ def render_text(table: Table) -> str:
 
 
 def _text_column(table: Table, j: int) -> list[str]:
-    """Heading and cells of a column. Numbers end at the same position, and their marks follow."""
+    """Return the heading and the cells of a column. Numbers end at the same position, and their marks follow."""
     column, best = table.columns[j], table.best(j)
     texts = [printable(column.heading), *(printable(column.text(row.cells[j])) for row in table.rows)]
     if column.kind == "text":
@@ -103,14 +103,14 @@ def _csv_header(table: Table) -> tuple[str, ...]:
 
 
 def _csv_names(column: Column) -> list[str]:
-    """Names of a column's values if CSV has one line per row."""
+    """Return the names of a column's values if CSV has one line per row."""
     if column.kind != "estimate":
         return [column.key]
     return [column.csv_prefix + name for name in NUMBERS if name in column.fields]
 
 
 def _csv_lines(table: Table) -> Iterable[tuple[tuple[str, ...], list[str]]]:
-    """Key and values of each line; the key is empty if a line has one row."""
+    """Yield the key and the values of each line; the key is empty if a line has one row."""
     known = {"selection": table.selection.name} if table.selection else {}
     for row in table.rows:
         if not table.csv_keys:

@@ -87,7 +87,7 @@ class RunOptions:
             fix_cublas_workspace()  # before the process group, which uses CUDA, is created
 
     @contextmanager
-    def joined(self) -> Iterator[World | SingleProcess]:
+    def join_processes(self) -> Iterator[World | SingleProcess]:
         """Join the processes of the run while the block runs."""
         if self.launch is None:
             yield SingleProcess()
@@ -145,7 +145,7 @@ def run_batch(
         PogmError: If all trials failed for the same reason, such as missing data or memory.
     """
     options.enter()
-    with use_threads(options.threads), catch_stop_signals() as stop, options.joined() as world:
+    with use_threads(options.threads), catch_stop_signals() as stop, options.join_processes() as world:
         if world.run_on_first(lambda: _are_done(folders, trials)):
             return [None] * len(trials)
         with explain_out_of_memory(trials[0]):  # reads the data before anything is written
@@ -245,7 +245,7 @@ class _Batch:
                 raise self.stop.error(self.folders[0].parent if many else self.folders[0], many)
             self.after = evaluation.step
             for row in self.active:
-                record = record_of(self.trials[row], self.session, evaluation, row)
+                record = make_record(self.trials[row], self.session, evaluation, row)
                 self._write(row, record)
                 if evaluation.diverged[row]:
                     self._end_diverged(row)
@@ -260,7 +260,7 @@ class _Batch:
         ends = final(self.session)
         for row in self.active:
             if ends:
-                record = record_of(self.trials[row], self.session, ends[row])
+                record = make_record(self.trials[row], self.session, ends[row])
                 self._write(row, record | {FINAL: True})
                 self._select(row, record)
                 self.world.run_on_first(partial(self._write_model, row))
@@ -384,7 +384,7 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> list[Record]:
     return [records[point] for point in kept]
 
 
-def record_of(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
+def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
     """Return one line of ``records.jsonl`` for the trial in row ``row`` of a session."""
     accuracies, metrics = evaluation.accuracies[row], evaluation.metrics[row]
     count = len(SPLITS)  # accuracies are ordered by domain, then by split
