@@ -46,7 +46,7 @@ ROWS = (
 
 def plan(scale: Scale) -> Plan:
     """Return the trials of every row, with the same seeds."""
-    return paired.planned(scale, ON_PHOTOGRAPHS if scale.name == "pacs" else ROWS)
+    return paired.plan_rows(scale, ON_PHOTOGRAPHS if scale.name == "pacs" else ROWS)
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
