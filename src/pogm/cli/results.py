@@ -71,6 +71,11 @@ def show_tables(
         tables += [averages_table(runs, selection) for selection in selections]
     shown = [table for table in tables if not table.empty]
     if not shown:
+        if runs and all(run.done and not run.test_domains for run in runs):
+            raise UsageError(
+                f"Expected finished runs with a held-out domain, for tables; found {len(runs)} trained on all domains. "
+                "Estimate their accuracy on a new domain with runs that hold out one (--test-domain)."
+            )
         raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
     compared = compare(runs, find_publication(against)) if against else []
     if against and not compared:

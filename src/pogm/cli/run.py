@@ -33,8 +33,12 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         metavar="MODIFIER",
     )
     test_domain: tuple[str, ...] = option(
-        "Domain to hold out, by name or by number from 0; may be repeated.", repeat=True, metavar="DOMAIN"
+        "Domain to hold out, by name or by number from 0; may be repeated (default: none, with --train-on-all).",
+        (),
+        repeat=True,
+        metavar="DOMAIN",
     )
+    train_on_all: bool = option("Hold out no domain, for a model that will be used on new domains.", False)
     settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
     seed: int = option("Seed of the first weights and of the minibatches.", 0)
@@ -56,6 +60,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             return self._train()
 
     def _train(self) -> int:
+        from pogm._system.errors import UsageError
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.runs.progress import EvaluationLines
@@ -63,6 +68,12 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm.cli.execution import add_launch, make_run_options, prepare, setting_texts
         from pogm.diagnostics import Probe
 
+        if bool(self.test_domain) == self.train_on_all:
+            found = "both" if self.train_on_all else "neither"
+            raise UsageError(
+                f"Expected --test-domain DOMAIN or --train-on-all; found {found}. Name the domain to hold out; "
+                "pogm list datasets shows the names."
+            )
         run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
         trial = build_trial(
             self.dataset,

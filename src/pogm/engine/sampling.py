@@ -117,12 +117,12 @@ def build_sample_indices(
             drawn.append(inside[by_class.argsort(stable=True)])
             count = by_class.bincount()
             counts.append(count[count > 0])
-        sizes = torch.stack([_pad(count, most, 0) for count in counts])
+        sizes = _stack([_pad(count, most, 0) for count in counts], most)
         return SamplePool(
-            indices=torch.stack([_pad(indices, longest, int(indices[0])) for indices in drawn]),
+            indices=_stack([_pad(indices, longest, int(indices[0])) for indices in drawn], longest),
             starts=sizes.cumsum(1) - sizes,
             sizes=sizes,
-            strata=torch.tensor([len(count) for count in counts]),
+            strata=torch.tensor([len(count) for count in counts], dtype=torch.int64),
         )
 
     segments = [len(indices) for pair in parts for indices in pair]
@@ -135,6 +135,11 @@ def build_sample_indices(
     )
     on_device: SampleIndices = trees.map_leaves(lambda part: part.to(device), sample_indices)
     return on_device, segments
+
+
+def _stack(rows: list[Tensor], length: int) -> Tensor:
+    """Return the rows as one tensor [rows, length]; there may be none."""
+    return torch.stack(rows) if rows else torch.zeros((0, length), dtype=torch.int64)
 
 
 def _pad(numbers: Tensor, length: int, value: int) -> Tensor:

@@ -53,7 +53,7 @@ def test_the_label_names_the_algorithm_and_the_modifiers():
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
-        (ERM(), {"test_domains": ()}, r"test domains of RotatedDigits, each once: 0 \(0\), 1 \(15\).*found \[\]"),
+        (ERM(), {"test_domains": (7,)}, r"test domains of RotatedDigits, each once: 0 \(0\), 1 \(15\).*found \[7\]"),
         (ERM(), {"test_domains": (6,)}, r"found \[6\]"),
         (ERM(), {"test_domains": (-1,)}, r"found \[-1\]"),
         (ERM(), {"test_domains": (1, 1)}, r"each once.*found \[1, 1\]"),

@@ -97,3 +97,14 @@ def test_run_of_an_earlier_version_resumes_and_its_best_step_is_that_of_the_reco
         assert json.loads((folder / "model/model.json").read_text())["selection"]["step"] == best
     else:
         assert not model_files(folder)
+
+
+def test_run_on_all_domains_trains_on_each_and_keeps_a_model(tmp_path):
+    one = trial(POGM(), **LONG | {"test_domains": ()})
+    run(one, tmp_path / "run")
+    assert one.train_domains == (0, 1, 2, 3, 4, 5)
+    found = read_run(tmp_path / "run")
+    assert len(found.records[-1]["metrics"]["mixture"]) == 6
+    description = json.loads((tmp_path / "run/model/model.json").read_text())
+    assert (len(description["domains"]), description["held_out"]) == (6, [])
+    assert TRAINING_DOMAIN([found]) == []  # nothing to report in tables

@@ -58,7 +58,7 @@ class Trial:
 
     dataset: DomainDataset  # dataset with its options
     algorithm: Algorithm  # algorithm with its hyperparameters
-    test_domains: tuple[int, ...]  # indices of the held-out domains
+    test_domains: tuple[int, ...]  # indices of the held-out domains; none to train on all
     training: Training  # network, learning rate, batch size and other settings of every algorithm
     steps: int = number(least=1, most=10**8, default_from="dataset")  # minibatches of each domain
     evaluate_every: int = number(least=1, most=10**8, default_from="dataset")  # minibatches between evaluations
@@ -79,7 +79,7 @@ class Trial:
     def _check_domains(self) -> None:
         domains, tested = self.dataset.domains, self.test_domains
         indices = all(_is_whole(index, 0, len(domains) - 1) for index in tested)
-        if not tested or not indices or len(set(tested)) < len(tested):
+        if not indices or len(set(tested)) < len(tested):
             raise UsageError(
                 f"Expected test domains of {self.dataset.title}, each once: "
                 f"{', '.join(f'{i} ({name})' for i, name in enumerate(domains))}; found {list(tested)}. "

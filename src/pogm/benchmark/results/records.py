@@ -288,7 +288,7 @@ def _validate_trial(saved: Any) -> dict[str, Any]:
     _require(isinstance(saved.get("id"), str) and isinstance(saved.get("label"), str), "id and label to be text")
     _require(isinstance(dataset, dict) and isinstance(dataset.get("name"), str), "dataset to have a name")
     _require(_is_list_of(domains, str) and len(domains) > 0, "domains to be a list of names")
-    _require(_is_list_of(held_out, int) and len(held_out) > 0, "test_domains to be a list of indices")
+    _require(_is_list_of(held_out, int), "test_domains to be a list of indices")
     _require(set(held_out) < set(range(len(domains))), f"test_domains to be some of {len(domains)} domains")
     _require(_is_list_of(seeds, int), "seeds to be integers")
     return saved  # type: ignore[no-any-return]

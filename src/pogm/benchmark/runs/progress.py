@@ -223,7 +223,7 @@ class EvaluationLines:
         inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
         validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
         held_out = " ".join(f"{self.domains[i]} {inside[i]:.1%}" for i in self.trial.test_domains)
-        line = f"step {step}/{last}  validation {validation:.1%}  held out {held_out}"
+        line = f"step {step}/{last}  validation {validation:.1%}" + (f"  held out {held_out}" if held_out else "")
         if is_final(record):
             line += "  with averaged weights"
         elif self.first is None:
