@@ -26,7 +26,7 @@ COMPILE_THREADS = "2"  # of each process: all of them compile at the same time
 
 
 def work(case: str, device: str, compile: str, small: bool) -> None:
-    """Worker process: prepare one case, print its peak memory, then one line of times for each line read.
+    """Prepare one case in a worker process, print its peak memory, then one line of times for each line read.
 
     The imports are those of the checkout whose ``src`` and ``benchmarks`` are in PYTHONPATH.
     """

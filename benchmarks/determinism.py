@@ -59,7 +59,7 @@ class Plan:
     size: Size
     steps: int
     repeats: int
-    order: tuple[str, ...]  # of the modes
+    order: tuple[str, ...]  # order of the modes
 
     def task(self) -> Task:
         """Return the task of the case."""

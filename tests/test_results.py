@@ -120,7 +120,7 @@ def test_page_has_the_numbers_of_the_records_about_kappa(name, folder):
 
 
 def evidence(runs: list[Run]) -> dict[str, list[str]]:
-    """Cells of the main table of results/mnist, by row: both selections, differences to ERM and their statistics."""
+    """Return the cells of the main table of results/mnist by row: both selections, and differences to ERM."""
     tables = [averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
     paired = [differences(runs, "ERM", selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
     rows = {}
@@ -147,7 +147,7 @@ def difference_cells(gain: Estimate, comparisons: int, *, baseline: bool) -> lis
 
 
 def by_domain(runs: list[Run], selection: Selection) -> dict[str, list[str]]:
-    """Accuracy on every held-out domain, by row."""
+    """Return the accuracy on every held-out domain, by row."""
     (dataset,) = {run.dataset for run in runs}
     table = dataset_table(runs, dataset, selection).texts()
     return {row: [text.rstrip("*") for text in texts] for row, texts in table.items()}

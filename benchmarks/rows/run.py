@@ -86,7 +86,7 @@ class Run:
         if self.device.type == "cpu":
             torch.set_num_threads(1)  # more threads would depend on other processes
         self.size, self.precisions, self.data = size, precisions, data
-        self.cache = cache  # of torch's compiler, empty
+        self.cache = cache  # cache of torch's compiler, empty at first
         self.ends = time.monotonic() + limit
         self.found: dict[str, Any] = {}
         self.floors: dict[str, dict[str, float]] = {}

@@ -77,7 +77,7 @@ def rounds(algorithm: Algorithm, *modifiers: Modifier, network: str = "") -> tup
     return tuple(weights)
 
 
-plain = cache(rounds)  # what several compare with
+plain = cache(rounds)  # the reference of several tests
 
 
 def _network(modifiers: tuple[Modifier, ...]) -> str:

@@ -92,7 +92,7 @@ class Distributed:
 
     title: ClassVar[str] = "under torchrun"
     spread: Literal["auto", "domains", "samples", "both"] | None = option(
-        "What to divide over the processes (default: auto = domains, then samples).", None
+        "Axes to divide over the processes (default: auto = domains, then samples).", None
     )
     timeout_seconds: float = option("Maximum time to wait for an answer of another process, in seconds.", 600.0)
 
@@ -110,7 +110,7 @@ class Hyperparameters:
         metavar="NAME=VALUE",
     )
     on_bad_image: Literal["refuse", "skip", "pad"] | None = option(
-        "What to do about an image that cannot be read: refuse to train, skip it, or pad (keep what was decoded, "
+        "Treatment of an image that cannot be read: refuse to train, skip it, or pad (keep what was decoded, "
         "fill the rest) (default: refuse).",
         None,
     )

@@ -27,8 +27,8 @@ class Task:
     load: Callable[[], list[Domain]]  # returns the domains; the same list object for tasks with the same data
     training: Training
     test_domains: tuple[int, ...]  # numbers of the held-out domains
-    seed: int = 0  # of the weights and the minibatches
-    trial_seed: int = 0  # of the split into "in" and "out"
+    seed: int = 0  # seed of the weights and the minibatches
+    trial_seed: int = 0  # seed of the split into "in" and "out"
     modifiers: tuple[Modifier, ...] = ()
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
     probe_capacity: int = 0  # largest number of measured rounds between two evaluations

@@ -33,7 +33,7 @@ class Evaluation:
     """Results of one evaluation. Lists have one entry for each trial of the session."""
 
     step: int  # number of the minibatch
-    accuracies: list[list[float]]  # of each domain and split
+    accuracies: list[list[float]]  # for each trial, the accuracy on each domain and split
     metrics: list[Metrics]  # means since the last evaluation
     diverged: list[bool]  # True if weights are not finite
     seconds_per_step: float | None  # per minibatch; None if there was none since the last evaluation

@@ -13,7 +13,7 @@ from pogm._system.files import read_json
 from pogm.trackers import all_trackers
 from pogm.trackers.base import Record
 
-END_SECONDS = 20.0  # that a tracker may take after the end of the run
+END_SECONDS = 20.0  # time that a tracker may take after the end of the run
 
 
 class TrackerWarning(UserWarning):

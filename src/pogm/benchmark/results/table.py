@@ -92,7 +92,7 @@ class Row:
     cells: tuple[Cell, ...]
     key: str = ""  # name in CSV and JSON; empty if the cells identify the row
     title: str = ""  # label in text, LaTeX and HTML; default: the key
-    meaning: str = ""  # what the row shows, as a note
+    meaning: str = ""  # meaning of the row, shown as a note
     group: str = ""  # text has a line between groups
 
     @property
@@ -149,7 +149,7 @@ class Table(Tabular):
     rows: tuple[Row, ...]
     selection: Selection | None = None  # how the models were selected; None: no model was selected
     footnotes: tuple[str, ...] = ()
-    row_key: str = ""  # what the keys of the rows are, such as "algorithm"; empty if the rows have no keys
+    row_key: str = ""  # name of the keys of the rows, such as "algorithm"; empty if the rows have no keys
     csv_keys: tuple[str, ...] = ()  # identifiers of a CSV line with one cell; empty: a CSV line has one row
     conclusion: tuple[str, ...] = ()  # sentences after the footnotes
     properties: Mapping[str, Any] = field(default_factory=dict)  # further entries of the JSON object
