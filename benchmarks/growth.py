@@ -31,7 +31,7 @@ from rows.run import engine_options, facts
 from pogm.algorithms.pogm import POGM
 from pogm.engine.engine import Engine
 from pogm.engine.session import Session
-from pogm.report.charts import picture
+from pogm.report.draw import write_svg
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 
 REFERENCE = 6  # the grey of the palette
@@ -218,13 +218,11 @@ def _panel(sweep: Sweep, points: list[dict[str, float]], what: str, title: str, 
 
 def plot(folder: Path, found: dict[str, Any]) -> list[Path]:
     """Write an SVG for every sweep and return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, points in found["sweeps"].items():
         if sum("seconds" in point for point in points) > 1:
             drawn = figure(name, points, found["device"])
-            paths.append(folder / f"{drawn.name}.svg")
-            paths[-1].write_text(picture(drawn, width=960, height=400))
+            paths.append(write_svg(drawn, folder / f"{drawn.name}.svg"))
     return paths
 
 

@@ -45,7 +45,7 @@ def board(tmp_path):
 
 def test_board_shows_a_sweep_from_first_to_last_run_and_ctrl_c_ends_only_the_board(tmp_path, board):
     started, address = board
-    assert "There are no runs here yet." in read(address)
+    assert "There are no runs yet." in read(address)
     words = ("--steps", 401, "--evaluate-every", 20, "--device", "cpu", "--workers", 1, "--out", tmp_path / "sweep")
     sweep = start(*SWEEP, *words)
     seen = []
@@ -92,24 +92,26 @@ def test_in_a_browser_curves_grow_and_scroll_position_and_open_parts_stay(tmp_pa
     with lock_folder(folder):
         page.goto(server.address)
         page.locator("summary").first.click()
-        line = page.locator("#running .plot path.line")
+        line = page.locator("#running .mark-line.role-mark path")
         before = line.get_attribute("d")
-        page.locator("#toy .panel > .chart").first.focus()
+        page.locator("#toy .panel").first.scroll_into_view_if_needed()
+        page.locator("#toy .chart").first.focus()
         page.keyboard.press("+")
+        page.locator("#toy").get_by_text("Reset zoom").first.wait_for()
         page.evaluate("document.querySelector('#toy').scrollIntoView()")
         position = page.evaluate("scrollY")
         assert position > 0
         append_record(folder / "records.jsonl", at(60))
         page.wait_for_function(
-            "d => document.querySelector('#running .plot path.line').getAttribute('d') !== d", arg=before
+            "d => document.querySelector('#running .mark-line.role-mark path').getAttribute('d') !== d", arg=before
         )
         assert line.get_attribute("d").count(",") == before.count(",") + 1
         assert "60 of 299" in page.locator("#running").inner_text()
         assert page.evaluate("scrollY") == position
         assert page.locator("details").first.get_attribute("open") is not None
-        assert page.locator("#toy").get_by_text("Reset zoom").is_visible()
+        assert page.locator("#toy").get_by_text("Reset zoom").first.is_visible()
     (folder / "done").touch()
-    page.wait_for_function("() => document.body.innerText.includes('All runs that have begun are done.')")
+    page.wait_for_function("() => document.body.innerText.includes('All runs that have started are done.')")
     assert said == []
     server.shutdown()
     server.server_close()

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import get_args, get_type_hints
 import pytest
 from processes import SHORT, pogm
 
+import pogm as pogm_package
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.results.published import SOURCES
@@ -276,6 +278,37 @@ def test_report_that_cannot_be_written_is_an_error_without_traceback(runs, tmp_p
     (tmp_path / "file").touch()
     assert main(["report", str(runs), "--format", "html", "--out", str(tmp_path / "file" / "below")]) == 3
     assert "pogm: Expected" in capsys.readouterr().err
+
+
+REPORT_PACKAGES = ("jinja2", "markupsafe", "vl_convert")
+
+
+def test_without_the_packages_of_reports_report_is_an_error_that_says_what_to_install(
+    runs, tmp_path, capsys, monkeypatch
+):
+    for name in REPORT_PACKAGES:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["report", str(runs), "--format", "html", "--out", str(tmp_path)]) == 2
+    assert "found that it is not installed. Install it: pip install" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_packages_of_reports_help_and_sweeps_work(tmp_path):
+    """A sweep trains, prints its tables, says in one line that there is no report, and succeeds."""
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    for name in REPORT_PACKAGES:
+        (missing / f"{name}.py").write_text("raise ImportError")
+    path = os.pathsep.join(filter(None, [str(missing), str(Path(pogm_package.__file__).parents[1])]))
+    sweep = "sweep --algorithms ERM --datasets ColoredDigits --configurations 1 --trials 1 --steps 3 --evaluate-every 2"
+    for words in (["--help"], [*sweep.split(), "--device", "cpu", "--workers", "1", "--out", str(tmp_path / "out")]):
+        command = [sys.executable, "-m", "pogm", *words]
+        end = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+        assert end.returncode == 0, end.stderr
+    assert "Training-domain validation" in end.stdout
+    assert [line for line in end.stderr.splitlines() if "The report was not written. Expected the package" in line]
+    assert "Traceback" not in end.stderr
+    assert len(list((tmp_path / "out").glob("*/done"))) == 3
 
 
 def test_closed_pipe_ends_a_command_without_messages():

@@ -174,8 +174,8 @@ def test_text_of_figure_6_has_the_numbers_of_the_drawing():
     centre = figure6.CONFLICTING.mean(0)
     erm, pogm = ((figure6.CONFLICTING @ tip(drawn.panels[1], name)).min() for name in ("ERM", "POGM"))
     assert erm < 0 < pogm
-    assert f"(h₃·d = −{-erm / centre.square().sum():.2f} ‖h₀‖²)" in drawn.reading
-    assert f"(+{pogm / centre.square().sum():.2f} ‖h₀‖²)" in drawn.reading
+    assert f"(h₃·d = −{-erm / centre.square().sum():.2f} ‖h₀‖²)" in drawn.explanation
+    assert f"(+{pogm / centre.square().sum():.2f} ‖h₀‖²)" in drawn.explanation
     assert (figure6.AGREEING @ tip(drawn.panels[0], "ERM")).min() > 0
 
 
@@ -264,7 +264,7 @@ def test_figure_4_has_means_over_domains_and_rounds_and_then_over_trials(runs):
     (figure,) = figure4.exhibits(runs, COLORED)
     angle, difference = figure.panels
     (erm,) = marks(angle, Line, "ERM")
-    assert [(p.x, round(p.y, 9), p.spread, p.n) for p in erm.points] == [(2, 0.3, 0, 2), (4, 0.3, 0, 2)]
+    assert [(p.x, round(p.y, 9), p.stderr, p.n) for p in erm.points] == [(2, 0.3, 0, 2), (4, 0.3, 0, 2)]
     (pogm,) = marks(angle, Line, "POGM")
     assert [round(point.y, 9) for point in pogm.points] == [0.3, 0.5]
     assert {point.y for mark in difference.marks for point in mark.points} == {2.0}
@@ -280,7 +280,7 @@ def test_figure_5_has_a_panel_for_each_training_domain_and_one_for_the_accuracy(
         (erm,) = marks(panel, Line, "ERM")
         assert [round(point.y, 9) for point in erm.points] == expected
     (erm,) = marks(accuracy, Line, "ERM")
-    assert [(p.x, round(p.y, 9), round(p.spread, 9)) for p in erm.points] == [
+    assert [(p.x, round(p.y, 9), round(p.stderr, 9)) for p in erm.points] == [
         (2, 65.0, round(5 / math.sqrt(2), 9)),
         (4, 70.0, 0.0),
     ]

@@ -1,4 +1,4 @@
-"""A page taken apart, without a browser."""
+"""A parser of pages for tests without a browser."""
 
 import json
 from html.parser import HTMLParser
@@ -40,10 +40,10 @@ class Page(HTMLParser):
 
     @property
     def data(self):
-        """What the page holds for its script to read."""
+        """Data blocks that the script of the page reads."""
         return [json.loads(content) for kind, content in self.scripts if kind == "application/json"]
 
     @property
     def programs(self):
-        """What a browser would run."""
+        """Scripts that a browser would run."""
         return [content for kind, content in self.scripts if kind != "application/json"]

@@ -1,4 +1,4 @@
-"""What the board shows of a folder of runs."""
+"""Content of the board for folders of runs."""
 
 import re
 from html.parser import HTMLParser
@@ -36,22 +36,22 @@ def text(board):
     return Tags(board.page()).text
 
 
-def test_an_empty_folder_says_so_and_fills(tmp_path):
+def test_a_board_of_an_empty_folder_says_so_and_shows_new_runs(tmp_path):
     board = Board(tmp_path)
-    assert "There are no runs here yet." in text(board)
+    assert "There are no runs yet." in text(board)
     write_run(tmp_path, [at(0)])
-    assert "All runs that have begun are done." in text(board)
+    assert "All runs that have started are done." in text(board)
 
 
-def test_counts_progress_and_time_left_while_it_runs(tmp_path):
+def test_board_shows_counts_progress_and_time_left(tmp_path):
     write_run(tmp_path, [at(299)])
-    going = write_run(tmp_path, [at(149, seconds_per_step=1.0)], trial_seed=1, done=False)
+    running = write_run(tmp_path, [at(149, seconds_per_step=1.0)], trial_seed=1, done=False)
     write_run(tmp_path, [], trial_seed=2, done=False, failure="Traceback\n" + "\n".join(f"line {i}" for i in range(20)))
     board = Board(tmp_path)
-    with lock_folder(going):
+    with lock_folder(running):
         page = board.page()
     said = Tags(page).text
-    assert "75% of what has begun is done, about 2.5 min left." in said
+    assert "75% of the started runs is done, about 2.5 min left." in said
     assert re.findall(r"(\d+) (done|running|interrupted|failed|waiting)", said)[:5] == [
         *[("1", "done"), ("1", "running"), ("0", "interrupted"), ("1", "failed"), ("0", "waiting")]
     ]
@@ -59,19 +59,19 @@ def test_counts_progress_and_time_left_while_it_runs(tmp_path):
     assert "line 19" in said
     assert "line 14" in said
     assert "line 13" not in said
-    assert "75% of what has begun is done. Nothing is running." in text(board)
+    assert "75% of the started runs is done. Nothing is running." in text(board)
 
 
-def test_curves_of_runs_that_are_not_finished_grow(tmp_path):
+def test_curves_of_unfinished_runs_grow(tmp_path):
     folder = write_run(tmp_path, [at(0, 0.1), at(30, 0.2)], done=False)
     board = Board(tmp_path)
-    assert "[30,20.0,0.0,1]" in board.page()
+    assert '"x":30.0,"y":20.0}' in board.page()
     with lock_folder(folder):
         append_record(folder / "records.jsonl", at(60, 0.75))
         page = board.page()
-    assert page.count("[60,75.0,0.0,1]") == 2  # among those that run, and as the algorithm's
+    assert page.count('"x":60.0,"y":75.0}') == 2  # in the chart of running runs and in that of the algorithm
     assert "of finished runs" not in page
-    assert "as far as each of them is by now" in page
+    assert "of runs with the first configuration of an algorithm, finished or not" in page
 
 
 def test_held_out_domain_of_a_running_run_is_shown_by_its_name(tmp_path):
@@ -82,7 +82,7 @@ def test_held_out_domain_of_a_running_run_is_shown_by_its_name(tmp_path):
     assert "7, 5" not in said
 
 
-def test_tables_are_of_finished_runs(tmp_path):
+def test_tables_have_finished_runs_only(tmp_path):
     write_sweep(tmp_path, ("ERM", "POGM"), dataset="Digits", domains=("a", "b", "c"), seeds=2)
     write_run(
         tmp_path, [at(0, 0.987)], dataset="Digits", domains=("a", "b", "c"), label="ERM", trial_seed=7, done=False
@@ -93,7 +93,7 @@ def test_tables_are_of_finished_runs(tmp_path):
     assert [attrs["id"] for tag, attrs in page.found if tag == "section"] == ["progress", "digits"]
 
 
-def test_a_page_is_made_anew_only_when_something_has_changed(tmp_path):
+def test_a_page_is_rendered_again_only_if_a_file_changed(tmp_path):
     folder = write_run(tmp_path, [at(0)], done=False)
     board = Board(tmp_path)
     first = board.page()
@@ -101,20 +101,20 @@ def test_a_page_is_made_anew_only_when_something_has_changed(tmp_path):
     with lock_folder(folder):
         assert board.page() is not first
     (folder / "done").touch()
-    assert "All runs that have begun are done." in text(board)
+    assert "All runs that have started are done." in text(board)
 
 
-def test_runs_that_disagree_on_their_domains_are_an_error_on_the_page(tmp_path):
+def test_runs_with_different_domains_are_an_error_on_the_page(tmp_path):
     write_run(tmp_path, [at(0)])
     write_run(tmp_path, [at(0)], domains=("A", "B", "D"), trial_seed=1)
     write_run(tmp_path, [at(0)], dataset="Other")
     said = text(Board(tmp_path))
     assert "Expected runs that agree on the domains of a dataset" in said
-    assert "All runs that have begun are done." in said
+    assert "All runs that have started are done." in said
 
 
 @pytest.mark.parametrize("state", ["done", "running", "failed"])
-def test_no_name_becomes_markup(tmp_path, state):
+def test_names_do_not_become_markup(tmp_path, state):
     folder = write_run(
         tmp_path / HOSTILE.replace("/", "_"),
         [at(0)],
@@ -133,5 +133,5 @@ def test_no_name_becomes_markup(tmp_path, state):
     tags = Tags(page)
     assert "img" not in {tag for tag, _ in tags.found}
     assert all("onerror" not in attrs for _, attrs in tags.found)
-    assert sum(tag == "script" and "type" not in attrs for tag, attrs in tags.found) == 1, "the page's own"
+    assert sum(tag == "script" and "type" not in attrs for tag, attrs in tags.found) == 1, "the script of the page"
     assert "alert(1)" in tags.text

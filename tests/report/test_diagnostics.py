@@ -1,4 +1,4 @@
-"""What was measured is shown as it was measured, what was not is not shown, and each is explained."""
+"""Charts and tables of the measurements of probes, their explanations and the conclusion."""
 
 import re
 
@@ -16,7 +16,7 @@ OPPOSED = [[1.0, -0.5], [-0.5, 1.0]]
 
 
 def rounds(angles, *, first=1, gramian=ORTHOGONAL, **more):
-    """As a probe writes them, of two source domains."""
+    """Return rounds of two source domains as a probe writes them."""
     count = len(angles)
     return {
         "round": list(range(first, first + count)),
@@ -31,7 +31,7 @@ def rounds(angles, *, first=1, gramian=ORTHOGONAL, **more):
 
 @pytest.fixture
 def measure(make_run, make_record, tmp_path):
-    """Write a run whose records hold these rounds, and read all there are."""
+    """Write a run whose records have these rounds, and read all runs."""
 
     def make(*parts, **options):
         records = [make_record(30 * i, [0.5] * 3, [0.5] * 3, rounds=part) for i, part in enumerate(parts)]
@@ -59,13 +59,13 @@ def test_a_measurement_is_the_mean_of_the_rounds_since_the_last_record_and_over_
     assert points(panel_named(figures, "Magnitude")) == [(0, 0.25), (30, 0.25)]
 
 
-def test_what_is_undefined_in_every_round_is_not_drawn(measure):
+def test_measurements_that_are_undefined_in_every_round_are_left_out(measure):
     runs = measure(rounds([[0.1, 0.3]]))
     titles = [panel.title for figure in measurements(runs, "Toy", rounds_of(runs)) for panel in figure.panels]
     assert "Invariant angle" not in titles
 
 
-def test_angles_are_scattered_with_their_correlation_and_gap(measure):
+def test_scatter_plots_have_the_correlation_and_the_gap_of_the_cosines(measure):
     runs = measure(rounds([[0.1, 0.3], [0.2, 0.4], [0.6, 0.8]]))
     panel = panel_named(measurements(runs, "Toy", rounds_of(runs)), "ERM")
     assert panel.title == "ERM: ρ = 1.00, gap 0.20"
@@ -74,7 +74,7 @@ def test_angles_are_scattered_with_their_correlation_and_gap(measure):
     assert {(point.x, point.y) for point in cloud.points} == {(0.1, 0.3), (0.2, 0.4), (0.6, 0.8)}
 
 
-def test_of_many_dots_some_are_drawn_and_the_notes_say_so(measure):
+def test_large_scatter_plots_have_a_sample_of_the_dots_and_a_note(measure):
     many = [[i / 2000, 0.5 - i / 2000] for i in range(DOTS + 100)]
     runs = measure(rounds(many))
     figure = measurements(runs, "Toy", rounds_of(runs))[-1]
@@ -98,7 +98,7 @@ def test_conflicts_and_the_worst_case_are_those_of_the_gramian(measure):
     assert texts[-1] == "1"
 
 
-def test_the_hull_and_the_divergence_are_shown_where_they_were_asked_for(measure):
+def test_hull_and_divergence_are_shown_if_they_were_measured(measure):
     inside = [[1.0, 0.0, 0.5], [0.0, 1.0, 0.5], [0.5, 0.5, 0.5]]  # h_T is the mean of h_1 and h_2
     runs = measure(rounds([[0.1, 0.3]]))
     (section,) = suits(runs, rounds_of(runs))
@@ -143,17 +143,17 @@ def test_the_section_ends_with_a_conclusion_for_each_dataset(measure, tmp_path):
 
 @pytest.mark.parametrize("measurement", SUITS, ids=lambda measurement: measurement.name)
 def test_every_diagnostic_is_explained_in_two_sentences(measurement):
-    assert len(re.findall(r"\.(?=\s|$)", measurement.reading)) == 2
+    assert len(re.findall(r"\.(?=\s|$)", measurement.explanation)) == 2
 
 
-def test_a_report_of_measured_runs_asks_whether_pogm_suits_the_data(measure, tmp_path):
+def test_a_report_of_measured_runs_has_the_section_on_pogm(measure, tmp_path):
     runs = measure(rounds([[0.1, 0.3]]), rounds([[0.2, 0.4]], first=2))
     text = Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")).text
     assert "Does POGM suit these data?" in text
-    assert "What the updates do" in text
+    assert "Updates during training" in text
 
 
-def test_a_report_of_other_runs_does_not(make_sweep, tmp_path):
+def test_a_report_without_measurements_has_no_section_on_pogm(make_sweep, tmp_path):
     runs = make_sweep(labels=("ERM",), seeds=1, domains=("A", "B"))
     assert measurements(runs, "RotatedDigits", rounds_of(runs)) == []
     text = Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")).text

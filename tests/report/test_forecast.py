@@ -1,4 +1,4 @@
-"""How long it will still take, against sums done by hand."""
+"""The estimate of the time left, against hand-computed values."""
 
 from pathlib import Path
 
@@ -9,52 +9,52 @@ from support import trial
 from pogm import ERM, POGM
 from pogm.benchmark.results.records import Run
 from pogm.report.forecast import seconds_left
-from pogm.report.watch import Glance, Watched
+from pogm.report.watch import FolderState, RunState
 
 
-def watched(state, done, *, label="ERM", steps=100, each=0.1, seconds=0.0, name=""):
-    """A run of so many steps, of which some are done, each of which took so long."""
+def run_state(state, done, *, label="ERM", steps=100, each=0.1, seconds=0.0, name=""):
+    """Return a run with some of its steps done, where a step takes `each` seconds."""
     records = (record(done - 1, [0.5], [0.5], seconds_per_step=each),) if done else ()
     values = {"dataset": {"name": "RotatedDigits"}, "steps": steps, "test_domains": [0]}
     name = f"{name}{state}{done}{label}"
     run = Run(Path(name), name, values, label, ("a", "b"), records, state == "done", None, {})
-    return Watched(run, state, (), seconds)
+    return RunState(run, state, (), seconds)
 
 
-def left(*begun, waiting=()):
-    return seconds_left(Glance(begun, waiting))
+def left(*started, waiting=()):
+    return seconds_left(FolderState(started, waiting))
 
 
-def test_one_run_takes_the_steps_that_are_left():
-    assert left(watched("running", 25)) == pytest.approx(75 * 0.1)
+def test_time_of_one_run_is_that_of_its_remaining_steps():
+    assert left(run_state("running", 25)) == pytest.approx(75 * 0.1)
 
 
-def test_two_at_a_time_share_what_is_waiting():
-    running = [watched("running", 50), watched("running", 100)]
+def test_two_parallel_runs_share_the_waiting_trials():
+    running = [run_state("running", 50), run_state("running", 100)]
     waiting = [trial(ERM())] * 4
     assert left(*running, waiting=waiting) == pytest.approx((5 + 0 + 4 * 10) / 2)
 
 
-def test_it_takes_at_least_as_long_as_the_slowest_that_is_running():
-    assert left(watched("running", 1, each=10.0), watched("running", 99)) == pytest.approx(99 * 10.0)
+def test_estimate_is_at_least_the_time_of_the_slowest_running_run():
+    assert left(run_state("running", 1, each=10.0), run_state("running", 99)) == pytest.approx(99 * 10.0)
 
 
-def test_those_that_wait_take_what_others_of_their_algorithm_take():
+def test_waiting_trials_take_the_time_of_their_algorithm():
     waiting = [trial(POGM())]
-    found = left(watched("running", 100), watched("done", 100, label="POGM", each=0.5, seconds=50), waiting=waiting)
+    found = left(run_state("running", 100), run_state("done", 100, label="POGM", each=0.5, seconds=50), waiting=waiting)
     assert found == pytest.approx(50)
 
 
-def test_what_finished_runs_took_beyond_their_steps_counts():
-    assert left(watched("running", 50), watched("done", 100, seconds=30)) == pytest.approx(3 * 5)
+def test_overhead_of_finished_runs_is_included():
+    assert left(run_state("running", 50), run_state("done", 100, seconds=30)) == pytest.approx(3 * 5)
 
 
-def test_interrupted_runs_go_on_and_failed_ones_do_not():
-    begun = [watched("running", 50), watched("interrupted", 10), watched("failed", 10)]
-    assert left(*begun) == pytest.approx(5 + 9)
+def test_interrupted_runs_count_and_failed_runs_do_not():
+    started = [run_state("running", 50), run_state("interrupted", 10), run_state("failed", 10)]
+    assert left(*started) == pytest.approx(5 + 9)
 
 
-def test_nothing_is_said_where_nothing_runs_or_nothing_is_known():
-    assert left(watched("interrupted", 10)) is None
-    assert left(watched("running", 0)) is None
+def test_no_estimate_without_running_or_timed_runs():
+    assert left(run_state("interrupted", 10)) is None
+    assert left(run_state("running", 0)) is None
     assert left() is None

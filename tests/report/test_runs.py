@@ -1,4 +1,4 @@
-"""One file that holds everything, needs nothing, and says what was averaged."""
+"""The report of runs: its series, tables, charts, and the escaping of names."""
 
 from xml.etree import ElementTree
 
@@ -7,9 +7,8 @@ from html_pages import Page
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import read_runs
-from pogm.report.picture import write_picture
-from pogm.report.runs import write_report
-from pogm.report.series import angles, curves
+from pogm.report.runs import write_picture, write_report
+from pogm.report.series import cosines, curves
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -23,7 +22,7 @@ def test_curves_are_means_over_trial_seeds_of_the_accuracy_on_the_held_out_domai
         make_run([make_record(0, [value, 0.1, 0.1], [0] * 3)], trial_seed=seed)
     (series,) = curves(read_runs(tmp_path), "Toy", 0)
     (point,) = series.points
-    assert (point.y, point.spread, point.n) == (pytest.approx(72), pytest.approx(0.9428, abs=1e-4), 3)
+    assert (point.y, point.stderr, point.n) == (pytest.approx(72), pytest.approx(0.9428, abs=1e-4), 3)
     assert curves(read_runs(tmp_path), "Toy", 1) == []
 
 
@@ -42,11 +41,11 @@ def test_runs_that_differ_in_more_than_seeds_are_not_averaged(make_run, make_rec
     assert curves(read_runs(tmp_path), "Toy", 0) == []
 
 
-def test_an_angle_belongs_to_the_source_domain_at_its_place_among_the_training_domains(make_run, make_record, tmp_path):
+def test_cosines_belong_to_the_source_domains_in_the_order_of_the_training_domains(make_run, make_record, tmp_path):
     make_run([make_record(0, [0] * 3, [0] * 3, metrics={"cosine": [0.2, 0.4]})], test_domains=[1])  # A, C
     make_run([make_record(0, [0] * 3, [0] * 3, metrics={"cosine": [0.6, None]})], test_domains=[0])  # B, C
     runs = read_runs(tmp_path)
-    found = {domain: [p.y for s in angles(runs, "Toy", domain) for p in s.points] for domain in (0, 1, 2, None)}
+    found = {domain: [p.y for s in cosines(runs, "Toy", domain) for p in s.points] for domain in (0, 1, 2, None)}
     assert found == {0: [0.2], 1: [0.6], 2: [0.4], None: [pytest.approx(0.4)]}  # null is left out
 
 
@@ -56,7 +55,7 @@ def test_an_algorithm_keeps_its_colour_in_every_chart(make_sweep):
     assert [line.colour for line in curves(without, "RotatedDigits", 0)] == [0, 2]
 
 
-def test_the_report_has_tables_with_their_rules_curves_angles_and_settings(make_sweep, tmp_path):
+def test_the_report_has_tables_with_their_rules_curves_cosines_and_settings(make_sweep, tmp_path):
     runs = make_sweep(labels=("ERM", "POGM + Mixup"), seeds=2, domains=("A", "B", "C"))
     page = page_of(runs, tmp_path, command="pogm demo --out runs", title="A title")
     for words in (
@@ -70,8 +69,8 @@ def test_the_report_has_tables_with_their_rules_curves_angles_and_settings(make_
         "Test-domain validation (oracle)",
         "Held out: A",
         "Source domain: C",
-        "Higher is better; where a line wobbles",
-        "Lines are means over trial seeds, of finished runs",
+        "Higher is better; if a line fluctuates",
+        "Lines are means over trial seeds of finished runs",
         "n = 2 trials",
         "Made by pogm demo --out runs",
         "POGM.kappa 0.5 · Mixup.alpha 0.2",
@@ -81,15 +80,15 @@ def test_the_report_has_tables_with_their_rules_curves_angles_and_settings(make_
     assert page.tags.count("svg") > 7
 
 
-def test_the_report_says_nothing_of_the_machine_it_was_made_on(make_sweep, tmp_path):
+def test_the_report_contains_no_path_of_the_machine(make_sweep, tmp_path):
     path = write_report(make_sweep(labels=("ERM",), seeds=1, domains=("A", "B")), tmp_path / "report.html")
     assert str(tmp_path) not in path.read_text(encoding="utf-8")
 
 
-def test_every_name_is_inert(make_run, make_record, tmp_path):
-    angle = {"loss": 0.1, "cosine": [0.5, 0.5]}
+def test_every_name_is_escaped(make_run, make_record, tmp_path):
+    metrics = {"loss": 0.1, "cosine": [0.5, 0.5]}
     names = {"label": HOSTILE, "dataset": HOSTILE, "domains": (HOSTILE, '"onload="x', "\x00\ud800")}
-    make_run([make_record(s, [0.5] * 3, [0.5] * 3, metrics=angle) for s in (0, 30)], **names, note=HOSTILE)
+    make_run([make_record(s, [0.5] * 3, [0.5] * 3, metrics=metrics) for s in (0, 30)], **names, note=HOSTILE)
     make_run([], **names, done=False, failure=f"{HOSTILE}\nsecond line", trial_seed=1)
     page = page_of(read_runs(tmp_path), tmp_path, command=HOSTILE, title=HOSTILE)
     assert page.programs == page_of([], tmp_path).programs
@@ -116,23 +115,23 @@ def test_several_datasets_share_a_table_and_ranks(make_sweep, tmp_path):
     assert "Geometric mean" in page.text
 
 
-def test_a_report_of_nothing_says_so(tmp_path):
-    assert "There are no runs here yet" in page_of([], tmp_path).text
+def test_a_report_without_runs_says_so(tmp_path):
+    assert "There are no runs yet" in page_of([], tmp_path).text
 
 
-def test_a_folder_gets_a_report_inside_and_no_leftovers(tmp_path):
+def test_a_report_in_a_folder_leaves_no_other_files(tmp_path):
     assert write_report([], tmp_path) == tmp_path / "report.html"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_the_picture_is_one_svg_twice_as_wide_as_high(make_sweep, tmp_path):
+def test_the_picture_is_one_svg_with_cosine_and_accuracy_side_by_side(make_sweep, tmp_path):
     runs = make_sweep(seeds=2, domains=("A", "B", "C"))
     root = ElementTree.parse(write_picture(runs, tmp_path / "picture.svg")).getroot()
-    assert int(root.get("width")) == 2 * int(root.get("height"))
+    assert 2 * int(root.get("height")) < int(root.get("width")) < 1000
     text = " ".join(root.itertext())
     assert all(words in text for words in ("ERM", "POGM", "cos(hᵢ, h)", "Accuracy on the unseen domain"))
 
 
-def test_a_picture_of_nothing_is_refused(tmp_path):
+def test_a_picture_without_runs_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="Expected runs to draw"):
         write_picture([], tmp_path / "picture.svg")

@@ -1,4 +1,4 @@
-"""A page for this machine alone: over real HTTP, asked in every way it should refuse."""
+"""The server of the board over real HTTP: the page, the headers, and every request that it must refuse."""
 
 import http.client
 import socket
@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from pogm._system.errors import UsageError
-from pogm.report.serve import HERE, open_server
+from pogm.report.serve import LOOPBACK, open_server
 
 PAGE = "<!doctype html><p>θ</p>"
 
 
 @pytest.fixture
 def serve():
-    """Start servers that give what a function gives."""
+    """Start servers of the page that a function returns."""
     servers = []
 
     def start(page=lambda: PAGE):
@@ -30,8 +30,8 @@ def serve():
 
 
 def ask(server, method="GET", path="/", **headers):
-    """The answer to a request, and its text."""
-    connection = http.client.HTTPConnection(HERE, server.server_port, timeout=10)
+    """Return the answer to a request, and its text."""
+    connection = http.client.HTTPConnection(LOOPBACK, server.server_port, timeout=10)
     connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
     for name, value in headers.items():
         if value is not None:
@@ -43,7 +43,7 @@ def ask(server, method="GET", path="/", **headers):
     return answer, text
 
 
-def test_the_page_comes_with_headers_that_keep_it_to_itself(serve):
+def test_the_page_has_security_headers(serve):
     answer, text = ask(serve())
     assert (answer.status, text) == (200, PAGE)
     assert answer.getheader("Content-Type") == "text/html; charset=utf-8"
@@ -58,13 +58,13 @@ def test_the_page_comes_with_headers_that_keep_it_to_itself(serve):
     assert "Python" not in answer.getheader("Server")
 
 
-def test_a_head_has_the_same_headers_and_no_body(serve):
+def test_head_has_the_same_headers_and_no_body(serve):
     answer, text = ask(serve(), "HEAD")
     assert (answer.status, text, answer.getheader("Content-Length")) == (200, "", str(len(PAGE.encode())))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
-def test_it_can_only_be_read(serve, method):
+def test_other_methods_are_refused(serve, method):
     answer, text = ask(serve(), method)
     assert (answer.status, answer.getheader("Allow")) == (405, "GET, HEAD")
     assert PAGE not in text
@@ -73,16 +73,16 @@ def test_it_can_only_be_read(serve, method):
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:{port}", "localhost", "127.0.0.1:1", "", None, "[::1]:{port}"]
 )
-def test_a_name_that_is_made_to_point_here_is_refused(serve, host):
+def test_other_host_names_are_refused(serve, host):
     server = serve()
     answer, text = ask(server, Host=host and host.format(port=server.server_port))
     assert answer.status == 403
     assert PAGE not in text
 
 
-def test_this_machine_has_two_names(serve):
+def test_localhost_and_loopback_address_are_accepted(serve):
     server = serve()
-    for name in ("localhost", HERE):
+    for name in ("localhost", LOOPBACK):
         assert ask(server, Host=f"{name}:{server.server_port}")[0].status == 200
 
 
@@ -98,31 +98,31 @@ def test_this_machine_has_two_names(serve):
         "/index.html",
     ],
 )
-def test_there_is_one_path_and_no_other_says_anything(serve, path):
+def test_other_paths_are_not_found_and_not_repeated(serve, path):
     answer, text = ask(serve(), path=path)
-    assert (answer.status, text) == (404, "There is only one page here: /")
+    assert (answer.status, text) == (404, "There is only one page: /")
 
 
 def test_a_query_is_ignored(serve):
     assert ask(serve(), path="/?file=/etc/passwd")[1] == PAGE
 
 
-def test_it_listens_on_loopback_alone(serve):
+def test_server_listens_on_loopback_only(serve):
     server = serve()
     assert server.socket.getsockname()[0] == "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address of nobody; nothing is sent
+            probe.connect(("192.0.2.1", 9))  # a reserved address; nothing is sent
         except OSError:
-            pytest.skip("this machine has no address but loopback")
+            pytest.skip("this machine has only the loopback address")
         own = probe.getsockname()[0]
     if own.startswith("127."):
-        pytest.skip("this machine has no address but loopback")
+        pytest.skip("this machine has only the loopback address")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((own, server.server_port), timeout=5)
 
 
-def test_a_page_that_cannot_be_made_is_no_secret_to_the_terminal_and_the_next_one_may_be(serve, capsys):
+def test_an_error_of_the_page_is_shown_in_the_terminal_only_and_the_next_request_is_answered(serve, capsys):
     pages = iter([ValueError("in /home/somebody"), PAGE])
 
     def page():
@@ -139,7 +139,7 @@ def test_a_page_that_cannot_be_made_is_no_secret_to_the_terminal_and_the_next_on
     assert ask(server)[1] == PAGE
 
 
-def test_pages_are_made_one_at_a_time(serve):
+def test_pages_are_rendered_one_at_a_time(serve):
     at_once, most = [], []
 
     def page():
@@ -158,10 +158,10 @@ def test_pages_are_made_one_at_a_time(serve):
     assert most == [1] * 5
 
 
-def test_a_port_that_is_taken_is_an_error_if_asked_for_and_passed_over_if_not(serve, monkeypatch):
+def test_a_used_port_is_an_error_if_given_and_skipped_if_not(serve, monkeypatch):
     server = serve()
     port = server.server_port
-    with pytest.raises(UsageError, match=rf"Expected a free port; found port {port} .*in use.*--port"):
+    with pytest.raises(UsageError, match=rf"Expected a free port; found that port {port} .*in use.*--port"):
         open_server(lambda: PAGE, port)
     monkeypatch.setattr("pogm.report.serve.PORT", port)
     with open_server(lambda: PAGE) as other:

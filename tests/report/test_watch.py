@@ -1,4 +1,4 @@
-"""Looking at a folder of runs again and again: what is seen, what is read, and that nothing is disturbed."""
+"""Repeated reading of a folder of runs: states, changed files only, and no writes."""
 
 import shutil
 from dataclasses import replace
@@ -15,7 +15,7 @@ from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import run
 from pogm.data.datasets import dataset_class
 from pogm.report import watch
-from pogm.report.watch import Watch
+from pogm.report.watch import Watcher
 
 SMALL = Sweep(("ERM", "POGM"), (dataset_class("ColoredDigits")(),), configurations=1, trials=1, steps=5)
 
@@ -26,14 +26,14 @@ def at(step, **more):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The folders that were read, as they are read."""
-    found = []
+    """Record the folders that are read."""
+    state = []
     real = watch.read_runs
-    monkeypatch.setattr(watch, "read_runs", lambda *folders: (found.extend(folders), real(*folders))[1])
-    return found
+    monkeypatch.setattr(watch, "read_runs", lambda *folders: (state.extend(folders), real(*folders))[1])
+    return state
 
 
-def test_states_are_those_of_pogm_status_and_a_sweep_knows_what_is_waiting(tmp_path):
+def test_states_equal_pogm_status_and_a_sweep_lists_waiting_trials(tmp_path):
     save_sweep(SMALL, tmp_path)
     first, second, third, *rest = SMALL.plan()
     run(first, tmp_path / first.id)
@@ -43,80 +43,80 @@ def test_states_are_those_of_pogm_status_and_a_sweep_knows_what_is_waiting(tmp_p
         (tmp_path / "elsewhere" / other.id / "done").unlink()
     (tmp_path / "elsewhere" / third.id / "failed.json").write_text('{"error": "out of luck"}')
     with lock_folder(tmp_path / "elsewhere" / second.id):
-        glance = Watch(tmp_path).look()
-    assert sorted(one.state for one in glance.begun) == ["done", "failed", "running"]
-    assert [one.id for one in glance.waiting] == [one.id for one in (second, third, *rest)]
-    assert glance.remarks == ()
+        state = Watcher(tmp_path).read()
+    assert sorted(one.state for one in state.started) == ["done", "failed", "running"]
+    assert [one.id for one in state.waiting] == [one.id for one in (second, third, *rest)]
+    assert state.problems == ()
 
 
-def test_plain_runs_at_any_depth_are_seen_without_a_sweep(tmp_path):
+def test_runs_at_any_depth_are_read_without_a_sweep(tmp_path):
     write_run(tmp_path / "deep" / "down", [at(0)])
     write_run(tmp_path / "deep", [at(0)], trial_seed=1, done=False)
-    glance = Watch(tmp_path).look()
-    assert [one.state for one in glance.begun] == ["done", "interrupted"]
-    assert glance.waiting == ()
+    state = Watcher(tmp_path).read()
+    assert [one.state for one in state.started] == ["done", "interrupted"]
+    assert state.waiting == ()
 
 
-def test_only_what_has_changed_is_read_again(tmp_path, reads):
+def test_only_changed_runs_are_read_again(tmp_path, reads):
     folders = [write_run(tmp_path, [at(0)], trial_seed=seed, done=False) for seed in range(5)]
-    looking = Watch(tmp_path)
-    looking.look()
+    watcher = Watcher(tmp_path)
+    watcher.read()
     assert sorted(reads) == sorted(folders)
     reads.clear()
-    looking.look()
+    watcher.read()
     assert reads == []
     append_record(folders[2] / "records.jsonl", at(30))
-    assert len(next(one for one in looking.look().begun if one.run.folder == folders[2]).run.records) == 2
+    assert len(next(one for one in watcher.read().started if one.run.folder == folders[2]).run.records) == 2
     assert reads == [folders[2]]
 
 
-def test_a_record_half_written_is_read_when_it_is_whole(tmp_path):
+def test_a_half_written_record_is_read_when_it_is_complete(tmp_path):
     folder = write_run(tmp_path, [at(0), at(30)], done=False)
     whole = (folder / "records.jsonl").read_bytes()
-    looking = Watch(tmp_path)
+    watcher = Watcher(tmp_path)
     for end in range(len(whole)):
         (folder / "records.jsonl").write_bytes(whole[:end])
-        (one,) = looking.look().begun
+        (one,) = watcher.read().started
         assert len(one.run.records) in (0, 1, 2)
     (folder / "records.jsonl").write_bytes(whole)
-    (one,) = looking.look().begun
+    (one,) = watcher.read().started
     assert [line["step"] for line in one.run.records] == [0, 30]
 
 
-def test_what_vanishes_or_cannot_be_read_is_said_and_survived(tmp_path):
+def test_removed_and_unreadable_folders_are_reported_as_problems(tmp_path):
     root = tmp_path / "runs"
     gone, broken = write_run(root, [at(0)]), write_run(root, [at(0)], trial_seed=1)
     (root / "sweep.json").write_text('{"algorithms": [[1]]}')
-    looking = Watch(root)
-    assert len(looking.look().begun) == 2
+    watcher = Watcher(root)
+    assert len(watcher.read().started) == 2
     shutil.rmtree(gone)
     (broken / "trial.json").write_text("{")
-    glance = looking.look()
-    assert glance.begun == ()
-    assert glance.remarks[0] == "1 run folder could not be read."
-    assert "Expected the fields" in glance.remarks[1]
+    state = watcher.read()
+    assert state.started == ()
+    assert state.problems[0] == "1 run folder could not be read."
+    assert "Expected the fields" in state.problems[1]
     shutil.rmtree(root)
-    assert looking.look().remarks == (f"There is no folder {root} any more.",)
+    assert watcher.read().problems == (f"The folder {root} does not exist any more.",)
 
 
-def test_looking_changes_nothing_in_the_folder(tmp_path):
+def test_reading_changes_no_file(tmp_path):
     run(trial(ERM(), steps=5), tmp_path / "done")
     write_run(tmp_path, [at(0)], done=False)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [tmp_path, *tmp_path.rglob("*")]}
-    assert len(Watch(tmp_path).look().begun) == 2
+    assert len(Watcher(tmp_path).read().started) == 2
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [tmp_path, *tmp_path.rglob("*")]} == before
 
 
-def test_what_a_probe_measured_is_not_kept_in_memory(tmp_path):
+def test_measurements_of_probes_are_not_kept_in_memory(tmp_path):
     write_run(tmp_path, [at(0, rounds={"gramian": [[1.0]] * 1000})])
-    (one,) = Watch(tmp_path).look().begun
+    (one,) = Watcher(tmp_path).read().started
     assert "rounds" not in one.run.records[0]
 
 
 @pytest.mark.parametrize(("steps", "share"), [(300, 31 / 300), (10, 1.0), ("many", 1.0), (0, 1.0)])
-def test_the_share_of_a_run_that_is_done_is_between_0_and_1(tmp_path, steps, share):
+def test_the_finished_share_of_a_run_is_between_0_and_1(tmp_path, steps, share):
     folder = write_run(tmp_path, [at(0), at(30)], done=False)
     text = (folder / "trial.json").read_text()
     (folder / "trial.json").write_text(text.replace('"steps": 300', f'"steps": {steps!r}'.replace("'", '"')))
-    (one,) = Watch(tmp_path).look().begun
+    (one,) = Watcher(tmp_path).read().started
     assert one.share == pytest.approx(share)

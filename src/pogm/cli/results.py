@@ -21,8 +21,8 @@ from pogm.benchmark.runs.executors import Outcome, carry_out, executor
 from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli.options import Scheduling
-from pogm.report.picture import write_picture
-from pogm.report.runs import write_report
+from pogm.report.draw import MissingPackageError
+from pogm.report.runs import write_picture, write_report
 
 
 def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
@@ -47,7 +47,10 @@ def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
     runs = read_runs(folder)
     if any(run.done for run in runs):
         show_tables(runs, "text")
-    write_html(runs, folder)
+    try:
+        write_html(runs, folder)
+    except MissingPackageError as error:
+        print(f"pogm: The report was not written. {error}", file=sys.stderr)
     return 0 if done else 1
 
 

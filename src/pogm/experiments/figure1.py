@@ -70,7 +70,7 @@ def figure() -> Figure:
                 y_range=(-1.08, 1.08),
             ),
         ),
-        reading=(
+        explanation=(
             "Fish visits the domains one after the other, then moves half of the way to the last point. The last "
             "point depends on the order, so from one point, on the same data, Fish has six possible steps; ERM and "
             "POGM have one. Far from the minimum of the mean risk, all three descend. Near it, Fish oscillates, "

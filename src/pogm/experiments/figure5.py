@@ -8,8 +8,7 @@ from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.data.datasets import dataset_class
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
-from pogm.report.axes import extent
-from pogm.report.figure import Figure, Panel
+from pogm.report.figure import Figure, Panel, y_extent
 
 PRINTED = ("VLCS",)  # dataset of the figure in the paper
 READING = (
@@ -36,9 +35,7 @@ def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:
         f"source {name}": measured.curves(runs, dataset, partial(mean_cosine, index))
         for index, name in enumerate(sources)
     }
-    y_range = extent(
-        [line for lines in by_source.values() for line in lines]
-    )  # the same in all panels, because they are compared
+    y_range = y_extent(line for lines in by_source.values() for line in lines)  # the same in all panels, for comparison
     panels = [Panel(title, lines, y_label="cos(hᵢ, h)", y_range=y_range) for title, lines in by_source.items() if lines]
     if lines := measured.curves(runs, dataset, test_accuracy):
         panels.append(Panel(f"held out: {held_out}", lines, y_label="accuracy, %"))

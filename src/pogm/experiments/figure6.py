@@ -44,7 +44,7 @@ def figure() -> Figure:
             Panel("one domain conflicts", tuple(geometry(CONFLICTING)), "", "", **VIEW, square=True),
             Panel("the worst domain", tuple(gains(CONFLICTING)), "κ", "minᵢ hᵢ·d / ‖h₀‖²"),
         ),
-        reading=(
+        explanation=(
             "Each grey arrow is the update hᵢ of one domain; the triangle contains all mixtures of them. ERM takes "
             "their mean h₀. POGM takes the direction in the ball around h₀ that maximises the smallest inner product "
             "with a domain; it lies on the boundary of the ball, towards the worst mixture. If the domains agree, "

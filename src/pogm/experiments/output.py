@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from pogm._system.files import canonical_json, digest, write_atomic
@@ -18,9 +17,9 @@ from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.directory import make_folder
 from pogm.experiments import all_experiments
 from pogm.experiments.base import Exhibit, Experiment, Plan, Scale
+from pogm.report.draw import MissingPackageError, write_figure
 from pogm.report.figure import Figure
 from pogm.report.page import Section, write_page
-from pogm.report.publication import write_figure
 
 RUNS = "runs"
 
@@ -33,8 +32,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
     folder, run_folder = output_folder(scale, out), out / scale.name / RUNS
     made = [one for one in all_experiments().values() if one in chosen or any(folder.glob(f"{one.name}*.*"))]
     runs = {run.id: run for run in read_runs(run_folder)} if run_folder.is_dir() else {}
-    can_draw = find_spec("matplotlib") is not None
-    sections, drawn = [], False
+    sections: list[Section] = []
     shown: dict[str, Run] = {}
     for one in made:
         rows = one.rows(scale)
@@ -43,19 +41,15 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
         exhibits = [_with_note(exhibit, scale) if rows else exhibit for exhibit in one.exhibits(found, scale)]
         sections.append(Section(one.title, tuple(exhibits), one.text, command(one.name, scale, out)))
         if one in chosen:
-            _write_exhibits(one.name, exhibits, folder, can_draw)
+            _write_exhibits(one.name, exhibits, folder)
             _print_exhibits(one.title, exhibits)
-            drawn = drawn or any(isinstance(exhibit, Figure) for exhibit in exhibits)
-    if drawn and not can_draw:
-        print(
-            "pogm: Figures were written as numbers only (csv), because matplotlib, which draws them, is missing. "
-            "Install it: pip install 'pogm[figures]'",
-            file=sys.stderr,
-        )
     path = folder / "index.html"
     counted = [run for run in (shown if scale.given else runs).values() if run.records or run.failure or run.done]
-    write_page(path, f"The paper's experiments, {folder.name}", sections, facts=_facts(counted, scale))
-    print(f"Page: {path}", file=sys.stderr)
+    try:
+        write_page(path, f"The paper's experiments, {folder.name}", sections, facts=_facts(counted, scale))
+        print(f"Page: {path}", file=sys.stderr)
+    except MissingPackageError as error:
+        print(f"pogm: The page was not written, and figures only as numbers (csv). {error}", file=sys.stderr)
 
 
 def output_folder(scale: Scale, out: Path) -> Path:
@@ -129,7 +123,7 @@ def _print_exhibits(title: str, exhibits: Sequence[Exhibit]) -> None:
             print(exhibit.text())
 
 
-def _write_exhibits(name: str, exhibits: Sequence[Exhibit], folder: Path, can_draw: bool) -> None:
+def _write_exhibits(name: str, exhibits: Sequence[Exhibit], folder: Path) -> None:
     """Write tables as ``<name>.txt``, ``.csv`` and ``.tex``, and figures under their own names."""
     tables = [exhibit for exhibit in exhibits if isinstance(exhibit, Table)]
     comparisons = [exhibit for exhibit in exhibits if isinstance(exhibit, Comparison)]
@@ -142,7 +136,7 @@ def _write_exhibits(name: str, exhibits: Sequence[Exhibit], folder: Path, can_dr
     if comparisons:
         write_atomic(folder / f"{name}_published.csv", comparisons_csv(comparisons).encode())
     for figure in (exhibit for exhibit in exhibits if isinstance(exhibit, Figure)):
-        if can_draw:
+        try:
             write_figure(figure, folder)
-        else:
-            write_atomic(folder / f"{figure.name}.csv", figure.csv().encode())
+        except MissingPackageError:  # the message about the page also says this
+            write_figure(figure, folder, formats=())

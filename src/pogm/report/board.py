@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 
@@ -13,114 +12,108 @@ from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.benchmark.results.selection import SELECTIONS
 from pogm.benchmark.runs.directory import STATES
 from pogm.benchmark.runs.estimate import duration
-from pogm.report.escaping import escape
 from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left
-from pogm.report.markup import Exhibit, Html, details, grid, paragraph
-from pogm.report.page import Section, render
+from pogm.report.page import Exhibit, Part, Section, listing, paragraph, render
 from pogm.report.runs import figures_of
 from pogm.report.series import ACCURACY, small_charts
-from pogm.report.watch import Glance, Watch, Watched
+from pogm.report.watch import FolderState, RunState, Watcher
 
 ALL = ""  # all datasets; no dataset has this name
 LAST_LINES = 6  # lines of an error message that are shown
-MOST = 50  # failures shown
-CHARTED = 24  # largest number of running runs in charts
-READ_RUNNING = "Accuracy on the validation images of the domains that a run trains on, each run for itself."
-GROWING = (
-    "Lines are means over trial seeds, of runs with an algorithm's first configuration, as far as each of them is by "
-    "now; bands are ± one standard error."
+MAX_FAILURES = 50  # largest number of failures that are shown
+MAX_LINES = 24  # largest number of running runs in charts
+VALIDATION = "Accuracy of each run on the validation images of its training domains."
+UNFINISHED_MEANS = (
+    "Lines are means over trial seeds of runs with the first configuration of an algorithm, finished or not; bands are "
+    "± one standard error."
 )
 
 
 class Board:
-    """The page of a folder. It is rendered again if a file changed, and its tables if another run is done."""
+    """The page of a folder. The page is rendered again if a file changed, and a table if another run is done."""
 
     def __init__(self, folder: Path) -> None:
-        self.watch, self.title = Watch(folder), f"Board of {folder}"
-        self.made: tuple[object, str] = (None, "")
-        self.tables: dict[str, tuple[object, tuple[Exhibit, ...]]] = {}
+        self.watcher, self.title = Watcher(folder), f"Board of {folder}"
+        self.rendered: tuple[object, str] = (None, "")  # what the page depends on, and the page
+        self.tables: dict[str, tuple[object, tuple[Exhibit, ...]]] = {}  # by dataset: finished runs, and their tables
 
     def page(self) -> str:
         """Return the page as HTML, with every name escaped."""
-        glance = self.watch.look()
-        now = glance.remarks, len(glance.waiting), [(one.state, one.run.folder, one.changed) for one in glance.begun]
-        if self.made[0] != now:
-            self.made = now, render(self.title, self.sections(glance), live=True)
-        return self.made[1]
+        folder = self.watcher.read()
+        runs = [(one.state, one.run.folder, one.stamp) for one in folder.started]
+        key = folder.problems, len(folder.waiting), runs
+        if self.rendered[0] != key:
+            self.rendered = key, render(self.title, self.sections(folder), live=True)
+        return self.rendered[1]
 
-    def sections(self, glance: Glance) -> list[Section]:
+    def sections(self, folder: FolderState) -> list[Section]:
         """Return all sections; those that change most come first."""
-        runs = [one.run for one in glance.begun]
+        runs = [one.run for one in folder.started]
         datasets = list(dict.fromkeys(run.dataset for run in runs))
         return [
-            Section("Progress", (*_progress(glance), *map(paragraph, glance.remarks))),
-            *_running(glance.begun),
-            *_failures(glance.begun),
+            Section("Progress", (*_progress(folder), *map(paragraph, folder.problems))),
+            *_running(folder.started),
+            *_failures(folder.started),
             *([Section("All datasets", self._finished(ALL, runs))] if len(datasets) > 1 else []),
-            *(Section(name, (*self._finished(name, runs), *_growing(name, runs))) for name in datasets),
+            *(Section(name, (*self._finished(name, runs), *_learning_curves(name, runs))) for name in datasets),
         ]
 
     def _finished(self, dataset: str, runs: Sequence[Run]) -> tuple[Exhibit, ...]:
         done = [run for run in runs if run.done and dataset in (ALL, run.dataset)]
-        known = [run.id for run in done]
-        if self.tables.get(dataset, (None,))[0] != known:
-            self.tables[dataset] = known, _tables(dataset, done)
+        ids = [run.id for run in done]
+        if self.tables.get(dataset, (None,))[0] != ids:
+            self.tables[dataset] = ids, _tables(dataset, done)
         return self.tables[dataset][1]
 
 
-def _progress(glance: Glance) -> Iterator[Html]:
-    counts = Counter(one.state for one in glance.begun) + Counter(waiting=len(glance.waiting))
-    total = counts.total()
-    style = resources.files("pogm.report").joinpath("board.css").read_text(encoding="utf-8")
-    parts = "".join(f'<span class="is-{s}" style="flex-grow:{counts[s]}"></span>' for s in STATES if counts[s])
-    states = "".join(
-        f'<li class="{"some" if counts[s] else "none"}"><i class="is-{s}"></i>{counts[s]} {s}</li>' for s in STATES
-    )
-    yield Html(
-        f'<style>{style}</style><p class="left">{escape(_summary(glance, counts))}</p>'
-        f'<div class="bar" role="img" aria-label="{counts["done"]} of {total} runs are done">{parts}</div>'
-        f'<ul class="states">{states}</ul>'
-    )
+def _progress(folder: FolderState) -> Iterator[Part]:
+    counts = Counter(one.state for one in folder.started) + Counter(waiting=len(folder.waiting))
+    values = {"summary": _summary(folder, counts), "total": counts.total(), "counts": {s: counts[s] for s in STATES}}
+    yield Part("progress", values)
     kinds: dict[tuple[str, str], Counter[str]] = {}
-    for one in glance.begun:
+    for one in folder.started:
         kinds.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
-    for trial in glance.waiting:
+    for trial in folder.waiting:
         kinds.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
     rows = [(*kind, *(found[state] for state in STATES)) for kind, found in kinds.items()]
-    yield details("By dataset and algorithm", ("Dataset", "Algorithm", *map(str.capitalize, STATES)), rows)
+    yield listing(("Dataset", "Algorithm", *map(str.capitalize, STATES)), rows, "By dataset and algorithm")
 
 
-def _summary(glance: Glance, counts: Counter[str]) -> str:
+def _summary(folder: FolderState, counts: Counter[str]) -> str:
     total, failed = counts.total(), counts["failed"]
     if not total:
-        return "There are no runs here yet."
+        return "There are no runs yet."
     if counts["done"] + failed == total:
-        begun = "" if glance.planned else " that have begun"
-        return f"All runs{begun} are done{f', but for {failed} that failed' if failed else ''}."
-    share = sum(one.share for one in glance.begun if one.state != "failed") / (total - failed)
-    done = f"{share:.0%} done" if glance.planned else f"{share:.0%} of what has begun is done"
+        started = "" if folder.has_plan else " that have started"
+        return f"All runs{started} are done{f', except {failed} that failed' if failed else ''}."
+    share = sum(one.share for one in folder.started if one.state != "failed") / (total - failed)
+    done = f"{share:.0%} done" if folder.has_plan else f"{share:.0%} of the started runs is done"
     if not counts["running"]:
         return f"{done}. Nothing is running."
-    left = seconds_left(glance)
+    left = seconds_left(folder)
     return f"{done}, {'time left not known yet' if left is None else f'about {duration(left)} left'}."
 
 
-def _running(begun: Sequence[Watched]) -> list[Section]:
-    running = [one for one in begun if one.state == "running"]
+def _running(started: Sequence[RunState]) -> list[Section]:
+    running = [one for one in started if one.state == "running"]
     head = ("Dataset", "Algorithm", "Held out", "Configuration", "Trial", "Step", "Validation, %")
     rows = []
     for one in running:
         run, last = one.run, one.run.records[-1] if one.run.records else None
         step = f"{last['step'] if last else 0} of {one.steps - 1}"
-        learnt = f"{_validation(run, last):.1f}" if last else ""
-        rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, step, learnt))
-    colours = {label: colour for colour, label in enumerate(labels_of(one.run for one in begun))}
-    return [Section("Running", (grid(head, rows), *_learning(running[:CHARTED], colours)))] if running else []
+        accuracy_now = f"{_validation(run, last):.1f}" if last else ""
+        rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, step, accuracy_now))
+    colours = {label: colour for colour, label in enumerate(labels_of(one.run for one in started))}
+    return (
+        [Section("Running", (listing(head, rows), *_validation_curves(running[:MAX_LINES], colours)))]
+        if running
+        else []
+    )
 
 
-def _learning(running: Sequence[Watched], colours: Mapping[str, int]) -> list[Figure]:
-    """Validation accuracy of running runs: one line each, on axes up to the last step."""
+def _validation_curves(running: Sequence[RunState], colours: Mapping[str, int]) -> list[Figure]:
+    """Return charts of the validation accuracy with one line per run and axes up to the last step."""
     panels: dict[str, list[Line]] = {}
     for run in (one.run for one in running if one.run.records):
         points = tuple(Point(record["step"], _validation(run, record)) for record in run.records)
@@ -130,7 +123,7 @@ def _learning(running: Sequence[Watched], colours: Mapping[str, int]) -> list[Fi
     span = (0.0, float(max((one.steps - 1 for one in running), default=0)))
     return [
         replace(figure, panels=tuple(replace(panel, x_range=span) for panel in figure.panels), notes=())
-        for figure in small_charts("running", "What they have learnt", panels, ACCURACY, READ_RUNNING, 100.0)
+        for figure in small_charts("running", "Validation accuracy", panels, ACCURACY, VALIDATION, 100.0)
     ]
 
 
@@ -138,8 +131,8 @@ def _validation(run: Run, record: Record) -> float:
     return 100 * fmean(accuracy(record, "out", domain) for domain in run.train_domains)
 
 
-def _failures(begun: Iterable[Watched]) -> list[Section]:
-    failed = [one.run for one in begun if one.state == "failed"]
+def _failures(started: Iterable[RunState]) -> list[Section]:
+    failed = [one.run for one in started if one.state == "failed"]
     head = ("Dataset", "Algorithm", "Held out", "Configuration", "Trial", "Run", "Last lines")
     rows = [
         (
@@ -149,34 +142,34 @@ def _failures(begun: Iterable[Watched]) -> list[Section]:
             run.hparams_seed,
             run.trial_seed,
             run.id[:10],
-            _last(run.failure),
+            _last_lines(run.failure),
         )
-        for run in failed[:MOST]
+        for run in failed[:MAX_FAILURES]
     ]
-    more = f"And {len(failed) - MOST} more. " if len(failed) > MOST else ""
-    again = "All of it is in each run's failed.json. Run them again: pogm resume FOLDER --retry-failed"
-    return [Section("Failures", (grid(head, rows), paragraph(more + again)))] if failed else []
+    more = f"And {len(failed) - MAX_FAILURES} more. " if len(failed) > MAX_FAILURES else ""
+    advice = "The whole message is in failed.json of each run. Run them again: pogm resume FOLDER --retry-failed"
+    return [Section("Failures", (listing(head, rows), paragraph(more + advice)))] if failed else []
 
 
-def _last(failure: str | None) -> str:
-    return "\n".join((failure or "It did not say why.").splitlines()[-LAST_LINES:])
+def _last_lines(failure: str | None) -> str:
+    return "\n".join((failure or "There is no message.").splitlines()[-LAST_LINES:])
 
 
 def _tables(dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:
-    """Result tables of finished runs."""
+    """Return the result tables of finished runs."""
     if not done:
         return (paragraph("No run is done yet."),)
     try:
-        made = [averages_table(done, s) if dataset == ALL else dataset_table(done, dataset, s) for s in SELECTIONS]
+        tables = [averages_table(done, s) if dataset == ALL else dataset_table(done, dataset, s) for s in SELECTIONS]
     except PogmError as error:  # such as runs with different domains of a dataset
         return (paragraph(str(error)),)
-    return tuple(table for table in made if not table.empty)
+    return tuple(table for table in tables if not table.empty)
 
 
-def _growing(dataset: str, runs: Sequence[Run]) -> list[Figure]:
-    """Learning curves of all runs, also of unfinished ones, which charts leave out otherwise."""
+def _learning_curves(dataset: str, runs: Sequence[Run]) -> list[Figure]:
+    """Return learning curves of all runs, also of unfinished ones, which reports leave out."""
     try:
         figures = figures_of([replace(run, done=True) for run in runs], dataset)
     except PogmError:  # the tables show this error
         return []
-    return [replace(figure, notes=(GROWING, *figure.notes[1:])) for figure in figures]
+    return [replace(figure, notes=(UNFINISHED_MEANS, *figure.notes[1:])) for figure in figures]

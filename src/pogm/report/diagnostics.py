@@ -1,4 +1,4 @@
-"""Charts and tables of what probes measured: the paper's measurements, and whether POGM suits the data."""
+"""Charts and tables of the measurements of probes, and the section that says if POGM suits the data."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,14 +24,12 @@ from pogm.benchmark.results.measurements import (
 )
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import Column, Row, Table
-from pogm.report.escaping import escape, slug
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.markup import Exhibit, Html
-from pogm.report.page import Section
-from pogm.report.series import Sample, averaged, comparable, lines, small_charts
+from pogm.report.page import Exhibit, Part, Section, slug
+from pogm.report.series import Sample, comparable, describe_means, lines, small_charts
 
 DOTS = 500  # largest number of dots of an algorithm in a scatter plot
-GREY = 13  # index of the dashed grey line in the palette
+GREY = 13  # index of dashed grey in the palette
 
 
 @dataclass(frozen=True)
@@ -47,21 +45,21 @@ ByRun = Mapping[Path, Rounds]  # by the folder of the run
 
 @dataclass(frozen=True)
 class Measurement:
-    """A number for every measured round, and how to read it; no numbers if it was not measured."""
+    """A quantity that is computed for every measured round, and its explanation."""
 
     name: str
     title: str
     y_label: str
-    reading: str  # two sentences at most
-    of: Callable[[Measured], Sequence[float]]
+    explanation: str  # two sentences at most
+    values: Callable[[Measured], Sequence[float]]  # one value per round; empty if not measured
 
 
 def _hull(m: Measured) -> list[float]:
-    return [mean(place.distance for place in places) for places in hull(m)] if m.targets else []
+    return [mean(found.distance for found in by_target) for by_target in hull(m)] if m.targets else []
 
 
 def _hull_cosine(m: Measured) -> list[float]:
-    return [mean(place.cosine for place in places) for places in hull(m)] if m.targets else []
+    return [mean(found.cosine for found in by_target) for by_target in hull(m)] if m.targets else []
 
 
 def _divergence(m: Measured) -> list[float]:
@@ -75,31 +73,31 @@ def _conflicts(m: Measured) -> list[float]:
 
 MEASUREMENTS = (
     Measurement(
-        "angle",
+        "cosine",
         "Average angle",
         "cos(hᵢ, h), mean over i",
-        "Average angle: between the update h and what source domain i alone would do, hᵢ; higher serves more domains.",
-        lambda m: [mean(angles) for angles in m.cosine],
+        "Average angle: the cosine of the update h and the update hᵢ of source domain i alone; higher is more similar.",
+        lambda m: [mean(cosines) for cosines in m.cosine],
     ),
     Measurement(
         "difference",
         "Norm difference",
         "‖θᵢ − θ⁺‖², mean over i",
-        "Norm difference: how far the new weights are from those that domain i alone would reach; lower is closer.",
+        "Norm difference: the distance of the new weights to the weights after training on domain i alone.",
         lambda m: [mean(differences) for differences in m.difference],
     ),
     Measurement(
         "invariant",
         "Invariant angle",
         "cos(h, path of the last τ rounds)",
-        "Invariant angle: between the update and the path so far; near 1 training goes straight, near 0 it fluctuates.",
+        "Invariant angle: the cosine of the update and the last τ rounds; near 0 training fluctuates.",
         lambda m: m.invariant,
     ),
     Measurement(
         "magnitude",
         "Magnitude",
         "‖h‖²",
-        "Magnitude: how long the update is; angles of very short updates say little.",
+        "Magnitude: the squared length of the update; cosines of very short updates mean little.",
         lambda m: m.magnitude,
     ),
     Measurement(
@@ -114,8 +112,8 @@ MEASUREMENTS = (
         "alignment_variance",
         "Variance of alignment",
         "Var(hᵢ·h) over i",
-        "Variance of alignment: the variance over source domains of hᵢ·h, the quantity of Theorem 2; it depends on the "
-        "length of the step, so compare the relative variance below between algorithms.",
+        "Variance of alignment: the variance of hᵢ·h over source domains, the quantity of Theorem 2; it depends on the "
+        "length of the step, so compare algorithms by the relative variance below.",
         alignment_variances,
     ),
 )
@@ -123,51 +121,52 @@ MEASUREMENTS = (
 SUITS = (
     Measurement(
         "conflicts",
-        "Do the source domains want different things?",
+        "Do the source domains conflict?",
         "rounds with a conflict, %",
-        "The share of rounds in which two source domains, each left to itself, would step against each other. Where it "
-        "is near 0 % any mean serves everyone and POGM has little to mend; where it is high, the mean hurts someone.",
+        "The share of rounds in which the updates of two source domains have a negative inner product. Near 0 % the "
+        "mean helps every domain and POGM can improve little; if it is high, the mean harms some domain.",
         _conflicts,
     ),
     Measurement(
         "worst",
         "Is there a step that helps every source domain?",
         "p*, relative to mean ‖hᵢ‖²",
-        "p* is what the worst-off source domain gains along the best step near their mean, which is the step that POGM "
-        "seeks. Above 0 such a step exists; at 0 or below, no step nearby helps all domains, and POGM cannot either.",
+        "p* is the gain of the worst source domain for the best step near the mean, which is the step of POGM. Above 0 "
+        "such a step exists; at 0 or below, no step near the mean helps all domains, and POGM cannot either.",
         worst,
     ),
     Measurement(
         "alignment_variance_relative",
-        "Does the step serve all source domains equally?",
+        "Does the step help all source domains equally?",
         "Var(hᵢ·h), relative",
         "The variance over source domains of hᵢ·h, divided by ‖h‖² and the mean of ‖hᵢ‖², so that step lengths cancel. "
-        "At 0 the step serves all source domains equally; POGM maximises the smallest hᵢ·d.",
+        "At 0 the step helps all source domains equally; POGM maximises the smallest hᵢ·d.",
         relative_alignment_variances,
     ),
     Measurement(
         "hull",
-        "Is the unseen domain within reach of the sources?",
+        "Is the unseen domain a mixture of the sources?",
         "distance from the hull, relative",
-        "How far the unseen domain's own step lies from all mixtures of the source domains' steps, as a share of its "
-        "length: at 0 it is such a mixture, as the theory assumes. Near 1 the sources say nothing about it, and no way "
-        "of weighting them will.",
+        "The distance of the update of the unseen domain from all mixtures of the updates of the source domains, "
+        "relative to its length: at 0 it is such a mixture, as the theory assumes. Near 1 no weighting of the source "
+        "domains resembles the unseen domain.",
         _hull,
     ),
     Measurement(
         "hull_cosine",
         "Does the unseen domain share a direction with the sources?",
         "cosine with the nearest mixture",
-        "The cosine of the unseen domain's own step and the nearest mixture of the source domains' steps. Near 1 a "
-        "step for the sources also serves the unseen domain; near 0 the sources say nothing about it.",
+        "The cosine of the update of the unseen domain and the nearest mixture of the updates of the source domains. "
+        "Near 1 a step for the sources also helps the unseen domain; near 0 they are unrelated.",
         _hull_cosine,
     ),
     Measurement(
         "divergence",
-        "Do models of single domains predict alike?",
+        "Do models of single domains agree in their predictions?",
         "KL(pᵢ ‖ pⱼ), mean over pairs",
-        "How differently models that each took one more step on a domain of their own predict the same images. This is "
-        "the part of the theory's bound that training can lower; where it grows, the domains pull apart.",
+        "The divergence of the predictions for the same images, between copies of the model that each took one more "
+        "step on another domain. It is the part of the bound of the theory that training can lower; if it grows, the "
+        "domains diverge.",
         _divergence,
     ),
 )
@@ -179,9 +178,9 @@ LISTED = (*SUITS, *(one for one in MEASUREMENTS if one.name in RAW))  # columns 
 def rounds_of(runs: Sequence[Run]) -> ByRun:
     """Return the measurements of those runs that can be averaged."""
     every, datasets = (*MEASUREMENTS, *SUITS), dict.fromkeys(run.dataset for run in runs)
-    usable = (run for dataset in datasets for _, _, alike in comparable(runs, dataset) for run in alike)
+    usable = (run for dataset in datasets for _, _, chosen in comparable(runs, dataset) for run in chosen)
     found = ((run.folder, read_measurements(run)) for run in usable)
-    return {folder: Rounds(m, {one.name: one.of(m) for one in every}) for folder, m in found if m is not None}
+    return {folder: Rounds(m, {one.name: one.values(m) for one in every}) for folder, m in found if m is not None}
 
 
 def over_training(
@@ -194,8 +193,8 @@ def over_training(
             return
         values = iter(rounds[run.folder].numbers[measurement.name])
         for record in run.records:
-            here = [next(values, math.nan) for _ in record.get("rounds", {}).get("round", ())]
-            if not math.isnan(value := mean(here)):
+            since_last = [next(values, math.nan) for _ in record.get("rounds", {}).get("round", ())]
+            if not math.isnan(value := mean(since_last)):
                 yield run.trial_seed, record["step"], value
 
     return lines(runs, dataset, samples)
@@ -205,13 +204,13 @@ def measurements(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figur
     """Return figures of the paper's measurements, and scatter plots of cosines."""
     name = slug(dataset).replace("-", "_")
     found = {m: over_training(runs, dataset, rounds, m) for m in MEASUREMENTS}
-    panels = tuple(Panel(m.title, (*drawn,), y_label=m.y_label) for m, drawn in found.items() if drawn)
+    panels = tuple(Panel(m.title, (*curves,), y_label=m.y_label) for m, curves in found.items() if curves)
     if not panels:
         return []
-    reading = " ".join(m.reading for m, drawn in found.items() if drawn)
-    notes = ("A point is the mean of the rounds since the last one, and over what is held out.", *averaged(panels))
+    explanation = " ".join(m.explanation for m, curves in found.items() if curves)
+    notes = ("A point is the mean over the rounds since the previous point and over held-out domains.",)
     return [
-        Figure(f"{name}_measurements", "What the updates do", panels, reading, notes),
+        Figure(f"{name}_measurements", "Updates during training", panels, explanation, notes + describe_means(panels)),
         *_scatter(runs, dataset, rounds),
     ]
 
@@ -219,9 +218,9 @@ def measurements(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figur
 def _scatter(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
     """Scatter plots of the cosines of two source domains with the step, one panel per algorithm."""
     clouds, titles, most, trials = [], [], 0, 0
-    for colour, label, alike in comparable(runs, dataset):
-        found = [rounds[run.folder].measured for run in alike if run.folder in rounds]
-        dots = [Point(a, b) for m in found for angles in m.cosine for a, b in combinations(angles, 2)]
+    for colour, label, chosen in comparable(runs, dataset):
+        found = [rounds[run.folder].measured for run in chosen if run.folder in rounds]
+        dots = [Point(a, b) for m in found for cosines in m.cosine for a, b in combinations(cosines, 2)]
         dots = [dot for dot in dots if not math.isnan(dot.x + dot.y)]
         if dots:
             correlation = mean(value for m in found for value in correlations(m).values())
@@ -238,19 +237,19 @@ def _scatter(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:
         Panel(title, (diagonal, cloud), "cos(hᵢ, h)", "cos(hⱼ, h)", span, span, square=True)
         for title, cloud in zip(titles, clouds, strict=True)
     )
-    reading = (
-        "Every dot is one round and one pair of source domains: how well the update agrees with either. On the "
-        "diagonal it serves both alike; dots along it, a high ρ and a small gap, are what gradient matching is after."
+    explanation = (
+        "Every dot is one round and one pair of source domains: the cosines of the update with both. On the diagonal "
+        "both are equal. Gradient matching should give dots along the diagonal: a high ρ and a small gap."
     )
     notes = [
-        "ρ is Pearson's correlation over rounds and the gap the mean of |cos(hᵢ, h) − cos(hⱼ, h)|, both of all rounds "
-        f"and then averaged over pairs and runs, n = {trials} runs of an algorithm at most."
+        "ρ is Pearson's correlation over rounds, and the gap is the mean of |cos(hᵢ, h) − cos(hⱼ, h)|; both use all "
+        f"rounds and are means over pairs and over at most n = {trials} runs of an algorithm."
     ]
     if most > DOTS:
         notes.append(f"Of up to {most} dots of an algorithm, {DOTS} are drawn, chosen at random.")
     name = slug(dataset).replace("-", "_")
     return [
-        Figure(f"{name}_scatter", "Angles of two source domains, against each other", panels, reading, tuple(notes))
+        Figure(f"{name}_scatter", "Cosines of pairs of source domains with the update", panels, explanation, (*notes,))
     ]
 
 
@@ -265,34 +264,34 @@ def suits(runs: Sequence[Run], rounds: ByRun) -> list[Section]:
         for dataset in datasets:
             if measurement.name in ("hull", "hull_cosine"):  # one chart for each held-out domain
                 domains = domains_of(run for run in runs if run.dataset == dataset)
-                for place, domain in enumerate(domains):
-                    found = over_training(runs, dataset, rounds, measurement, place)
+                for index, domain in enumerate(domains):
+                    found = over_training(runs, dataset, rounds, measurement, index)
                     by_title[f"{dataset}, held out: {domain}"] = found
             else:
                 by_title[dataset] = over_training(runs, dataset, rounds, measurement)
         name = f"suits_{measurement.name}"
-        exhibits += small_charts(name, measurement.title, by_title, measurement.y_label, measurement.reading)
+        exhibits += small_charts(name, measurement.title, by_title, measurement.y_label, measurement.explanation)
     return [Section("Does POGM suit these data?", (*exhibits, _conclusion(runs, rounds)), INTRODUCTION)]
 
 
-def _conclusion(runs: Sequence[Run], rounds: ByRun) -> Html:
-    """One paragraph for each dataset: what the measurements mean, and a recommendation."""
-    paragraphs = []
+def _conclusion(runs: Sequence[Run], rounds: ByRun) -> Part:
+    """Return the findings and a recommendation for each dataset."""
+    conclusions = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
-        alike = {label: [run for run in found if run.folder in rounds] for _, label, found in comparable(runs, dataset)}
-        by_label = {label: [rounds[run.folder].measured for run in found] for label, found in alike.items() if found}
-        if by_label:
-            *findings, last = conclusion(by_label)
-            paragraphs.append(
-                f"<p><b>{escape(dataset)}.</b> {escape(' '.join(findings))}</p><p><b>{escape(last)}</b></p>"
-            )
-    return Html("".join(['<h3 class="conclusion">Conclusion</h3>', *paragraphs]))
+        by_label = {
+            label: [rounds[run.folder].measured for run in chosen if run.folder in rounds]
+            for _, label, chosen in comparable(runs, dataset)
+        }
+        if by_label := {label: found for label, found in by_label.items() if found}:
+            *findings, recommendation = conclusion(by_label)
+            conclusions.append((dataset, " ".join(findings), recommendation))
+    return Part("conclusion", {"conclusions": conclusions})
 
 
 INTRODUCTION = """
-POGM looks for one update that serves every source domain. It has something to mend where the domains want different
-things, it can mend that where some update near the mean helps all of them, and the unseen domain gains as far as it
-resembles a mixture of the sources. What was measured of this, on these runs, whatever they were trained with:
+POGM looks for one update that helps every source domain. It can improve on the mean if the domains conflict and if
+some update near the mean helps all of them. The unseen domain gains if it resembles a mixture of the source domains.
+The table and the charts show these conditions, measured on these runs, for every algorithm they were trained with.
 """
 
 
@@ -306,13 +305,13 @@ def _numbers(runs: Sequence[Run], rounds: ByRun) -> Table:
     )
     rows = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
-        for _, label, alike in comparable(runs, dataset):
-            found = [rounds[run.folder].numbers for run in alike if run.folder in rounds]
+        for _, label, chosen in comparable(runs, dataset):
+            found = [rounds[run.folder].numbers for run in chosen if run.folder in rounds]
             if found:
                 means = (mean(mean(numbers[one.name]) for numbers in found) for one in LISTED)
                 rows.append(Row((dataset, label, *means, len(found))))
     note = (
-        "Means over rounds, then over finished runs with the algorithm's first configuration, n of them: all trial "
-        "seeds and all that was held out, one domain at a time. No model is selected: every measured round counts."
+        "Means over all measured rounds, then over the n finished runs with the first configuration of the algorithm: "
+        "all trial seeds and all held-out domains. There is no model selection."
     )
-    return Table("In numbers", columns, tuple(rows), footnotes=(note,))
+    return Table("Measurements", columns, tuple(rows), footnotes=(note,))

@@ -1,24 +1,32 @@
-"""A figure as data: what is drawn, not how. Pages and papers draw it, each in their way."""
+"""Figures as data: panels, marks and points. `chart` turns a figure into one Vega-Lite specification."""
 
 import csv
 import io
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+Range = tuple[float, float]
+
 
 class Point(NamedTuple):
-    """A mean at x with its standard error over n values; NaN leaves a gap in a line."""
+    """A mean at x with its standard error over n values. If y is NaN, a line has a gap."""
 
     x: float
     y: float
-    spread: float = 0.0
+    stderr: float | None = None  # None: fewer than two values
     n: int = 1
+
+    @property
+    def is_finite(self) -> bool:
+        """True if the point can be drawn."""
+        return math.isfinite(self.x + self.y + (self.stderr or 0.0))
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something drawn at points, with a name for the legend and a place in the palette."""
+    """Points that are drawn in one way, with a name for the legend and an index of the palette."""
 
     name: str
     points: tuple[Point, ...]
@@ -26,59 +34,76 @@ class Mark:
 
 
 class Line(Mark):
-    """A line through its points, with a band of ± one standard error."""
+    """A line through the points, with a band of ± one standard error."""
 
 
 class Cloud(Mark):
-    """Dots."""
+    """A dot at every point."""
 
 
 class Arrow(Mark):
-    """From its first point to its second."""
+    """An arrow from the first point to the second, in a panel with `square` axes."""
 
 
 class Region(Mark):
-    """A filled outline, such as a hull or a ball."""
+    """A filled polygon."""
 
 
 class Label(Mark):
-    """Its name, written at its one point; not in the legend."""
+    """The name, written at the first point. It is not in the legend."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """Marks on one pair of axes."""
 
     title: str
     marks: tuple[Mark, ...]
     x_label: str = "step"
     y_label: str = ""
-    x_range: tuple[float, float] | None = None  # None: what the marks span
-    y_range: tuple[float, float] | None = None
-    square: bool = False  # one unit is as long on both axes
+    x_range: Range | None = None  # None: the range of the points
+    y_range: Range | None = None  # None: the range of the points with their standard errors
+    square: bool = False  # a unit has the same length on both axes
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that share a legend and a caption."""
+    """Panels with one legend and one caption."""
 
-    name: str  # of its files: small letters, digits and underscores
+    name: str  # name of the files: lower-case letters, digits and underscores
     title: str
     panels: tuple[Panel, ...]
-    reading: str = ""  # how to read it, in a few sentences
-    notes: tuple[str, ...] = ()  # what was measured, on how many runs, by which command
+    explanation: str = ""  # a few sentences that explain how to read the figure
+    notes: tuple[str, ...] = ()  # what was measured, and on how many runs
 
-    def rows(self) -> Iterator[tuple[str, str, str, Point]]:
-        """Every number of it: panel, kind of mark, its name, the point."""
-        for panel in self.panels:
-            for mark in panel.marks:
-                for point in mark.points:
-                    yield panel.title, type(mark).__name__.lower(), mark.name, point
+    def legend(self) -> dict[str, Mark]:
+        """Return the first mark of every name, without labels."""
+        marks = [mark for panel in self.panels for mark in panel.marks if mark.name and not isinstance(mark, Label)]
+        first: dict[str, Mark] = {}
+        for mark in marks:
+            if mark.points:
+                first.setdefault(mark.name, mark)
+        return first
 
     def csv(self) -> str:
-        """Every number of it, for those who would draw it otherwise."""
+        """Return all points as CSV. The standard error of a single value is empty."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["panel", "mark", "name", "x", "y", "stderr", "n"])
-        writer.writerows([panel, kind, name, *point] for panel, kind, name, point in self.rows())
+        for panel in self.panels:
+            for mark in panel.marks:
+                writer.writerows([panel.title, type(mark).__name__.lower(), mark.name, *point] for point in mark.points)
         return out.getvalue()
+
+
+def y_extent(marks: Iterable[Mark]) -> Range | None:
+    """Return the smallest and the largest y of the marks, with standard errors; None if there are no points."""
+    points = [point for mark in marks for point in mark.points if point.is_finite]
+    ends = [point.y + side * (point.stderr or 0.0) for point in points for side in (-1, 1)]
+    return (min(ends), max(ends)) if ends else None
+
+
+def x_extent(marks: Iterable[Mark]) -> Range | None:
+    """Return the smallest and the largest x of the marks; None if there are no points."""
+    xs = [point.x for mark in marks for point in mark.points if point.is_finite]
+    return (min(xs), max(xs)) if xs else None

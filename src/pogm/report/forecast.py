@@ -1,47 +1,45 @@
-"""How long the runs of a folder will still take, from what they have taken so far."""
+"""Estimate of the time until all runs of a folder are done."""
 
 from collections.abc import Sequence
 from statistics import median
 
-from pogm.report.watch import Glance, Watched
+from pogm.report.watch import FolderState, RunState
 
 
-def seconds_left(glance: Glance) -> float | None:
-    """Until all that is running, interrupted or waiting is done; None where nothing runs or nothing is known.
+def seconds_left(folder: FolderState) -> float | None:
+    """Return the seconds until all running, interrupted and waiting runs are done; None if there is no estimate.
 
-    A run takes its steps' seconds, times what finished runs took beyond their steps (evaluations, loading). One that
-    has not begun takes what others of its algorithm and dataset do. As many run at a time as are running now.
+    The time of a run is the time of its steps, multiplied by the overhead of finished runs (evaluation, loading). A run
+    that has not started takes the median of its algorithm and dataset. The number of parallel runs stays the same.
     """
-    running = [one for one in glance.begun if one.state == "running"]
-    usual = _usual(glance.begun)
-    if not running or not usual:
+    running = [one for one in folder.started if one.state == "running"]
+    medians = _median_seconds(folder.started)
+    if not running or not medians:
         return None
-    anyone = median(usual.values())
-    left = {one.run.id: _left(one, usual.get(_kind(one), anyone)) for one in glance.begun}
-    work = sum(left[one.run.id] for one in glance.begun if one.state in ("running", "interrupted"))
-    work += sum(usual.get((trial.dataset.title, trial.label), anyone) for trial in glance.waiting)
+    default = median(medians.values())
+    left = {
+        one.run.id: (1 - one.share) * (one.step_seconds or medians.get(_kind(one), default)) for one in folder.started
+    }
+    work = sum(left[one.run.id] for one in folder.started if one.state in ("running", "interrupted"))
+    work += sum(medians.get((trial.dataset.title, trial.label), default) for trial in folder.waiting)
     longest = max(left[one.run.id] for one in running)
-    return _beyond_steps(glance.begun) * max(work / len(running), longest)
+    return _overhead(folder.started) * max(work / len(running), longest)
 
 
-def _kind(one: Watched) -> tuple[str, str]:
+def _kind(one: RunState) -> tuple[str, str]:
     return one.run.dataset, one.run.label
 
 
-def _left(one: Watched, usual: float) -> float:
-    return (1 - one.share) * (one.cost or usual)
+def _median_seconds(started: Sequence[RunState]) -> dict[tuple[str, str], float]:
+    """Return the median time of the steps of a run, in seconds, by dataset and algorithm."""
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for one in started:
+        if one.step_seconds is not None:
+            seconds.setdefault(_kind(one), []).append(one.step_seconds)
+    return {kind: median(found) for kind, found in seconds.items()}
 
 
-def _usual(begun: Sequence[Watched]) -> dict[tuple[str, str], float]:
-    """Return the median time of the steps of a run, in seconds, by algorithm and dataset."""
-    costs: dict[tuple[str, str], list[float]] = {}
-    for one in begun:
-        if one.cost is not None:
-            costs.setdefault(_kind(one), []).append(one.cost)
-    return {kind: median(found) for kind, found in costs.items()}
-
-
-def _beyond_steps(begun: Sequence[Watched]) -> float:
-    """How much longer than its steps a run takes."""
-    shares = [one.seconds / one.cost for one in begun if one.state == "done" and one.cost]
-    return max(1.0, median(shares)) if shares else 1.0
+def _overhead(started: Sequence[RunState]) -> float:
+    """Return the time of finished runs divided by the time of their steps."""
+    ratios = [one.seconds / one.step_seconds for one in started if one.state == "done" and one.step_seconds]
+    return max(1.0, median(ratios)) if ratios else 1.0

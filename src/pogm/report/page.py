@@ -1,33 +1,56 @@
-"""A page: a title, facts, and sections of tables and figures, in one HTML file that needs nothing else."""
+"""Pages: a title, facts, and sections of tables and figures, in one HTML file that loads nothing else."""
 
+import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pogm import __version__
 from pogm._system.files import write_atomic
-from pogm.report.escaping import data_block, escape, slug
-from pogm.report.markup import Exhibit, exhibit_html
-from pogm.report.style import STYLE, colour_style
+from pogm.benchmark.results.records import printable
+from pogm.benchmark.results.table import Estimate, Table, Tabular
+from pogm.report import draw
+from pogm.report.chart import DARK, LIGHT, Spec, colour_of, dashes_of, specification, static_panels
+from pogm.report.figure import Figure
 
-SCRIPTS = ("elements.js", "tables.js", "panels.js", "figures.js", "page.js")  # in this order
-WIDE = 60  # letters, from where on a fact has a line of its own
-SECONDS = 3  # between two looks of a live page
+NUMBER = re.compile(r"[+−-]?\d")
+SECONDS = 3  # between two requests of a live page
+
+
+class Part(NamedTuple):
+    """A template of `templates` and the values that it shows."""
+
+    template: str
+    values: Mapping[str, Any]
+
+
+Exhibit = Tabular | Figure | Part
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page, to which the navigation leads."""
+    """A section of a page, with an entry in the navigation."""
 
     title: str
     exhibits: tuple[Exhibit, ...] = ()
-    text: str = ""  # paragraphs, with an empty line between them
-    command: str | None = None  # that makes its exhibits; None: the page's
+    text: str = ""  # paragraphs with an empty line between them
+    command: str | None = None  # command line that makes the exhibits; None: that of the page
+
+
+def paragraph(text: str) -> Part:
+    """Return a paragraph in a muted colour."""
+    return Part("paragraph", {"text": text})
+
+
+def listing(head: Sequence[str], rows: Iterable[Sequence[object]], summary: str = "") -> Part:
+    """Return a plain list with a head. With a summary, the list is closed and opens on a click."""
+    return Part("list", {"head": head, "rows": list(rows), "summary": summary})
 
 
 def write_page(
@@ -38,10 +61,22 @@ def write_page(
     command: str | None = None,
     facts: Mapping[str, str] = {},
 ) -> Path:
-    """Write the page and return its path."""
+    """Write a page and return its path.
+
+    Args:
+        path: File to write.
+        title: Title of the page.
+        sections: Sections of the page.
+        command: Command line that makes the page.
+        facts: Short texts at the top of the page, by their names. Empty texts are left out.
+
+    Raises:
+        MissingPackageError: If jinja2 or vl-convert-python is not installed.
+    """
     path = Path(path)
+    content = render(title, sections, command=command, facts=facts).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(title, sections, command=command, facts=facts).encode())
+    write_atomic(path, content)
     return path
 
 
@@ -53,85 +88,181 @@ def render(
     facts: Mapping[str, str] = {},
     live: bool = False,
 ) -> str:
-    """The page as text. A live one, which a server makes anew whenever asked, asks again every few seconds."""
-    style = _file("report.css") + STYLE + colour_style()
+    """Return a page as HTML, with all text escaped.
+
+    A live page asks its server for a new version every few seconds. Its charts are drawn by the browser only; other
+    pages also contain them as SVG, for browsers without JavaScript and for printing.
+    """
     anchors = _anchors(sections)
-    shown = "\n".join(_section(section, anchor, command) for section, anchor in zip(sections, anchors, strict=True))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{policy(live=live)}">
-<title>{escape(title)}</title>
-<style>
-{style}</style>
-</head>
-<body{f' data-live="{SECONDS}"' if live else ""}>
-<main>
-{_header(title, command, facts)}
-{_navigation(sections, anchors)}
-{shown}
-</main>
-<div hidden id="picture-style">{data_block(STYLE + colour_style(standalone=True))}</div>
-<script>{_script()}</script>
-</body>
-</html>
-"""
+    values = {
+        "title": title,
+        "command": command,
+        "facts": {name: fact for name, fact in facts.items() if fact},
+        "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by pogm {__version__}",
+        "sections": [
+            {
+                "anchor": anchor,
+                "title": section.title,
+                "label": section.title.partition(": ")[0],  # "Table 1" of "Table 1: Results"
+                "paragraphs": [" ".join(text.split()) for text in section.text.split("\n\n") if text.strip()],
+                "exhibits": [
+                    _render_exhibit(exhibit, f"{anchor}-{number}", section, command, live)
+                    for number, exhibit in enumerate(section.exhibits, start=1)
+                ],
+            }
+            for section, anchor in zip(sections, anchors, strict=True)
+        ],
+        "policy": policy(live=live),
+        "style": _file("report.css"),
+        "script": script(),
+        "schemes": {"light": LIGHT, "dark": DARK},
+        "seconds": SECONDS if live else None,
+    }
+    return str(_template("page").render(values)) + "\n"
+
+
+def render_table(table: Table, anchor: str, under: str = "", command: str | None = None) -> str:
+    """Return a table as HTML, with its selection rule, its notes and its CSV.
+
+    Args:
+        table: The table.
+        anchor: Address within the page.
+        under: Title of the section. It is not repeated as the title of the table.
+        command: Command line that makes the table.
+    """
+    selection = table.selection
+    titles = [title for title in (table.title, selection.title if selection else "") if title and title != under]
+    first, *others = table.shown
+    if table.row_key:  # rows have labels; otherwise the first cell is the head of a row
+        heads, labels, others = [table.row_key.capitalize()], [row.label for row in table.rows], [first, *others]
+    else:
+        heads, labels = [table.columns[first].heading], [table.columns[first].text(r.cells[first]) for r in table.rows]
+    columns = [[_cell(table, j, i) for i in range(len(table.rows))] for j in others]
+    values = {
+        "anchor": anchor,
+        "titles": titles,
+        "heads": [
+            *((head, False) for head in heads),
+            *((table.columns[j].heading, _is_words(table, j)) for j in others),
+        ],
+        "rows": list(zip(labels, zip(*columns, strict=True) if columns else [()] * len(labels), strict=True)),
+        "notes": [*([selection.rule] if selection else []), *table.notes, *table.conclusion],
+        "command": command,
+        "data": {"name": slug(f"{table.title} {selection.name}" if selection else table.title), "csv": table.csv()},
+    }
+    return str(_template("table").render(values))
+
+
+def _is_words(table: Table, j: int) -> bool:
+    """Return True if a column has words, which are aligned to the left."""
+    return table.columns[j].kind == "text" and not any(NUMBER.match(str(row.cells[j])) for row in table.rows)
+
+
+def _cell(table: Table, j: int, i: int) -> dict[str, object]:
+    column, cell = table.columns[j], table.rows[i].cells[j]
+    if not isinstance(cell, Estimate):
+        return {"text": column.text(cell), "is_words": _is_words(table, j)}
+    if cell.mean is None:
+        return {"missing": column.missing, "reason": cell.reason}
+    return {
+        "mean": column.mean_text(cell.mean),
+        "is_best": i in table.best(j),
+        "small": [text for text in (column.error_text(cell), table.marks(j, cell)) if text],
+        "n": cell.n if "n" in column.fields else None,
+    }
+
+
+def _render_figure(figure: Figure, anchor: str, command: str | None, live: bool) -> str:
+    spec = specification(figure)
+    values = {
+        "anchor": anchor,
+        "titles": [figure.title],
+        "legend": [
+            (name, type(mark).__name__.lower(), colour_of(mark), dashes_of(mark))
+            for name, mark in figure.legend().items()
+        ],
+        "panels": [(panel["description"], "" if live else _static(panel)) for panel in static_panels(spec)],
+        "explanation": figure.explanation,
+        "notes": figure.notes,
+        "command": command,
+        "data": {"name": figure.name, "csv": figure.csv(), "spec": spec},
+    }
+    return str(_template("figure").render(values))
+
+
+def _static(panel: Spec) -> Any:
+    """Return a panel as SVG. Vega escapes all text in it."""
+    return _jinja().Markup(draw.to_svg(panel))
+
+
+def _render_exhibit(exhibit: Exhibit, anchor: str, section: Section, command: str | None, live: bool) -> Any:
+    command = section.command or command
+    if isinstance(exhibit, Tabular):
+        text = render_table(exhibit.table(), anchor, section.title, command)
+    elif isinstance(exhibit, Figure):
+        text = _render_figure(exhibit, anchor, command, live)
+    else:
+        text = _template(exhibit.template).render(exhibit.values)
+    return _jinja().Markup(text)
 
 
 def policy(*, live: bool = False) -> str:
-    """Return the content security policy: the page may run its own script; a live page may also ask its server."""
-    digest = b64encode(sha256(_script().encode()).digest()).decode()
+    """Return the content security policy: the page runs only its own script; a live page may ask its server.
+
+    Vega evaluates its expressions with an interpreter (`ast` in report.js), so the script needs no 'unsafe-eval'.
+    """
+    digest = b64encode(sha256(script().encode()).digest()).decode()
     allowed = ["default-src 'none'", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'"]
     return "; ".join([*allowed, *["connect-src 'self'"] * live])
 
 
-def _script() -> str:
-    return "\n".join(map(_file, SCRIPTS))
-
-
 @cache
+def script() -> str:
+    """Return the script of every page: Vega-Embed, and what sorts tables and sets up charts."""
+    return f"{draw.javascript()}\n{_file('report.js')}"
+
+
+def slug(text: str) -> str:
+    """Return a name as an address within a page or as the name of a file: lower-case letters, digits and hyphens."""
+    return "-".join(re.findall("[a-z0-9]+", text.lower()))[:60] or "untitled"
+
+
+def _anchors(sections: Sequence[Section]) -> list[str]:
+    """Return a different address for each section."""
+    found: list[str] = []
+    for section in sections:
+        name = slug(section.title)
+        count = sum(anchor == name or anchor.startswith(f"{name}--") for anchor in found)
+        found.append(f"{name}--{count + 1}" if count else name)
+    return found
+
+
 def _file(name: str) -> str:
     return resources.files("pogm.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _header(title: str, command: str | None, facts: Mapping[str, str]) -> str:
-    known = "".join(_fact(name, fact) for name, fact in facts.items() if fact)
-    made = f"Made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by pogm {__version__}"
-    by = f"<pre><code>{escape(command)}</code></pre>" if command else ""
-    return f'<header><h1>{escape(title)}</h1><p class="muted">{made}</p>{by}<dl>{known}</dl></header>'
+def _template(name: str) -> Any:
+    return _environment().get_template(f"{name}.html.j2")
 
 
-def _fact(name: str, fact: str) -> str:
-    return f"<div{' class=wide' * (len(fact) > WIDE)}><dt>{escape(name)}</dt><dd>{escape(fact)}</dd></div>"
-
-
-def _navigation(sections: Sequence[Section], anchors: Sequence[str]) -> str:
-    if len(sections) < 2:
-        return ""
-    links = (
-        f'<li><a href="#{anchor}">{escape(section.title.partition(": ")[0])}</a></li>'  # of Table 1: Results, Table 1
-        for section, anchor in zip(sections, anchors, strict=True)
+@cache
+def _environment() -> Any:
+    """Return the environment of the templates. All values are escaped, and control characters are made visible."""
+    jinja2 = _jinja()
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: _file(f"templates/{name}")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, jinja2.Markup) else printable(value),
     )
-    return f'<nav aria-label="Sections"><ul>{"".join(links)}</ul></nav>'
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters["lines"] = lambda text: [*map(printable, str(text).splitlines())]
+    return environment
 
 
-def _section(section: Section, anchor: str, command: str | None) -> str:
-    paragraphs = [f"<p>{escape(' '.join(text.split()))}</p>" for text in section.text.split("\n\n") if text.strip()]
-    exhibits = [
-        exhibit_html(exhibit, f"{anchor}-{number}", section.title, section.command or command)
-        for number, exhibit in enumerate(section.exhibits, start=1)
-    ]
-    return "\n".join([f'<section id="{anchor}"><h2>{escape(section.title)}</h2>', *paragraphs, *exhibits, "</section>"])
-
-
-def _anchors(sections: Sequence[Section]) -> list[str]:
-    """An address for each section, no two the same."""
-    found: list[str] = []
-    for section in sections:
-        name = slug(section.title)
-        taken = sum(anchor == name or anchor.startswith(f"{name}--") for anchor in found)
-        found.append(f"{name}--{taken + 1}" if taken else name)
-    return found
+def _jinja() -> Any:
+    jinja2 = draw.load_package("jinja2", "jinja2", "writes HTML pages")
+    jinja2.Markup = draw.load_package("markupsafe", "markupsafe", "writes HTML pages").Markup
+    return jinja2

@@ -1,9 +1,10 @@
-"""The report: all tables and charts of a set of runs in one self-contained HTML file."""
+"""The report: all tables and charts of a set of runs in one HTML file."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pogm._system.errors import UsageError
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, domains_of, labels_of
 from pogm.benchmark.results.comparison import compare
 from pogm.benchmark.results.published import Source
@@ -12,21 +13,20 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
 from pogm.benchmark.results.table import Table
 from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
-from pogm.report.escaping import slug
-from pogm.report.figure import Figure
-from pogm.report.markup import Exhibit, Html, details, grid, paragraph
-from pogm.report.page import Section, write_page
-from pogm.report.series import ACCURACY, ANGLE, angles, curves, small_charts
+from pogm.report.draw import write_svg
+from pogm.report.figure import Figure, Panel
+from pogm.report.page import Exhibit, Part, Section, listing, paragraph, slug, write_page
+from pogm.report.series import ACCURACY, COSINE, cosines, curves, small_charts
 
-READ_CURVES = """
-Each chart holds out one domain and follows the accuracy on it while the algorithms train on the others.
-Higher is better; where a line wobbles, the result depends on when training stops.
+CURVES = """
+Each chart shows the accuracy on one held-out domain while the algorithms train on the others. Higher is better; if a
+line fluctuates, the result depends on the step at which training stops.
 """
 
-READ_ANGLES = """
-The cosine between where a source domain alone would move the model (hᵢ) and where the algorithm moved it (h):
-at 1 they agree, below 0 the update works against that domain. An algorithm that is high in every chart serves
-all its domains at once. Runs that train on the domain, whichever other they hold out, are averaged first.
+COSINES = """
+The cosine of the update of the algorithm (h) and the update of one source domain alone (hᵢ): at 1 they have the same
+direction, below 0 the update works against that domain. An algorithm that is high in every chart helps all its domains
+at once. A line is the mean over all runs that train on the domain.
 """
 
 
@@ -53,17 +53,43 @@ def write_report(
     return write_page(path, title, sections_of(runs, against), command=command, facts=facts_of(runs))
 
 
+def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = None) -> Path:
+    """Write an SVG file with the mean cosine and the test accuracy on one dataset side by side; return its path.
+
+    Args:
+        runs: Runs to draw.
+        path: File to write.
+        dataset: Name of the dataset; default: that of the first run.
+
+    Raises:
+        UsageError: If there are no runs.
+    """
+    runs = list(runs)
+    if not runs:
+        raise UsageError("Expected runs to draw; found none. Pass a folder that contains finished runs.")
+    dataset = dataset or runs[0].dataset
+    figure = Figure(
+        "picture",
+        f"{dataset}: cosine of the update with source domains, and accuracy on the unseen domain",
+        (
+            Panel("Cosine of the update with source domains", (*cosines(runs, dataset),), y_label=COSINE),
+            Panel("Accuracy on the unseen domain", (*curves(runs, dataset),), y_label=ACCURACY),
+        ),
+    )
+    return write_svg(figure, path)
+
+
 def sections_of(runs: Sequence[Run], against: Source | None = None) -> list[Section]:
     """Return the sections of the report. Parts without measurements are left out."""
     if not runs:
-        return [Section("Runs", text="There are no runs here yet.")]
+        return [Section("Runs", text="There are no runs yet.")]
     datasets, rounds = list(dict.fromkeys(run.dataset for run in runs)), rounds_of(runs)
     return [
         *([_averages(runs)] if len(datasets) > 1 else []),
         *(_dataset(runs, name, rounds) for name in datasets),
         *suits(runs, rounds),
-        *_beside(runs, against),
-        *_stopped(runs),
+        *_compared(runs, against),
+        *_unfinished(runs),
         _trials(runs),
     ]
 
@@ -103,13 +129,13 @@ def _averages(runs: Sequence[Run]) -> Section:
     return Section("All datasets", (*exhibits,))
 
 
-def _ranks(table: Table) -> Html:
+def _ranks(table: Table) -> Part:
     ranked = rankings(table)
     if len(ranked) < 2 or table.selection is None:
-        return Html()
+        return listing((), ())
     head = ("Algorithm", *(name.capitalize() for name in SUMMARIES))
     rows = [(found.label, *(f"{value:.2f}" for value in found.summaries().values())) for found in ranked]
-    return details(f"Mean ranks over datasets (lower is better), {table.selection.title}", head, rows)
+    return listing(head, rows, f"Mean ranks over datasets (lower is better), {table.selection.title}")
 
 
 def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
@@ -119,7 +145,7 @@ def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
     for selection in SELECTIONS:
         table = dataset_table(runs, dataset, selection)
         if table.empty and selection is LEAVE_ONE_DOMAIN_OUT:
-            exhibits.append(paragraph(f"{selection.title} needs runs that hold out two domains: none here."))
+            exhibits.append(paragraph(f"{selection.title} needs runs that hold out two domains; there are none."))
             continue
         exhibits.append(table)
         chosen += [(selection.name, choice) for choice in selection(of_dataset)]
@@ -135,25 +161,23 @@ def figures_of(runs: Sequence[Run], dataset: str) -> list[Figure]:
     """Return charts of the accuracy on held-out domains and of the cosines with source domains."""
     domains = domains_of(run for run in runs if run.dataset == dataset)
     accuracies = {f"Held out: {name}": curves(runs, dataset, i) for i, name in enumerate(domains)}
-    measured = {"Mean over source domains": angles(runs, dataset)}
-    measured |= {f"Source domain: {name}": angles(runs, dataset, i) for i, name in enumerate(domains)}
+    measured = {"Mean over source domains": cosines(runs, dataset)}
+    measured |= {f"Source domain: {name}": cosines(runs, dataset, i) for i, name in enumerate(domains)}
     name = slug(dataset).replace("-", "_")
     return [
-        *small_charts(f"{name}_accuracy", "Accuracy on the unseen domain", accuracies, ACCURACY, READ_CURVES, 100.0),
-        *small_charts(
-            f"{name}_angle", "Agreement of the update with its source domains", measured, ANGLE, READ_ANGLES, 1.0
-        ),
+        *small_charts(f"{name}_accuracy", "Accuracy on the unseen domain", accuracies, ACCURACY, CURVES, 100.0),
+        *small_charts(f"{name}_cosine", "Cosine of the update with its source domains", measured, COSINE, COSINES, 1.0),
     ]
 
 
-def _beside(runs: Sequence[Run], source: Source | None) -> list[Section]:
+def _compared(runs: Sequence[Run], source: Source | None) -> list[Section]:
     if source is None:
         return []
-    shown = (*compare(runs, source),) or (paragraph("They have nothing in common."),)
-    return [Section(f"Beside {source.title}", shown)]
+    exhibits = (*compare(runs, source),) or (paragraph("No dataset and algorithm of these runs was published there."),)
+    return [Section(f"Compared with {source.title}", exhibits)]
 
 
-def _chosen(chosen: Iterable[tuple[str, Choice]], domains: Sequence[str]) -> Html:
+def _chosen(chosen: Iterable[tuple[str, Choice]], domains: Sequence[str]) -> Part:
     rows = [
         (
             selection,
@@ -167,18 +191,18 @@ def _chosen(chosen: Iterable[tuple[str, Choice]], domains: Sequence[str]) -> Htm
         for selection, choice in chosen
     ]
     head = ("Selection", "Algorithm", "Held out", "Trial seed", "Accuracy, %", "Run", "Step")
-    return details("Which runs and steps were chosen", head, rows)
+    return listing(head, rows, "Selected runs and steps")
 
 
-def _stopped(runs: Iterable[Run]) -> list[Section]:
+def _unfinished(runs: Iterable[Run]) -> list[Section]:
     rows = []
     for run in runs:
         if run.status != "done":
             last = f"last record at step {run.records[-1]['step']}" if run.records else "no record"
-            why = run.failure or last
-            rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, run.status, why))
+            reason = run.failure or last
+            rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, run.status, reason))
     head = ("Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Reason")
-    return [Section("Runs that did not finish", (grid(head, rows),))] if rows else []
+    return [Section("Runs that did not finish", (listing(head, rows),))] if rows else []
 
 
 def _trials(runs: Sequence[Run]) -> Section:
@@ -196,7 +220,7 @@ def _trials(runs: Sequence[Run]) -> Section:
         for run in runs
     ]
     head = ("Run", "Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Settings")
-    return Section("Details", (details(f"All {len(runs)} trials and their hyperparameters", head, rows),))
+    return Section("Details", (listing(head, rows, f"All {len(runs)} trials and their hyperparameters"),))
 
 
 def _settings(trial: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -8,13 +8,12 @@ from statistics import fmean
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import Run, accuracy, finite
 from pogm.benchmark.results.statistics import mean_of
-from pogm.report.axes import extent
-from pogm.report.figure import Figure, Line, Panel, Point
+from pogm.report.figure import Figure, Line, Panel, Point, y_extent
 
-ANGLE, ACCURACY = "cos(hᵢ, h)", "accuracy, %"
+COSINE, ACCURACY = "cos(hᵢ, h)", "accuracy, %"
 
-AVERAGED = (
-    "Lines are means over trial seeds, of finished runs with an algorithm's first configuration (its defaults, where "
+MEANS = (
+    "Lines are means over trial seeds of finished runs with the first configuration of an algorithm (its defaults, if "
     "they were run); bands are ± one standard error."
 )
 
@@ -22,7 +21,13 @@ Sample = tuple[int, int, float]  # trial seed, step, value
 
 
 def curves(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list[Line]:
-    """Accuracy in percent on a held-out domain (or on all, averaged) over steps: one line per algorithm."""
+    """Return the accuracy in percent on a held-out domain over steps, one line per algorithm.
+
+    Args:
+        runs: The runs.
+        dataset: Name of the dataset.
+        domain: Index of the held-out domain; None for the mean over all.
+    """
 
     def samples(run: Run) -> Iterator[Sample]:
         (held_out,) = run.test_domains
@@ -33,10 +38,15 @@ def curves(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list
     return lines(runs, dataset, samples)
 
 
-def angles(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list[Line]:
-    """cos(h_i, h) of a source domain i (or of all, averaged) over steps: one line per algorithm.
+def cosines(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list[Line]:
+    """Return cos(h_i, h) of a source domain i over steps, one line per algorithm.
 
-    Where a step did not move, the angle is undefined and the mean is over the rest.
+    If a step did not move the weights, its cosine is undefined and left out of the mean.
+
+    Args:
+        runs: The runs.
+        dataset: Name of the dataset.
+        domain: Index of the source domain; None for the mean over all.
     """
 
     def samples(run: Run) -> Iterator[Sample]:
@@ -51,31 +61,46 @@ def angles(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list
 
 
 def small_charts(
-    name: str, title: str, by_title: Mapping[str, Sequence[Line]], y_label: str, reading: str, ceiling: float = math.inf
+    name: str,
+    title: str,
+    lines_by_title: Mapping[str, Sequence[Line]],
+    y_label: str,
+    explanation: str,
+    ceiling: float = math.inf,
 ) -> list[Figure]:
-    """One figure of small charts on one scale; none where nothing was measured."""
-    drawn = {title: found for title, found in by_title.items() if found}
-    extents = [span for found in drawn.values() if (span := extent(found))]
-    if not extents:
+    """Return one figure with a panel for each title, all with the same y axis; empty if there are no lines.
+
+    Args:
+        name: Name of the figure.
+        title: Title of the figure.
+        lines_by_title: Lines of each panel by its title. A title without lines is left out.
+        y_label: Label of the y axis.
+        explanation: Text that explains how to read the figure.
+        ceiling: Largest possible value; the y axis does not go beyond it.
+    """
+    y_range = y_extent(line for found in lines_by_title.values() for line in found)
+    if y_range is None:
         return []
-    y_range = min(low for low, _ in extents), min(ceiling, max(high for _, high in extents))
-    panels = tuple(Panel(title, (*found,), y_label=y_label, y_range=y_range) for title, found in drawn.items())
-    return [Figure(name, title, panels, " ".join(reading.split()), averaged(panels))]
+    y_range = y_range[0], min(ceiling, y_range[1])
+    panels = tuple(
+        Panel(title, (*found,), y_label=y_label, y_range=y_range) for title, found in lines_by_title.items() if found
+    )
+    return [Figure(name, title, panels, " ".join(explanation.split()), describe_means(panels))]
 
 
-def averaged(panels: Iterable[Panel]) -> tuple[str, str]:
-    """Return a note that describes the lines and states the number of trials."""
+def describe_means(panels: Iterable[Panel]) -> tuple[str, str]:
+    """Return notes that describe the lines and state the number of trials."""
     counts = {point.n for panel in panels for line in panel.marks for point in line.points}
     trials = f"n = {max(counts)} trial{'s' * (max(counts) > 1)}{', fewer at some points' * (len(counts) > 1)}."
-    return AVERAGED, trials
+    return MEANS, trials
 
 
 def lines(runs: Iterable[Run], dataset: str, samples: Callable[[Run], Iterator[Sample]]) -> list[Line]:
-    """Means over what a trial seed has at a step, then mean and standard error over trial seeds."""
+    """Return one line per algorithm: the mean of the samples of a trial seed at each step, then over trial seeds."""
     found = []
-    for colour, label, alike in comparable(runs, dataset):
+    for colour, label, chosen in comparable(runs, dataset):
         by_step: dict[int, dict[int, list[float]]] = {}
-        for run in alike:
+        for run in chosen:
             for seed, step, value in samples(run):
                 by_step.setdefault(step, {}).setdefault(seed, []).append(value)
         points = tuple(_point(step, [fmean(v) for v in by_step[step].values()]) for step in sorted(by_step))
@@ -85,27 +110,26 @@ def lines(runs: Iterable[Run], dataset: str, samples: Callable[[Run], Iterator[S
 
 
 def comparable(runs: Iterable[Run], dataset: str) -> Iterator[tuple[int, str, list[Run]]]:
-    """Return, for every algorithm, its index in the palette, its label, and its runs that may be averaged.
+    """Yield the index in the palette, the label, and the runs of every algorithm that may be averaged.
 
-    These are finished and hold out one domain, with the algorithm's first configuration (its defaults): a mean over a
-    random search would show the search.
+    These are finished runs that hold out one domain, with the first configuration of the algorithm (its defaults). A
+    mean over a random search would show the search. Runs that differ in more than their seeds are left out.
     """
     runs = list(runs)
     for colour, label in enumerate(labels_of(runs)):
         usable = [r for r in runs if (r.dataset, r.label, len(r.test_domains)) == (dataset, label, 1) and r.done]
         first = min((run.hparams_seed for run in usable), default=0)
         usable = [run for run in usable if run.hparams_seed == first]
-        twins = Counter((run.test_domains, run.trial_seed) for run in usable)
-        # As in selection: never mix settings.
-        yield colour, label, [run for run in usable if twins[run.test_domains, run.trial_seed] == 1]
+        counts = Counter((run.test_domains, run.trial_seed) for run in usable)
+        yield colour, label, [run for run in usable if counts[run.test_domains, run.trial_seed] == 1]
 
 
 def mean_point(x: float, values: Iterable[float]) -> Point:
     """Return mean, standard error and n of the values that are not NaN, at x; a gap if there are none."""
     found = mean_of(values)
-    return Point(x, found.value, found.error or 0.0, found.n) if found.n else Point(x, math.nan)
+    return Point(x, found.value, found.error, found.n) if found.n else Point(x, math.nan)
 
 
 def _point(step: int, values: Sequence[float]) -> Point:
-    """A gap where one of them is missing: the mean of the others would be another line's."""
+    """Return the mean at a step, or a gap if a value is missing, because the mean of the rest is not comparable."""
     return Point(step, math.nan) if any(map(math.isnan, values)) else mean_point(step, values)

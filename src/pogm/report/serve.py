@@ -1,4 +1,4 @@
-"""A page on this machine alone: it can be asked for and read, and there is nothing else to ask for."""
+"""An HTTP server for one page. It listens on this machine only and answers only GET and HEAD."""
 
 import sys
 import threading
@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 from pogm._system.errors import UsageError
 from pogm.report.page import policy
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 PORT = 6007
-TRIES = 20  # ports after the first
+TRIES = 20  # number of ports that are tried
 HEADERS = {
-    "Content-Security-Policy": f"{policy(live=True)}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -26,27 +25,34 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with what ``page`` gives, which one request at a time may call."""
+    """Server that answers with the result of ``page``, which is called by one request at a time."""
 
     daemon_threads = True
 
     def __init__(self, page: Callable[[], str], port: int) -> None:
-        super().__init__((HERE, port), _Handler)
-        self._page, self._turn = page, threading.Lock()
+        rules = f"{policy(live=True)}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        super().__init__((LOOPBACK, port), _Handler)
+        self.headers = {"Content-Security-Policy": rules, **HEADERS}
+        self._page, self._lock = page, threading.Lock()
 
     @property
     def address(self) -> str:
         """Address of the page, for a browser."""
-        return f"http://{HERE}:{self.server_port}/"
+        return f"http://{LOOPBACK}:{self.server_port}/"
 
     def page(self) -> str:
-        """The page as it is now."""
-        with self._turn:
+        """Return the current page."""
+        with self._lock:
             return self._page()
 
 
 def open_server(page: Callable[[], str], port: int | None = None) -> Server:
-    """A server at this port; without one, at ours or the next that is free."""
+    """Return a server at a port; without a port, at 6007 or the next free one.
+
+    Raises:
+        UsageError: If the port is not valid or not free.
+        MissingPackageError: If a package that pages need is not installed.
+    """
     if port is not None and not 0 <= port <= 65535:
         raise UsageError(f"Expected --port from 0 to 65535; found {port}. Leave it out.")
     ports = range(PORT, PORT + TRIES) if port is None else (port,)
@@ -54,23 +60,23 @@ def open_server(page: Callable[[], str], port: int | None = None) -> Server:
         try:
             return Server(page, number)
         except OSError as error:
-            why = error.strerror
+            reason = error.strerror
     taken = f"port {ports[0]}" if port is not None else f"ports {ports[0]} to {ports[-1]}"
-    raise UsageError(f"Expected a free port; found {taken} not to be had: {why}. Choose another with --port.")
+    raise UsageError(f"Expected a free port; found that {taken} cannot be used: {reason}. Choose another with --port.")
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """No path of a request touches the file system, and nothing a request says is said again."""
+    """Handler of requests. It does not open files, and answers do not repeat any text of a request."""
 
     server: Server
     server_version, sys_version = "pogm", ""
-    timeout = 10  # seconds for a request to come
+    timeout = 10  # seconds to receive a request
 
     def do_GET(self) -> None:
-        if not self._from_here():  # a name that somebody makes point here, to read what a browser here can
-            self._answer(HTTPStatus.FORBIDDEN, "This page is for http://127.0.0.1 and http://localhost.")
+        if not self._is_local():  # another name that resolves to this address (DNS rebinding)
+            self._answer(HTTPStatus.FORBIDDEN, "This page is served only as http://127.0.0.1 and http://localhost.")
         elif urlsplit(self.path).path != "/":
-            self._answer(HTTPStatus.NOT_FOUND, "There is only one page here: /")
+            self._answer(HTTPStatus.NOT_FOUND, "There is only one page: /")
         else:
             self._answer(*self._page())
 
@@ -81,22 +87,26 @@ class _Handler(BaseHTTPRequestHandler):
             return lambda: self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "This page can only be read.")
         raise AttributeError(name)
 
-    def _from_here(self) -> bool:
+    def _is_local(self) -> bool:
         port = self.server.server_port
-        names = ("localhost", HERE)
+        names = ("localhost", LOOPBACK)
         return self.headers.get("Host") in {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
     def _page(self) -> tuple[HTTPStatus, str, str]:
         try:
             return HTTPStatus.OK, self.server.page(), "text/html"
-        except Exception:  # the next look may find what this one did not
+        except Exception:  # the next request may succeed
             traceback.print_exc(file=sys.stderr)
-            return HTTPStatus.INTERNAL_SERVER_ERROR, "The page could not be made; the terminal says why.", "text/plain"
+            return (
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "The page could not be rendered; the terminal shows the error.",
+                "text/plain",
+            )
 
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
         content = text.encode()
         self.send_response(status)
-        for name, value in HEADERS.items():
+        for name, value in self.server.headers.items():
             self.send_header(name, value)
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET, HEAD")
@@ -107,4 +117,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: a page asks every few seconds."""
+        """Do not log: a page sends a request every few seconds."""

@@ -1,4 +1,4 @@
-"""A folder of runs, looked at again and again: only what has changed is read, and nothing is ever written."""
+"""State of a folder of runs, read repeatedly: only changed files are read again, and nothing is written."""
 
 import os
 import warnings
@@ -22,24 +22,24 @@ from pogm.benchmark.results.records import (
 from pogm.benchmark.runs.directory import PLAN, load_plan, load_sweep, state_of
 from pogm.benchmark.runs.runner import RECORDS
 
-Changed = tuple[tuple[int, int] | None, ...]
+Stamp = tuple[tuple[int, int] | None, ...]  # modification time and size of some files; None: no such file
 Plan = dict[str, Trial]  # by the name of the trial's folder
 SWEEP = "sweep.json"
-OTHERS = {"mlruns", "wandb", "checkpoints"}  # folders of many files, none of them ours to read
+SKIPPED = {"mlruns", "wandb", "checkpoints"}  # folders with many files and without runs
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A run and how it stands."""
+class RunState:
+    """A run and its state."""
 
     run: Run
     state: str  # as in pogm status
-    changed: object  # another whenever its files are
-    seconds: float  # between the first of its files and the last
+    stamp: object  # changes if a file of the run changes
+    seconds: float  # between the modification times of its first and its last file
 
     @property
     def steps(self) -> int:
-        """How many there will be."""
+        """Number of planned steps."""
         steps = self.run.trial.get("steps")
         return steps if isinstance(steps, int) and steps > 0 else 1
 
@@ -52,85 +52,85 @@ class Watched:
         return min(1.0, max(0.0, (last + 1) / self.steps))
 
     @property
-    def cost(self) -> float | None:
-        """Seconds that all steps take, without evaluations."""
+    def step_seconds(self) -> float | None:
+        """Time of all planned steps in seconds, without evaluations; None if no step was timed."""
         measured = [finite(record.get("seconds_per_step")) for record in self.run.records]
         known = [seconds for seconds in measured if seconds > 0]
         return fmean(known) * self.steps if known else None
 
 
 @dataclass(frozen=True)
-class Glance:
+class FolderState:
     """State of a folder of runs at one time."""
 
-    begun: tuple[Watched, ...]
-    waiting: tuple[Trial, ...]  # that are planned
-    planned: bool = True  # whether anybody knows what is waiting
-    remarks: tuple[str, ...] = ()  # what could not be read
+    started: tuple[RunState, ...]
+    waiting: tuple[Trial, ...]  # planned trials without a run
+    has_plan: bool = True  # False: trials that wait are not known
+    problems: tuple[str, ...] = ()  # messages about files that could not be read
 
 
-class Watch:
-    """Looks at a folder. What a file says is remembered until the file changes."""
+class Watcher:
+    """Reads a folder repeatedly. The content of a file is kept until the file changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.read: dict[Path, tuple[Changed, Run | None]] = {}  # by folder: when its files changed, and what they say
-        self.plans: dict[Path, tuple[Changed, Plan | str]] = {}  # by folder, or why they cannot be read
+        self.runs: dict[Path, tuple[Stamp, Run | None]] = {}  # by folder; None: the run cannot be read
+        self.plans: dict[Path, tuple[Stamp, Plan | str]] = {}  # by folder; str: the reason why it cannot be read
 
-    def look(self) -> Glance:
-        """Read what is new. A folder that vanishes meanwhile is not there; a record half written comes next time."""
-        runs, plans = _places(self.folder)
-        remarks = [] if self.folder.is_dir() else [f"There is no folder {self.folder} any more."]
-        self.read = {place: self._run(place) for place in runs}
-        self.plans = {place: self._plan(place) for place in plans}
-        known = {place: run for place, (_, run) in self.read.items() if run is not None}
-        if lost := len(runs) - len(known):
-            remarks.append(f"{lost} run folder{'s' * (lost > 1)} could not be read.")
+    def read(self) -> FolderState:
+        """Read what changed. A folder that is removed meanwhile is left out, and so is a half-written record."""
+        runs, plans = _find_folders(self.folder)
+        problems = [] if self.folder.is_dir() else [f"The folder {self.folder} does not exist any more."]
+        self.runs = {folder: self._read_run(folder) for folder in runs}
+        self.plans = {folder: self._read_plan(folder) for folder in plans}
+        readable = {folder: run for folder, (_, run) in self.runs.items() if run is not None}
+        if count := len(runs) - len(readable):
+            problems.append(f"{count} run folder{'s' * (count > 1)} could not be read.")
         waiting: dict[str, Trial] = {}
-        for place, (_, plan) in self.plans.items():
+        for folder, (_, plan) in self.plans.items():
             if isinstance(plan, str):
-                remarks.append(plan)
+                problems.append(plan)
             else:
-                waiting |= {name: trial for name, trial in plan.items() if place / name not in self.read}
-        return Glance(tuple(self._standing(known)), tuple(waiting.values()), bool(plans), tuple(remarks))
+                waiting |= {name: trial for name, trial in plan.items() if folder / name not in self.runs}
+        return FolderState(tuple(self._states(readable)), tuple(waiting.values()), bool(plans), tuple(problems))
 
-    def _standing(self, known: dict[Path, Run]) -> Iterator[Watched]:
-        """Each run once (of copies, the one that got further), in the order of a report."""
-        by_id = {run.id: run for run in sorted(known.values(), key=lambda run: (run.done, len(run.records)))}
+    def _states(self, readable: dict[Path, Run]) -> Iterator[RunState]:
+        """Yield each run once, in the order of a report. Of copies, the one with more records is used."""
+        by_id = {run.id: run for run in sorted(readable.values(), key=lambda run: (run.done, len(run.records)))}
         for run in sorted(with_distinct_titles(by_id.values()), key=table_order):
-            changed = self.read[run.folder][0]
-            with suppress(OSError):  # it vanished
-                yield Watched(run, state_of(run.folder), changed, _age(changed))
+            stamp = self.runs[run.folder][0]
+            with suppress(OSError):  # the folder was removed
+                yield RunState(run, state_of(run.folder), stamp, _seconds_between(stamp))
 
-    def _run(self, place: Path) -> tuple[Changed, Run | None]:
-        changed = _changed(place, TRIAL, RECORDS, "done", "failed.json")
-        before = self.read.get(place)
-        if before is not None and before[0] == changed:
+    def _read_run(self, folder: Path) -> tuple[Stamp, Run | None]:
+        stamp = _stamp(folder, TRIAL, RECORDS, "done", "failed.json")
+        before = self.runs.get(folder)
+        if before is not None and before[0] == stamp:
             return before
         with warnings.catch_warnings(), suppress(PogmError, OSError):
             warnings.simplefilter("ignore", RecordWarning)
-            for run in read_runs(place):
-                if run.folder == place:
-                    return changed, _light(run)
-        return changed, None
+            for run in read_runs(folder):
+                if run.folder == folder:
+                    return stamp, _without_rounds(run)
+        return stamp, None
 
-    def _plan(self, place: Path) -> tuple[Changed, Plan | str]:
-        changed = _changed(place, SWEEP, PLAN)
-        before = self.plans.get(place)
-        if before is not None and before[0] == changed:
+    def _read_plan(self, folder: Path) -> tuple[Stamp, Plan | str]:
+        stamp = _stamp(folder, SWEEP, PLAN)
+        before = self.plans.get(folder)
+        if before is not None and before[0] == stamp:
             return before
         try:
-            trials = load_sweep(place).plan() if (place / SWEEP).exists() else load_plan(place)
-            return changed, {trial.id: trial for trial in trials}
+            trials = load_sweep(folder).plan() if (folder / SWEEP).exists() else load_plan(folder)
+            return stamp, {trial.id: trial for trial in trials}
         except (PogmError, OSError, TypeError, ValueError) as error:
-            return changed, str(error)
+            return stamp, str(error)
 
 
-def _places(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The folders of runs, and those with a plan, at or below a folder; within a run there is no other."""
+def _find_folders(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the run folders and the folders with a plan, at any depth. A run folder contains no other run."""
     runs, plans = [], []
     for parent, below, files in os.walk(folder):
-        below[:] = sorted(set(below) - OTHERS)
+        below[:] = sorted(set(below) - SKIPPED)
         if TRIAL in files:
             runs.append(Path(parent))
             below.clear()
@@ -139,23 +139,22 @@ def _places(folder: Path) -> tuple[list[Path], list[Path]]:
     return runs, plans
 
 
-def _changed(place: Path, *names: str) -> Changed:
-    """When each of the files was written last, and its size; None where there is none."""
+def _stamp(folder: Path, *names: str) -> Stamp:
     found: list[tuple[int, int] | None] = []
     for name in names:
         try:
-            facts = os.stat(place / name)
+            facts = os.stat(folder / name)
             found.append((facts.st_mtime_ns, facts.st_size))
         except OSError:
             found.append(None)
     return tuple(found)
 
 
-def _light(run: Run) -> Run:
-    """Without what a probe measured round by round, which no page here shows and which can be large."""
+def _without_rounds(run: Run) -> Run:
+    """Remove the measurements of every round, which can be large and which the board does not show."""
     return replace(run, records=tuple({k: v for k, v in record.items() if k != "rounds"} for record in run.records))
 
 
-def _age(changed: Changed) -> float:
-    times = [found[0] for found in changed if found]
+def _seconds_between(stamp: Stamp) -> float:
+    times = [found[0] for found in stamp if found]
     return (max(times) - min(times)) / 1e9 if times else 0.0

@@ -11,7 +11,7 @@ from run_folders import text_table
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
 from pogm.benchmark.results.table_formats import tables_csv
-from pogm.report.markup import table_html
+from pogm.report.page import render_table
 
 COLUMNS = (
     Column("name", "Name", kind="text"),
@@ -33,7 +33,7 @@ TABLE = Table(
 
 def formats(table):
     """Return the table in every format."""
-    return [table.text(), table.csv(), table.json(), table.latex(), table_html(table, "anchor")]
+    return [table.text(), table.csv(), table.json(), table.latex(), render_table(table, "anchor")]
 
 
 def test_a_new_column_is_in_every_format_without_a_change_of_a_renderer():
@@ -98,6 +98,6 @@ def test_latex_aligns_text_to_the_left_and_numbers_to_the_right():
 
 
 def test_html_marks_the_best_and_shows_reasons():
-    html = table_html(TABLE, "anchor")
+    html = render_table(TABLE, "anchor")
     assert '<td title="n = 2"><b>2.5</b><small> ± 0.0</small></td><td>+1.50</td>' in html
     assert '<td class="missing">X <small>lost</small></td>' in html

@@ -1,7 +1,7 @@
 """The structure of every result table: columns, rows and footnotes. A cell is a text, a number or an `Estimate`.
 
 To add a column, add a `Column` and its cells where the table is built. The renderers for text, CSV, JSON and LaTeX in
-`table_formats.py` and the renderer for HTML in `pogm.report.markup` read only the structure.
+`table_formats.py` and the renderer for HTML in `pogm.report.page` read only the structure.
 """
 
 import math
