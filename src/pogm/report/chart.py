@@ -150,9 +150,9 @@ def _panel(panel: Panel, width: int) -> Spec:
     if layers:
         layers[0]["params"] = [ZOOM]
     names = ", ".join(dict.fromkeys(mark.name for mark in panel.marks if mark.name)) or "no data"
-    nice = {"nice": False if _is_plane(panel) else 5, "zero": False}
-    x = {"field": "x", "type": "quantitative", "scale": {"domain": x_range, **nice}}
-    y = {"field": "y", "type": "quantitative", "scale": {"domain": y_range, **nice}}
+    nice = False if _is_plane(panel) else 5  # round numbers at the ends of the y axis
+    x = {"field": "x", "type": "quantitative", "scale": {"domain": x_range, "nice": False, "zero": False}}
+    y = {"field": "y", "type": "quantitative", "scale": {"domain": y_range, "nice": nice, "zero": False}}
     return {
         "description": printable(f"{panel.title}: {panel.y_label} against {panel.x_label}, {names}"),
         "title": {"text": printable(panel.title), "subtitle": printable(panel.y_label) or " ", "limit": width + AXIS},

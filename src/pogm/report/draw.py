@@ -52,12 +52,13 @@ def javascript() -> str:
 
 
 def to_svg(spec: Spec) -> str:
-    """Return a drawing as SVG, with coordinates rounded to a tenth of a pixel.
+    """Return a drawing as SVG, without elements that show nothing and with coordinates of a tenth of a pixel.
 
     Vega numbers the ids of clip paths in a process. Here they depend on the specification only, so that the same
     specification gives the same text and two drawings on a page do not share an id.
     """
     text = load_vl_convert().vegalite_to_svg(spec, vl_version=VEGA_LITE)
+    text = re.sub(r'<path class="(back|fore)ground"[^>]*/>| opacity="1"(?=[ />])', "", text)
     text = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
     prefix = f"clip-{digest(json.dumps(spec).encode())[:12]}"
     for number, name in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', text))):

@@ -135,7 +135,7 @@ function setUpFigure(figure) {
           state.zoom[i] = domains[0] ? domains : null;
           showReset();
         });
-        setUpKeysAndTouch(chart, view, panel, specs[i].data.values);
+        setUpKeysAndTouch(chart, view, panel, specs[i]);
       }
       panel.replaceChildren(chart);
       panel.removeAttribute("role");
@@ -185,16 +185,23 @@ function movePointer(target, at, name = "pointermove") {
   target?.dispatchEvent(new PointerEvent(name, { ...at, bubbles: true }));
 }
 
-function setUpKeysAndTouch(chart, view, panel, rows) {
-  const steps = [...new Set(rows.filter(({ kind, y }) => kind === "line" && y !== null).map(({ x }) => x))];
-  steps.sort((a, b) => a - b);
+function setUpKeysAndTouch(chart, view, panel, { data, encoding }) {
+  const points = data.values.filter(({ kind, y }) => kind === "line" && y !== null);
+  const steps = [...new Set(points.map(({ x }) => x))].sort((a, b) => a - b);
+  const whole = encoding.x.scale.domain, isPlane = encoding.x.axis.grid;
   let step = -1, target = null; // the element under the pointer
+  const around = (name, factor) => {
+    const [low, high] = view.scale(name).domain(), middle = (low + high) / 2, half = ((high - low) / 2) * factor;
+    return [middle - half, middle + half];
+  };
   const zoom = (factor) => {
-    const around = (name) => {
-      const [low, high] = view.scale(name).domain(), middle = (low + high) / 2, half = ((high - low) / 2) * factor;
-      return [middle - half, middle + half];
-    };
-    setZoom(panel, around("x"), around("y"));
+    const x = around("x", factor);
+    if (x[0] <= whole[0] && x[1] >= whole[1]) return setZoom(panel, null, null);
+    if (isPlane) return setZoom(panel, x, around("y", factor));
+    const inside = points.filter((point) => point.x >= x[0] && point.x <= x[1]); // the y axis fits the lines
+    const ends = inside.flatMap(({ y, stderr = 0 }) => [y - stderr, y + stderr]);
+    const low = Math.min(...ends), high = Math.max(...ends), room = 0.08 * (high - low) || 0.1 * Math.abs(low) || 1;
+    return setZoom(panel, x, ends.length ? [low - room, high + room] : view.scale("y").domain());
   };
   const read = (direction) => { // moves the pointer of the chart to the next value
     step = Math.min(Math.max(step + direction, 0), steps.length - 1);
