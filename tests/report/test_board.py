@@ -50,15 +50,15 @@ def test_board_shows_counts_progress_and_time_left(tmp_path):
     board = Board(tmp_path)
     with lock_folder(running):
         page = board.page()
-    said = Tags(page).text
-    assert "75% of the started runs is done, about 2.5 min left." in said
-    assert re.findall(r"(\d+) (done|running|interrupted|failed|waiting)", said)[:5] == [
+    content = Tags(page).text
+    assert "75% of the started runs is done, about 2.5 min left." in content
+    assert re.findall(r"(\d+) (done|running|interrupted|failed|waiting)", content)[:5] == [
         *[("1", "done"), ("1", "running"), ("0", "interrupted"), ("1", "failed"), ("0", "waiting")]
     ]
-    assert "149 of 299" in said
-    assert "line 19" in said
-    assert "line 14" in said
-    assert "line 13" not in said
+    assert "149 of 299" in content
+    assert "line 19" in content
+    assert "line 14" in content
+    assert "line 13" not in content
     assert "75% of the started runs is done. Nothing is running." in text(board)
 
 
@@ -77,9 +77,9 @@ def test_curves_of_unfinished_runs_grow(tmp_path):
 def test_held_out_domain_of_a_running_run_is_shown_by_its_name(tmp_path):
     folder = write_run(tmp_path, [at(0), at(30)], domains=("60", "75", "90"), test_domains=(1,), done=False)
     with lock_folder(folder):
-        said = text(Board(tmp_path))
-    assert "Toy, held out: 75" in said
-    assert "7, 5" not in said
+        content = text(Board(tmp_path))
+    assert "Toy, held out: 75" in content
+    assert "7, 5" not in content
 
 
 def test_tables_have_finished_runs_only(tmp_path):
@@ -108,9 +108,9 @@ def test_runs_with_different_domains_are_an_error_on_the_page(tmp_path):
     write_run(tmp_path, [at(0)])
     write_run(tmp_path, [at(0)], domains=("A", "B", "D"), trial_seed=1)
     write_run(tmp_path, [at(0)], dataset="Other")
-    said = text(Board(tmp_path))
-    assert "Expected runs that agree on the domains of a dataset" in said
-    assert "All runs that have started are done." in said
+    content = text(Board(tmp_path))
+    assert "Expected runs that agree on the domains of a dataset" in content
+    assert "All runs that have started are done." in content
 
 
 @pytest.mark.parametrize("state", ["done", "running", "failed"])

@@ -172,6 +172,7 @@ def test_names_do_not_become_markup(mark):
 def test_files_contain_colours_and_no_variables():
     spec = with_colours(specification(Figure("f", "f", (Panel("t", (RISING,)),))), LIGHT)
     assert "var(" not in json.dumps(spec)
+    assert with_colours({"title": "var(--other)"}, LIGHT) == {"title": "var(--other)"}
     assert LIGHT.keys() == DARK.keys()
     assert f'fill="{LIGHT["ground"]}"' in to_svg(spec)
 
@@ -195,6 +196,11 @@ def test_units_of_square_axes_have_the_same_length(points):
     (left, right), (low, high) = domains(spec)
     assert (right - left) / spec["width"] == pytest.approx((high - low) / spec["height"], rel=0.01)
     assert all(left <= x <= right and low <= y <= high for x, y in points)
+
+
+def test_given_ranges_with_equal_ends_have_an_axis_around_them():
+    spec = panel_spec(Cloud("a", (Point(0.5, 0.5),)), x_range=(0.5, 0.5), y_range=(0.5, 0.5), square=True)
+    assert all(low < 0.5 < high for low, high in domains(spec))
 
 
 def test_csv_has_all_points_and_no_standard_error_of_a_single_value():

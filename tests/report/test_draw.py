@@ -10,7 +10,7 @@ import pytest
 from pogm._system.errors import UsageError
 from pogm.report.draw import COLUMN, PAGE, MissingPackageError, javascript, paper_specification, write_figure, write_svg
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Panel, Point, Region
-from pogm.report.page import Section, write_page
+from pogm.report.page import Section, _environment, write_page
 
 RISING = Line("ERM", tuple(Point(30 * i, 0.1 * i, 0.05, 3) for i in range(10)))
 DOTS = Cloud("pairs", (Point(0.1, 0.2), Point(0.3, 0.1)), 1)
@@ -97,10 +97,11 @@ def test_the_script_of_pages_contains_the_interpreter_of_expressions():
     assert not re.search("</script|<!--", javascript(), re.IGNORECASE)
 
 
-@pytest.mark.parametrize("module", ["vl_convert", "jinja2"])
+@pytest.mark.parametrize("module", ["vl_convert", "jinja2", "markupsafe"])
 def test_without_a_package_the_error_says_what_to_install_and_nothing_is_written(tmp_path, monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
-    package = {"vl_convert": "vl-convert-python"}.get(module, module)
+    _environment.cache_clear()
+    package = {"vl_convert": "vl-convert-python"}.get(module, "jinja2")
     message = rf"Expected the package {package}.*; found that it is not installed\. Install it: pip install {package}"
     content = figure(Panel("t", (RISING,)))
     with pytest.raises(MissingPackageError, match=message):

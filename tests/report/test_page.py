@@ -58,9 +58,9 @@ def test_a_figure_has_its_explanation_its_notes_and_its_command():
 
 
 def test_a_section_can_have_its_own_command():
-    text = page_of(Section("S", (FIGURE,), command="mine"), command="the page's").text
-    assert "Made by mine" in text
-    assert "Made by the page's" not in text
+    text = page_of(Section("S", (FIGURE,), command="section"), command="page").text
+    assert "Made by section" in text
+    assert "Made by page" not in text
 
 
 def test_a_table_states_its_selection_rule_its_n_and_its_command(make_sweep):

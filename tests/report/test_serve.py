@@ -115,11 +115,11 @@ def test_server_listens_on_loopback_only(serve):
             probe.connect(("192.0.2.1", 9))  # a reserved address; nothing is sent
         except OSError:
             pytest.skip("this machine has only the loopback address")
-        own = probe.getsockname()[0]
-    if own.startswith("127."):
+        address = probe.getsockname()[0]
+    if address.startswith("127."):
         pytest.skip("this machine has only the loopback address")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((own, server.server_port), timeout=5)
+        socket.create_connection((address, server.server_port), timeout=5)
 
 
 def test_an_error_of_the_page_is_shown_in_the_terminal_only_and_the_next_request_is_answered(serve, capsys):

@@ -88,7 +88,7 @@ CONFIG: Spec = {
 def specification(figure: Figure, *, width: int = WIDTH, columns: int = 3, letters: bool = False) -> Spec:
     """Return the Vega-Lite specification of a figure: the legend above a grid of panels.
 
-    A page draws the panels one by one, in its own grid and with its own legend.
+    A page draws the panels one by one, with another grid and another legend.
 
     Args:
         figure: The figure.
@@ -117,7 +117,7 @@ def specification(figure: Figure, *, width: int = WIDTH, columns: int = 3, lette
 
 
 def static_panels(spec: Spec) -> Iterator[Spec]:
-    """Yield the panels of a specification as specifications of their own, without interaction."""
+    """Yield the panels of a specification as separate specifications, without interaction."""
     shared = {name: spec[name] for name in ("$schema", "config", "padding", "params")}
     panels = spec["vconcat"][-1].get("concat", [])
     for panel in panels:
@@ -127,7 +127,7 @@ def static_panels(spec: Spec) -> Iterator[Spec]:
 
 def with_colours(spec: Spec, colours: Mapping[str, str]) -> Spec:
     """Return a specification with values instead of CSS variables, for programs that do not know them."""
-    text = re.sub(r"var\(--(\w+)\)", lambda found: colours[found[1]], json.dumps(spec))
+    text = re.sub(r"var\(--(\w+)\)", lambda found: colours.get(found[1], found[0]), json.dumps(spec))
     replaced: Spec = json.loads(text)
     return replaced
 
@@ -202,8 +202,8 @@ def _is_plane(panel: Panel) -> bool:
 def _ranges(panel: Panel) -> tuple[Range, Range, float]:
     """Return the ranges of the axes, and height divided by width. Units of square axes have the same length."""
     margin = 1.1 if _is_plane(panel) else 1.0
-    x_range = panel.x_range or _widen(x_extent(panel.marks), margin)
-    y_range = panel.y_range or _widen(y_extent(panel.marks), margin)
+    x_range = _widen(panel.x_range, 1.0) if panel.x_range else _widen(x_extent(panel.marks), margin)
+    y_range = _widen(panel.y_range, 1.0) if panel.y_range else _widen(y_extent(panel.marks), margin)
     if not panel.square:
         return x_range, y_range, RATIO
     across, up = x_range[1] - x_range[0], y_range[1] - y_range[0]

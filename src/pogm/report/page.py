@@ -15,11 +15,12 @@ from pogm import __version__
 from pogm._system.files import write_atomic
 from pogm.benchmark.results.records import printable
 from pogm.benchmark.results.table import Estimate, Table, Tabular
-from pogm.report import draw
-from pogm.report.chart import DARK, LIGHT, Spec, colour_of, dashes_of, specification, static_panels
+from pogm.report.chart import DARK, LIGHT, colour_of, dashes_of, specification, static_panels
+from pogm.report.draw import javascript, load_package, to_svg
 from pogm.report.figure import Figure
 
 NUMBER = re.compile(r"[+−-]?\d")
+PURPOSE = "writes HTML pages"
 SECONDS = 3  # between two requests of a live page
 
 
@@ -137,7 +138,7 @@ def render_table(table: Table, anchor: str, under: str = "", command: str | None
         heads, labels, others = [table.row_key.capitalize()], [row.label for row in table.rows], [first, *others]
     else:
         heads, labels = [table.columns[first].heading], [table.columns[first].text(r.cells[first]) for r in table.rows]
-    columns = [[_cell(table, j, i) for i in range(len(table.rows))] for j in others]
+    columns = [_cells(table, j) for j in others]
     values = {
         "anchor": anchor,
         "titles": titles,
@@ -158,18 +159,21 @@ def _is_words(table: Table, j: int) -> bool:
     return table.columns[j].kind == "text" and not any(NUMBER.match(str(row.cells[j])) for row in table.rows)
 
 
-def _cell(table: Table, j: int, i: int) -> dict[str, object]:
-    column, cell = table.columns[j], table.rows[i].cells[j]
-    if not isinstance(cell, Estimate):
-        return {"text": column.text(cell), "is_words": _is_words(table, j)}
-    if cell.mean is None:
-        return {"missing": column.missing, "reason": cell.reason}
-    return {
-        "mean": column.mean_text(cell.mean),
-        "is_best": i in table.best(j),
-        "small": [text for text in (column.error_text(cell), table.marks(j, cell)) if text],
-        "n": cell.n if "n" in column.fields else None,
-    }
+def _cells(table: Table, j: int) -> list[dict[str, object]]:
+    """Return the cells of a column as the template shows them."""
+    column, best, is_words = table.columns[j], table.best(j), _is_words(table, j)
+    cells: list[dict[str, object]] = []
+    for i, row in enumerate(table.rows):
+        cell = row.cells[j]
+        if not isinstance(cell, Estimate):
+            cells.append({"text": column.text(cell), "is_words": is_words})
+        elif cell.mean is None:
+            cells.append({"missing": column.missing, "reason": cell.reason})
+        else:
+            small = [text for text in (column.error_text(cell), table.marks(j, cell)) if text]
+            n = cell.n if "n" in column.fields else None
+            cells.append({"mean": column.mean_text(cell.mean), "is_best": i in best, "small": small, "n": n})
+    return cells
 
 
 def _render_figure(figure: Figure, anchor: str, command: str | None, live: bool) -> str:
@@ -181,18 +185,13 @@ def _render_figure(figure: Figure, anchor: str, command: str | None, live: bool)
             (name, type(mark).__name__.lower(), colour_of(mark), dashes_of(mark))
             for name, mark in figure.legend().items()
         ],
-        "panels": [(panel["description"], "" if live else _static(panel)) for panel in static_panels(spec)],
+        "panels": [(panel["description"], "" if live else _markup(to_svg(panel))) for panel in static_panels(spec)],
         "explanation": figure.explanation,
         "notes": figure.notes,
         "command": command,
         "data": {"name": figure.name, "csv": figure.csv(), "spec": spec},
     }
     return str(_template("figure").render(values))
-
-
-def _static(panel: Spec) -> Any:
-    """Return a panel as SVG. Vega escapes all text in it."""
-    return _jinja().Markup(draw.to_svg(panel))
 
 
 def _render_exhibit(exhibit: Exhibit, anchor: str, section: Section, command: str | None, live: bool) -> Any:
@@ -203,7 +202,7 @@ def _render_exhibit(exhibit: Exhibit, anchor: str, section: Section, command: st
         text = _render_figure(exhibit, anchor, command, live)
     else:
         text = _template(exhibit.template).render(exhibit.values)
-    return _jinja().Markup(text)
+    return _markup(text)
 
 
 def policy(*, live: bool = False) -> str:
@@ -219,7 +218,7 @@ def policy(*, live: bool = False) -> str:
 @cache
 def script() -> str:
     """Return the script of every page: Vega-Embed, and what sorts tables and sets up charts."""
-    return f"{draw.javascript()}\n{_file('report.js')}"
+    return f"{javascript()}\n{_file('report.js')}"
 
 
 def slug(text: str) -> str:
@@ -248,21 +247,20 @@ def _template(name: str) -> Any:
 @cache
 def _environment() -> Any:
     """Return the environment of the templates. All values are escaped, and control characters are made visible."""
-    jinja2 = _jinja()
+    jinja2, markup = load_package("jinja2", "jinja2", PURPOSE), type(_markup(""))
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: _file(f"templates/{name}")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, jinja2.Markup) else printable(value),
+        finalize=lambda value: value if isinstance(value, markup) else printable(value),
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters["lines"] = lambda text: [*map(printable, str(text).splitlines())]
     return environment
 
 
-def _jinja() -> Any:
-    jinja2 = draw.load_package("jinja2", "jinja2", "writes HTML pages")
-    jinja2.Markup = draw.load_package("markupsafe", "markupsafe", "writes HTML pages").Markup
-    return jinja2
+def _markup(text: str) -> Any:
+    """Mark text as HTML or SVG whose names are escaped already, by a template or by Vega."""
+    return load_package("markupsafe", "jinja2", PURPOSE).Markup(text)

@@ -168,7 +168,7 @@ function setUpFigure(figure) {
 
 async function drawWhole({ spec }, { hidden }) { // the figure with its legend, in light colours, without hidden names
   const light = JSON.parse(document.querySelector("#light").textContent);
-  const copy = JSON.parse(JSON.stringify(spec).replace(/var\(--(\w+)\)/g, (_, name) => light[name]));
+  const copy = JSON.parse(JSON.stringify(spec).replace(/var\(--(\w+)\)/g, (text, name) => light[name] ?? text));
   copy.params = [{ name: "hidden", value: [...hidden] }];
   for (const { legend } of Object.values(copy.vconcat[0].encoding ?? {})) {
     if (legend) legend.values = legend.values.filter((name) => !hidden.has(name));
