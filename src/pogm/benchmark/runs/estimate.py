@@ -100,7 +100,7 @@ def estimates(trials: Sequence[Trial], options: RunOptions) -> list[Estimate]:
         middle = statistics.median_low([trial.training.batch_size for trial in alike])
         sample = next(trial for trial in alike if trial.training.batch_size == middle)
         with use_threads(options.threads):
-            minibatch, evaluation, memory = _measure(sample, options)
+            minibatch, evaluation, memory = measure_cost(sample, options)
         minibatches = sum(trial.steps * trial.training.batch_size for trial in alike) / middle
         evaluations = sum(len(trial.schedule.points()) for trial in alike)
         seconds = minibatch * minibatches + evaluation * evaluations
@@ -206,7 +206,7 @@ def _read_costs(folders: Iterable[Path], on_gpu: bool) -> Iterator[tuple[str, _C
         yield title, replace(cost, seconds=cost.seconds / shares[seconds])
 
 
-def _measure(trial: Trial, options: RunOptions) -> tuple[float, float, float]:
+def measure_cost(trial: Trial, options: RunOptions) -> tuple[float, float, float]:
     """Measure seconds per minibatch, seconds per evaluation, and memory in GiB."""
     options.enter()
     engine = replace(options.engine, compile="off")  # compilation would take longer than the measurement

@@ -1,0 +1,225 @@
+"""From images of several sites to one model: leave one site out at a time, choose an algorithm, train on all sites."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pogm._system.errors import UsageError
+from pogm._system.files import read_json, readable_json, write_atomic
+from pogm.benchmark.plan.parsing import build_trial
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.estimate import measure_cost
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
+from pogm.data.datasets.base import DomainDataset, split
+from pogm.deployment.forecast import Forecast, forecast
+from pogm.deployment.model import TrainedModel, load
+
+PLAN = "plan.json"
+RUNS = "runs"
+EPOCHS = 20  # default length: each image of a site of median size is drawn about this often
+LEAST_STEPS, MOST_STEPS = 100, 5001
+EVALUATIONS = 10  # of each run
+BUDGET_SHARE = 0.7  # part of --minutes that is planned: processes that run in parallel slow one another down
+PREDICTION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """All runs behind one model.
+
+    Attributes:
+        sites: Names of the sites that may be used for training.
+        forecasts: For each algorithm, one run for each site, which holds out that site.
+        finals: For each algorithm, the run on all sites. Only that of the chosen algorithm is trained.
+    """
+
+    sites: tuple[str, ...]
+    forecasts: Mapping[str, Sequence[Trial]]
+    finals: Mapping[str, Trial]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All runs that hold out a site."""
+        return [trial for trials in self.forecasts.values() for trial in trials]
+
+
+def make_plan(
+    dataset: DomainDataset,
+    algorithms: Sequence[str],
+    hold_out: Sequence[str],
+    settings: Sequence[str],
+    steps: int,
+    **options: Any,
+) -> TrainingPlan:
+    """Plan the runs behind a model.
+
+    Args:
+        dataset: Images of all sites.
+        algorithms: Algorithms to compare; with one, nothing is compared.
+        hold_out: Sites that are never used for training.
+        settings: Hyperparameters as texts, such as "lr=1e-4".
+        steps: Minibatches of each site.
+        options: Other fields of the trials.
+
+    Raises:
+        UsageError: If a site is unknown, or fewer than two sites are left.
+    """
+    unknown = [site for site in hold_out if site not in dataset.domains]
+    if unknown:
+        raise UsageError(
+            f"Expected sites to hold out from {', '.join(dataset.domains)}; found {', '.join(unknown)}. "
+            "Write the name of a folder."
+        )
+    sites = tuple(site for site in dataset.domains if site not in hold_out)
+    if len(sites) < 2:
+        raise UsageError(
+            f"Expected at least two sites for training; found {len(sites)} of {dataset.title}'s "
+            f"{len(dataset.domains)}. Domain generalization needs data from several sites."
+        )
+    every = max(steps // EVALUATIONS, 1)
+
+    def plan(algorithm: str, held_out: Sequence[str]) -> Trial:
+        return build_trial(
+            dataset, algorithm, held_out, settings=settings, steps=steps, evaluate_every=every, **options
+        )
+
+    return TrainingPlan(
+        sites=sites,
+        forecasts={name: [plan(name, (*hold_out, site)) for site in sites] for name in algorithms},
+        finals={name: plan(name, hold_out) for name in algorithms},
+    )
+
+
+def default_steps(dataset: DomainDataset, counts: Sequence[int], batch_size: int) -> int:
+    """Return the default number of minibatches for sites with these numbers of images."""
+    median = sorted(counts)[len(counts) // 2]
+    return min(max(EPOCHS * median // batch_size, LEAST_STEPS), MOST_STEPS, dataset.steps)
+
+
+def steps_in_time(plan: TrainingPlan, minutes: float, options: RunOptions, workers: int) -> int:
+    """Return the number of minibatches that fits into a time budget, from a measurement of a few steps.
+
+    Raises:
+        UsageError: If the time does not suffice for a useful number of minibatches.
+    """
+    runs = len(plan.trials) + 1
+    costs = [measure_cost(trials[0], options) for trials in plan.forecasts.values()]
+    step, evaluation = fmean(cost[0] for cost in costs), fmean(cost[1] for cost in costs)
+    parallel = workers if options.engine.torch_device().type == "cpu" else 1
+    one_run = BUDGET_SHARE * 60 * minutes * min(parallel, len(plan.trials)) / runs - (EVALUATIONS + 2) * evaluation
+    steps = int(one_run / step)
+    if steps < EVALUATIONS:
+        least = (EVALUATIONS * step + (EVALUATIONS + 2) * evaluation) * runs / (BUDGET_SHARE * 60 * parallel)
+        raise UsageError(
+            f"Expected time for at least {EVALUATIONS} minibatches in each of {runs} runs; found {minutes:g} minutes, "
+            f"with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. Pass --minutes "
+            f"{max(5 * least, 1):.0f} or more, a smaller --network, or smaller images (--set image_size=128)."
+        )
+    return min(steps, MOST_STEPS)
+
+
+def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int | None:
+    """Return the number of minibatches of an interrupted training, or write it down.
+
+    Args:
+        folder: Folder of the model.
+        options: Everything that determines the runs, as JSON values.
+        steps: Number of minibatches to write; None to read only.
+
+    Returns:
+        The number that was written when the training began; None if it has not begun.
+
+    Raises:
+        UsageError: If the training began with other options.
+    """
+    path = folder / PLAN
+    if path.exists():
+        found = read_json(path)
+        known = found.get("options", {})
+        different = sorted(name for name in {*known, *options} if known.get(name) != options.get(name))
+        if different:
+            raise UsageError(
+                f"Expected the options that the training in {folder} began with; found others for "
+                f"{', '.join(different)}. Give the same command to continue it, or another --out."
+            )
+        return int(found["steps"])
+    if steps is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, readable_json({"options": dict(options), "steps": steps}))
+    return steps
+
+
+@dataclass(frozen=True)
+class SiteResult:
+    """Predictions of a model for one site."""
+
+    site: str
+    logits: Tensor  # [N, classes]
+    labels: Tensor  # [N]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of images that are classified correctly."""
+        return float((self.logits.argmax(-1) == self.labels).double().mean())
+
+
+def predict_site(model: TrainedModel, trial: Trial, site: int, data: Path | None) -> SiteResult:
+    """Predict all images of a site, as they are stored in the cache."""
+    domain = trial.task(data).load()[site]
+    return SiteResult(trial.dataset.domains[site], predict_stored(model, domain.images), domain.labels)
+
+
+def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> SiteResult:
+    """Predict the validation images of all training sites, which selected the step of the model."""
+    domains = trial.task(data).load()
+    logits, labels = [], []
+    for number in trial.train_domains:
+        _, chosen = split(len(domains[number].labels), number, trial.trial_seed)
+        logits.append(predict_stored(model, domains[number].images[chosen]))
+        labels.append(domains[number].labels[chosen])
+    return SiteResult("validation", torch.cat(logits), torch.cat(labels))
+
+
+def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
+    """Return the logits of stored images of one site, uint8 [N, C, H, W]."""
+    device = next(model.parameters()).device
+    size = model.batch_size or PREDICTION_BATCH
+    with torch.no_grad():
+        parts = [
+            model(model.transform.transform.to_inputs(part.to(device), torch.float32)).cpu()
+            for part in torch.split(images, size)
+        ]
+    return torch.cat(parts)
+
+
+def held_out_results(trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None) -> Iterator[SiteResult]:
+    """Yield, for each run, the predictions of its selected model at the site that it holds out for the forecast."""
+    for trial in trials:
+        names = [trial.dataset.domains[number] for number in trial.test_domains]
+        (site,) = [name for name in names if name not in hold_out]
+        model = load(folder / RUNS / trial.id)
+        yield predict_site(model, trial, trial.dataset.domains.index(site), data)
+
+
+def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, dict[str, Forecast]]:
+    """Return the algorithm with the highest mean accuracy at held-out sites, and the forecast of each.
+
+    The first one of equals is chosen.
+    """
+    forecasts = {name: forecast([site.accuracy for site in sites]) for name, sites in results.items()}
+    return max(forecasts, key=lambda name: forecasts[name].mean), forecasts
+
+
+def write_model(run: Path, folder: Path, extra: Mapping[str, Any]) -> None:
+    """Copy the selected model of a run into the folder of the model, with further facts in its description."""
+    description = read_json(run / MODEL / DESCRIPTION, 1 << 24)
+    name = description["weights"]["file"]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / name, (run / MODEL / name).read_bytes())
+    write_atomic(folder / DESCRIPTION, readable_json({**description, **extra}))

@@ -1,0 +1,36 @@
+"""The forecast for a new site: known values, and the coverage of its interval for simulated sites."""
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from pogm.deployment.forecast import forecast
+
+
+def test_interval_is_the_prediction_interval_of_students_distribution():
+    found = forecast([0.7, 0.72, 0.75, 0.73])
+    assert found.mean == pytest.approx(0.725)
+    reach = t.ppf(0.975, 3) * np.std([0.7, 0.72, 0.75, 0.73], ddof=1) * np.sqrt(1.25)
+    assert (found.low, found.high) == pytest.approx((0.725 - reach, 0.725 + reach))
+    assert "rests on 4 sites only" in found.text()
+
+
+def test_interval_is_cut_at_0_and_1():
+    assert forecast([0.2, 0.9]).low == 0.0
+    assert forecast([0.99, 0.9]).high == 1.0
+    assert (forecast([0.9]).low, forecast([0.9]).high) == (0.0, 1.0)
+    assert "One held-out site" in forecast([0.9]).text()
+
+
+@pytest.mark.parametrize("sites", [2, 3, 4, 6, 10, 20])
+@pytest.mark.parametrize(("mean", "concentration"), [(0.8, 20), (0.9, 40), (0.6, 10)])
+def test_interval_covers_a_further_site_in_about_95_percent(sites, mean, concentration):
+    """Accuracies of sites follow a beta distribution, and each is measured on 200 images."""
+    draw = np.random.default_rng(sites)
+    covered = 0
+    for _ in range(600):
+        true = draw.beta(mean * concentration, (1 - mean) * concentration, sites + 1)
+        measured = draw.binomial(200, true) / 200
+        found = forecast(measured[:-1].tolist())
+        covered += found.low <= measured[-1] <= found.high
+    assert 0.92 <= covered / 600 <= 0.995
