@@ -10,7 +10,6 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.deployment.model import TrainedModel
-    from pogm.deployment.predict import ImageGroup, Predictions
 
 STDOUT = Path("-")
 
@@ -46,11 +45,19 @@ pogm predict runs/first images --on-bad-image skip --csv predictions.csv"""
 
     def run(self) -> int:
         """Write the predictions as CSV."""
-        from pogm.deployment.predict import find_images
+        from pogm.benchmark.runs.progress import show_progress
+        from pogm.deployment.predict import find_images, predict
 
         groups = find_images(self.paths)
         model = load_model(self.model, self.prediction)
-        predictions = predict_images(model, groups, self.prediction)
+        say_if_adapting(model, "folder")
+        predictions = predict(
+            model,
+            groups,
+            batch_size=self.prediction.batch_size,
+            on_bad_image=self.prediction.on_bad_image,
+            progress=partial(show_progress, what="images"),
+        )
         write_csv(predictions.csv(reasons=self.prediction.on_bad_image == "skip"), self.csv or STDOUT)
         print(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)
         return 0
@@ -68,24 +75,14 @@ def load_model(folder: Path, options: Prediction) -> "TrainedModel":
     return model.to(device)
 
 
-def predict_images(model: "TrainedModel", groups: "list[ImageGroup]", options: Prediction) -> "Predictions":
-    """Predict images with a progress bar; say it if the model adapts to its batch."""
-    from pogm.benchmark.runs.progress import show_progress
-    from pogm.deployment.predict import predict
-
+def say_if_adapting(model: "TrainedModel", domain: str) -> None:
+    """Print a sentence if the model adapts to its batch."""
     if model.adapts:
         print(
-            f"pogm: {model.description['algorithm']} adapts to its batch. Each folder is predicted as one domain, in "
+            f"pogm: {model.description['algorithm']} adapts to its batch. Each {domain} is predicted as one domain, in "
             f"batches of {model.batch_size} images; a prediction depends on the other images of its batch.",
             file=sys.stderr,
         )
-    return predict(
-        model,
-        groups,
-        batch_size=options.batch_size,
-        on_bad_image=options.on_bad_image,
-        progress=partial(show_progress, what="images"),
-    )
 
 
 def write_csv(content: bytes, path: Path) -> None:

@@ -335,3 +335,24 @@ def confusion_table(metrics: ClassificationMetrics, title: str = "Confusion matr
     return Table(
         title, columns, rows, footnotes=("Rows are true classes, columns are predicted classes.",), row_key="class"
     )
+
+
+def calibration_table(
+    scalings: Mapping[str, TemperatureScaling],
+    note: str,
+    title: str = "Calibration before and after temperature scaling",
+) -> Table:
+    """Return one row for each site: calibration error before and after scaling, and the temperature.
+
+    Args:
+        scalings: Results by site.
+        note: Sentence that says where the temperatures come from.
+        title: Title of the table.
+    """
+    columns = (
+        Column("before", "ECE before", kind="number", digits=".3f"),
+        Column("after", "ECE after", kind="number", digits=".3f"),
+        Column("temperature", kind="number", digits=".2f"),
+    )
+    rows = tuple(Row((s.before, s.after, s.temperature), key=name) for name, s in scalings.items())
+    return Table(title, columns, rows, footnotes=(note,), row_key="site")
