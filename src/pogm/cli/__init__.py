@@ -23,6 +23,7 @@ VERBS = {  # one file each, in the order of the help
     "train": ("run", "sweep", "resume"),
     "watch": ("status", "board"),
     "results": ("report", "export"),
+    "deploy": ("predict", "evaluate"),
     "research": ("measure", "experiment"),
 }
 
@@ -37,6 +38,8 @@ EPILOG = """examples:
   pogm board runs/sweep                              progress and curves in a browser, while the runs train
   pogm report runs                                   tables, and runs/report.html
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
+  pogm predict runs/first images --csv out.csv       classes and probabilities of new images, by the selected model
+  pogm evaluate runs/first new_site                  accuracy, calibration and confusion matrix at a new site
   pogm measure --algorithms ERM POGM --target        does each step agree with every domain, and with the unseen one?
   pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
 

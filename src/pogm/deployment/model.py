@@ -110,12 +110,15 @@ class TrainedModel(nn.Module):
                 f"Expected inputs of shape [N, {', '.join(map(str, shape))}]; found {list(x.shape)}. "
                 "Use model.transform on images, and stack the results."
             )
-        if not self.adapts:
-            logits: Tensor = self.network(x)
-            return logits
-        return self._predictor()(x)
+        return self.predictor()(x)
 
-    def _predictor(self) -> Predictor:
+    def predictor(self) -> Predictor:
+        """Return a function from inputs to logits for the batches of one domain.
+
+        A model that adapts at test time (ITTA) keeps what it learns from one batch to the next, as in evaluations.
+        """
+        if not self.adapts:
+            return self.network
         model = Model(self.network, dict(self.network.named_parameters()), dict(self.network.named_buffers()))
 
         def predict(x: Tensor) -> Tensor:

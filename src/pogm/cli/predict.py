@@ -1,0 +1,101 @@
+"""``pogm predict``: classes of images by a trained model."""
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pogm.cli.parser import Command, argument, group, option
+
+if TYPE_CHECKING:
+    from pogm.deployment.model import TrainedModel
+
+STDOUT = Path("-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Options of commands that predict images."""
+
+    on_bad_image: Literal["refuse", "skip"] = option(
+        "What to do about an image that cannot be read: refuse to predict, or skip it (default: refuse).", "refuse"
+    )
+    device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
+    batch_size: int | None = option("Images of one pass (default: 32 on a CPU, 256 on a GPU).", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict(Command):
+    """Predict the classes of images with a trained model, with the probability of every class."""
+
+    examples: ClassVar[str] = """
+pogm predict runs/first images --csv predictions.csv        a folder, searched recursively
+pogm predict runs/first one.png two.jpg                     print CSV
+pogm predict runs/first images --on-bad-image skip --csv predictions.csv"""
+    notes: ClassVar[str] = (
+        "Images may have any size; they are resized as in the training. CSV has the columns path, prediction and\n"
+        "probability_CLASS for every class; with --on-bad-image skip also reason."
+    )
+
+    model: Path = argument("Folder of a run, or of a model.", metavar="MODEL")
+    paths: tuple[Path, ...] = argument("Images, or folders of images.", metavar="PATH")
+    csv: Path | None = option("File to write; - for standard output (default: -).", None, metavar="FILE")
+    prediction: Prediction = group(Prediction)
+
+    def run(self) -> int:
+        """Write the predictions as CSV."""
+        from pogm.benchmark.runs.progress import show_progress
+        from pogm.deployment.predict import find_images, predict
+
+        groups = find_images(self.paths)
+        model = load_model(self.model, self.prediction)
+        say_if_adapting(model, "folder")
+        predictions = predict(
+            model,
+            groups,
+            batch_size=self.prediction.batch_size,
+            on_bad_image=self.prediction.on_bad_image,
+            progress=partial(show_progress, what="images"),
+        )
+        write_csv(predictions.csv(reasons=self.prediction.on_bad_image == "skip"), self.csv or STDOUT)
+        print(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)
+        return 0
+
+
+def load_model(folder: Path, options: Prediction) -> "TrainedModel":
+    """Load a model on the device of the options."""
+    from pogm._system.runtime import configure_runtime
+    from pogm.deployment.model import load
+    from pogm.engine.session import Engine
+
+    device = Engine(device=options.device).torch_device()
+    model = load(folder)
+    configure_runtime(device, "fp32", deterministic=False)
+    return model.to(device)
+
+
+def say_if_adapting(model: "TrainedModel", domain: str) -> None:
+    """Print a sentence if the model adapts to its batch."""
+    if model.adapts:
+        print(
+            f"pogm: {model.description['algorithm']} adapts to its batch. Each {domain} is predicted as one domain, in "
+            f"batches of {model.batch_size} images; a prediction depends on the other images of its batch.",
+            file=sys.stderr,
+        )
+
+
+def write_csv(content: bytes, path: Path) -> None:
+    """Write a file atomically, or to standard output if the path is ``-``."""
+    from pogm._system.files import write_atomic
+
+    if path != STDOUT:
+        write_atomic(path, content)
+        print(f"Predictions: {path}", file=sys.stderr)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.flush()
+
+
+COMMAND = Predict
