@@ -20,7 +20,7 @@ ABOUT = "Domain generalization: POGM and the methods it is compared with, in Dom
 
 VERBS = {  # one file each, in the order of the help
     "start": ("demo", "list", "data"),
-    "train": ("run", "sweep", "resume"),
+    "train": ("train", "run", "sweep", "resume"),
     "watch": ("status", "board"),
     "results": ("report", "export"),
     "deploy": ("predict", "evaluate"),

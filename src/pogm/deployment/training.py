@@ -17,8 +17,17 @@ from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.data.datasets.base import DomainDataset, split
+from pogm.deployment.card import write_card
 from pogm.deployment.forecast import Forecast, forecast
-from pogm.deployment.model import TrainedModel, load
+from pogm.deployment.metrics import (
+    ClassificationMetrics,
+    classification_metrics,
+    fit_temperature,
+    scale_temperature,
+    softmax,
+)
+from pogm.deployment.model import MOST_BYTES, TrainedModel, load
+from pogm.deployment.results import SiteResult
 
 PLAN = "plan.json"
 RUNS = "runs"
@@ -83,10 +92,20 @@ def make_plan(
             f"{len(dataset.domains)}. Domain generalization needs data from several sites."
         )
     every = max(steps // EVALUATIONS, 1)
+    names = {text.partition("=")[0].rpartition(".")[2] for text in settings}
+    if hasattr(dataset.training, "eval_augment") and "eval_augment" not in names:
+        settings = (*settings, "eval_augment=false")  # validation images as they will be in use
 
     def plan(algorithm: str, held_out: Sequence[str]) -> Trial:
         return build_trial(
-            dataset, algorithm, held_out, settings=settings, steps=steps, evaluate_every=every, **options
+            dataset,
+            algorithm,
+            held_out,
+            settings=settings,
+            steps=steps,
+            evaluate_every=every,
+            evaluation="validation",  # a held-out site is predicted once, by the selected model
+            **options,
         )
 
     return TrainingPlan(
@@ -155,20 +174,6 @@ def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int
     return steps
 
 
-@dataclass(frozen=True)
-class SiteResult:
-    """Predictions of a model for one site."""
-
-    site: str
-    logits: Tensor  # [N, classes]
-    labels: Tensor  # [N]
-
-    @property
-    def accuracy(self) -> float:
-        """Share of images that are classified correctly."""
-        return float((self.logits.argmax(-1) == self.labels).double().mean())
-
-
 def predict_site(model: TrainedModel, trial: Trial, site: int, data: Path | None) -> SiteResult:
     """Predict all images of a site, as they are stored in the cache."""
     domain = trial.task(data).load()[site]
@@ -198,7 +203,9 @@ def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def held_out_results(trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None) -> Iterator[SiteResult]:
+def held_out_results(
+    trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None
+) -> Iterator[SiteResult]:
     """Yield, for each run, the predictions of its selected model at the site that it holds out for the forecast."""
     for trial in trials:
         names = [trial.dataset.domains[number] for number in trial.test_domains]
@@ -216,10 +223,61 @@ def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, 
     return max(forecasts, key=lambda name: forecasts[name].mean), forecasts
 
 
-def write_model(run: Path, folder: Path, extra: Mapping[str, Any]) -> None:
-    """Copy the selected model of a run into the folder of the model, with further facts in its description."""
-    description = read_json(run / MODEL / DESCRIPTION, 1 << 24)
+def finish_model(
+    plan: TrainingPlan,
+    chosen: str,
+    results: Mapping[str, Sequence[SiteResult]],
+    forecasts: Mapping[str, Forecast],
+    folder: Path,
+    data: Path | None,
+) -> None:
+    """Write the model that was trained on all sites, with the forecast, its temperature, and a model card.
+
+    Args:
+        plan: All runs.
+        chosen: Algorithm of the model.
+        results: Predictions at held-out sites, by algorithm.
+        forecasts: Forecast for a new site, by algorithm.
+        folder: Folder of the model.
+        data: Data folder.
+    """
+    final = plan.finals[chosen]
+    run = folder / RUNS / final.id
+    model = load(run)
+    validation = predict_validation(model, final, data)
+    temperature = fit_temperature(validation.logits.numpy(), validation.labels.numpy())
+    sites = {found.site: _metrics(found, model.classes) for found in results[chosen]}
+    extra = {
+        "temperature": temperature,
+        "forecast": _forecast_json(forecasts[chosen]),
+        "compared": {name: _forecast_json(found) for name, found in forecasts.items()},
+        "sites": {name: found.to_json() for name, found in sites.items()},
+        "calibration": {
+            found.site: scale_temperature(found.logits.numpy(), found.labels.numpy(), temperature).to_json()
+            for found in results[chosen]
+        },
+    }
+    description = write_model(run, folder, extra)
+    write_card(folder, description, sites, results[chosen], final, data)
+
+
+def _metrics(found: SiteResult, classes: Sequence[str]) -> ClassificationMetrics:
+    return classification_metrics(softmax(found.logits.numpy()), found.labels.numpy(), classes)
+
+
+def _forecast_json(found: Forecast) -> dict[str, Any]:
+    return {"mean": found.mean, "low": found.low, "high": found.high, "accuracies": list(found.accuracies)}
+
+
+def write_model(run: Path, folder: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the selected model of a run into the folder of the model, with further facts in its description.
+
+    Returns:
+        The description.
+    """
+    description = {**read_json(run / MODEL / DESCRIPTION, MOST_BYTES), **extra}
     name = description["weights"]["file"]
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / name, (run / MODEL / name).read_bytes())
-    write_atomic(folder / DESCRIPTION, readable_json({**description, **extra}))
+    write_atomic(folder / DESCRIPTION, readable_json(description))
+    return description

@@ -33,6 +33,27 @@ def accuracies(
     return _means(lambda logits, y: logits.argmax(-1) == y, config, state, sample_indices, segments, trials)
 
 
+def validation_accuracies(
+    config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
+) -> Tensor:
+    """Return the accuracy on each segment that is an *out* split, and NaN for the others. Arguments as above."""
+    position, count = SPLITS.index("out"), len(SPLITS)
+    chosen, sizes = _select_split(sample_indices, segments, position)
+    found = _means(lambda logits, y: logits.argmax(-1) == y, config, state, chosen, sizes, trials)
+    is_out = torch.arange(len(segments), device=found.device) % count == position
+    return torch.where(is_out, found.repeat_interleave(count), torch.nan)
+
+
+def _select_split(sample_indices: SampleIndices, segments: list[int], position: int) -> tuple[SampleIndices, list[int]]:
+    """Return the sample indices of one split of every domain, and their numbers."""
+    count = len(SPLITS)
+    evaluate, trained = (
+        torch.cat(torch.split(part, segments)[position::count])
+        for part in (sample_indices.evaluate, sample_indices.trained)
+    )
+    return sample_indices._replace(evaluate=evaluate, trained=trained), segments[position::count]
+
+
 def validation_loss(
     config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
 ) -> Tensor:

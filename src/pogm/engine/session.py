@@ -14,13 +14,14 @@ from pogm.core.compilation import compiling
 from pogm.core.flat_params import flatten
 from pogm.core.model import Network, evaluation_mode
 from pogm.core.problem import Problem, live_buffers
+from pogm.core.state import State
 from pogm.core.trees import Params, Tree
 from pogm.data.datasets.base import Domain
 from pogm.diagnostics.probe import Rounds
 from pogm.distributed.world import World
 from pogm.engine.capture import GraphedStep
 from pogm.engine.engine import Engine as Engine
-from pogm.engine.evaluator import accuracies, validation_loss
+from pogm.engine.evaluator import accuracies, validation_accuracies, validation_loss
 from pogm.engine.image_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
 from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
@@ -191,10 +192,15 @@ class Session:
         """Return the accuracy of every task on each segment (domain and split)."""
 
         def evaluate(config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices) -> Tensor:
-            return accuracies(config, train_state.state, sample_indices, self.segments, self._trials_at_once)
+            return self._accuracies(config, train_state.state, sample_indices)
 
         numbers: list[list[float]] = self._evaluate_tasks(evaluate).tolist()
         return numbers
+
+    def _accuracies(self, config: TrainConfig, state: State, sample_indices: SampleIndices) -> Tensor:
+        """Return the accuracy on each segment; NaN for segments that the task does not evaluate."""
+        evaluate = validation_accuracies if self.tasks[0].evaluation == "validation" else accuracies
+        return evaluate(config, state, sample_indices, self.segments, self._trials_at_once)
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
         """Show the validation loss to the modifiers, if one needs it. Return it for every task, as a metric."""
@@ -223,7 +229,7 @@ class Session:
         ) -> tuple[Tensor, Tensor]:
             params, step = config.modifiers[index].final(train_state.modifiers[str(index)], train_state.state.params)
             state = train_state.state._replace(params=params)
-            return step, accuracies(config, state, sample_indices, self.segments, self._trials_at_once)
+            return step, self._accuracies(config, state, sample_indices)
 
         steps, numbers = self._evaluate_tasks(evaluate)
         return list(zip(steps.tolist(), numbers.tolist(), strict=True))

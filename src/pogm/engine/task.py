@@ -33,6 +33,7 @@ class Task:
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
     probe_capacity: int = 0  # largest number of measured rounds between two evaluations
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
+    evaluation: str = "all"  # "validation": predict only the "out" splits; other accuracies are NaN
 
     @property
     def num_domains(self) -> int:
@@ -74,4 +75,4 @@ class Task:
             shape[type(part).__name__] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}
             shape |= {f"{type(part).__name__}.{n}": v for n, v in values.items() if not isinstance(v, float)}
-        return shape | {"precision": self.precision}
+        return shape | {"precision": self.precision, "evaluation": self.evaluation}

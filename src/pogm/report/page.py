@@ -54,6 +54,11 @@ def listing(head: Sequence[str], rows: Iterable[Sequence[object]], summary: str 
     return Part("list", {"head": head, "rows": list(rows), "summary": summary})
 
 
+def image(content: bytes, text: str) -> Part:
+    """Return a PNG image that is part of the page, with a caption."""
+    return Part("image", {"content": b64encode(content).decode(), "text": text})
+
+
 def write_page(
     path: Path,
     title: str,
@@ -211,7 +216,7 @@ def policy(*, live: bool = False) -> str:
     Vega evaluates its expressions with an interpreter (`ast` in report.js), so the script needs no 'unsafe-eval'.
     """
     digest = b64encode(sha256(script().encode()).digest()).decode()
-    allowed = ["default-src 'none'", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'"]
+    allowed = ["default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'"]
     return "; ".join([*allowed, *["connect-src 'self'"] * live])
 
 

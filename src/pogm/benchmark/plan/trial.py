@@ -69,6 +69,7 @@ class Trial:
     hparams_seed: int = number(0, least=0, most=2**63 - 1)  # index of the configuration of a search; 0 is the default
     precision: str = choice("fp32", tuple(PRECISIONS))  # arithmetic of the network
     probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
+    evaluation: str = choice("all", ("all", "validation"), added_later=True)  # images that evaluations predict
 
     def __post_init__(self) -> None:
         self._check_domains()
@@ -184,6 +185,7 @@ class Trial:
             probe=self.probe,
             probe_capacity=self.probe.capacity(self.schedule.rounds(self.algorithm.minibatches)),
             precision=self.precision,
+            evaluation=self.evaluation,
         )
 
 

@@ -1,5 +1,6 @@
 """Progress of jobs and the time left: a bar on a terminal, plain lines elsewhere."""
 
+import math
 import os
 import sys
 import threading
@@ -222,7 +223,8 @@ class EvaluationLines:
         now, step, last = time.monotonic(), record["step"], self.trial.steps - 1
         inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
         validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
-        held_out = " ".join(f"{self.domains[i]} {inside[i]:.1%}" for i in self.trial.test_domains)
+        known = [i for i in self.trial.test_domains if not math.isnan(inside[i])]
+        held_out = " ".join(f"{self.domains[i]} {inside[i]:.1%}" for i in known)
         line = f"step {step}/{last}  validation {validation:.1%}" + (f"  held out {held_out}" if held_out else "")
         if is_final(record):
             line += "  with averaged weights"

@@ -1,0 +1,194 @@
+"""``pogm train``: from images of several sites to a model."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pogm._system.cpu import count_cores
+from pogm.cli.options import Execution, Hyperparameters
+from pogm.cli.parser import Command, argument, group, option
+
+if TYPE_CHECKING:
+    from pogm.benchmark.runs.runner import RunOptions
+    from pogm.data.datasets.base import DomainDataset
+    from pogm.deployment.results import SiteResult
+    from pogm.deployment.training import TrainingPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Command):
+    """Train a model on images of several sites, and forecast its accuracy at a new site."""
+
+    examples: ClassVar[str] = """
+pogm train ./hospitals --out model
+pogm train ./hospitals --hold-out site_c --out model                  then: pogm evaluate model ./hospitals/site_c
+pogm train ./hospitals --compare ERM Fish POGM --minutes 30 --out model
+pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_size=128 --out model"""
+    notes: ClassVar[str] = (
+        "The folder has the form <site>/<class>/<image>. For the forecast, each site is held out once; then a model\n"
+        "is trained on all sites. The same command again continues after a stop."
+    )
+
+    folder: str = argument("Folder of images <site>/<class>/<image>, or the name of a dataset.")
+    algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "POGM")
+    compare: tuple[str, ...] = option(
+        "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
+        (),
+        metavar="NAME",
+    )
+    hold_out: tuple[str, ...] = option(
+        "Site that is never used for training, to evaluate the model on; may be repeated (default: none).",
+        (),
+        repeat=True,
+        metavar="SITE",
+    )
+    network: str | None = option("Name of the network (default: that of --weights, or resnet50).", None)
+    minutes: float | None = option("Choose the length of training for this time (default: no limit).", None)
+    steps: int | None = option("Minibatches of each site (default: 20 passes over a site of median size).", None)
+    seed: int = option("Seed of weights, minibatches and splits.", 0)
+    precision: str = option("fp32, tf32, bf16 or fp64.", "fp32")
+    settings: Hyperparameters = group(Hyperparameters)
+    out: Path = option("Folder of the model.", metavar="FOLDER")
+    dry_run: bool = option("Show the runs and their time, and stop.", False)
+    workers: int = option(
+        "Processes that train at the same time on a CPU (default: one per core).", default_factory=count_cores
+    )
+    execution: Execution = group(Execution)
+
+    def run(self) -> int:
+        """Train and write the model."""
+        from pogm.data.images.index import reuse_scans
+
+        with reuse_scans():
+            return self._train()
+
+    def _train(self) -> int:
+        from pogm._system.errors import UsageError
+        from pogm.benchmark.plan.parsing import find_dataset
+        from pogm.cli.execution import check_counts, make_run_options, prepare
+        from pogm.deployment import training
+
+        if self.minutes is not None and self.steps is not None:
+            raise UsageError("Expected --minutes or --steps; found both. Leave one out.")
+        if self.minutes is not None and not 0 < self.minutes < 1e5:
+            raise UsageError(f"Expected --minutes above 0; found {self.minutes:g}. Leave it out for no limit.")
+        check_counts(workers=self.workers)
+        run_options = make_run_options(self.execution, [self.folder])
+        dataset = find_dataset(self.folder, run_options.data)
+        options = self._plan_options(dataset)
+        steps = training.fix_plan(self.out, options, None)
+        plan = self._plan(dataset, steps or training.LEAST_STEPS)
+        prepare(plan.trials[:1], run_options)
+        counts = self._show_sites(dataset, run_options)
+        if steps is None:
+            steps = self._choose_steps(plan, dataset, counts, run_options)
+            plan = self._plan(dataset, steps)
+        if self.dry_run:
+            self._show_plan(plan, run_options)
+            return 0
+        training.fix_plan(self.out, options, steps)
+        return self._carry_out(plan, run_options)
+
+    def _plan_options(self, dataset: "DomainDataset") -> dict[str, Any]:
+        """Return everything that determines the runs, to recognise an interrupted training."""
+        return {
+            "content": dataset.to_json(),
+            "algorithms": list(self.compare or (self.algorithm,)),
+            "hold_out": list(self.hold_out),
+            "settings": list(self._setting_texts()),
+            "minutes": self.minutes,
+            "steps": self.steps,
+            "seed": self.seed,
+            "precision": self.precision,
+        }
+
+    def _setting_texts(self) -> tuple[str, ...]:
+        """Return --set, --weights and --network as texts like "lr=1e-4"; the network of known weights is chosen."""
+        from pogm.cli.execution import setting_texts
+        from pogm.models.weights import find_network, hash_weights
+
+        texts = setting_texts(self.settings, self.execution.weights)
+        network = self.network
+        if network is None and self.execution.weights and not any(text.startswith("network=") for text in texts):
+            network = find_network(hash_weights(self.execution.weights))
+        return (*texts, f"network={network}") if network else texts
+
+    def _plan(self, dataset: "DomainDataset", steps: int) -> "TrainingPlan":
+        from pogm.deployment.training import make_plan
+
+        algorithms = self.compare or (self.algorithm,)
+        settings = self._setting_texts()
+        return make_plan(dataset, algorithms, self.hold_out, settings, steps, seed=self.seed, precision=self.precision)
+
+    def _show_sites(self, dataset: "DomainDataset", run_options: "RunOptions") -> list[int]:
+        """Print the number of images of each site, and return it for the training sites."""
+        domains = dataset.load(run_options.data, self.seed)
+        counts = {name: len(domain.labels) for name, domain in zip(dataset.domains, domains, strict=True)}
+        shown = ", ".join(f"{name} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items())
+        print(f"{dataset.title}: {dataset.num_classes} classes; images by site: {shown}")
+        return [count for name, count in counts.items() if name not in self.hold_out]
+
+    def _choose_steps(
+        self, plan: "TrainingPlan", dataset: "DomainDataset", counts: list[int], run_options: "RunOptions"
+    ) -> int:
+        from pogm.deployment.training import default_steps, steps_in_time
+
+        if self.steps is not None:
+            return self.steps
+        if self.minutes is not None:
+            return steps_in_time(plan, self.minutes, run_options, self.workers)
+        return default_steps(dataset, counts, plan.trials[0].training.batch_size)
+
+    def _show_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> None:
+        from pogm.cli.planning import show_estimates
+
+        final = next(iter(plan.finals.values()))
+        print(f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each.")
+        show_estimates([*plan.trials, final], run_options, self.workers)
+
+    def _carry_out(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
+        """Run what is left, choose the algorithm, train on all sites, and write the model."""
+        from pogm.benchmark.runs.progress import EvaluationLines
+        from pogm.benchmark.runs.runner import run
+        from pogm.deployment import training
+
+        results = self._held_out_results(plan, run_options)
+        if results is None:
+            return 1
+        chosen, forecasts = training.choose_algorithm(results)
+        for name, found in forecasts.items():
+            mark = " <- chosen" if name == chosen and len(forecasts) > 1 else ""
+            print(f"{name}: {found.text()}{mark}")
+        final = plan.finals[chosen]
+        print(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
+        folder = self.out / training.RUNS / final.id
+        run(final, folder, run_options, EvaluationLines(final))
+        training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data)
+        self._summarise(chosen)
+        return 0
+
+    def _held_out_results(
+        self, plan: "TrainingPlan", run_options: "RunOptions"
+    ) -> "dict[str, list[SiteResult]] | None":
+        """Run what is left of the runs that hold out a site, and return their predictions; None if one failed."""
+        from pogm.benchmark.runs.executors import carry_out, executor
+        from pogm.cli.results import wait_for_all
+        from pogm.deployment import training
+
+        folder = self.out / training.RUNS
+        outcomes = carry_out(plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True)
+        if not wait_for_all(outcomes, len(plan.trials), folder):
+            return None
+        return {
+            name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data))
+            for name, trials in plan.forecasts.items()
+        }
+
+    def _summarise(self, chosen: str) -> None:
+        new = self.folder.rstrip("/") + "/" + self.hold_out[0] if self.hold_out else "NEW_SITE"
+        print(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
+        print(f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} IMAGES --csv predictions.csv")
+
+
+COMMAND = Train

@@ -1,0 +1,210 @@
+"""Model card: what a model is, how it was trained and how well it works, as HTML and Markdown, without paths."""
+
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pogm._system.files import write_atomic
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.table import Column, Row, Table
+from pogm.deployment.forecast import FEW_SITES, Forecast
+from pogm.deployment.metrics import (
+    ClassificationMetrics,
+    classification_metrics,
+    confusion_table,
+    metrics_table,
+    recall_table,
+    softmax,
+)
+from pogm.deployment.results import SiteResult
+from pogm.report.draw import MissingPackageError
+from pogm.report.page import Section, image, write_page
+
+HARDEST = 24  # images of the contact sheet
+TILE = 96  # pixels
+HARDEST_FILE = "hardest_images.png"
+
+
+def write_card(
+    folder: Path,
+    description: Mapping[str, Any],
+    sites: Mapping[str, ClassificationMetrics],
+    results: Sequence[SiteResult],
+    trial: Trial,
+    data: Path | None,
+) -> None:
+    """Write ``card.md``, ``card.html`` and the contact sheet of the hardest images into the folder of a model.
+
+    Args:
+        folder: Folder of the model.
+        description: Contents of model.json.
+        sites: Metrics at each site while it was held out.
+        results: Predictions at each site while it was held out.
+        trial: Trial of the model.
+        data: Data folder.
+    """
+    write_atomic(folder / HARDEST_FILE, contact_sheet(results, trial, data))
+    sections = card_sections(description, sites, results)
+    write_atomic(folder / "card.md", _markdown(description, sections).encode())
+    pictures = {"Hardest images": (image((folder / HARDEST_FILE).read_bytes(), HARDEST_TEXT),)}
+    try:
+        pages = [Section(title, (*tables, *pictures.get(title, ())), text) for title, text, tables in sections]
+        write_page(folder / "card.html", _title(description), pages, facts=_facts(description))
+    except MissingPackageError as error:
+        print(f"pogm: The card was not written as HTML, only as card.md. {error}", file=sys.stderr)
+
+
+HARDEST_TEXT = (
+    "Images with the lowest probability of their true class, while their site was held out. Wrong labels are often "
+    "among them."
+)
+
+
+def card_sections(
+    description: Mapping[str, Any], sites: Mapping[str, ClassificationMetrics], results: Sequence[SiteResult]
+) -> list[tuple[str, str, list[Table]]]:
+    """Return the sections of a card: title, paragraphs and tables."""
+    found = description["forecast"]
+    forecast = Forecast(tuple(found["accuracies"]), found["mean"], found["low"], found["high"])
+    pooled = classification_metrics(
+        softmax(torch.cat([result.logits for result in results]).numpy()),
+        torch.cat([result.labels for result in results]).numpy(),
+        description["classes"],
+    )
+    return [
+        ("Task", _task(description), []),
+        (
+            "Accuracy at a new site",
+            forecast.text(),
+            [_compared(description)] if len(description["compared"]) > 1 else [],
+        ),
+        (
+            "Results by site",
+            "Each site was held out once: the model of its row was trained on the other sites and never saw an image "
+            "of it.",
+            [metrics_table(sites), recall_table(pooled), confusion_table(pooled)],
+        ),
+        ("Calibration", _calibration(description), []),
+        ("Hardest images", HARDEST_TEXT, []),
+        ("Limitations", _limitations(description), []),
+        ("Load the model", _usage(), []),
+    ]
+
+
+def _title(description: Mapping[str, Any]) -> str:
+    return f"Model card: {description['dataset']}"
+
+
+def _facts(description: Mapping[str, Any]) -> dict[str, str]:
+    provenance = description["provenance"]
+    return {
+        "Algorithm": description["algorithm"],
+        "Network": description["network"],
+        "Classes": ", ".join(description["classes"]),
+        "Training sites": ", ".join(description["domains"]),
+        "Held-out sites": ", ".join(description["held_out"]),
+        "Selected step": f"{description['selection']['step']}, by {description['selection']['rule']}",
+        "Versions": f"pogm {provenance['pogm']}, torch {provenance['torch']}",
+    }
+
+
+def _task(description: Mapping[str, Any]) -> str:
+    channels, height, width = description["input_shape"]
+    classes = description["classes"]
+    return (
+        f"Classification of images into {len(classes)} classes: {', '.join(classes)}. Images are resized to "
+        f"{height} × {width} pixels with {channels} channels. The network {description['network']} was trained with "
+        f"{description['algorithm']} on {len(description['domains'])} sites: {', '.join(description['domains'])}."
+    )
+
+
+def _compared(description: Mapping[str, Any]) -> Table:
+    columns = (
+        Column("mean", "accuracy at held-out sites (%)", kind="number", digits=".1f"),
+        Column("interval", "95 % interval for a new site", kind="text"),
+    )
+    rows = tuple(
+        Row((100 * found["mean"], f"{100 * found['low']:.1f} to {100 * found['high']:.1f}"), key=name)
+        for name, found in description["compared"].items()
+    )
+    return Table("Algorithms compared", columns, rows, row_key="algorithm")
+
+
+def _calibration(description: Mapping[str, Any]) -> str:
+    before = np.mean([found["before"] for found in description["calibration"].values()])
+    after = np.mean([found["after"] for found in description["calibration"].values()])
+    return (
+        f"Predictions are divided by the temperature {description['temperature']:.3g}, which was fitted on validation "
+        f"images of the training sites. Mean calibration error at held-out sites: {before:.3f} before, {after:.3f} "
+        "after. Calibration on training sites does not guarantee calibration at a new site."
+    )
+
+
+def _limitations(description: Mapping[str, Any]) -> str:
+    count = len(description["forecast"]["accuracies"])
+    few = (
+        f"The forecast rests on {count} sites; its interval is wide, and a site that differs more from all of them "
+        "can be outside it.\n\n"
+        if count < FEW_SITES
+        else ""
+    )
+    return (
+        f"{few}The forecast assumes that a new site differs from the training sites as they differ from one another. "
+        "Intervals of single sites take images to be independent; images of one patient or video are not.\n\n"
+        "The model always chooses one of its classes, also for images of something else. Evaluate it on labelled "
+        "images of the new site before use."
+    )
+
+
+def _usage() -> str:
+    return (
+        "In Python: model = pogm.load(FOLDER); model(model.transform(image)[None]).softmax(-1), with the classes in "
+        "model.classes.\n\nOn the command line: pogm predict FOLDER IMAGES --csv predictions.csv, pogm evaluate FOLDER "
+        "NEW_SITE, pogm export FOLDER --to onnx."
+    )
+
+
+def _markdown(description: Mapping[str, Any], sections: Sequence[tuple[str, str, list[Table]]]) -> str:
+    lines = [f"# {_title(description)}", ""]
+    lines += [f"- **{name}**: {text}" for name, text in _facts(description).items() if text]
+    for title, text, tables in sections:
+        lines += ["", f"## {title}", "", text]
+        if title == "Hardest images":
+            lines += ["", f"![{title}]({HARDEST_FILE})"]
+        for table in tables:
+            lines += ["", "```text", table.text().rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def contact_sheet(results: Sequence[SiteResult], trial: Trial, data: Path | None) -> bytes:
+    """Return a PNG image of the hardest images, in the order of the probability of their true class."""
+    from PIL import Image
+
+    domains = trial.task(data).load()
+    scored = []
+    for result in results:
+        number = trial.dataset.domains.index(result.site)
+        true = result.logits.log_softmax(-1).gather(1, result.labels[:, None])[:, 0]
+        scored += [(float(score), number, index) for index, score in enumerate(true)]
+    columns = 8
+    tiles = [_tile(domains[number].images[index].numpy()) for _, number, index in sorted(scored)[:HARDEST]]
+    rows = -(-len(tiles) // columns)
+    sheet = Image.new("RGB", (columns * TILE, rows * TILE), "white")
+    for position, tile in enumerate(tiles):
+        sheet.paste(tile, (position % columns * TILE, position // columns * TILE))
+    stream = io.BytesIO()
+    sheet.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _tile(pixels: "np.ndarray[Any, np.dtype[np.uint8]]") -> Any:
+    """Return a stored image [C, H, W] as a tile; other than three channels are shown as their mean."""
+    from PIL import Image
+
+    shown = pixels if len(pixels) == 3 else np.repeat(pixels.mean(0, keepdims=True).astype(np.uint8), 3, axis=0)
+    return Image.fromarray(np.ascontiguousarray(shown.transpose(1, 2, 0))).resize((TILE, TILE))
