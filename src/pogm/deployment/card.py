@@ -26,7 +26,9 @@ from pogm.report.draw import MissingPackageError
 from pogm.report.page import Section, image, write_page
 
 HARDEST = 24  # images of the contact sheet
-TILE = 96  # pixels
+COLUMNS = 8  # of the contact sheet
+TILE, TEXT = 96, 26  # pixels of an image and of the text below it
+LETTERS = 15  # of a class that fit below an image
 HARDEST_FILE = "hardest_images.png"
 
 
@@ -48,10 +50,10 @@ def write_card(
         trial: Trial of the model.
         data: Data folder.
     """
-    write_atomic(folder / HARDEST_FILE, contact_sheet(results, trial, data))
+    write_atomic(folder / HARDEST_FILE, contact_sheet(results, trial, description["classes"], data))
     sections = card_sections(description, sites, results)
     write_atomic(folder / "card.md", _markdown(description, sections).encode())
-    pictures = {"Hardest images": (image((folder / HARDEST_FILE).read_bytes(), HARDEST_TEXT),)}
+    pictures = {"Hardest images": (image((folder / HARDEST_FILE).read_bytes(), HARDEST_CAPTION),)}
     try:
         pages = [Section(title, (*tables, *pictures.get(title, ())), text) for title, text, tables in sections]
         write_page(folder / "card.html", _title(description), pages, facts=_facts(description))
@@ -63,6 +65,7 @@ HARDEST_TEXT = (
     "Images with the lowest probability of their true class, while their site was held out. Wrong labels are often "
     "among them."
 )
+HARDEST_CAPTION = "Below each image: true class, and the class that was predicted."
 
 
 def card_sections(
@@ -181,22 +184,26 @@ def _markdown(description: Mapping[str, Any], sections: Sequence[tuple[str, str,
     return "\n".join(lines) + "\n"
 
 
-def contact_sheet(results: Sequence[SiteResult], trial: Trial, data: Path | None) -> bytes:
+def contact_sheet(results: Sequence[SiteResult], trial: Trial, classes: Sequence[str], data: Path | None) -> bytes:
     """Return a PNG image of the hardest images, in the order of the probability of their true class."""
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     domains = trial.task(data).load()
     scored = []
     for result in results:
         number = trial.dataset.domains.index(result.site)
-        true = result.logits.log_softmax(-1).gather(1, result.labels[:, None])[:, 0]
-        scored += [(float(score), number, index) for index, score in enumerate(true)]
-    columns = 8
-    tiles = [_tile(domains[number].images[index].numpy()) for _, number, index in sorted(scored)[:HARDEST]]
-    rows = -(-len(tiles) // columns)
-    sheet = Image.new("RGB", (columns * TILE, rows * TILE), "white")
-    for position, tile in enumerate(tiles):
-        sheet.paste(tile, (position % columns * TILE, position // columns * TILE))
+        true = result.logits.log_softmax(-1).gather(1, result.labels[:, None])[:, 0].tolist()
+        answers = zip(true, result.labels.tolist(), result.logits.argmax(-1).tolist(), strict=True)
+        scored += [(score, number, index, label, predicted) for index, (score, label, predicted) in enumerate(answers)]
+    hardest = sorted(scored)[:HARDEST]
+    rows = -(-len(hardest) // COLUMNS)
+    sheet = Image.new("RGB", (COLUMNS * TILE, rows * (TILE + TEXT)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for position, (_, number, index, label, predicted) in enumerate(hardest):
+        left, top = position % COLUMNS * TILE, position // COLUMNS * (TILE + TEXT)
+        sheet.paste(_tile(domains[number].images[index].numpy()), (left, top))
+        for line, name in enumerate((classes[label], f"as {classes[predicted]}")):
+            draw.text((left + 2, top + TILE + 1 + 12 * line), name[:LETTERS], fill="black")
     stream = io.BytesIO()
     sheet.save(stream, "PNG")
     return stream.getvalue()
