@@ -38,6 +38,7 @@ EPILOG = """examples:
   pogm board runs/sweep                              progress and curves in a browser, while the runs train
   pogm report runs                                   tables, and runs/report.html
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
+  pogm export runs/first --to onnx                   the selected model for ONNX Runtime, compared with the original
   pogm predict runs/first images --csv out.csv       classes and probabilities of new images, by the selected model
   pogm evaluate runs/first new_site                  accuracy, calibration and confusion matrix at a new site
   pogm measure --algorithms ERM POGM --target        does each step agree with every domain, and with the unseen one?
