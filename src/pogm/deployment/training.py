@@ -1,5 +1,6 @@
 """From images of several sites to one model: leave one site out at a time, choose an algorithm, train on all sites."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import UsageError
-from pogm._system.files import read_json, readable_json, write_atomic
+from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.estimate import measure_cost
@@ -158,6 +159,7 @@ def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int
         UsageError: If the training began with other options.
     """
     path = folder / PLAN
+    options = json.loads(canonical_json(options))  # as they are read again: lists instead of tuples
     if path.exists():
         found = read_json(path)
         known = found.get("options", {})
@@ -170,7 +172,7 @@ def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int
         return int(found["steps"])
     if steps is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, readable_json({"options": dict(options), "steps": steps}))
+        write_atomic(path, readable_json({"options": options, "steps": steps}))
     return steps
 
 

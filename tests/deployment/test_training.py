@@ -1,0 +1,151 @@
+"""``pogm train``: forecast, model and card from a folder; interruptions and bad input."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from processes import pogm, start
+
+from pogm import load
+from pogm._system.errors import UsageError
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.data.datasets.folder import Folder
+from pogm.deployment import training
+from pogm.deployment.forecast import forecast
+from pogm.deployment.training import make_plan, steps_in_time
+from pogm.engine.session import Engine
+
+SMALL = (
+    *("--network", "small_cnn", "--set", "weights=random", "--set", "image_size=32", "--set", "batch_size=4"),
+    *("--set", "lr=1e-3", "--device", "cpu", "--workers", 1, "--checkpoint-seconds", 0),
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a model, without the card in HTML, which has the time of writing."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".html"}
+
+
+@pytest.fixture(scope="module")
+def trained(photographs, tmp_path_factory) -> Path:
+    """Model of the sites a and b, with c held out."""
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    end = pogm("train", photographs[0], *SMALL, "--steps", 30, "--hold-out", "c", "--out", folder)
+    assert end.code == 0, end.err
+    assert "blue" not in end.err
+    assert "Expected accuracy at a new site" in end.out
+    assert f"Next: pogm evaluate {folder} {photographs[0]}/c" in end.out
+    return folder
+
+
+def test_model_is_trained_on_all_sites_that_are_not_held_out(trained):
+    model = load(trained)
+    assert model.description["domains"] == ["a", "b"]
+    assert model.description["held_out"] == ["c"]
+    assert model.classes == ("blue", "red")
+    assert model.description["temperature"] > 0
+
+
+def test_forecast_is_that_of_the_held_out_sites(trained):
+    description = json.loads((trained / "model.json").read_text())
+    accuracies = [site["accuracy"]["value"] for site in description["sites"].values()]
+    assert list(description["sites"]) == ["a", "b"]
+    expected = forecast(accuracies)
+    found = description["forecast"]
+    assert (found["mean"], found["low"], found["high"]) == pytest.approx((expected.mean, expected.low, expected.high))
+    for site in description["sites"].values():
+        assert site["accuracy"]["n"] == 12
+
+
+def test_card_has_all_sections_and_no_path(trained):
+    card, page = (trained / "card.md").read_text(), (trained / "card.html").read_text()
+    for title in ("Task", "Accuracy at a new site", "Results by site", "Calibration", "Hardest images", "Limitations"):
+        assert f"## {title}" in card
+        assert title in page
+    assert "The interval is wide because it rests on 2 sites only." in card
+    for text in (card, page, (trained / "model.json").read_text()):
+        assert str(trained.parent) not in text
+        assert "/tmp" not in text
+    assert (trained / "hardest_images.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_new_site_is_evaluated_and_predicted(trained, photographs, tmp_path):
+    end = pogm("evaluate", trained, photographs[0] / "c", "--json", tmp_path / "c.json")
+    assert end.code == 0, end.err
+    assert "12" in end.out
+    assert pogm("predict", trained, photographs[0] / "c", "--csv", tmp_path / "c.csv").code == 0
+    assert len((tmp_path / "c.csv").read_text().splitlines()) == 13
+
+
+@pytest.mark.parametrize(
+    ("number", "after", "code"), [(signal.SIGTERM, "*/records.jsonl", 75), (signal.SIGKILL, "*/done", -9)]
+)
+def test_interrupted_training_continues_with_the_same_result(trained, photographs, tmp_path, number, after, code):
+    """A signal during the first run, and a kill after it."""
+    words = ("train", photographs[0], *SMALL, "--steps", 30, "--hold-out", "c", "--out", tmp_path / "model")
+    started = start(*words)
+    while started.process.is_alive() and not list((tmp_path / "model/runs").glob(after)):
+        time.sleep(0.05)
+    os.kill(started.process.pid, number)
+    assert started.wait().code == code
+    end = pogm(*words)
+    assert end.code == 0, end.err
+    assert contents(tmp_path / "model") == contents(trained)
+
+
+def test_compared_algorithms_are_ranked_by_held_out_sites(photographs, tmp_path):
+    words = ("train", photographs[0], *SMALL, "--steps", 12, "--compare", "ERM", "Fish", "--out", tmp_path / "model")
+    end = pogm(*words)
+    assert end.code == 0, end.err
+    description = json.loads((tmp_path / "model/model.json").read_text())
+    means = {name: found["mean"] for name, found in description["compared"].items()}
+    assert list(means) == ["ERM", "Fish"]
+    assert description["algorithm"] == max(means, key=means.get)
+    assert len(description["domains"]) == 3
+    assert "Algorithms compared" in (tmp_path / "model/card.md").read_text()
+
+
+def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch):
+    monkeypatch.setattr(training, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
+    dataset = Folder.from_directory(photographs[0])
+    plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
+    # Four runs share 0.7 · 10 · 60 s of two processes; each spends 12 · 2 s on evaluations and 0.5 s on a minibatch.
+    steps = steps_in_time(plan, 10, RunOptions(engine=Engine("cpu")), workers=2)
+    assert steps == int((0.7 * 600 * 2 / 4 - 24) / 0.5)
+    assert steps_in_time(plan, 10, RunOptions(engine=Engine("cpu")), workers=1) < steps
+    with pytest.raises(UsageError, match=r"at least 10 minibatches in each of 4 runs; found 0\.5 minutes.*--minutes"):
+        steps_in_time(plan, 0.5, RunOptions(engine=Engine("cpu")), workers=2)
+
+
+def test_training_that_began_with_other_options_is_refused(trained, photographs):
+    end = pogm("train", photographs[0], *SMALL, "--steps", 31, "--hold-out", "c", "--out", trained)
+    assert end.code == 2
+    assert "found others for steps" in end.err
+
+
+def test_dry_run_writes_nothing(photographs, tmp_path):
+    end = pogm("train", photographs[0], *SMALL, "--steps", 30, "--dry-run", "--out", tmp_path / "model")
+    assert end.code == 0, end.err
+    assert "3 runs that hold out a site, then one on all sites; 30 minibatches each." in end.out
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--hold-out", "d"), "Expected sites to hold out from a, b, c; found d"),
+        (("--hold-out", "a", "--hold-out", "b"), "Expected at least two sites for training; found 1"),
+        (("--minutes", 1, "--steps", 5), "Expected --minutes or --steps; found both"),
+        (("--minutes", -1), "Expected --minutes above 0"),
+        (("--algorithm", "POGN"), "Did you mean 'POGM'?"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(photographs, tmp_path, words, message):
+    end = pogm("train", photographs[0], *SMALL, *words, "--out", tmp_path / "model")
+    assert end.code == 2
+    assert message in end.err
+    assert "Traceback" not in end.err
+    assert not (tmp_path / "model").exists()
