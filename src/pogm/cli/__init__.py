@@ -19,7 +19,7 @@ from pogm.cli.parser import Command, TopParser, add_commands, command_summary, m
 ABOUT = "Domain generalization: POGM and the methods it is compared with, in DomainBed's protocol."
 
 VERBS = {  # one file each, in the order of the help
-    "start": ("demo", "list", "data"),
+    "start": ("demo", "list", "data", "verdict"),
     "train": ("train", "run", "sweep", "resume"),
     "watch": ("status", "board"),
     "results": ("report", "export"),
@@ -31,6 +31,8 @@ EPILOG = """examples:
   pogm demo                                          four methods on two small datasets, tables and a report
   pogm list algorithms                               every method with its defaults and search space
   pogm data check ./hospitals                        read every image of a folder and list what is wrong
+  pogm verdict ./hospitals                           will a model work at the next site?
+  pogm train ./hospitals --out model                 a model of all sites, with a forecast for a new one
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
   pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --out runs/sweep
   pogm resume runs/first                             continue after a crash or Ctrl-C

@@ -20,7 +20,7 @@ from pogm.core.hyperparameters import fields
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
 from pogm.models import build_features
-from pogm.models.weights import RANDOM, hash_weights
+from pogm.models.weights import RANDOM, find_network, hash_weights
 
 
 def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOptions:
@@ -80,6 +80,14 @@ def setting_texts(options: Hyperparameters, weights: Path | None) -> tuple[str, 
     if weights:
         texts.append(f"weights={hash_weights(weights)}")
     return tuple(texts)
+
+
+def network_settings(options: Hyperparameters, weights: Path | None, network: str | None) -> tuple[str, ...]:
+    """Return `setting_texts` and the network: that of the option or, for a known weights file, the one it fits."""
+    texts = setting_texts(options, weights)
+    if network is None and weights and not any(text.startswith("network=") for text in texts):
+        network = find_network(hash_weights(weights))
+    return (*texts, f"network={network}") if network else texts
 
 
 def check_single_process(what: str) -> None:

@@ -104,15 +104,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         }
 
     def _setting_texts(self) -> tuple[str, ...]:
-        """Return --set, --weights and --network as texts like "lr=1e-4"; the network of known weights is chosen."""
-        from pogm.cli.execution import setting_texts
-        from pogm.models.weights import find_network, hash_weights
+        from pogm.cli.execution import network_settings
 
-        texts = setting_texts(self.settings, self.execution.weights)
-        network = self.network
-        if network is None and self.execution.weights and not any(text.startswith("network=") for text in texts):
-            network = find_network(hash_weights(self.execution.weights))
-        return (*texts, f"network={network}") if network else texts
+        return network_settings(self.settings, self.execution.weights, self.network)
 
     def _plan(self, dataset: "DomainDataset", steps: int) -> "TrainingPlan":
         from pogm.deployment.training import make_plan

@@ -1,0 +1,67 @@
+"""``pogm verdict``: will a model work at the next site?"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from pogm.cli.options import Execution, Hyperparameters
+from pogm.cli.parser import Command, argument, group, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(Command):
+    """Say whether a model will work at the next site, from images of several sites."""
+
+    examples: ClassVar[str] = """
+pogm verdict ./hospitals
+pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verdict.json"""
+    notes: ClassVar[str] = (
+        "Features come from a network that is not trained; classifiers on them take minutes on a CPU. The forecast is\n"
+        "for such a classifier. pogm train gives the forecast for a trained network."
+    )
+
+    folder: str = argument("Folder of images <site>/<class>/<image>, or the name of a dataset.")
+    network: str | None = option("Network of the features (default: that of --weights, or of the dataset).", None)
+    settings: Hyperparameters = group(Hyperparameters)
+    seed: int = option("Seed of the choice of images and of cross-validation.", 0)
+    json: Path | None = option("File for all numbers (default: none).", None, metavar="FILE")
+    execution: Execution = group(Execution)
+
+    def run(self) -> int:
+        """Print the table of the sites and the verdict in words."""
+        from pogm._system.cpu import count_cores
+        from pogm._system.errors import UsageError
+        from pogm._system.files import readable_json, write_atomic
+        from pogm.benchmark.plan.parsing import build_trial, find_dataset
+        from pogm.benchmark.runs.context import use_threads
+        from pogm.benchmark.runs.progress import show_progress
+        from pogm.cli.execution import make_run_options, network_settings, prepare
+        from pogm.data.images.index import reuse_scans
+        from pogm.deployment.features import extract_features
+        from pogm.deployment.verdict import analyse
+
+        run_options = make_run_options(self.execution, [self.folder])
+        run_options.enter()
+        with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
+            dataset = find_dataset(self.folder, run_options.data)
+            if len(dataset.domains) < 2:
+                raise UsageError(
+                    f"Expected at least two sites in {self.folder}; found {len(dataset.domains)}. One site says "
+                    "nothing about the next."
+                )
+            settings = network_settings(self.settings, self.execution.weights, self.network)
+            trial = build_trial(dataset, "ERM", (), settings=settings)
+            prepare([trial], run_options)
+            progress = partial(show_progress, what="batches of images")
+            features, labels = extract_features(trial, run_options.data, run_options.engine, progress, self.seed)
+        found = analyse(features, labels, dataset.domains, self.seed)
+        print(found.text())
+        print()
+        print("\n".join(found.sentences()))
+        if self.json is not None:
+            write_atomic(self.json, readable_json(found.to_json()))
+        return 0
+
+
+COMMAND = Verdict

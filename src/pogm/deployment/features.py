@@ -1,0 +1,48 @@
+"""Features of images from a network that is not trained here."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pogm.benchmark.plan.trial import Trial
+from pogm.deployment.verdict import MOST_IMAGES, Array, Labels
+from pogm.engine.session import Engine
+from pogm.models import build_features
+
+BATCH = 32
+Progress = Callable[[Iterable[torch.Tensor], int], Iterator[torch.Tensor]]
+
+
+def extract_features(
+    trial: Trial, data: Path | None, engine: Engine, progress: Progress, seed: int = 0
+) -> tuple[list[Array], list[Labels]]:
+    """Return the features and labels of each site, for at most 600 images of a site.
+
+    Args:
+        trial: Trial that names the dataset, the network and its weights.
+        data: Data folder.
+        engine: Device.
+        progress: Shows how many batches are done.
+        seed: Seed of the choice of images.
+    """
+    device = engine.torch_device()
+    transform = trial.training.transform(trial.dataset.input_shape)
+    module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
+    module = module.eval().to(device)
+    draw = np.random.default_rng(seed)
+    chosen, labels, sizes = [], [], []
+    for domain in trial.task(data).load():
+        index = torch.from_numpy(np.sort(draw.permutation(len(domain.labels))[:MOST_IMAGES]))
+        chosen += list(torch.split(domain.images[index], BATCH))
+        labels.append(domain.labels[index].numpy())
+        sizes.append(len(index))
+
+    def extract(images: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = module(transform.to_inputs(images.to(device), torch.float32))
+        return features.flatten(1).double().cpu()
+
+    with torch.no_grad():
+        found = [extract(images) for images in progress(chosen, len(chosen))]
+    return [part.numpy() for part in torch.split(torch.cat(found), sizes)], labels

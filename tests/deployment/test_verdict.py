@@ -1,0 +1,105 @@
+"""``pogm verdict``: each kind of shift is found where it is, and not where it is not."""
+
+import json
+
+import numpy as np
+import pytest
+from processes import pogm
+
+from pogm.deployment.verdict import analyse
+
+CLASSES, WIDTH, COUNT = 3, 8, 150
+NAMES = ("a", "b", "c", "d")
+
+
+def sites(change=lambda site, x, y, draw: (x, y)):
+    """Return features and labels of four sites, alike except for ``change``."""
+    draw = np.random.default_rng(1)
+    centres = 2.0 * draw.normal(size=(CLASSES, WIDTH))
+    features, labels = [], []
+    for site in NAMES:
+        y = draw.integers(CLASSES, size=COUNT)
+        x = centres[y] + draw.normal(size=(COUNT, WIDTH))
+        x, y = change(site, x, y, draw)
+        features.append(x)
+        labels.append(y)
+    return analyse(features, labels, NAMES)
+
+
+def shifted(site, x, y, draw):
+    return x + 4.0 * draw.normal(size=WIDTH), y
+
+
+def relabelled(site, x, y, draw):
+    return (x, (y + 1) % CLASSES) if site == "c" else (x, y)
+
+
+def unbalanced(site, x, y, draw):
+    keep = (y != 0) | (draw.random(len(y)) < 0.1) if site == "b" else np.ones(len(y), bool)
+    return x[keep], y[keep]
+
+
+def words(verdict) -> str:
+    return "\n".join(verdict.sentences())
+
+
+def test_sites_that_are_alike_have_no_shift():
+    found = sites()
+    assert found.covariate_shift < 0.2
+    assert all(abs(site.gap) < 0.05 for site in found.sites)
+    assert found.conflict == 0
+    text = words(found)
+    assert "Covariate shift: weak" in text
+    assert "Label shift: none" in text
+    assert "Concept shift: no sign" in text
+    assert "Methods: ERM." in text
+
+
+def test_other_features_are_covariate_shift():
+    found = sites(shifted)
+    assert found.covariate_shift > 0.8
+    text = words(found)
+    assert "Covariate shift: strong" in text
+    assert "Concept shift: no sign" in text
+
+
+def test_other_meaning_of_labels_is_concept_shift_at_that_site():
+    found = sites(relabelled)
+    by_name = {site.site: site for site in found.sites}
+    assert by_name["c"].held_out < 0.3 < 0.7 < by_name["c"].alone
+    assert "Concept shift: likely at" in words(found)
+    assert "c, where" in words(found) or "c," in words(found)
+    assert "The hardest site is c" in words(found)
+    assert found.conflict > 0
+    assert by_name["c"].hull >= max(by_name[name].hull for name in "abd")
+
+
+def test_other_label_frequencies_are_label_shift_at_that_site():
+    text = words(sites(unbalanced))
+    assert "Label shift: " in text
+    assert "none beyond chance" not in text
+    assert "b" in text.split("Label shift: ")[1].split(" ha")[0]
+
+
+def test_verdict_does_not_depend_on_the_order_of_sites():
+    first, second = sites(shifted), sites(shifted)
+    assert first.to_json() == second.to_json()
+
+
+def test_command_prints_the_verdict_and_writes_all_numbers(photographs, tmp_path):
+    path = tmp_path / "verdict.json"
+    options = ("--network", "small_cnn", "--set", "weights=random", "--set", "image_size=32", "--device", "cpu")
+    end = pogm("verdict", photographs[0], *options, "--json", path)
+    assert end.code == 0, end.err
+    assert "Expected accuracy at a new site" in end.out
+    numbers = json.loads(path.read_text())
+    assert list(numbers["sites"]) == ["a", "b", "c"]
+    assert numbers["forecast"]["mean"] == pytest.approx(np.mean([s["held_out"] for s in numbers["sites"].values()]))
+
+
+def test_one_site_is_refused(photographs, tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a").symlink_to(photographs[0] / "a")
+    end = pogm("verdict", tmp_path / "one", "--network", "small_cnn", "--set", "weights=random")
+    assert end.code in (2, 3)
+    assert "Traceback" not in end.err
