@@ -121,6 +121,17 @@ def test_evaluate_warns_about_sites_of_the_training(trained, sites, capsys):
     assert "all sites" in shown.out
 
 
+def test_model_that_adapts_says_so_and_is_not_exported(new_site, tmp_path, capsys):
+    words = ["run", "--dataset", "RotatedDigits", "--algorithm", "ARM", "--test-domain", "75", "--steps", "2"]
+    assert main([*words, "--device", "cpu", "--out", str(tmp_path / "arm")]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "arm"), str(new_site)]) == 0
+    assert "ARM adapts to its batch. Each folder is predicted as one domain" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "arm"), "--to", "onnx", "--out", str(tmp_path / "arm.onnx")]) == 2
+    assert "found ARM, which adapts" in capsys.readouterr().err
+    assert not (tmp_path / "arm.onnx").exists()
+
+
 def edit_description(model: Path, **fields: object) -> None:
     path = model / "model/model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))

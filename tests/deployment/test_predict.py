@@ -45,6 +45,18 @@ def test_batches_do_not_change_predictions(model, photographs, batch_size):
     np.testing.assert_allclose(found.logits, predict(model, groups).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_progress_counts_every_image_once_after_its_prediction(model, with_bad_images):
+    seen = []
+
+    def progress(items, total):
+        for item in items:
+            seen.append((item, total))
+            yield item
+
+    predict(model, find_images([with_bad_images]), batch_size=2, on_bad_image="skip", progress=progress)
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4)]
+
+
 def test_images_are_listed_once_in_a_stable_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("b/2.PNG", "b/1.jpg", "b/deep/3.png", "b/notes.txt", "b/.hidden.png", "a/x.dat", "a/y.png"):

@@ -150,18 +150,26 @@ def predict(
     domains = [number for number, group in enumerate(groups) for _ in group.paths] if model.adapts else [0] * len(paths)
     logits = np.full((len(paths), len(model.classes)), np.nan, np.float32)
     reasons = [""] * len(paths)
-    decoded = progress(map_in_order(lambda path: _decode(model, path), paths), len(paths))
-    domain, predictor = 0, model.predictor()
-    for batch in _make_batches(decoded, domains, reasons, size):
-        if on_bad_image == "refuse" and any(reasons):
-            continue  # only decode, to list all bad images
-        indices = [i for i, _ in batch]
-        if domains[indices[0]] != domain:
-            domain, predictor = domains[indices[0]], model.predictor()
-        logits[indices] = _predict_batch(model, predictor, [image for _, image in batch])
-        for i in indices:
-            if not np.isfinite(logits[i]).all():
-                reasons[i] = "the logits of the model are not finite"
+
+    def predict_all() -> Iterator[int]:
+        """Write logits and reasons; yield the index of each image when it is done."""
+        decoded = map_in_order(lambda path: _decode(model, path), paths)
+        domain, predictor, done = 0, model.predictor(), 0
+        for batch in _make_batches(decoded, domains, reasons, size):
+            indices = [i for i, _ in batch]
+            if on_bad_image == "skip" or not any(reasons):  # else only decode, to list all bad images
+                if domains[indices[0]] != domain:
+                    domain, predictor = domains[indices[0]], model.predictor()
+                logits[indices] = _predict_batch(model, predictor, [image for _, image in batch])
+                for i in indices:
+                    if not np.isfinite(logits[i]).all():
+                        reasons[i] = "the logits of the model are not finite"
+            yield from range(done, indices[-1] + 1)
+            done = indices[-1] + 1
+        yield from range(done, len(paths))
+
+    for _ in progress(predict_all(), len(paths)):
+        pass
     if on_bad_image == "refuse" and any(reasons):
         raise _bad_images_error(paths, reasons)
     return Predictions(paths, model.classes, logits, tuple(reasons), read_temperature(model))
