@@ -1,6 +1,5 @@
 """Base class of all datasets, the training settings that a dataset chooses, and DomainBed's split of a domain."""
 
-import dataclasses
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError
+from pogm.core import hyperparameters
 from pogm.core.hyperparameters import Choice, Power, hyper, validate
 from pogm.data.transforms.base import Pixels, Transform
 
@@ -78,7 +78,7 @@ class DomainDataset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the settings of the dataset as JSON values. The path of the data is not included."""
-        return {"name": type(self).__name__, **dataclasses.asdict(self)}
+        return {"name": type(self).__name__, **hyperparameters.to_json(self)}
 
     def prepare(self, root: Path | None, progress: Any) -> None:
         """Prepare the data once, so that `load` is fast afterwards.

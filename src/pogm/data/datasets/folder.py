@@ -33,16 +33,21 @@ class Folder(ImageDataset):
 
     @classmethod
     def from_directory(cls, directory: Path, progress: Progress = no_progress) -> Self:
-        """Return the dataset in a directory. The whole content is read the first time, to compute its fingerprint."""
+        """Return the dataset in a directory. The whole content is read the first time, to compute its fingerprint.
+
+        `intensity` is "auto" if images have more than 8 bits per channel. It is "none" in trials that were saved before
+        it was a setting, and for images of 8 bits, so that their trials keep their ids.
+        """
         scan = scan_folder(directory)
         if warning := scan.tree.warning():
             warnings.warn(warning, stacklevel=2)
-        scan.index(progress)
+        is_wide = any(record.is_wide for record in scan.index(progress))
         return cls(
             title=directory.resolve().name,
             domains=scan.tree.domains,
             classes=scan.tree.classes,
             content=scan.fingerprint,
+            intensity="auto" if is_wide else "none",
         )
 
     @property

@@ -9,16 +9,40 @@ from typing import NamedTuple
 from pogm._system.files import digest, readable_json
 from pogm.data.images.cache import BadFile
 from pogm.data.images.class_folders import ImageFile, ImageTree, list_tree
-from pogm.data.images.decode import BadImage, decode
+from pogm.data.images.decode import BadImage, decode, read_header, read_values
+from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
+from pogm.data.images.intensity import Intensity, Levels, measure_levels, resolve
 from pogm.data.images.listing import printable
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 
 LISTED = 20  # findings of a kind that the text names; the JSON names all
 
 
+class WideImages(NamedTuple):
+    """Images with more than 8 bits per channel."""
+
+    images: int  # number of them
+    low: int  # smallest intensity
+    high: int  # largest intensity
+    intensity: str  # scaling to 8 bits that ``intensity=auto`` gives
+
+    def text(self) -> str:
+        """Return a sentence about them."""
+        bits = "signed" if self.low < 0 else f"{max(self.high.bit_length(), 1)} bits"
+        _, low, high = self.intensity.split(":")
+        return (
+            f"{self.images} images have 16 bits per channel; their values {self.low} to {self.high} ({bits}) are "
+            f"scaled to 8 bits by intensity=auto: {low} becomes 0, {high} becomes 255. To choose the range: --set "
+            "intensity=window:LOW:HIGH"
+        )
+
+
 @dataclass(frozen=True)
 class Findings:
-    """Result of a check. A group is a list of files with the same pixels, in whatever format they are saved."""
+    """Result of a check. A group is a list of files with the same pixels, in whatever format they are saved.
+
+    Near-duplicates are found by a hash of reduced images and may be wrong. They do not make a dataset unclean.
+    """
 
     tree: ImageTree
     size: int  # bytes of all files
@@ -26,6 +50,9 @@ class Findings:
     across_domains: list[list[str]]  # groups with files of several domains: a test domain would not be unseen
     across_classes: list[list[str]]  # groups with files of several classes: all but one are mislabelled
     repeated: int  # files with the same pixels as another file of the same domain and class
+    near_across_domains: list[list[str]]  # groups of similar images of several domains
+    near_within_domains: list[list[str]]  # groups of similar images of one domain: they may be in both splits
+    wide: WideImages | None  # images with more than 8 bits per channel
 
     @property
     def clean(self) -> bool:
@@ -50,9 +77,21 @@ class Findings:
             ),
             _format_section("links not followed", (f"{printable(link.path)} {link.reason}" for link in tree.bad_links)),
             f"{self.repeated} files repeat another one of their class and domain." if self.repeated else "",
-            "Nothing is wrong." if self.clean else "",
+            _format_section("near-duplicates in several domains", map(_format_near, self.near_across_domains)),
+            _format_section(
+                "near-duplicates in one domain, which a random split may put into both parts",
+                map(_format_near, self.near_within_domains),
+            ),
+            self.wide.text() if self.wide else "",
+            self._conclusion(),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _conclusion(self) -> str:
+        if not self.clean:
+            return ""
+        similar = self.near_across_domains or self.near_within_domains
+        return "No errors; look at the near-duplicates." if similar else "Nothing is wrong."
 
     def json(self) -> str:
         """Return the findings as JSON."""
@@ -68,6 +107,9 @@ class Findings:
             "across_domains": self.across_domains,
             "across_classes": self.across_classes,
             "repeated": self.repeated,
+            "near_across_domains": self.near_across_domains,
+            "near_within_domains": self.near_within_domains,
+            "wide": self.wide._asdict() if self.wide else None,
             "class_problems": tree.problems,
             "links": [link._asdict() for link in tree.bad_links],
         }
@@ -75,7 +117,7 @@ class Findings:
 
 
 def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> Findings:
-    """Decode every image of a dataset's folder, on all cores, and compare their pixels.
+    """Decode every image of a dataset's folder, on all cores, and compare their pixels and their reduced images.
 
     Args:
         root: Folder of the domains.
@@ -85,15 +127,22 @@ def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_p
     tree = list_tree(root, follow_outside=follow_outside)
     size, bad = 0, []
     same_pixels: dict[str, list[ImageFile]] = defaultdict(list)
+    thumbnails: dict[str, Thumbnail] = {}  # by hash of the pixels
+    wide: list[_Range] = []
     results = map_in_order(lambda file: (file, _check_file(root, file.path)), tree.files)
     for file, result in progress(results, len(tree.files)):
         size += result.size
-        if result.error is not None:
-            bad.append(BadFile(file.path, result.error.kind, result.error.reason))
-        else:
-            same_pixels[result.pixel_hash].append(file)
+        if isinstance(result.found, BadImage):
+            bad.append(BadFile(file.path, result.found.kind, result.found.reason))
+            continue
+        same_pixels[result.found.pixel_hash].append(file)
+        thumbnails[result.found.pixel_hash] = result.found.thumbnail
+        if result.found.range is not None:
+            wide.append(result.found.range)
     groups = [files for files in same_pixels.values() if len(files) > 1]
     within = Counter((number, file.domain, file.label) for number, files in enumerate(groups) for file in files)
+    first = [files[0] for files in same_pixels.values()]  # of equal images, one is enough
+    near = [[first[number] for number in group] for group in find_near_duplicates(list(thumbnails.values()))]
     return Findings(
         tree=tree,
         size=size,
@@ -101,27 +150,63 @@ def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_p
         across_domains=[_paths(files) for files in groups if len({file.domain for file in files}) > 1],
         across_classes=[_paths(files) for files in groups if len({file.label for file in files}) > 1],
         repeated=sum(count - 1 for count in within.values()),
+        near_across_domains=[_paths(files) for files in near if len({file.domain for file in files}) > 1],
+        near_within_domains=[_paths(files) for files in near if len({file.domain for file in files}) == 1],
+        wide=_summarize(wide),
     )
 
 
+class _Range(NamedTuple):
+    """Smallest and largest intensity of an image, and its levels."""
+
+    low: int
+    high: int
+    levels: Levels
+
+
+class _Image(NamedTuple):
+    """Facts about a decoded image."""
+
+    pixel_hash: str
+    thumbnail: Thumbnail
+    range: _Range | None = None  # of an image with more than 8 bits per channel
+
+
 class _CheckedFile(NamedTuple):
-    """Result for one file: its size in bytes, and the hash of its pixels or an error."""
+    """Result for one file: its size in bytes, and the facts about its image or an error."""
 
     size: int
-    pixel_hash: str = ""
-    error: BadImage | None = None
+    found: _Image | BadImage
 
 
 def _check_file(root: Path, path: str) -> _CheckedFile:
     try:
         content = (root / path).read_bytes()
     except OSError as error:
-        return _CheckedFile(0, error=BadImage(path, "unreadable", error.strerror or str(error)))
+        return _CheckedFile(0, BadImage(path, "unreadable", error.strerror or str(error)))
     try:
-        pixels = decode(content, path)
+        return _CheckedFile(len(content), _check_image(content, path))
     except BadImage as error:
-        return _CheckedFile(len(content), error=error)
-    return _CheckedFile(len(content), digest(repr(pixels.shape).encode() + pixels.tobytes()))
+        return _CheckedFile(len(content), error)
+
+
+def _check_image(content: bytes, path: str) -> _Image:
+    if not read_header(content, path).is_wide:
+        pixels = decode(content, path)
+        return _Image(digest(repr(pixels.shape).encode() + pixels.tobytes()), reduce_image(pixels))
+    values = read_values(content, path)  # images of 12 bits may be equal in their upper 8 of 16 bits
+    pixels = decode(content, path, intensity=Intensity("image"))
+    pixel_hash = digest(repr(values.shape).encode() + values.astype("<i4").tobytes())
+    found = _Range(int(values.min()), int(values.max()), measure_levels(values))
+    return _Image(pixel_hash, reduce_image(pixels), found)
+
+
+def _summarize(ranges: Sequence[_Range]) -> WideImages | None:
+    if not ranges:
+        return None
+    intensity = resolve(Intensity("auto"), [found.levels for found in ranges])
+    low, high = min(found.low for found in ranges), max(found.high for found in ranges)
+    return WideImages(len(ranges), low, high, str(intensity))
 
 
 def _paths(files: Sequence[ImageFile]) -> list[str]:
@@ -130,6 +215,11 @@ def _paths(files: Sequence[ImageFile]) -> list[str]:
 
 def _format_group(paths: Sequence[str]) -> str:
     return " = ".join(map(printable, paths))
+
+
+def _format_near(paths: Sequence[str]) -> str:
+    more = f" ~ and {len(paths) - LISTED} more" if len(paths) > LISTED else ""
+    return " ~ ".join(map(printable, paths[:LISTED])) + more
 
 
 def _format_section(title: str, lines: Iterable[str]) -> str:

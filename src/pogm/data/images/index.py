@@ -11,21 +11,27 @@ from typing import NamedTuple
 
 from pogm._system.files import canonical_json, digest, write_atomic
 from pogm.data.images.class_folders import ImageTree, read_tree
-from pogm.data.images.decode import BadImage, Kind, read_size
+from pogm.data.images.decode import BadImage, Kind, read_header, read_levels
+from pogm.data.images.intensity import Levels
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.data.images.store import cache_directory, lock_directory
 
-VERSION = 1  # raise it when the same bytes may give another record
+VERSION = 2  # raise it when the same bytes may give another record
 
 
 class FileRecord(NamedTuple):
-    """One file: its SHA-256, and its height and width or, if its header is bad, the kind and reason."""
+    """One file: its SHA-256, and its height and width or, if its header is bad, the kind and reason.
+
+    For an image with more than 8 bits per channel, also the range of its intensities (None if it cannot be decoded).
+    """
 
     sha256: str
     height: int = 0
     width: int = 0
     kind: Kind | None = None
     reason: str = ""
+    is_wide: bool = False  # more than 8 bits per channel
+    levels: Levels | None = None
 
 
 Stamp = tuple[int, int, int]  # size, mtime and ctime of a file
@@ -35,7 +41,8 @@ Entries = dict[str, tuple[Stamp, FileRecord]]
 def read_index(tree: ImageTree, cache: Path | None = None, progress: Progress = no_progress) -> list[FileRecord]:
     """Return a record of every file, in the order of the tree. Files that did not change are not read again.
 
-    Only headers are parsed; damage behind the header is found when the image is decoded.
+    Only headers are parsed, and images with more than 8 bits per channel are decoded to measure their intensities.
+    Damage behind the header is found when the image is decoded.
 
     Args:
         tree: Listing of the folder.
@@ -135,7 +142,9 @@ def _read(root: Path, name: str) -> tuple[Stamp, FileRecord]:
     except OSError as error:
         return stamp, FileRecord("", kind="unreadable", reason=error.strerror or str(error))
     try:
-        return stamp, FileRecord(digest(content), *read_size(content, name))
+        header = read_header(content, name)
+        levels = read_levels(content, name) if header.is_wide else None
+        return stamp, FileRecord(digest(content), header.height, header.width, None, "", header.is_wide, levels)
     except BadImage as error:
         return stamp, FileRecord(digest(content), kind=error.kind, reason=error.reason)
 
@@ -162,7 +171,10 @@ def _load(path: Path) -> Entries:
     checksum, _, body = content.partition(b"\n")
     if checksum != _checksum(body):
         return {}
-    return {name: ((size, mtime, ctime), FileRecord(*rest)) for name, size, mtime, ctime, *rest in json.loads(body)}
+    return {
+        name: ((size, mtime, ctime), FileRecord(*rest)._replace(levels=levels and Levels(*levels)))
+        for name, size, mtime, ctime, *rest, levels in json.loads(body)
+    }
 
 
 def _save(path: Path, index: Entries) -> None:
