@@ -13,6 +13,7 @@ from pogm.data.images.decode import BadImage, decode, read_header, read_values
 from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
 from pogm.data.images.intensity import Intensity, Levels, measure_levels, resolve
 from pogm.data.images.listing import printable
+from pogm.data.images.metadata import SPLITS, Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 
 LISTED = 20  # findings of a kind that the text names; the JSON names all
@@ -51,7 +52,7 @@ class Findings:
     across_classes: list[list[str]]  # groups with files of several classes: all but one are mislabelled
     repeated: int  # files with the same pixels as another file of the same domain and class
     near_across_domains: list[list[str]]  # groups of similar images of several domains
-    near_within_domains: list[list[str]]  # groups of similar images of one domain: they may be in both splits
+    near_within_domains: list[list[str]]  # similar images of one domain that may be, or are, in several splits
     wide: WideImages | None  # images with more than 8 bits per channel
 
     @property
@@ -78,14 +79,17 @@ class Findings:
             _format_section("links not followed", (f"{printable(link.path)} {link.reason}" for link in tree.bad_links)),
             f"{self.repeated} files repeat another one of their class and domain." if self.repeated else "",
             _format_section("near-duplicates in several domains", map(_format_near, self.near_across_domains)),
-            _format_section(
-                "near-duplicates in one domain, which a random split may put into both parts",
-                map(_format_near, self.near_within_domains),
-            ),
+            _format_section(self._within_title(), map(_format_near, self.near_within_domains)),
+            _describe_groups(tree),
             self.wide.text() if self.wide else "",
             self._conclusion(),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _within_title(self) -> str:
+        if self.tree.splits:
+            return "near-duplicates in several splits of a domain"
+        return "near-duplicates in one domain, which a random split may put into both parts"
 
     def _conclusion(self) -> str:
         if not self.clean:
@@ -116,15 +120,16 @@ class Findings:
         return readable_json(content).decode()
 
 
-def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> Findings:
+def check(source: Path | Listing, *, follow_outside: bool = False, progress: Progress = no_progress) -> Findings:
     """Decode every image of a dataset's folder, on all cores, and compare their pixels and their reduced images.
 
     Args:
-        root: Folder of the domains.
-        follow_outside: Follow links that lead out of the root.
+        source: Folder of the domains, or the listing of a folder or of a metadata file.
+        follow_outside: Follow links that lead out of the folder of the domains.
         progress: Shows how many files were decoded.
     """
-    tree = list_tree(root, follow_outside=follow_outside)
+    tree = list_tree(source, follow_outside=follow_outside) if isinstance(source, Path) else source.read(strict=False)
+    root = tree.root
     size, bad = 0, []
     same_pixels: dict[str, list[ImageFile]] = defaultdict(list)
     thumbnails: dict[str, Thumbnail] = {}  # by hash of the pixels
@@ -143,6 +148,8 @@ def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_p
     within = Counter((number, file.domain, file.label) for number, files in enumerate(groups) for file in files)
     first = [files[0] for files in same_pixels.values()]  # of equal images, one is enough
     near = [[first[number] for number in group] for group in find_near_duplicates(list(thumbnails.values()))]
+    units = _find_units(tree)
+    alike = near + groups if units else near  # without units, equal images of a domain are counted as repeated
     return Findings(
         tree=tree,
         size=size,
@@ -151,9 +158,39 @@ def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_p
         across_classes=[_paths(files) for files in groups if len({file.label for file in files}) > 1],
         repeated=sum(count - 1 for count in within.values()),
         near_across_domains=[_paths(files) for files in near if len({file.domain for file in files}) > 1],
-        near_within_domains=[_paths(files) for files in near if len({file.domain for file in files}) == 1],
+        near_within_domains=[_paths(files) for files in alike if _can_be_divided(files, units)],
         wide=_summarize(wide),
     )
+
+
+def _find_units(tree: ImageTree) -> dict[str, str]:
+    """Return the given split or the group of each path; empty if there are none. A unit is never divided by a split."""
+    values = tree.splits or tree.groups
+    return {file.path: value for file, value in zip(tree.files, values, strict=True)} if values else {}
+
+
+def _can_be_divided(files: Sequence[ImageFile], units: dict[str, str]) -> bool:
+    """Return True if images of one domain can be in several splits of it."""
+    return len({file.domain for file in files}) == 1 and len({units.get(file.path, file.path) for file in files}) > 1
+
+
+def _describe_groups(tree: ImageTree) -> str:
+    """Return lines about the groups and the given splits of a metadata file."""
+    lines = []
+    if tree.groups:
+        domains = defaultdict(set)
+        for file, group in zip(tree.files, tree.groups, strict=True):
+            domains[group].add(file.domain)
+        shared = sorted(group for group, found in domains.items() if len(found) > 1)
+        named = ", ".join(map(printable, shared[:LISTED])) + (", ..." if len(shared) > LISTED else "")
+        note = f"; {len(shared)} of them have images in several domains: {named}" if shared else ""
+        lines.append(f"{len(domains)} groups{note}.")
+    if tree.splits:
+        counts = Counter(tree.splits)
+        lines.append(
+            "Given splits: " + ", ".join(f"{counts[split]} {split}" for split in SPLITS if counts[split]) + "."
+        )
+    return "\n".join(lines)
 
 
 class _Range(NamedTuple):

@@ -96,7 +96,7 @@ class Intensity:
             )
         low, high = measure_levels(values) if self.kind == "image" else (self.low, self.high)
         scaled = (values.astype(np.float64) - low) * (255 / max(high - low, 1e-9))
-        return np.rint(scaled.clip(0, 255)).astype(np.uint8)
+        return np.asarray(np.rint(scaled.clip(0, 255)), dtype=np.uint8)
 
 
 NONE = Intensity()
