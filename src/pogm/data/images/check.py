@@ -4,12 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pogm._system.files import digest, readable_json
 from pogm.data.images.cache import BadFile
 from pogm.data.images.class_folders import ImageFile, ImageTree, list_tree
-from pogm.data.images.decode import BadImage, decode, read_header, read_values
+from pogm.data.images.decode import BadImage, decode, is_dicom, read_header, read_values
+from pogm.data.images.dicom import read_dicom
 from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
 from pogm.data.images.intensity import Intensity, Levels, measure_levels, resolve
 from pogm.data.images.listing import printable
@@ -26,15 +27,25 @@ class WideImages(NamedTuple):
     low: int  # smallest intensity
     high: int  # largest intensity
     intensity: str  # scaling to 8 bits that ``intensity=auto`` gives
+    windowed: int  # DICOM files with a display window, which ``intensity=auto`` uses
+    windows: int  # different display windows
 
     def text(self) -> str:
         """Return a sentence about them."""
         bits = "signed" if self.low < 0 else f"{max(self.high.bit_length(), 1)} bits"
         _, low, high = self.intensity.split(":")
         return (
-            f"{self.images} images have 16 bits per channel; their values {self.low} to {self.high} ({bits}) are "
-            f"scaled to 8 bits by intensity=auto: {low} becomes 0, {high} becomes 255. To choose the range: --set "
-            "intensity=window:LOW:HIGH"
+            f"{self.images} images have more than 8 bits per channel; their values {self.low} to {self.high} ({bits}) "
+            f"are scaled to 8 bits by intensity=auto: {low} becomes 0, {high} becomes 255. To choose the range: --set "
+            f"intensity=window:LOW:HIGH{self._describe_windows()}"
+        )
+
+    def _describe_windows(self) -> str:
+        if not self.windowed:
+            return ""
+        return (
+            f"\n{self.windowed} of them are DICOM files with {self.windows} different display windows. intensity=auto "
+            "uses these windows instead, so the same tissue may have different grey levels if they differ."
         )
 
 
@@ -194,11 +205,12 @@ def _describe_groups(tree: ImageTree) -> str:
 
 
 class _Range(NamedTuple):
-    """Smallest and largest intensity of an image, and its levels."""
+    """Smallest and largest intensity of an image, its levels, and the display window of a DICOM file."""
 
     low: int
     high: int
     levels: Levels
+    window: Any
 
 
 class _Image(NamedTuple):
@@ -233,8 +245,9 @@ def _check_image(content: bytes, path: str) -> _Image:
         return _Image(digest(repr(pixels.shape).encode() + pixels.tobytes()), reduce_image(pixels))
     values = read_values(content, path)  # images of 12 bits may be equal in their upper 8 of 16 bits
     pixels = decode(content, path, intensity=Intensity("image"))
-    pixel_hash = digest(repr(values.shape).encode() + values.astype("<i4").tobytes())
-    found = _Range(int(values.min()), int(values.max()), measure_levels(values))
+    pixel_hash = digest(repr(values.shape).encode() + values.astype("<f8").tobytes())
+    window = read_dicom(content, path).window if is_dicom(content) else None
+    found = _Range(int(values.min()), int(values.max()), measure_levels(values), window)
     return _Image(pixel_hash, reduce_image(pixels), found)
 
 
@@ -243,7 +256,8 @@ def _summarize(ranges: Sequence[_Range]) -> WideImages | None:
         return None
     intensity = resolve(Intensity("auto"), [found.levels for found in ranges])
     low, high = min(found.low for found in ranges), max(found.high for found in ranges)
-    return WideImages(len(ranges), low, high, str(intensity))
+    windows = [found.window for found in ranges if found.window is not None]
+    return WideImages(len(ranges), low, high, str(intensity), len(windows), len(set(windows)))
 
 
 def _paths(files: Sequence[ImageFile]) -> list[str]:

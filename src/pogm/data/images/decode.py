@@ -11,6 +11,7 @@ decoded. Images that are not 8-bit RGB are converted:
   not defined.
 - EXIF orientation: applied. DomainBed ignores it; its datasets hardly use it.
 - animations: the first frame.
+- DICOM: see `pogm.data.images.dicom`.
 """
 
 import io
@@ -40,7 +41,7 @@ Truncated = Literal["refuse", "pad"]
 
 MOST_PIXELS = 2**26  # 8192 × 8192: more than cameras give, and 256 MiB in Pillow for each thread
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".dcm")
 JPEG, PNG, WEBP = b"\xff\xd8\xff", b"\x89PNG", b"RIFF"
 SIGNATURES = (JPEG, PNG, WEBP, b"BM", b"GIF8", b"II*\0", b"MM\0*", b"P4", b"P5", b"P6")  # first bytes of FORMATS
 OTHER_SIGNATURES = {
@@ -97,6 +98,10 @@ def decode(content: bytes, name: str, *, truncated: Truncated = "refuse", intens
         BadImage: If the file cannot be decoded.
     """
     with ignore_warnings():
+        if is_dicom(content):
+            from pogm.data.images.dicom import read_dicom
+
+            return read_dicom(content, name).to_pixels(intensity)
         image = _open(content, name)
         try:
             lower = None if intensity == NONE else _load_lower_bytes(image, content, name)
@@ -114,6 +119,10 @@ def decode(content: bytes, name: str, *, truncated: Truncated = "refuse", intens
 def read_header(content: bytes, name: str) -> Header:
     """Return the size and the bit depth of the image that `decode` would return, from the header alone."""
     with ignore_warnings():
+        if is_dicom(content):
+            from pogm.data.images.dicom import read_dicom_header
+
+            return read_dicom_header(content, name)
         image = _open(content, name)
         width, height = image.size
         is_wide = image.mode.startswith("I") or _find_wide_colour(image) is not None
@@ -123,10 +132,16 @@ def read_header(content: bytes, name: str) -> Header:
 def read_values(content: bytes, name: str) -> Values:
     """Return the intensities of an image with more than 8 bits per channel: [H, W], or [H, W, 3] for colour.
 
+    Those of a DICOM file are in the unit of its modality.
+
     Raises:
         BadImage: If the file cannot be decoded.
     """
     with ignore_warnings():
+        if is_dicom(content):
+            from pogm.data.images.dicom import read_dicom
+
+            return read_dicom(content, name).values
         image = _open(content, name)
         try:
             lower = _load_lower_bytes(image, content, name)
@@ -136,6 +151,11 @@ def read_values(content: bytes, name: str) -> Values:
             raise
         except Exception as error:
             raise BadImage(name, _classify(error, content), _first_line(error)) from error
+
+
+def is_dicom(content: bytes) -> bool:
+    """Return True if the content is that of a DICOM file."""
+    return content[128:132] == b"DICM"
 
 
 def read_levels(content: bytes, name: str) -> Levels | None:

@@ -95,7 +95,7 @@ class Intensity:
                 "pass auto:LOW:HIGH."
             )
         low, high = measure_levels(values) if self.kind == "image" else (self.low, self.high)
-        scaled = (values.astype(np.float64) - low) * (255 / max(high - low, 1e-9))
+        scaled = (values.astype(np.float64) - low) * 255 / max(high - low, 1e-9)
         return np.asarray(np.rint(scaled.clip(0, 255)), dtype=np.uint8)
 
 
