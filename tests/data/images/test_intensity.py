@@ -1,5 +1,7 @@
 """Test the scaling of images with more than 8 bits per channel."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,6 +62,30 @@ def test_all_16_bits_of_every_colour_are_read(channels):
     np.testing.assert_array_equal(values[0, :, 1], VALUES[::-1])
 
 
+def colour_tiff(values: np.ndarray, order: str) -> bytes:
+    """Return an uncompressed 16-bit RGB TIFF with one row; `order` is "<" or ">"."""
+    width = len(values)
+    tags = [(256, width), (257, 1), (258, 3), (259, 1), (262, 2), (273, 0), (277, 3), (278, 1), (279, width * 6)]
+    start = 8 + 2 + 12 * len(tags) + 4
+    content = (
+        (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, 8) + struct.pack(f"{order}H", len(tags))
+    )
+    for tag, value in tags:
+        if tag == 258:  # bits of three channels, stored after the directory
+            content += struct.pack(f"{order}HHII", tag, 3, 3, start)
+        else:
+            content += struct.pack(f"{order}HHII", tag, 4, 1, start + 6 if tag == 273 else value)
+    pixels = np.repeat(values, 3).astype(f"{order}u2").tobytes()
+    return content + struct.pack(f"{order}I", 0) + struct.pack(f"{order}HHH", 16, 16, 16) + pixels
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_16_bit_colour_of_a_tiff_is_read_in_both_byte_orders(order):
+    content = colour_tiff(VALUES, order)
+    np.testing.assert_array_equal(read_values(content, "x")[0, :, 2], VALUES)
+    assert decode(content, "x", intensity=TWELVE)[0, :, 1].tolist() == SCALED
+
+
 def test_opened_image_is_scaled_like_its_file():
     image = Image.fromarray(VALUES[None])
     np.testing.assert_array_equal(convert_image(image, intensity=TWELVE), decode(grey(VALUES), "x", intensity=TWELVE))
@@ -96,6 +122,13 @@ def test_scaling_is_monotonic_and_within_8_bits(values, low, width):
         assert (np.diff(scaled) >= 0).all()
         assert scaled.min() >= 0
         assert scaled.max() <= 255
+
+
+def test_large_images_are_scaled_like_small_ones():
+    values = np.arange(2**16 + 1).astype(np.uint16)
+    for intensity in (TWELVE, Intensity("window", 100, 60_000)):
+        parts = [intensity.apply(part) for part in np.split(values, [2**15, 2**16])]
+        np.testing.assert_array_equal(intensity.apply(values), np.concatenate(parts))
 
 
 def test_image_scaling_uses_the_quantiles_of_each_image():

@@ -174,6 +174,7 @@ def test_unknown_split_and_divided_group_are_refused(tmp_path):
 def test_table_needs_two_domains_and_rows(tmp_path):
     with pytest.raises(DataError, match=r"two or more domains .* found north"):
         read_table(write_table(tmp_path / "one", ROWS[2:]))
+    assert read_table(tmp_path / "one" / "metadata.csv", least_domains=1).domains == ("north",)
     with pytest.raises(DataError, match=r"two or more domains .* found none"):
         read_table(write_table(tmp_path / "two", []))
 

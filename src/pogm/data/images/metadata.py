@@ -222,7 +222,7 @@ class _Image(NamedTuple):
     split: str
 
 
-def read_table(path: Path, columns: Mapping[str, str] | None = None) -> ImageTree:
+def read_table(path: Path, columns: Mapping[str, str] | None = None, least_domains: int = 2) -> ImageTree:
     """List the images of a metadata file, sorted by domain, class and path.
 
     Rows that are equal in all columns used count once.
@@ -230,6 +230,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None) -> ImageTre
     Args:
         path: The metadata file.
         columns: Name of the column of each role; usual names if None.
+        least_domains: Smallest number of domains.
 
     Raises:
         DataError: With line numbers, if a column or a file is missing, a cell is empty, a path leaves the folder, a
@@ -267,7 +268,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None) -> ImageTre
     problems += _find_divided_groups(images.values())
     if problems:
         _raise_problems(path, problems)
-    return _make_tree(path, [image for _, image in images.values()], positions)
+    return _make_tree(path, [image for _, image in images.values()], positions, least_domains)
 
 
 def _find_problem(name: str, root: str, resolve_folder: Callable[[str], str]) -> str:
@@ -301,12 +302,13 @@ def _raise_problems(path: Path, problems: list[tuple[int, str]]) -> None:
     )
 
 
-def _make_tree(path: Path, images: list[_Image], roles: Iterable[str]) -> ImageTree:
+def _make_tree(path: Path, images: list[_Image], roles: Iterable[str], least_domains: int) -> ImageTree:
     domains = sorted({image.domain for image in images})
     classes = sorted({image.label for image in images})
-    if len(domains) < 2:
+    if len(domains) < max(least_domains, 1):
+        wanted = "two or more domains" if least_domains == 2 else f"{max(least_domains, 1)} or more domains"
         raise DataError(
-            f"Expected two or more domains in {printable(str(path))}; found "
+            f"Expected {wanted} in {printable(str(path))}; found "
             f"{', '.join(map(printable, domains)) or 'none'}. Name the column of the domain, or add images of another."
         )
     labels, numbers = ({name: number for number, name in enumerate(names)} for names in (classes, domains))
