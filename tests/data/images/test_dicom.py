@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from image_files import write_files
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import (
@@ -131,6 +133,7 @@ def test_compressed_pixels_are_decoded():
         (dicom(NumberOfFrames=2, PixelData=STORED.tobytes() * 2), "format", "2 frames; write each frame"),
         (dicom()[:-6], "truncated", ""),
         (dicom()[:300], "corrupt", "without an image"),
+        (dicom(RescaleSlope="1e300", RescaleIntercept=0), "corrupt", "not below 1e+09"),
         (dicom(Rows=60_000, Columns=60_000), "too large", "60000 × 60000"),
         (dicom(PhotometricInterpretation="PALETTE COLOR"), "format", "PALETTE COLOR with 12 bits"),
         (dicom(syntax=DeflatedExplicitVRLittleEndian), "format", "deflated"),
@@ -141,6 +144,21 @@ def test_damaged_and_unsupported_files_are_bad_images(content, kind, reason):
         decode(content, "x.dcm")
     assert caught.value.kind == kind
     assert reason in caught.value.reason
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_changed_bytes_give_pixels_or_bad_image(data):
+    content = bytearray(dicom(**CT, WindowCenter=40, WindowWidth=400))
+    for position in data.draw(st.lists(st.integers(132, len(content) - 1), max_size=4)):
+        content[position] = data.draw(st.integers(0, 255))
+    changed = bytes(content[: data.draw(st.sampled_from([len(content), data.draw(st.integers(0, len(content)))]))])
+    for intensity in (Intensity(), Intensity("image"), Intensity("window", 0, 100)):
+        try:
+            read_header(changed, "x")
+            assert decode(changed, "x", intensity=intensity).dtype == np.uint8
+        except BadImage:
+            continue
 
 
 def test_missing_pydicom_is_an_error_that_names_the_extra(tmp_path, monkeypatch):

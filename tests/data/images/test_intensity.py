@@ -34,7 +34,9 @@ def colour(values: np.ndarray, channels: int = 3) -> bytes:
     return raw_png(len(values), 1, 16, {2: 4, 3: 2, 4: 6}[channels], b"\0" + np.stack(stack, 1).astype(">u2").tobytes())
 
 
-@pytest.mark.parametrize("text", ["none", "image", "auto", "auto:0:4095", "window:0:4095", "window:-1000:400.5"])
+@pytest.mark.parametrize(
+    "text", ["none", "image", "auto", "auto:0:4095", "window:0:4095", "window:-1000:400.5", "auto:0:12345678"]
+)
 def test_text_of_an_intensity_is_read_back(text):
     assert str(Intensity.parse(text)) == text
 

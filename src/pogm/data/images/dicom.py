@@ -19,6 +19,7 @@ from pogm.data.images.intensity import Intensity, Values
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT", "YBR_PARTIAL_420", "YBR_PARTIAL_422")
+LARGEST = 1e9  # values in the unit of any modality are smaller
 DEFLATED = b"1.2.840.10008.1.2.1.99"  # a compressed data set, which could be a decompression bomb
 
 
@@ -79,7 +80,11 @@ def read_dicom(content: bytes, name: str) -> DicomImage:
     try:
         stored = pixel_array(data)
         values = np.asarray(apply_modality_lut(stored, data)) if data.SamplesPerPixel == 1 else stored
+        if not (np.abs(values) < LARGEST).all():
+            raise BadImage(name, "corrupt", f"values that are not finite or not below {LARGEST:g}")
         return DicomImage(values, _find_window(data), _stored_range(data), data.PhotometricInterpretation == GREY[0])
+    except BadImage:
+        raise
     except Exception as error:  # decoders raise any exception on damaged input
         lines = str(error).strip().splitlines() or [type(error).__name__]
         kind = "truncated" if "less than" in lines[0] or "truncated" in lines[0].lower() else "format"

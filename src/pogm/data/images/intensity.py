@@ -69,7 +69,10 @@ class Intensity:
         )
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.low:g}:{self.high:g}" if self.has_range else self.kind
+        if not self.has_range:
+            return self.kind
+        low, high = (str(int(limit) if limit == int(limit) else float(limit)) for limit in (self.low, self.high))
+        return f"{self.kind}:{low}:{high}"
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
