@@ -36,6 +36,7 @@ HEAVY = {
     "markupsafe",
     "vl_convert",
     "PIL",
+    "pydicom",
     "tensorboard",
     "wandb",
     "mlflow",

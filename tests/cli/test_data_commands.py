@@ -212,3 +212,49 @@ def test_bad_images_are_refused_or_skipped_with_an_option(folder, tmp_path, caps
 def test_every_published_dataset_can_be_fetched_and_prepared():
     assert set(CATALOGUE) == set(sources.preparations())
     assert set(CATALOGUE) - {"MNIST"} <= set(all_datasets())
+
+
+def write_metadata(folder: Path) -> Path:
+    """Write a metadata file with the columns of WILDS; two images in a row are of one patient."""
+    rows = ["filename,y,hospital,patient"]
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        domain, label, _ = path.relative_to(folder).parts
+        rows.append(f"{path.relative_to(folder)},{label},{domain},p{number // 2}")
+    (folder / "metadata.csv").write_text("\n".join(rows))
+    return folder / "metadata.csv"
+
+
+def test_run_and_resume_on_a_metadata_file_with_groups(folder, tmp_path):
+    table, out = write_metadata(folder), tmp_path / "run"
+    words = ["--algorithm", "ERM", "--test-domain", "west", "--out", str(out), *SMALL, *BRIEF]
+    assert main(["run", "--dataset", f"{table}:domain=hospital", "--group", "patient", *words]) == 0
+    saved = json.loads((out / "trial.json").read_text())["trial"]["dataset"]
+    assert (saved["title"], saved["file"]) == ("sites", "metadata.csv")
+    assert saved["columns"][-2:] == ["group", "patient"]
+    assert main(["resume", str(out), "--data", str(folder.parent)]) == 0
+
+
+def test_check_of_a_metadata_file_names_wrong_lines(folder, capsys):
+    table = write_metadata(folder)
+    assert main(["data", "check", str(table), "--group", "patient"]) == 0
+    assert "24 groups." in capsys.readouterr().out
+    table.write_text(table.read_text().replace("north/cat/001.png,cat", "north/cat/001.png,"))
+    assert main(["data", "check", str(table)]) == 3
+    assert "in line 3 an empty y" in capsys.readouterr().err
+
+
+def test_dry_run_of_a_sweep_on_a_metadata_file_reads_no_image(folder, tmp_path, capsys):
+    table = write_metadata(folder)
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"")
+    words = ["sweep", "--datasets", str(table), "--algorithms", "ERM", "--out", str(tmp_path / "sweep"), "--dry-run"]
+    assert main(words) == 0
+    assert f"{table}: 3 domains, as many as it has in its rows now." in capsys.readouterr().out
+
+
+def test_group_needs_a_metadata_file(folder, tmp_path, capsys):
+    words = ["--algorithm", "ERM", "--test-domain", "west", "--out", str(tmp_path / "run"), "--group", "patient"]
+    assert main(["run", "--dataset", str(folder), *words]) == 2
+    assert "Expected a metadata file for group=patient" in capsys.readouterr().err
+    assert main(["run", "--dataset", str(folder / "missing.csv"), *words]) == 2
+    assert "Expected a folder of images or a metadata file" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.data.datasets import DomainDataset
+    from pogm.data.images.metadata import Listing
 
 DOWNLOADS = "downloads"  # subfolder of the data folder
 
@@ -61,11 +62,19 @@ def _describe(dataset: type["DomainDataset"], data: Path | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Command):
-    """Read every image of a dataset; list images that are corrupt, in several domains, or in two classes."""
+    """Read every image of a dataset; list images that are corrupt, similar, in several domains, or in two classes."""
 
-    examples: ClassVar[str] = "pogm data check PACS\npogm data check ./hospitals"
+    examples: ClassVar[str] = (
+        "pogm data check PACS\npogm data check ./hospitals\npogm data check sites/metadata.csv:label=y --group patient"
+    )
 
-    dataset: str = argument("Name of a dataset, or a folder of images.")
+    dataset: str = argument("Name of a dataset, a folder of images, or a metadata file.")
+    group_column: str | None = option(
+        "Column of a metadata file with the group of each image, such as a patient (default: the column group).",
+        None,
+        flag="--group",
+        metavar="COLUMN",
+    )
     json: bool = option("Print JSON, for programs.", False)
     data: DataOptions = group(DataOptions)
 
@@ -76,7 +85,7 @@ class Check(Command):
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.check import check
 
-        findings = check(self._folder(), progress=partial(show_progress, what="images"))
+        findings = check(self._listing(), progress=partial(show_progress, what="images"))
         print(findings.json() if self.json else findings.text(), end="")
         known = all_datasets().get(self.dataset)
         if (
@@ -87,12 +96,13 @@ class Check(Command):
             print(f"pogm: {miscounted}", file=sys.stderr)
         return 0 if findings.clean else DataError.exit_code
 
-    def _folder(self) -> Path:
-        """Return the folder of the dataset; its images need not be readable."""
+    def _listing(self) -> "Listing":
+        """Return where the images of the dataset are; they need not be readable."""
         from pogm.benchmark.plan.parsing import find_image_folder
         from pogm.data.datasets import all_datasets
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
+        from pogm.data.images.metadata import Listing, add_options, make_listing, split_options
 
         name, data = self.dataset, self.data.data
         found = all_datasets().get(name)
@@ -101,11 +111,12 @@ class Check(Command):
                 raise UsageError(
                     f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
                 )
-            return found().directory(data)
-        folder = find_image_folder(name, data)
+            return Listing(found().directory(data))
+        path, options = split_options(add_options(name, group=self.group_column))
+        folder = find_image_folder(path, data)
         if folder is None:
-            raise unknown_name_error("a dataset or a folder of images", name, all_datasets())
-        return folder
+            raise unknown_name_error("a dataset or a folder of images", path, all_datasets())
+        return make_listing(folder, options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         from pogm.benchmark.plan.parsing import Combination, build_trial, check_settings, find_dataset, settings_for
         from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
         from pogm.cli.planning import dataset_without_images
+        from pogm.data.images.metadata import add_options
         from pogm.diagnostics import Probe
 
         check_counts(seeds=self.seeds, workers=self.workers, every=self.every)
@@ -100,7 +101,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             divergence=self.divergence,
         )
         find = dataset_without_images if self.planning.only_count else find_dataset
-        data = find(self.dataset, run_options.data)
+        data = find(add_options(self.dataset, group=self.settings.group_column), run_options.data)
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in self.algorithms}
         check_settings(texts, list(combinations.values()))

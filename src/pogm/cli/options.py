@@ -99,7 +99,7 @@ class Distributed:
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """Hyperparameters and the treatment of unreadable images."""
+    """Hyperparameters, groups of images, and the treatment of unreadable images."""
 
     settings: tuple[str, ...] = option(
         "Set a hyperparameter of all algorithms, or of one: ALGORITHM.NAME=VALUE; may be repeated (default: the "
@@ -108,6 +108,13 @@ class Hyperparameters:
         flag="--set",
         repeat=True,
         metavar="NAME=VALUE",
+    )
+    group_column: str | None = option(
+        "Column of a metadata file with the patient, video or slide of each image. The images of a group stay in one "
+        "split (default: the column group, if there is one).",
+        None,
+        flag="--group",
+        metavar="COLUMN",
     )
     on_bad_image: Literal["refuse", "skip", "pad"] | None = option(
         "Treatment of an image that cannot be read: refuse to train, skip it, or pad (keep what was decoded, "

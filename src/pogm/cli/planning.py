@@ -18,7 +18,7 @@ from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import DomainDataset, all_datasets
 from pogm.data.datasets.folder import Folder
-from pogm.data.images.class_folders import list_tree
+from pogm.data.images.metadata import split_options
 
 SAMPLES = 3  # finished runs of each kind whose time is read
 Kind = tuple[str, str]  # dataset and label of a trial
@@ -36,12 +36,14 @@ def trial_kind(content: Mapping[str, Any]) -> Kind:
 
 
 def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
-    """Return a dataset for planning. Of a folder of images, only the names of its subfolders are read."""
-    if (name in all_datasets() and name != Folder.__name__) or (folder := find_image_folder(name, data)) is None:
+    """Return a dataset for planning. No image is read, only the names of subfolders or a metadata file."""
+    path, options = split_options(name)
+    if (name in all_datasets() and name != Folder.__name__) or (folder := find_image_folder(path, data)) is None:
         return find_dataset(name, data)
-    tree = list_tree(folder)
-    print(f"{name}: {len(tree.domains)} domains, as many as it has subfolders now.")
-    return Folder(title=folder.resolve().name, domains=tree.domains, classes=tree.classes)
+    dataset = Folder.from_path(folder, options, read_images=False)
+    where = "in its rows" if dataset.file else "subfolders"
+    print(f"{name}: {len(dataset.domains)} domains, as many as it has {where} now.")
+    return dataset
 
 
 @dataclass

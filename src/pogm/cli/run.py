@@ -18,11 +18,15 @@ pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --out runs/fi
 pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second
 pogm run --dataset RotatedDigits --algorithm OfficialPOGM --with Mixup --test-domain 0 --out runs/third
 pogm run --dataset ./hospitals --algorithm POGM --test-domain site_c --out runs/fourth      a folder of your images
+pogm run --dataset sites/metadata.csv:label=y --group patient --algorithm POGM --test-domain c --out runs/fifth
 torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on four GPUs, the same result"""
     notes: ClassVar[str] = "The same command again continues a stopped run, and does nothing if the run is done."
     under_torchrun: ClassVar[bool] = True
 
-    dataset: str = option("Name of a dataset (see: pogm list datasets), or a folder <domain>/<class>/<image>.")
+    dataset: str = option(
+        "Name of a dataset (see: pogm list datasets), a folder <domain>/<class>/<image>, or a metadata file with the "
+        "columns path, label and domain."
+    )
     algorithm: str = option("Name of an algorithm (see: pogm list algorithms).")
     preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
     modifiers: tuple[str, ...] = option(
@@ -66,6 +70,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm.benchmark.runs.progress import EvaluationLines
         from pogm.benchmark.runs.runner import run
         from pogm.cli.execution import add_launch, make_run_options, prepare, setting_texts
+        from pogm.data.images.metadata import add_options
         from pogm.diagnostics import Probe
 
         if bool(self.test_domain) == self.train_on_all:
@@ -76,7 +81,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             )
         run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
         trial = build_trial(
-            self.dataset,
+            add_options(self.dataset, group=self.settings.group_column),
             self.algorithm,
             self.test_domain,
             data=run_options.data,

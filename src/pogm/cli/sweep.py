@@ -76,11 +76,14 @@ pogm status runs/sweep"""
         from pogm.benchmark.plan.parsing import find_dataset
         from pogm.cli.execution import setting_texts
         from pogm.cli.planning import dataset_without_images
+        from pogm.data.images.metadata import add_options
 
         find = dataset_without_images if self.planning.only_count else find_dataset
         return sweeps.Sweep(
             algorithms=self.algorithms,
-            datasets=tuple(find(name, run_options.data) for name in self.datasets),
+            datasets=tuple(
+                find(add_options(name, group=self.settings.group_column), run_options.data) for name in self.datasets
+            ),
             configurations=self.configurations,
             trials=self.trials,
             mode=self.mode,

@@ -12,7 +12,7 @@ from torch import Tensor
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled
-from pogm.data.datasets.base import Domain, split
+from pogm.data.datasets.base import Domain, split_domain
 from pogm.data.transforms.base import Part, Transform
 from pogm.engine.image_store import ImageStore
 
@@ -101,7 +101,7 @@ def build_sample_indices(
     names = names or [str(number) for number in range(len(domains))]
     parts, start = [], offset
     for number, domain in enumerate(domains):
-        parts.append([start + part for part in split(len(domain.labels), number, trial_seed, name=names[number])])
+        parts.append([start + part for part in split_domain(domain, number, trial_seed, names[number])])
         start += len(domain.labels)
 
     # Maxima over all domains, so that trials with other held-out domains have tensors of the same shape.

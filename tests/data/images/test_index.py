@@ -11,7 +11,7 @@ from image_files import encode, picture, png, write_files, write_small_dataset
 from pogm._system.files import digest
 from pogm.data.images import index, store
 from pogm.data.images.class_folders import read_tree
-from pogm.data.images.index import FileRecord, FolderScan, fingerprint, read_index
+from pogm.data.images.index import FileRecord, fingerprint, read_index, scan_folder
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_fingerprint_does_not_depend_on_path_or_file_names(tmp_path):
 def test_fingerprint_depends_on_images_classes_domains_and_order(tmp_path, monkeypatch, change):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path))
     root = write_small_dataset(tmp_path / "data")
-    before = FolderScan(root).fingerprint
-    assert FolderScan(root).fingerprint == before
+    before = scan_folder(root).fingerprint
+    assert scan_folder(root).fingerprint == before
     change(root)
-    assert FolderScan(root).fingerprint != before
+    assert scan_folder(root).fingerprint != before

@@ -13,6 +13,7 @@ from pogm.core.hyperparameters import apply_large_defaults, fields, replace_fiel
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
+from pogm.data.images.metadata import is_table, split_options
 from pogm.modifiers import all_modifiers, modifier_class
 
 LISTED = 6  # maximum number of methods that an error lists by name
@@ -56,7 +57,7 @@ def build_trial(
     """Return the trial that names and texts describe.
 
     Args:
-        dataset: A dataset, its name, or the path of a folder of images.
+        dataset: A dataset, its name, or the path of a folder of images or of a metadata file.
         algorithm: Name of an algorithm.
         test_domains: Names or indices of the held-out domains.
         data: Folder of the datasets.
@@ -85,26 +86,34 @@ def build_trial(
 
 
 def find_dataset(name: str, data: Path | None = None) -> DomainDataset:
-    """Return a dataset by name, or a folder of images by its path or by its name in the data folder."""
+    """Return a dataset by name, or a folder of images or a metadata file by its path, or its name in the data folder.
+
+    Options may follow the path: ``sites/metadata.csv:label=y,group=patient``.
+    """
     if name in all_datasets() and name != Folder.__name__:
         return dataset_class(name)()
-    folder = find_image_folder(name, data)
-    if folder is not None:
-        return Folder.from_directory(folder)
-    if os.sep in name:
-        raise UsageError(f"Expected a folder of images at {name}; found none. Check the path.")
+    path, options = split_options(name)
+    found = find_image_folder(path, data)
+    if found is not None:
+        return Folder.from_path(found, options)
+    if os.sep in name or is_table(path):
+        raise UsageError(f"Expected a folder of images or a metadata file at {path}; found none. Check the path.")
     raise unknown_name_error("a dataset", name, all_datasets().keys() - {Folder.__name__})
 
 
 def find_image_folder(name: str, data: Path | None) -> Path | None:
-    """Return a folder of images by its path, or by its name in the data folder; None if it does not exist."""
+    """Return a folder of images or a metadata file by its path, or by its name in the data folder; None if missing."""
     paths = [Path(name), *([data / name] if data else [])]
-    return next((path for path in paths if path.is_dir()), None)
+    return next((path for path in paths if path.is_dir() or (is_table(path) and path.is_file())), None)
 
 
 def data_folder(names: Sequence[str], data: Path | None) -> Path | None:
     """Return the folder of the datasets: ``data``, or the parent folder of a dataset that is given as a path."""
-    paths = [Path(name) for name in names if name not in all_datasets() and Path(name).is_dir()]
+    paths = [
+        path if path.is_dir() else path.parent  # the folder of a metadata file
+        for name in names
+        if name not in all_datasets() and (path := find_image_folder(split_options(name)[0], None)) is not None
+    ]
     parents = {path.resolve().parent for path in paths}
     elsewhere = data is not None and len(paths) < len(names) and parents != {data.resolve()}
     if len(parents) > 1 or (parents and elsewhere):

@@ -1,6 +1,5 @@
 """Base class of all datasets, the training settings that a dataset chooses, and DomainBed's split of a domain."""
 
-import dataclasses
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,12 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError
+from pogm.core import hyperparameters
 from pogm.core.hyperparameters import Choice, Power, hyper, validate
 from pogm.data.transforms.base import Pixels, Transform
 
 HOLDOUT = 0.2  # fraction of a domain in the validation part
+TRAIN, VAL, TEST = range(3)  # given splits
 
 
 class Domain(NamedTuple):
@@ -23,6 +24,9 @@ class Domain(NamedTuple):
     images: Tensor  # [N, channels, height, width] uint8
     labels: Tensor  # [N] int64
     sizes: Tensor | None = None  # [N, 2] heights and widths before images were resized; None if they were not
+    groups: Tensor | None = None  # [N] number of the group of each image; a group is not divided by a split
+    splits: Tensor | None = None  # [N] given split of each image: TRAIN, VAL or TEST
+    stratified: bool = False  # keep the proportions of the classes in a split
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class DomainDataset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the settings of the dataset as JSON values. The path of the data is not included."""
-        return {"name": type(self).__name__, **dataclasses.asdict(self)}
+        return {"name": type(self).__name__, **hyperparameters.to_json(self)}
 
     def prepare(self, root: Path | None, progress: Any) -> None:
         """Prepare the data once, so that `load` is fast afterwards.
@@ -145,3 +149,86 @@ def split(count: int, domain: int, trial_seed: int, holdout: float = HOLDOUT, na
             f"of which {held_out} would be held out. Give it more images."
         )
     return torch.tensor(order[held_out:]), torch.tensor(order[:held_out])
+
+
+def split_domain(domain: Domain, number: int, trial_seed: int, name: str = "") -> tuple[Tensor, Tensor]:
+    """Split the images of a domain: as given, or at random with its groups and classes respected.
+
+    If the images have given splits, the training images are the *in* part and the validation images the *out* part.
+    Test images are in neither part. If a domain has no validation images, they are drawn from its training images. If
+    all images of a domain have the same split, as in WILDS, it has no meaning within the domain and is ignored.
+
+    Args:
+        domain: The domain.
+        number: Number of the domain.
+        trial_seed: Seed of the split.
+        name: Name of the domain, for the error.
+
+    Returns:
+        Indices of the *in* part, used for training, and of the *out* part, used for validation.
+
+    Raises:
+        DataError: If one of the parts would be empty.
+    """
+    used = torch.arange(len(domain.labels))
+    if domain.splits is not None:
+        parts = [torch.nonzero(domain.splits == kind).flatten() for kind in (TRAIN, VAL)]
+        if all(map(len, parts)):
+            return parts[0], parts[1]
+        if domain.splits.min() < domain.splits.max():  # test images, and either training or validation images
+            used = torch.cat(parts)
+    labels = domain.labels[used] if domain.stratified else torch.zeros(len(used), dtype=torch.int64)
+    if domain.groups is not None:
+        inside, outside = _split_groups(labels, domain.groups[used], number, trial_seed, name)
+    elif domain.stratified:
+        inside, outside = _split_classes(labels, number, trial_seed, name)
+    else:
+        inside, outside = split(len(used), number, trial_seed, name=name)
+    return used[inside], used[outside]
+
+
+def _split_classes(labels: Tensor, domain: int, trial_seed: int, name: str) -> tuple[Tensor, Tensor]:
+    """Split so that each class has its share of the *out* part, up to one image.
+
+    The *out* part has as many images as without classes. The classes with the largest remainders get one image more.
+    """
+    inside, outside = split(len(labels), domain, trial_seed, name=name)
+    order = torch.cat([outside, inside])
+    shares = labels.bincount() * HOLDOUT
+    counts = shares.floor().long()
+    missing = len(outside) - int(counts.sum())
+    counts[(shares - counts).argsort(descending=True, stable=True)[:missing]] += 1
+    ranks = torch.zeros(len(labels), dtype=torch.int64)  # position of each image within its class, in random order
+    for label in range(len(counts)):
+        members = order[labels[order] == label]
+        ranks[members] = torch.arange(len(members))
+    is_outside = (ranks < counts[labels])[order]
+    return order[~is_outside], order[is_outside]
+
+
+def _split_groups(labels: Tensor, groups: Tensor, domain: int, trial_seed: int, name: str) -> tuple[Tensor, Tensor]:
+    """Split so that no group is divided.
+
+    Groups are taken in random order. A group goes to the *out* part if this brings the number of images of each class
+    nearer to its share.
+    """
+    _, groups = torch.unique(groups, return_inverse=True)
+    table = torch.zeros(int(groups.max()) + 1, int(labels.max()) + 1, dtype=torch.float64)  # images per group and class
+    table.index_put_((groups, labels), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
+    target, held_out = table.sum(0) * HOLDOUT, torch.zeros(len(table), dtype=torch.bool)
+    order = list(range(len(table)))
+    np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
+    if len(order) < 2:
+        raise DataError(
+            f"Expected two or more groups in domain {name or domain}, because a group is not divided; found "
+            f"{len(order)}. Leave out the column of the groups, or add images of other groups."
+        )
+    left = target.clone()  # share of the *out* part that is not filled yet
+    for group in order:
+        if (left - table[group]).square().sum() < left.square().sum():
+            left -= table[group]
+            held_out[group] = True
+    if not held_out.any():  # every group is larger than twice the share
+        held_out[order[int(table[order].sum(1).argmin())]] = True
+    is_outside = held_out[groups]
+    return torch.nonzero(~is_outside).flatten(), torch.nonzero(is_outside).flatten()

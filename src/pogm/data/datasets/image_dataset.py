@@ -13,6 +13,8 @@ from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.data.images.cache import ON_BAD_IMAGE, CachedImages, load_cached
 from pogm.data.images.class_folders import FolderWarning, ImageTree
 from pogm.data.images.index import FolderScan, scan_folder
+from pogm.data.images.intensity import Intensity
+from pogm.data.images.metadata import SPLITS, Listing
 from pogm.data.images.parallel import Progress, no_progress
 from pogm.data.transforms.base import Transform
 from pogm.data.transforms.photographs import Photographs
@@ -62,27 +64,43 @@ class ImageDataset(DomainDataset):
 
     on_bad_image: str = hyper("refuse", options=ON_BAD_IMAGE)  # refuse, skip or pad images that cannot be decoded
     allow_unseen: bool = hyper(False)  # allow classes in a test domain that no training domain has
+    stratified: bool = hyper(False, added_later=True)  # keep the proportions of the classes in every split
+    intensity: str = hyper("none", added_later=True)  # scaling of 16-bit images: auto, window:LOW:HIGH, image or none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Intensity.parse(self.intensity)
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
         """Load all domains from the cache; build the cache first if there is none."""
         scan = self.scan(root)
-        return split_domains(scan.tree, load_cached(scan.tree, self.on_bad_image, index=scan.index()))
+        return split_domains(scan.tree, self.load_images(scan), self.stratified)
 
     def prepare(self, root: Path | None, progress: Progress) -> None:
         """Build the cache."""
-        scan = self.scan(root, progress)
-        load_cached(scan.tree, self.on_bad_image, index=scan.index(progress), progress=progress)
+        self.load_images(self.scan(root, progress), progress)
+
+    def load_images(self, scan: FolderScan, progress: Progress = no_progress) -> CachedImages:
+        """Load the images of a scanned folder from the cache; build the cache first if there is none."""
+        intensity, index = Intensity.parse(self.intensity), scan.index(progress)
+        return load_cached(scan.tree, self.on_bad_image, intensity=intensity, index=index, progress=progress)
 
     def describe_data(self, root: Path | None) -> dict[str, Any]:
-        """Return the fingerprint of the images, and which of them were skipped or padded."""
-        scan = scan_folder(self.directory(root))
-        bad = load_cached(scan.tree, self.on_bad_image, index=scan.index()).bad
-        paths = [image.path for image in bad]
-        return {"content": scan.fingerprint, "bad_images": len(paths), "bad": paths[:LISTED]}
+        """Return the fingerprint of the images, their scaling, and which of them were skipped or padded.
+
+        ``intensity`` is there if images have more than 8 bits per channel: the text of the `Intensity` that scaled
+        them, which a prediction must apply too.
+        """
+        scan = scan_folder(self.listing(root))
+        images = self.load_images(scan)
+        is_scaled = any(record.is_wide for record in scan.index())
+        scaling = {"intensity": str(images.intensity)} if is_scaled else {}
+        paths = [image.path for image in images.bad]
+        return {"content": scan.fingerprint, "bad_images": len(paths), "bad": paths[:LISTED], **scaling}
 
     def class_names(self, root: Path | None) -> tuple[str, ...]:
         """Return the names of the class folders."""
-        return scan_folder(self.directory(root)).tree.classes
+        return scan_folder(self.listing(root)).tree.classes
 
     def scan(self, root: Path | None, progress: Progress = no_progress) -> FolderScan:
         """Scan the dataset's folder, and compare it with what was published.
@@ -105,6 +123,10 @@ class ImageDataset(DomainDataset):
         for warning in filter(None, (tree.warning(), self.count_warning(tree))):
             warnings.warn(warning, stacklevel=2)
         return scan
+
+    def listing(self, root: Path | None) -> Listing:
+        """Return where the images are and how to list them."""
+        return Listing(self.directory(root))
 
     def directory(self, root: Path | None) -> Path:
         """Return the dataset's folder in the data folder; raise a `DataError` if it is not there."""
@@ -160,7 +182,7 @@ class ImageDataset(DomainDataset):
         return str(label)
 
 
-def split_domains(tree: ImageTree, images: CachedImages) -> list[Domain]:
+def split_domains(tree: ImageTree, images: CachedImages, stratified: bool = False) -> list[Domain]:
     """Return the images of each domain with their labels, as slices of one memory-mapped file."""
     files = [tree.files[number] for number in images.kept]
     labels = torch.tensor([file.label for file in files])
@@ -170,5 +192,14 @@ def split_domains(tree: ImageTree, images: CachedImages) -> list[Domain]:
             f"Expected images in every domain of {tree.root}; found none that can be read in "
             f"{tree.domains[counts.index(0)]}. See: pogm data check {tree.root}"
         )
-    parts = (torch.split(tensor, counts) for tensor in (images.images, labels, images.sizes))
-    return [Domain(*domain) for domain in zip(*parts, strict=True)]
+    groups = splits = None
+    if tree.groups:
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(tree.groups))}
+        groups = torch.tensor([numbers[tree.groups[number]] for number in images.kept])
+    if tree.splits:
+        splits = torch.tensor([list(SPLITS).index(tree.splits[number]) for number in images.kept])
+    parts = [
+        [None] * len(counts) if tensor is None else torch.split(tensor, counts)
+        for tensor in (images.images, labels, images.sizes, groups, splits)
+    ]
+    return [Domain(*domain)._replace(stratified=stratified) for domain in zip(*parts, strict=True)]

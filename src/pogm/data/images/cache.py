@@ -17,6 +17,7 @@ from pogm._system.files import canonical_json, digest
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, Pixels, decode
 from pogm.data.images.index import FileRecord, read_index
+from pogm.data.images.intensity import NONE, Intensity, resolve
 from pogm.data.images.listing import printable
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.data.images.store import Chunk, StoreBuilder, cache_directory, lock_directory, open_store
@@ -44,12 +45,14 @@ class CachedImages:
     sizes: Tensor  # [N, 2] original heights and widths
     kept: list[int]  # index of each image in the files of the tree
     bad: list[BadFile]  # files that were skipped or padded
+    intensity: Intensity = NONE  # scaling of the images with more than 8 bits per channel
 
 
 def load_cached(
     tree: ImageTree,
     on_bad_image: str = REFUSE,
     *,
+    intensity: Intensity = NONE,
     index: Sequence[FileRecord] | None = None,
     cache: Path | None = None,
     progress: Progress = no_progress,
@@ -63,6 +66,7 @@ def load_cached(
         tree: Listing of the folder.
         on_bad_image: "refuse" raises an error; "skip" leaves bad images out; "pad" fills the missing part of truncated
             images and refuses all others.
+        intensity: Scaling of images with more than 8 bits per channel.
         index: Index of the folder; read if None.
         cache: Directory of the cache; the default one if None.
         progress: Shows how many files were decoded.
@@ -79,7 +83,9 @@ def load_cached(
         _refuse(tree, [BadFile(file.path, record.kind, record.reason) for file, record in pairs if record.kind])
     height, width = stored_size(tree, index)
     contents = [record.sha256 for record in index]
-    key = digest(canonical_json([VERSION, height, width, on_bad_image, contents]).encode())
+    intensity = resolve_intensity(intensity, index)
+    scaled = [] if intensity == NONE else [str(intensity)]  # images of 8 bits keep the key of earlier versions
+    key = digest(canonical_json([VERSION, height, width, on_bad_image, contents, *scaled]).encode())
     directory = cache / "images" / key
 
     found = open_store(directory)
@@ -87,7 +93,7 @@ def load_cached(
         with lock_directory(directory):
             found = open_store(directory)
             if found is None:  # no other process built it while this one waited
-                _Build(tree, contents, height, width, on_bad_image).run(directory, progress)
+                _Build(tree, contents, height, width, on_bad_image, intensity).run(directory, progress)
                 found = open_store(directory)
     if found is None:
         raise DataError(f"Expected the images just written to {directory}; found them changed. Start again.")
@@ -97,7 +103,15 @@ def load_cached(
         sizes=torch.tensor([size for chunk in chunks for size in chunk.sizes], dtype=torch.int64),
         kept=[number for chunk in chunks for number in chunk.kept],
         bad=[BadFile(tree.files[number].path, kind, reason) for chunk in chunks for number, kind, reason in chunk.bad],
+        intensity=intensity,
     )
+
+
+def resolve_intensity(intensity: Intensity, index: Sequence[FileRecord]) -> Intensity:
+    """Return the scaling with the range of a dataset; `NONE` if all of its images have 8 bits per channel."""
+    if not any(record.is_wide for record in index):
+        return NONE
+    return resolve(intensity, (record.levels for record in index if record.levels is not None))
 
 
 def stored_size(tree: ImageTree, index: Sequence[FileRecord]) -> tuple[int, int]:
@@ -131,6 +145,7 @@ class _Build:
     height: int
     width: int
     on_bad_image: str
+    intensity: Intensity
 
     def run(self, directory: Path, progress: Progress) -> None:
         """Decode the files that the store in this directory does not have yet, and finish the store."""
@@ -179,11 +194,12 @@ class _Build:
                     f"Expected {printable(name)} as it was when the folder was indexed; found it changed. "
                     "Start again when nothing writes to the folder."
                 )
-            return self.resize(number, decode(content, name), None)
+            return self.resize(number, decode(content, name, intensity=self.intensity), None)
         except BadImage as error:
             if self.on_bad_image == PAD and error.kind == "truncated":
                 try:
-                    return self.resize(number, decode(content, name, truncated="pad"), error)
+                    pixels = decode(content, name, truncated="pad", intensity=self.intensity)
+                    return self.resize(number, pixels, error)
                 except BadImage:  # truncated in its header: there are no pixels to keep
                     pass
             return _Decoded(number, None, (0, 0), error)

@@ -4,21 +4,57 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pogm._system.files import digest, readable_json
 from pogm.data.images.cache import BadFile
 from pogm.data.images.class_folders import ImageFile, ImageTree, list_tree
-from pogm.data.images.decode import BadImage, decode
+from pogm.data.images.decode import BadImage, decode, is_dicom, read_header, read_values
+from pogm.data.images.dicom import read_dicom
+from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
+from pogm.data.images.intensity import Intensity, Levels, measure_levels, resolve
 from pogm.data.images.listing import printable
+from pogm.data.images.metadata import SPLITS, Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 
 LISTED = 20  # findings of a kind that the text names; the JSON names all
 
 
+class WideImages(NamedTuple):
+    """Images with more than 8 bits per channel."""
+
+    images: int  # number of them
+    low: int  # smallest intensity
+    high: int  # largest intensity
+    intensity: str  # scaling to 8 bits that ``intensity=auto`` gives
+    windowed: int  # DICOM files with a display window, which ``intensity=auto`` uses
+    windows: int  # different display windows
+
+    def text(self) -> str:
+        """Return a sentence about them."""
+        bits = "signed" if self.low < 0 else f"{max(self.high.bit_length(), 1)} bits"
+        _, low, high = self.intensity.split(":")
+        return (
+            f"{self.images} images have more than 8 bits per channel; their values {self.low} to {self.high} ({bits}) "
+            f"are scaled to 8 bits by intensity=auto: {low} becomes 0, {high} becomes 255. To choose the range: --set "
+            f"intensity=window:LOW:HIGH{self._describe_windows()}"
+        )
+
+    def _describe_windows(self) -> str:
+        if not self.windowed:
+            return ""
+        return (
+            f"\n{self.windowed} of them are DICOM files with {self.windows} different display windows. intensity=auto "
+            "uses these windows instead, so the same tissue may have different grey levels if they differ."
+        )
+
+
 @dataclass(frozen=True)
 class Findings:
-    """Result of a check. A group is a list of files with the same pixels, in whatever format they are saved."""
+    """Result of a check. A group is a list of files with the same pixels, in whatever format they are saved.
+
+    Near-duplicates are found by a hash of reduced images and may be wrong. They do not make a dataset unclean.
+    """
 
     tree: ImageTree
     size: int  # bytes of all files
@@ -26,6 +62,9 @@ class Findings:
     across_domains: list[list[str]]  # groups with files of several domains: a test domain would not be unseen
     across_classes: list[list[str]]  # groups with files of several classes: all but one are mislabelled
     repeated: int  # files with the same pixels as another file of the same domain and class
+    near_across_domains: list[list[str]]  # groups of similar images of several domains
+    near_within_domains: list[list[str]]  # similar images of one domain that may be, or are, in several splits
+    wide: WideImages | None  # images with more than 8 bits per channel
 
     @property
     def clean(self) -> bool:
@@ -50,9 +89,24 @@ class Findings:
             ),
             _format_section("links not followed", (f"{printable(link.path)} {link.reason}" for link in tree.bad_links)),
             f"{self.repeated} files repeat another one of their class and domain." if self.repeated else "",
-            "Nothing is wrong." if self.clean else "",
+            _format_section("near-duplicates in several domains", map(_format_near, self.near_across_domains)),
+            _format_section(self._within_title(), map(_format_near, self.near_within_domains)),
+            _describe_groups(tree),
+            self.wide.text() if self.wide else "",
+            self._conclusion(),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _within_title(self) -> str:
+        if self.tree.splits:
+            return "near-duplicates in several splits of a domain"
+        return "near-duplicates in one domain, which a random split may put into both parts"
+
+    def _conclusion(self) -> str:
+        if not self.clean:
+            return ""
+        similar = self.near_across_domains or self.near_within_domains
+        return "No errors; look at the near-duplicates." if similar else "Nothing is wrong."
 
     def json(self) -> str:
         """Return the findings as JSON."""
@@ -68,32 +122,45 @@ class Findings:
             "across_domains": self.across_domains,
             "across_classes": self.across_classes,
             "repeated": self.repeated,
+            "near_across_domains": self.near_across_domains,
+            "near_within_domains": self.near_within_domains,
+            "wide": self.wide._asdict() if self.wide else None,
             "class_problems": tree.problems,
             "links": [link._asdict() for link in tree.bad_links],
         }
         return readable_json(content).decode()
 
 
-def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> Findings:
-    """Decode every image of a dataset's folder, on all cores, and compare their pixels.
+def check(source: Path | Listing, *, follow_outside: bool = False, progress: Progress = no_progress) -> Findings:
+    """Decode every image of a dataset's folder, on all cores, and compare their pixels and their reduced images.
 
     Args:
-        root: Folder of the domains.
-        follow_outside: Follow links that lead out of the root.
+        source: Folder of the domains, or the listing of a folder or of a metadata file.
+        follow_outside: Follow links that lead out of the folder of the domains.
         progress: Shows how many files were decoded.
     """
-    tree = list_tree(root, follow_outside=follow_outside)
+    tree = list_tree(source, follow_outside=follow_outside) if isinstance(source, Path) else source.read(strict=False)
+    root = tree.root
     size, bad = 0, []
     same_pixels: dict[str, list[ImageFile]] = defaultdict(list)
+    thumbnails: dict[str, Thumbnail] = {}  # by hash of the pixels
+    wide: list[_Range] = []
     results = map_in_order(lambda file: (file, _check_file(root, file.path)), tree.files)
     for file, result in progress(results, len(tree.files)):
         size += result.size
-        if result.error is not None:
-            bad.append(BadFile(file.path, result.error.kind, result.error.reason))
-        else:
-            same_pixels[result.pixel_hash].append(file)
+        if isinstance(result.found, BadImage):
+            bad.append(BadFile(file.path, result.found.kind, result.found.reason))
+            continue
+        same_pixels[result.found.pixel_hash].append(file)
+        thumbnails[result.found.pixel_hash] = result.found.thumbnail
+        if result.found.range is not None:
+            wide.append(result.found.range)
     groups = [files for files in same_pixels.values() if len(files) > 1]
     within = Counter((number, file.domain, file.label) for number, files in enumerate(groups) for file in files)
+    first = [files[0] for files in same_pixels.values()]  # of equal images, one is enough
+    near = [[first[number] for number in group] for group in find_near_duplicates(list(thumbnails.values()))]
+    units = _find_units(tree)
+    alike = near + groups if units else near  # without units, equal images of a domain are counted as repeated
     return Findings(
         tree=tree,
         size=size,
@@ -101,27 +168,96 @@ def check(root: Path, *, follow_outside: bool = False, progress: Progress = no_p
         across_domains=[_paths(files) for files in groups if len({file.domain for file in files}) > 1],
         across_classes=[_paths(files) for files in groups if len({file.label for file in files}) > 1],
         repeated=sum(count - 1 for count in within.values()),
+        near_across_domains=[_paths(files) for files in near if len({file.domain for file in files}) > 1],
+        near_within_domains=[_paths(files) for files in alike if _can_be_divided(files, units)],
+        wide=_summarize(wide),
     )
 
 
+def _find_units(tree: ImageTree) -> dict[str, str]:
+    """Return the given split or the group of each path; empty if there are none. A unit is never divided by a split."""
+    values = tree.splits or tree.groups
+    return {file.path: value for file, value in zip(tree.files, values, strict=True)} if values else {}
+
+
+def _can_be_divided(files: Sequence[ImageFile], units: dict[str, str]) -> bool:
+    """Return True if images of one domain can be in several splits of it."""
+    return len({file.domain for file in files}) == 1 and len({units.get(file.path, file.path) for file in files}) > 1
+
+
+def _describe_groups(tree: ImageTree) -> str:
+    """Return lines about the groups and the given splits of a metadata file."""
+    lines = []
+    if tree.groups:
+        domains = defaultdict(set)
+        for file, group in zip(tree.files, tree.groups, strict=True):
+            domains[group].add(file.domain)
+        shared = sorted(group for group, found in domains.items() if len(found) > 1)
+        named = ", ".join(map(printable, shared[:LISTED])) + (", ..." if len(shared) > LISTED else "")
+        note = f"; {len(shared)} of them have images in several domains: {named}" if shared else ""
+        lines.append(f"{len(domains)} groups{note}.")
+    if tree.splits:
+        counts = Counter(tree.splits)
+        lines.append(
+            "Given splits: " + ", ".join(f"{counts[split]} {split}" for split in SPLITS if counts[split]) + "."
+        )
+    return "\n".join(lines)
+
+
+class _Range(NamedTuple):
+    """Smallest and largest intensity of an image, its levels, and the display window of a DICOM file."""
+
+    low: int
+    high: int
+    levels: Levels
+    window: Any
+
+
+class _Image(NamedTuple):
+    """Facts about a decoded image."""
+
+    pixel_hash: str
+    thumbnail: Thumbnail
+    range: _Range | None = None  # of an image with more than 8 bits per channel
+
+
 class _CheckedFile(NamedTuple):
-    """Result for one file: its size in bytes, and the hash of its pixels or an error."""
+    """Result for one file: its size in bytes, and the facts about its image or an error."""
 
     size: int
-    pixel_hash: str = ""
-    error: BadImage | None = None
+    found: _Image | BadImage
 
 
 def _check_file(root: Path, path: str) -> _CheckedFile:
     try:
         content = (root / path).read_bytes()
     except OSError as error:
-        return _CheckedFile(0, error=BadImage(path, "unreadable", error.strerror or str(error)))
+        return _CheckedFile(0, BadImage(path, "unreadable", error.strerror or str(error)))
     try:
-        pixels = decode(content, path)
+        return _CheckedFile(len(content), _check_image(content, path))
     except BadImage as error:
-        return _CheckedFile(len(content), error=error)
-    return _CheckedFile(len(content), digest(repr(pixels.shape).encode() + pixels.tobytes()))
+        return _CheckedFile(len(content), error)
+
+
+def _check_image(content: bytes, path: str) -> _Image:
+    if not read_header(content, path).is_wide:
+        pixels = decode(content, path)
+        return _Image(digest(repr(pixels.shape).encode() + pixels.tobytes()), reduce_image(pixels))
+    values = read_values(content, path)  # images of 12 bits may be equal in their upper 8 of 16 bits
+    pixels = decode(content, path, intensity=Intensity("image"))
+    pixel_hash = digest(repr(values.shape).encode() + values.astype("<f8").tobytes())
+    window = read_dicom(content, path).window if is_dicom(content) else None
+    found = _Range(int(values.min()), int(values.max()), measure_levels(values), window)
+    return _Image(pixel_hash, reduce_image(pixels), found)
+
+
+def _summarize(ranges: Sequence[_Range]) -> WideImages | None:
+    if not ranges:
+        return None
+    intensity = resolve(Intensity("auto"), [found.levels for found in ranges])
+    low, high = min(found.low for found in ranges), max(found.high for found in ranges)
+    windows = [found.window for found in ranges if found.window is not None]
+    return WideImages(len(ranges), low, high, str(intensity), len(windows), len(set(windows)))
 
 
 def _paths(files: Sequence[ImageFile]) -> list[str]:
@@ -130,6 +266,11 @@ def _paths(files: Sequence[ImageFile]) -> list[str]:
 
 def _format_group(paths: Sequence[str]) -> str:
     return " = ".join(map(printable, paths))
+
+
+def _format_near(paths: Sequence[str]) -> str:
+    more = f" ~ and {len(paths) - LISTED} more" if len(paths) > LISTED else ""
+    return " ~ ".join(map(printable, paths[:LISTED])) + more
 
 
 def _format_section(title: str, lines: Iterable[str]) -> str:

@@ -1,9 +1,12 @@
-"""A dataset as folders, ``<root>/<domain>/<class>/<image>``: its domains, classes and files in sorted order."""
+"""A dataset as folders, ``<root>/<domain>/<class>/<image>``: its domains, classes and files in sorted order.
+
+`ImageTree` is also the listing of a metadata file, see `pogm.data.images.metadata`.
+"""
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +45,8 @@ class ImageTree:
     files: tuple[ImageFile, ...]
     folders: frozenset[tuple[int, int]]  # (class, domain) pairs that have a folder, even if it is empty
     bad_links: tuple[BadLink, ...] = ()
+    groups: tuple[str, ...] = ()  # group of each file, such as a patient; empty if there are no groups
+    splits: tuple[str, ...] = ()  # "train", "val" or "test" for each file; empty if splits are not given
 
     @cached_property
     def counts(self) -> list[list[int]]:
@@ -118,7 +123,7 @@ def read_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
             f"Expected files and folders in {printable(str(root))}; found that {named}{more}. "
             "Remove them, or put the images themselves there (or, from Python, follow links: follow_outside=True)."
         )
-    _check_domains(tree)
+    check_domains(tree)
     return tree
 
 
@@ -150,6 +155,40 @@ def list_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
     )
 
 
+def map_classes(tree: ImageTree, mapping: Mapping[str, str]) -> ImageTree:
+    """Return the listing with other names of classes. Several classes may get the same name.
+
+    Args:
+        tree: The listing.
+        mapping: New name of each class that changes; an empty name leaves the images of the class out.
+
+    Raises:
+        DataError: If the mapping names a class that does not exist, or no class is left.
+    """
+    if not mapping:
+        return tree
+    if unknown := [name for name in mapping if name not in tree.classes]:
+        raise DataError(
+            f"Expected classes of {printable(str(tree.root))} to map: {_join(tree.classes)}; found {_join(unknown)}. "
+            "Correct or remove these rows of the class mapping."
+        )
+    names = [mapping.get(name, name) for name in tree.classes]
+    classes = sorted(set(filter(None, names)))
+    if not classes:
+        raise DataError("Expected a class that is not left out; found none. Change the class mapping.")
+    labels = {old: classes.index(name) for old, name in enumerate(names) if name}
+    kept = [number for number, file in enumerate(tree.files) if file.label in labels]
+    kept.sort(key=lambda number: (tree.files[number].domain, labels[tree.files[number].label]))
+    return replace(
+        tree,
+        classes=tuple(classes),
+        files=tuple(tree.files[number]._replace(label=labels[tree.files[number].label]) for number in kept),
+        folders=frozenset((labels[label], domain) for label, domain in tree.folders if label in labels),
+        groups=tuple(tree.groups[number] for number in kept) if tree.groups else (),
+        splits=tuple(tree.splits[number] for number in kept) if tree.splits else (),
+    )
+
+
 def _list_folders(walker: Walker, directory: Directory, root: Path) -> list[Directory]:
     """List the folders in the root or in a domain. Images are not allowed there; text files are."""
     directories, files = walker.list_directory(directory)
@@ -161,8 +200,8 @@ def _list_folders(walker: Walker, directory: Directory, root: Path) -> list[Dire
     return directories
 
 
-def _check_domains(tree: ImageTree) -> None:
-    """Raise if a domain has no images."""
+def check_domains(tree: ImageTree) -> None:
+    """Raise a `DataError` if a domain has no images."""
     without = sorted(set(range(len(tree.domains))) - {file.domain for file in tree.files})
     if without:
         raise DataError(

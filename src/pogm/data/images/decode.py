@@ -6,23 +6,28 @@ decoded. Images that are not 8-bit RGB are converted:
 - greyscale and palettes: to RGB. Transparency (alpha) is dropped and the colour under it is kept, as in DomainBed and
   torchvision.
 - CMYK: Pillow's conversion without a colour profile.
-- 16 bits per channel: the upper 8 bits, of colour and of grey (Pillow's conversion clips grey to white). Images with
-  more bits are refused, because their range is not defined.
+- 16 bits per channel, of colour and of grey: scaled by an `Intensity`, by default the upper 8 bits (Pillow's conversion
+  clips grey to white and drops the lower 8 bits of colour). Images with more bits are refused, because their range is
+  not defined.
 - EXIF orientation: applied. DomainBed ignores it; its datasets hardly use it.
 - animations: the first frame.
+- DICOM: see `pogm.data.images.dicom`.
 """
 
 import io
+import re
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from pogm._system.errors import DataError
+from pogm.data.images.intensity import NONE, Intensity, Levels, Values, measure_levels
 from pogm.data.images.listing import printable
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ Truncated = Literal["refuse", "pad"]
 
 MOST_PIXELS = 2**26  # 8192 × 8192: more than cameras give, and 256 MiB in Pillow for each thread
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".dcm")
 JPEG, PNG, WEBP = b"\xff\xd8\xff", b"\x89PNG", b"RIFF"
 SIGNATURES = (JPEG, PNG, WEBP, b"BM", b"GIF8", b"II*\0", b"MM\0*", b"P4", b"P5", b"P6")  # first bytes of FORMATS
 OTHER_SIGNATURES = {
@@ -51,6 +56,9 @@ OTHER_SIGNATURES = {
     b"\xd7\xcd\xc6\x9a": "Windows metafile",
 }
 END_OF_JPEG = b"\xff\xd9"
+WIDE_COLOUR = re.compile(
+    r"(LA|RGB|RGBA|RGBX);16([LBN])"
+)  # Pillow's names of 16-bit colour, with the order of the bytes
 
 
 class BadImage(DataError):  # noqa: N818 - also used as a value that describes the file
@@ -67,7 +75,15 @@ class BadImage(DataError):  # noqa: N818 - also used as a value that describes t
         )
 
 
-def decode(content: bytes, name: str, *, truncated: Truncated = "refuse") -> Pixels:
+class Header(NamedTuple):
+    """Facts about an image that its header tells."""
+
+    height: int  # after the EXIF orientation is applied
+    width: int
+    is_wide: bool  # True if it has more than 8 bits per channel
+
+
+def decode(content: bytes, name: str, *, truncated: Truncated = "refuse", intensity: Intensity = NONE) -> Pixels:
     """Decode the content of a file to pixels [H, W, 3].
 
     Args:
@@ -76,30 +92,77 @@ def decode(content: bytes, name: str, *, truncated: Truncated = "refuse") -> Pix
         truncated: ``"pad"`` accepts a truncated file. The missing part is grey in a JPEG and black in other formats.
             The result is that of Pillow's LOAD_TRUNCATED_IMAGES, but that flag is global and would affect other
             threads. A truncated WebP cannot be decoded at all.
+        intensity: Scaling of images with more than 8 bits per channel.
 
     Raises:
         BadImage: If the file cannot be decoded.
     """
     with ignore_warnings():
+        if is_dicom(content):
+            from pogm.data.images.dicom import read_dicom
+
+            return read_dicom(content, name).to_pixels(intensity)
         image = _open(content, name)
         try:
+            lower = None if intensity == NONE else _load_lower_bytes(image, content, name)
             image.load()
-            return convert_image(image, name)
+            return _to_pixels(image, name, intensity, lower)
         except BadImage:
             raise
         except Exception as error:  # decoders raise any exception on damaged input
             bad = BadImage(name, _classify(error, content), _first_line(error))
             if truncated == "pad" and bad.kind == "truncated":
-                return _pad(content, bad)
+                return _pad(content, bad, intensity)
             raise bad from error
 
 
-def read_size(content: bytes, name: str) -> tuple[int, int]:
-    """Return the height and width of the image that `decode` would return, from the header alone."""
+def read_header(content: bytes, name: str) -> Header:
+    """Return the size and the bit depth of the image that `decode` would return, from the header alone."""
     with ignore_warnings():
+        if is_dicom(content):
+            from pogm.data.images.dicom import read_dicom_header
+
+            return read_dicom_header(content, name)
         image = _open(content, name)
         width, height = image.size
-        return (width, height) if _read_orientation(image) > 4 else (height, width)
+        is_wide = image.mode.startswith("I") or _find_wide_colour(image) is not None
+        return Header(width, height, is_wide) if _read_orientation(image) > 4 else Header(height, width, is_wide)
+
+
+def read_values(content: bytes, name: str) -> Values:
+    """Return the intensities of an image with more than 8 bits per channel: [H, W], or [H, W, 3] for colour.
+
+    Those of a DICOM file are in the unit of its modality.
+
+    Raises:
+        BadImage: If the file cannot be decoded.
+    """
+    with ignore_warnings():
+        if is_dicom(content):
+            from pogm.data.images.dicom import read_dicom
+
+            return read_dicom(content, name).values
+        image = _open(content, name)
+        try:
+            lower = _load_lower_bytes(image, content, name)
+            image.load()
+            return _to_values(image, name, lower)
+        except BadImage:
+            raise
+        except Exception as error:
+            raise BadImage(name, _classify(error, content), _first_line(error)) from error
+
+
+def is_dicom(content: bytes) -> bool:
+    """Return True if the content is that of a DICOM file."""
+    return content[128:132] == b"DICM"
+
+
+def read_levels(content: bytes, name: str) -> Levels | None:
+    """Return the range of intensities of an image with more than 8 bits per channel; None if it cannot be decoded."""
+    with suppress(BadImage):
+        return measure_levels(read_values(content, name))
+    return None
 
 
 def _open(content: bytes, name: str) -> "ImageFile":
@@ -130,30 +193,94 @@ def _open(content: bytes, name: str) -> "ImageFile":
     return image
 
 
-def _pad(content: bytes, bad: BadImage) -> Pixels:
+def _pad(content: bytes, bad: BadImage, intensity: Intensity) -> Pixels:
     """Decode what there is of a truncated file; raise the original error if nothing can be decoded."""
+    whole = content + END_OF_JPEG if content.startswith(JPEG) else content
     try:
-        image = _open(content + END_OF_JPEG if content.startswith(JPEG) else content, bad.name)
-        with suppress(OSError):
-            image.load()
-        image.tile = []  # no tiles left: Pillow takes the pixels decoded so far as the image
-        return convert_image(image, bad.name)
+        image = _open(whole, bad.name)
+        lower = None if intensity == NONE else _load_lower_bytes(image, whole, bad.name, padded=True)
+        _load(image, padded=True)
+        return _to_pixels(image, bad.name, intensity, lower)
     except Exception as error:
         raise bad from error
 
 
-def convert_image(image: "Image", name: str = "the image") -> Pixels:
-    """Convert an image that Pillow has opened to pixels [H, W, 3], as `decode` does."""
-    return _rotate_upright(_to_rgb(image, name), _read_orientation(image))
+def convert_image(image: "Image", name: str = "the image", intensity: Intensity = NONE) -> Pixels:
+    """Convert an image that Pillow has opened to pixels [H, W, 3], as `decode` does.
+
+    Pillow drops the lower 8 bits of 16-bit colour when it loads an image. Use `decode` for such files.
+    """
+    return _to_pixels(image, name, intensity)
+
+
+def _to_pixels(image: "Image", name: str, intensity: Intensity, lower: Values | None = None) -> Pixels:
+    if lower is None and not image.mode.startswith("I"):
+        return _rotate_upright(_to_rgb(image, name), _read_orientation(image))
+    values = _to_values(image, name, lower)
+    if intensity == NONE and values.min() < 0:
+        raise BadImage(name, "format", "negative intensities; give their range, such as intensity=window:-1000:1000")
+    scaled = intensity.apply(values)
+    pixels = np.repeat(scaled[:, :, None], 3, axis=2) if scaled.ndim == 2 else scaled
+    return _rotate_upright(pixels, _read_orientation(image))
+
+
+def _to_values(image: "Image", name: str, lower: Values | None) -> Values:
+    """Return the intensities of a loaded image with 16 bits per channel, for some of which Pillow uses 32."""
+    if lower is None:
+        values = np.asarray(image)
+        if values.min() < -(2**15) or values.max() >= 2**16:
+            raise BadImage(name, "format", "32 bits per pixel, whose range is not known")
+        return values
+    if lower.ndim == 2:  # grey with alpha: all bits are in `lower`
+        return lower
+    return np.asarray(image)[:, :, :3].astype(np.uint16) << 8 | lower
+
+
+def _find_wide_colour(image: "Image") -> tuple[str, str] | None:
+    """Return Pillow's mode and byte order of an opened image with 16-bit colour; None for other images."""
+    tile = getattr(image, "tile", None)
+    arguments = tile[0][3] if tile else ""
+    found = WIDE_COLOUR.fullmatch(str(arguments if isinstance(arguments, str) else (arguments or ("",))[0]))
+    return (found[1], found[2]) if found else None
+
+
+def _load_lower_bytes(image: "ImageFile", content: bytes, name: str, padded: bool = False) -> Values | None:
+    """Decode the lower 8 bits of 16-bit colour [H, W, 3], or all bits of grey with alpha [H, W]; else return None.
+
+    Pillow keeps only the upper byte of each channel. Decoding as if the bytes had the other order keeps the lower one.
+    """
+    found = _find_wide_colour(image)
+    if found is None:
+        return None
+    mode, order = found
+    again = _open(content, name)
+    if mode == "LA":
+        again._mode, other = "RGBA", "RGBA"
+    else:
+        big = order == "B" or (order == "N" and sys.byteorder == "big")
+        other = f"{mode};16{'L' if big else 'B'}"
+    again.tile = [
+        tile._replace(args=other if isinstance(tile.args, str) else (other, *(tile.args or ())[1:]))
+        for tile in again.tile
+    ]
+    _load(again, padded)
+    pixels = np.asarray(again)
+    if mode == "LA":
+        return np.asarray(pixels[:, :, 0].astype(np.uint16) << 8 | pixels[:, :, 1])
+    return pixels[:, :, :3]
+
+
+def _load(image: "ImageFile", padded: bool) -> None:
+    """Decode the pixels of an opened image; if padded, accept that the file ends before the last pixel."""
+    if not padded:
+        image.load()
+        return
+    with suppress(OSError):
+        image.load()
+    image.tile = []  # no tiles left: Pillow takes the pixels decoded so far as the image
 
 
 def _to_rgb(image: "Image", name: str) -> Pixels:
-    if image.mode.startswith("I"):  # 16 bits, for some of which Pillow uses 32
-        numbers = np.asarray(image)
-        if numbers.min() < 0 or numbers.max() >= 2**16:
-            raise BadImage(name, "format", "32 bits per pixel, whose range is not known")
-        grey = (numbers >> 8).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode in ("F", "LAB"):
         raise BadImage(name, "format", f"pixels of kind {image.mode}, whose colours are not known")
     if image.mode in ("RGBa", "La"):  # colours multiplied by alpha

@@ -5,27 +5,35 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from pogm._system.files import canonical_json, digest, write_atomic
-from pogm.data.images.class_folders import ImageTree, read_tree
-from pogm.data.images.decode import BadImage, Kind, read_size
+from pogm.data.images.class_folders import ImageTree
+from pogm.data.images.decode import BadImage, Kind, read_header, read_levels
+from pogm.data.images.intensity import Levels
+from pogm.data.images.metadata import Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.data.images.store import cache_directory, lock_directory
 
-VERSION = 1  # raise it when the same bytes may give another record
+VERSION = 2  # raise it when the same bytes may give another record
 
 
 class FileRecord(NamedTuple):
-    """One file: its SHA-256, and its height and width or, if its header is bad, the kind and reason."""
+    """One file: its SHA-256, and its height and width or, if its header is bad, the kind and reason.
+
+    For an image with more than 8 bits per channel, also the range of its intensities (None if it cannot be decoded).
+    """
 
     sha256: str
     height: int = 0
     width: int = 0
     kind: Kind | None = None
     reason: str = ""
+    is_wide: bool = False  # more than 8 bits per channel
+    levels: Levels | None = None
 
 
 Stamp = tuple[int, int, int]  # size, mtime and ctime of a file
@@ -35,7 +43,8 @@ Entries = dict[str, tuple[Stamp, FileRecord]]
 def read_index(tree: ImageTree, cache: Path | None = None, progress: Progress = no_progress) -> list[FileRecord]:
     """Return a record of every file, in the order of the tree. Files that did not change are not read again.
 
-    Only headers are parsed; damage behind the header is found when the image is decoded.
+    Only headers are parsed, and images with more than 8 bits per channel are decoded to measure their intensities.
+    Damage behind the header is found when the image is decoded.
 
     Args:
         tree: Listing of the folder.
@@ -60,23 +69,27 @@ def read_index(tree: ImageTree, cache: Path | None = None, progress: Progress = 
 
 
 def fingerprint(tree: ImageTree, index: Sequence[FileRecord]) -> str:
-    """Return a hash of every image with its domain and class, in order. It does not depend on the folder's path."""
+    """Return a hash of every image with its domain and class, in order. It does not depend on the folder's path.
+
+    Groups and splits of a metadata file are included.
+    """
     files = zip(tree.files, index, strict=True)
     listed = [(tree.domains[file.domain], tree.classes[file.label], record.sha256) for file, record in files]
-    return digest(canonical_json(listed).encode())
+    given = {name: values for name, values in (("groups", tree.groups), ("splits", tree.splits)) if values}
+    return digest(canonical_json([listed, given] if given else listed).encode())
 
 
 class FolderScan:
-    """Listing, index and fingerprint of one image folder, each read at most once."""
+    """Listing, index and fingerprint of one image folder or metadata file, each read at most once."""
 
-    def __init__(self, root: Path):
-        self.root = root
+    def __init__(self, listing: Listing):
+        self.listing = listing
         self._index: list[FileRecord] | None = None
 
     @cached_property
     def tree(self) -> ImageTree:
-        """Listing of the folder."""
-        return read_tree(self.root)
+        """List of the images."""
+        return self.listing.read()
 
     def index(self, progress: Progress = no_progress) -> list[FileRecord]:
         """Return a record of every file, in the order of the tree."""
@@ -90,7 +103,7 @@ class FolderScan:
         return fingerprint(self.tree, self.index())
 
 
-_scans: ContextVar[dict[Path, FolderScan] | None] = ContextVar("scans", default=None)
+_scans: ContextVar[dict[Listing, FolderScan] | None] = ContextVar("scans", default=None)
 
 
 @contextmanager
@@ -118,12 +131,13 @@ def forget_scans() -> None:
         scans.clear()
 
 
-def scan_folder(root: Path) -> FolderScan:
-    """Return the scan of an image folder: the existing one inside `reuse_scans`, else a new one."""
+def scan_folder(source: Path | Listing) -> FolderScan:
+    """Return the scan of an image folder or a listing: the existing one inside `reuse_scans`, else a new one."""
+    listing = Listing(source) if isinstance(source, Path) else source
     scans = _scans.get()
     if scans is None:
-        return FolderScan(root)
-    return scans.setdefault(root.absolute(), FolderScan(root))
+        return FolderScan(listing)
+    return scans.setdefault(replace(listing, path=listing.path.absolute()), FolderScan(listing))
 
 
 def _read(root: Path, name: str) -> tuple[Stamp, FileRecord]:
@@ -135,7 +149,9 @@ def _read(root: Path, name: str) -> tuple[Stamp, FileRecord]:
     except OSError as error:
         return stamp, FileRecord("", kind="unreadable", reason=error.strerror or str(error))
     try:
-        return stamp, FileRecord(digest(content), *read_size(content, name))
+        header = read_header(content, name)
+        levels = read_levels(content, name) if header.is_wide else None
+        return stamp, FileRecord(digest(content), header.height, header.width, None, "", header.is_wide, levels)
     except BadImage as error:
         return stamp, FileRecord(digest(content), kind=error.kind, reason=error.reason)
 
@@ -162,7 +178,10 @@ def _load(path: Path) -> Entries:
     checksum, _, body = content.partition(b"\n")
     if checksum != _checksum(body):
         return {}
-    return {name: ((size, mtime, ctime), FileRecord(*rest)) for name, size, mtime, ctime, *rest in json.loads(body)}
+    return {
+        name: ((size, mtime, ctime), FileRecord(*rest)._replace(levels=levels and Levels(*levels)))
+        for name, size, mtime, ctime, *rest, levels in json.loads(body)
+    }
 
 
 def _save(path: Path, index: Entries) -> None:
