@@ -14,7 +14,9 @@ from support import trial
 import pogm
 from pogm import ARM, DANN, ERM, ITTA
 from pogm._system.errors import IntegrityError, UsageError
-from pogm.benchmark.runs.runner import run
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.data.datasets.folder import Folder
 from pogm.data.images.decode import BadImage
 
 
@@ -42,12 +44,35 @@ def test_transform_takes_paths_and_images_of_any_mode(photographs):
     from_path, from_image = transform(path), transform(Image.open(path))
     assert from_path.shape == (3, 32, 32)
     assert torch.equal(from_path, from_image)
-    for mode in ("L", "P", "RGBA", "CMYK", "1", "I;16"):
+    for mode in ("L", "P", "RGBA", "CMYK", "1"):
         assert transform(Image.new(mode, (17, 90))).shape == (3, 32, 32)
+    with pytest.raises(BadImage, match="more than 8 bits per channel, and the model was trained on 8-bit images"):
+        transform(Image.new("I;16", (17, 90)))
     with pytest.raises(UsageError, match="PIL image or a path; found ndarray"):
         transform(np.zeros((4, 4, 3)))
     with pytest.raises(BadImage, match="not an image"):
         transform(folder / "records.jsonl")
+
+
+def test_images_of_12_bits_are_scaled_as_in_training(tmp_path):
+    noise = np.random.default_rng(0)
+    for site in ("a", "b", "c"):
+        for name, level in (("dark", 900), ("light", 3000)):
+            (tmp_path / "sites" / site / name).mkdir(parents=True)
+            for number in range(5):
+                values = np.clip(level + noise.integers(-300, 1000, (20, 20)), 0, 4095).astype(np.uint16)
+                Image.fromarray(values).save(tmp_path / "sites" / site / name / f"{number}.png")
+    dataset = Folder.from_directory(tmp_path / "sites")
+    training = type(dataset.training)(network="small_cnn", weights="random", image_size=32, batch_size=4, lr=1e-3)
+    one = Trial(dataset=dataset, algorithm=ERM(), test_domains=(2,), training=training, steps=2, evaluate_every=1)
+    run(one, tmp_path / "run", RunOptions(data=tmp_path / "sites"))
+    model = pogm.load(tmp_path / "run")
+    assert str(model.transform.intensity) == "auto:0:4095"
+    stored = one.task(tmp_path / "sites").load()[0].images[0]
+    path = tmp_path / "sites/a/dark/0.png"
+    assert torch.equal(model.transform.to_stored(path), stored)
+    assert torch.equal(model.transform.to_stored(Image.open(path)), stored)
+    assert len(stored.unique()) > 32, "not reduced to 16 grey levels"
 
 
 def test_inputs_of_another_shape_are_refused(digits):

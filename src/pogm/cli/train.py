@@ -67,6 +67,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm._system.errors import UsageError
         from pogm.benchmark.plan.parsing import find_dataset
         from pogm.cli.execution import check_counts, make_run_options, prepare
+        from pogm.data.images.metadata import add_options
         from pogm.deployment import training
 
         if self.minutes is not None and self.steps is not None:
@@ -75,7 +76,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             raise UsageError(f"Expected --minutes above 0; found {self.minutes:g}. Leave it out for no limit.")
         check_counts(workers=self.workers)
         run_options = make_run_options(self.execution, [self.folder])
-        dataset = find_dataset(self.folder, run_options.data)
+        dataset = find_dataset(add_options(self.folder, group=self.settings.group_column), run_options.data)
         options = self._plan_options(dataset)
         steps = training.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training.LEAST_STEPS)

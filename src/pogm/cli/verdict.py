@@ -38,13 +38,14 @@ pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verd
         from pogm.benchmark.runs.progress import show_progress
         from pogm.cli.execution import make_run_options, network_settings, prepare
         from pogm.data.images.index import reuse_scans
+        from pogm.data.images.metadata import add_options
         from pogm.deployment.features import extract_features
         from pogm.deployment.verdict import analyse
 
         run_options = make_run_options(self.execution, [self.folder])
         run_options.enter()
         with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
-            dataset = find_dataset(self.folder, run_options.data)
+            dataset = find_dataset(add_options(self.folder, group=self.settings.group_column), run_options.data)
             if len(dataset.domains) < 2:
                 raise UsageError(
                     f"Expected at least two sites in {self.folder}; found {len(dataset.domains)}. One site says "

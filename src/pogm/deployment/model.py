@@ -17,7 +17,8 @@ from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.selected_model import DESCRIPTION, FORMAT, MODEL
 from pogm.core.model import Model, Network
-from pogm.data.images.decode import convert_image, decode
+from pogm.data.images.decode import BadImage, convert_image, decode, read_header
+from pogm.data.images.intensity import NONE, Intensity
 from pogm.data.transforms.base import Transform
 from pogm.modifiers.base import Modifier, Predictor
 
@@ -33,10 +34,11 @@ class ImageTransform:
     Args:
         transform: Transform from stored images to inputs of the network.
         stored_size: Height and width to which an image is resized first.
+        intensity: Scaling of images with more than 8 bits per channel; None if the model has seen none.
     """
 
-    def __init__(self, transform: Transform, stored_size: tuple[int, int]):
-        self.transform, self.stored_size = transform, stored_size
+    def __init__(self, transform: Transform, stored_size: tuple[int, int], intensity: Intensity | None = None):
+        self.transform, self.stored_size, self.intensity = transform, stored_size, intensity
 
     def __call__(self, image: "Image | Path | str") -> Tensor:
         """Return the input of the network, [C, H, W], for an image or for the path of one."""
@@ -58,9 +60,12 @@ class ImageTransform:
                 "Make the input tensor yourself and call the model with it."
             )
         if isinstance(image, str | Path):
-            pixels = decode(Path(image).read_bytes(), str(image))
+            content, name = Path(image).read_bytes(), str(image)
+            self._check_depth(read_header(content, name).is_wide, name)
+            pixels = decode(content, name, intensity=self.intensity or NONE)
         elif isinstance(image, Image.Image):
-            pixels = convert_image(image)
+            self._check_depth(image.mode.startswith("I"), "the image")
+            pixels = convert_image(image, intensity=self.intensity or NONE)
         else:
             raise UsageError(f"Expected a PIL image or a path; found {type(image).__name__}. Open it with PIL first.")
         height, width = self.stored_size
@@ -72,8 +77,14 @@ class ImageTransform:
         array = np.array(found).reshape(height, width, channels)
         return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
 
+    def _check_depth(self, is_wide: bool, name: str) -> None:
+        """Raise a `BadImage` for more than 8 bits per channel, if the training data do not say how to scale them."""
+        if is_wide and self.intensity is None:
+            raise BadImage(name, "format", "more than 8 bits per channel, and the model was trained on 8-bit images")
+
     def __repr__(self) -> str:
-        return f"ImageTransform({self.transform}, stored_size={self.stored_size})"
+        scaling = f", intensity={self.intensity}" if self.intensity else ""
+        return f"ImageTransform({self.transform}, stored_size={self.stored_size}{scaling})"
 
 
 class TrainedModel(nn.Module):
@@ -97,7 +108,12 @@ class TrainedModel(nn.Module):
         self.network = network if self.adapts else Network(network.features, network.head)
         self.classes: tuple[str, ...] = tuple(description["classes"])
         transform = trial.training.transform(trial.dataset.input_shape)
-        self.transform = ImageTransform(transform, (description["stored_size"][0], description["stored_size"][1]))
+        scaling = description.get("provenance", {}).get("intensity")
+        self.transform = ImageTransform(
+            transform,
+            (description["stored_size"][0], description["stored_size"][1]),
+            Intensity.parse(scaling) if scaling else None,
+        )
         self.description = description
         self._trial = trial
         self.eval().requires_grad_(False)

@@ -17,7 +17,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
-from pogm.data.datasets.base import DomainDataset, split
+from pogm.data.datasets.base import DomainDataset, split_domain
 from pogm.deployment.card import write_card
 from pogm.deployment.forecast import Forecast, forecast
 from pogm.deployment.metrics import (
@@ -187,7 +187,7 @@ def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> 
     domains = trial.task(data).load()
     logits, labels = [], []
     for number in trial.train_domains:
-        _, chosen = split(len(domains[number].labels), number, trial.trial_seed)
+        _, chosen = split_domain(domains[number], number, trial.trial_seed, trial.dataset.domains[number])
         logits.append(predict_stored(model, domains[number].images[chosen]))
         labels.append(domains[number].labels[chosen])
     return SiteResult("validation", torch.cat(logits), torch.cat(labels))

@@ -121,7 +121,8 @@ class Verdict(Tabular):
         differing = [site.site for site in self.sites if site.concept > LARGE_GAP]
         found.append(
             f"Concept shift: likely at {', '.join(differing)}, where a classifier of the site alone is better than one "
-            f"of all sites by more than {LARGE_GAP:.0%}, also if features are standardised by site. Check that labels mean the same at every site."
+            f"of all sites by more than {LARGE_GAP:.0%}, also if features are standardised by site. Check that labels "
+            "mean the same at every site."
             if differing
             else "Concept shift: no sign of it. A classifier of all sites is about as good as one of each site alone."
         )
