@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from image_folders import picture, write_folder
+from PIL import Image
 from processes import pogm, records
 
 from pogm.benchmark.results.records import read_runs
@@ -258,3 +259,18 @@ def test_group_needs_a_metadata_file(folder, tmp_path, capsys):
     assert "Expected a metadata file for group=patient" in capsys.readouterr().err
     assert main(["run", "--dataset", str(folder / "missing.csv"), *words]) == 2
     assert "Expected a folder of images or a metadata file" in capsys.readouterr().err
+
+
+def test_random_weights_with_frozen_batch_norm_are_refused(tmp_path, capsys):
+    root = tmp_path / "sites"
+    for site in ("a", "b", "c"):
+        for name in ("x", "y"):
+            (root / site / name).mkdir(parents=True)
+            for number in range(5):
+                Image.new("RGB", (32, 32), (10 * number, 0, 0)).save(root / site / name / f"{number}.png")
+    words = ["run", "--dataset", str(root), "--algorithm", "ERM", "--test-domain", "c", "--set", "weights=random"]
+    words += ["--set", "network=resnet18", "--set", "image_size=32", "--steps", "1", "--device", "cpu", "--out"]
+    assert main([*words, str(tmp_path / "run")]) == 2
+    assert "Expected batch norm that learns its statistics, for resnet18 with random weights" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert main([*words, str(tmp_path / "run"), "--set", "freeze_bn=false", "--set", "batch_size=2"]) == 0

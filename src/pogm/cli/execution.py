@@ -19,7 +19,7 @@ from pogm.cli.options import Distributed, Execution, Hyperparameters
 from pogm.core.hyperparameters import fields
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
-from pogm.models import build_features
+from pogm.models import build_features, has_batch_norm
 from pogm.models.weights import RANDOM, find_network, hash_weights
 
 
@@ -108,9 +108,24 @@ def check_counts(**counts: int) -> None:
 
 
 def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
-    """Write the image caches of all datasets, with a progress bar, before several processes need them."""
+    """Check the networks, and write the image caches of all datasets, with a progress bar, before processes need them.
+
+    Raises:
+        UsageError: If a network with random weights has batch norm that keeps its first statistics.
+    """
+    for network in {trial.training.network for trial in trials if _has_fixed_random_norm(trial)}:
+        if has_batch_norm(network):
+            raise UsageError(
+                f"Expected batch norm that learns its statistics, for {network} with random weights; found "
+                "freeze_bn=true, which keeps means of 0 and variances of 1. Give weights with --weights, or add --set "
+                "freeze_bn=false."
+            )
     for dataset in {trial.dataset for trial in trials}:
         dataset.prepare(run_options.data, partial(show_progress, what="images"))
+
+
+def _has_fixed_random_norm(trial: Trial) -> bool:
+    return trial.training.weights == RANDOM and trial.training.freeze_bn
 
 
 def warn_late_schedules(trial: Trial) -> None:

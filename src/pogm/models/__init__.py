@@ -9,7 +9,9 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache, partial
 
+import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pogm._system.errors import unknown_name_error
 from pogm.core.random_layers import set_dropout
@@ -65,6 +67,14 @@ def build_features(
         freeze_batch_norm(featurizer.module)
     set_dropout(featurizer.module, dropout)
     return featurizer.module, featurizer.width
+
+
+@cache
+def has_batch_norm(name: str) -> bool:
+    """Return True if a network has layers of batch norm. No memory is allocated for its weights."""
+    with torch.device("meta"):
+        module, _ = build_features(name, (3, 224, 224))
+    return any(isinstance(layer, _BatchNorm) for layer in module.modules())
 
 
 @cache
