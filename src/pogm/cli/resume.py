@@ -7,24 +7,28 @@ from typing import Any, ClassVar
 
 from pogm._system.errors import UsageError
 from pogm.cli.options import Distributed, Execution, Scheduling
-from pogm.cli.parser import Command, argument, group
+from pogm.cli.parser import Command, argument, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume(Command):
     """Continue a run, or a sweep, that was stopped or killed."""
 
-    examples: ClassVar[str] = "pogm resume runs/first\npogm resume runs/sweep --retry-failed"
+    examples: ClassVar[str] = """
+pogm resume runs/first
+pogm resume runs/first --steps 10001                 extend a run, finished or not
+pogm resume runs/sweep --retry-failed"""
     under_torchrun: ClassVar[bool] = True
 
     folder: Path = argument("Folder of a run, or of a sweep.")
+    steps: int | None = option("Extend one run to this number of minibatches (default: its number).", None)
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
     distributed: Distributed = group(Distributed)
 
     def run(self) -> int:
         """Continue with the data, weights and numerical options that the run began with, unless others are given."""
-        from pogm.benchmark.runs.directory import load_trial
+        from pogm.benchmark.runs.directory import extend_run, load_trial
         from pogm.benchmark.runs.progress import EvaluationLines
         from pogm.benchmark.runs.runner import run
         from pogm.cli.execution import add_launch, make_run_options
@@ -32,7 +36,7 @@ class Resume(Command):
         execution = self.options_of_the_run()
         if (self.folder / "sweep.json").exists():
             return self._resume_sweep(execution)
-        trial = load_trial(self.folder)
+        trial = load_trial(self.folder) if self.steps is None else extend_run(self.folder, self.steps)
         run_options = add_launch(make_run_options(execution), self.distributed)
         if (self.folder / "done").exists() and (run_options.launch is None or run_options.launch.rank == 0):
             print(f"{self.folder} is done already.", file=sys.stderr)
@@ -46,6 +50,8 @@ class Resume(Command):
 
         check_single_process("a sweep")
         check_counts(workers=self.scheduling.workers)
+        if self.steps is not None:
+            raise UsageError(f"Expected --steps for one run; found the sweep {self.folder}. Leave it out.")
         if self.distributed.spread:
             raise UsageError(f"Expected --spread for one run; found the sweep {self.folder}. Leave it out.")
         sweep, run_options = load_sweep(self.folder), make_run_options(execution)

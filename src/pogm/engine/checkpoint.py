@@ -1,6 +1,7 @@
 """Checkpoints: a ``TrainState`` as a file of tensors, and a manifest with its checksum that is written last."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,16 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
             path.unlink(missing_ok=True)
 
 
-def load(folder: Path, template: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]] | None:
+def load(
+    folder: Path, template: TrainState, trial: str, former: Sequence[str] = ()
+) -> tuple[TrainState, dict[str, Any]] | None:
     """Read the newest valid checkpoint.
 
     Args:
         folder: Folder of the checkpoints.
         template: State with the expected names, shapes and dtypes.
         trial: Identifier of the trial.
+        former: Identifiers that the trial had before it was extended.
 
     Returns:
         The state and the manifest; None if no checkpoint was ever finished.
@@ -75,7 +79,7 @@ def load(folder: Path, template: TrainState, trial: str) -> tuple[TrainState, di
     for name in _names(folder):
         manifest = folder / f"{name}.json"
         try:
-            found = _read(manifest, template, trial)
+            found = _read(manifest, template, (trial, *former))
         except (PogmError, OSError, KeyError, TypeError, ValueError, SafetensorError) as fault:
             unfinished = not manifest.exists()  # the process was killed before it wrote the manifest
             faults.append(f"{name}.safetensors: {'it has no manifest' if unfinished else fault}")
@@ -117,10 +121,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
 
 
-def _read(path: Path, template: TrainState, trial: str) -> tuple[TrainState, dict[str, Any]]:
+def _read(path: Path, template: TrainState, trials: Sequence[str]) -> tuple[TrainState, dict[str, Any]]:
     manifest = read_json(path)
-    if manifest["trial"] != trial:
-        raise IntegrityError(f"it belongs to trial {manifest['trial']}, not {trial}")
+    if manifest["trial"] not in trials:
+        raise IntegrityError(f"it belongs to trial {manifest['trial']}, not {trials[0]}")
     if _name(manifest["step"], manifest["after"]) != path.stem:
         raise IntegrityError(f"its manifest is of step {manifest['step']}, evaluated up to {manifest['after']}")
     content = path.with_suffix(".safetensors").read_bytes()

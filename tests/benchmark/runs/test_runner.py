@@ -105,6 +105,24 @@ def test_an_incomplete_record_is_written_again(tmp_path, clean):
     assert_same(folder, clean)
 
 
+# Extension.
+
+
+@pytest.mark.parametrize("method", ["ERM", "POGM"])
+def test_an_extended_run_equals_one_that_was_begun_with_more_steps(tmp_path, method):
+    long, short = tmp_path / "long", tmp_path / "short"
+    assert pogm(*command(long, *METHODS[method], steps=61)).code == 0
+    assert pogm(*command(short, *METHODS[method], steps=31)).code == 0
+    extended = ("resume", short, "--steps", 61, "--device", "cpu", "--checkpoint-seconds", 0)
+    assert pogm(*extended, fault="kill@step:7").code == -signal.SIGKILL
+    end = pogm("resume", short, "--device", "cpu", "--checkpoint-seconds", 0)
+    assert end.code == 0, end.err
+    assert records(short) == records(long)
+    assert weights(short) == weights(long)
+    again = pogm(*extended)
+    assert (again.code, "Expected --steps above 61" in again.err) == (2, True)
+
+
 # Damaged files.
 
 

@@ -1,5 +1,6 @@
 """Run directories and sweep directories: which trial or sweep they belong to, and the state of their runs."""
 
+import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pogm._system.errors import DataError, UsageError
-from pogm._system.files import LOCK, canonical_json, is_empty, is_locked, read_json, readable_json, write_atomic
+from pogm._system.files import (
+    LOCK,
+    canonical_json,
+    is_empty,
+    is_locked,
+    lock_folder,
+    read_json,
+    readable_json,
+    write_atomic,
+)
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
 
@@ -122,6 +132,40 @@ def write_trial(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
     else:
         new = provenance
     write_atomic(folder / TRIAL, readable_json(_description(trial) | {"provenance": new}))
+
+
+def extend_run(folder: Path, steps: int) -> Trial:
+    """Give a run more minibatches, so that it continues from its last checkpoint.
+
+    The result is that of a run that was begun with the larger number, if the algorithm has no schedule that depends on
+    it and the last evaluation was a regular one.
+
+    Args:
+        folder: Directory of the run, finished or not.
+        steps: New number of minibatches.
+
+    Returns:
+        The extended trial.
+
+    Raises:
+        UsageError: If the run has as many minibatches already, or belongs to a sweep.
+    """
+    trial = load_trial(folder)
+    if steps <= trial.steps:
+        raise UsageError(f"Expected --steps above {trial.steps}, which {folder} has already; found {steps}.")
+    if folder.resolve().name == trial.id:
+        raise UsageError(
+            f"Expected a single run to extend; found {folder}, a run of a sweep, whose trials are fixed. "
+            "Start a sweep with more --steps."
+        )
+    extended = dataclasses.replace(trial, steps=steps)
+    with lock_folder(folder):
+        provenance = read_json(folder / TRIAL)["provenance"]
+        former = [*provenance.get("former_ids", ()), trial.id]
+        (folder / DONE).unlink(missing_ok=True)  # first: without it, the run is unfinished whatever happens next
+        saved = _description(extended) | {"provenance": {**provenance, "former_ids": former}}
+        write_atomic(folder / TRIAL, readable_json(saved))
+    return extended
 
 
 def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:

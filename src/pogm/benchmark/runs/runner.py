@@ -38,7 +38,7 @@ from pogm.benchmark.runs.context import (
     use_threads,
     write_failure,
 )
-from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, write_trial
+from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, read_provenance, write_trial
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
 from pogm.data.images.index import forget_scans, reuse_scans
@@ -325,7 +325,8 @@ class _Batch:
         states: list[TrainState] = []
 
         def read() -> tuple[int, bool]:
-            loaded = checkpoint.load(folder / "checkpoints", self.session.state_template(), trial.id)
+            former = read_provenance("former_ids", folder) or ()
+            loaded = checkpoint.load(folder / "checkpoints", self.session.state_template(), trial.id, former)
             states.extend(loaded[:1] if loaded else [])
             after = loaded[1]["after"] if loaded else -1
             records = _restore_records(folder, trial, after)
