@@ -23,7 +23,7 @@ types: .venv/installed
 	$(BIN)/mypy
 
 tests: .venv/installed
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pogm needs Python 3.11 or newer; none was found. Install one, or call: make PYTHON=/path/to/python3"; exit 2; }

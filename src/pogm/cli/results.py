@@ -27,11 +27,16 @@ from pogm.report.runs import write_picture, write_report
 
 def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
     """Wait for the runs of a folder, with a progress bar; print the failures; return True if there are none."""
-    failed = [outcome for outcome in show_progress(outcomes, count, "runs") if outcome.error is not None]
+    return not print_failures(show_progress(outcomes, count, "runs"), folder)
+
+
+def print_failures(outcomes: Iterable[Outcome], folder: Path) -> bool:
+    """Wait for runs and print the failures; return True if there are some."""
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
         print(f"pogm: {where} failed: {outcome.error}", file=sys.stderr)
-    return not failed
+    return bool(failed)
 
 
 def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling) -> int:

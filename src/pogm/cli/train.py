@@ -168,12 +168,13 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     ) -> "dict[str, list[SiteResult]] | None":
         """Run what is left of the runs that hold out a site, and return their predictions; None if one failed."""
         from pogm.benchmark.runs.executors import carry_out, executor
-        from pogm.cli.results import wait_for_all
+        from pogm.benchmark.runs.progress import track_steps
+        from pogm.cli.results import print_failures
         from pogm.deployment import training
 
         folder = self.out / training.RUNS
         outcomes = carry_out(plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True)
-        if not wait_for_all(outcomes, len(plan.trials), folder):
+        if print_failures(track_steps(outcomes, plan.trials, folder), folder):
             return None
         return {
             name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data))

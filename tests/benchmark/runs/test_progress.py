@@ -164,3 +164,23 @@ def test_an_evaluation_line_has_both_accuracies_and_the_time_left(capsys, monkey
     ]
     show({"step": 40, "accuracy": accuracy, "swad": True})
     assert capsys.readouterr().out == "step 40/100  validation 30.0%  held out 0 25.0%  with averaged weights\n"
+
+
+def test_minibatches_of_long_runs_are_counted_from_their_records(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.01)
+    trials = [trial(ERM(), seed=seed, steps=21) for seed in range(2)]
+    folder = tmp_path / trials[0].id
+    folder.mkdir()
+    (folder / "records.jsonl").write_text('{"step": 0}\n{"step": 10}\n')
+    assert progress.count_steps(trials, tmp_path) == 11
+
+    def outcomes():
+        (folder / "records.jsonl").write_text('{"step": 20}\n{"step": 2')  # a line that is being written
+        yield Outcome(trials[0])
+        (folder / "records.jsonl").write_text('{"step": 20}\n')
+        (tmp_path / trials[1].id).mkdir()
+        (tmp_path / trials[1].id / "records.jsonl").write_text('{"step": 20}\n')
+        yield Outcome(trials[1])
+
+    assert len(list(progress.track_steps(outcomes(), trials, tmp_path))) == 2
+    assert "minibatches: 42/42" in capsys.readouterr().err

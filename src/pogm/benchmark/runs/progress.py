@@ -1,5 +1,6 @@
 """Progress of jobs and the time left: a bar on a terminal, plain lines elsewhere."""
 
+import json
 import math
 import os
 import sys
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 LINE_SECONDS = 5.0  # minimum time between plain lines
+POLL_SECONDS = 1.0  # between two looks at the records of long runs
 SETTLE_SECONDS = 0.5  # wait after an item before a line: items of a batch finish together
 
 
@@ -97,6 +100,59 @@ def track_runs(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], at_once: 
     return _track(outcomes, len(trials), "runs", remaining, lambda outcome: float(outcome.trial.steps))
 
 
+def track_steps(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: Path) -> "Iterator[Outcome]":
+    """Yield the outcomes of a few long runs, and show the minibatches that they have trained, with the time left.
+
+    Args:
+        outcomes: Outcomes of the runs.
+        trials: Their trials.
+        folder: Folder of the run directories, whose records say how far each run is.
+    """
+    total = sum(trial.steps for trial in trials)
+    remaining = RemainingTime(total, time.monotonic())
+    console = Console(stderr=True)
+    what = "minibatches"
+    show = _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining)
+    before = count_steps(trials, folder)
+    remaining.add(before, time.monotonic(), is_new=False)
+    show.advance(before)
+    ended, counted = threading.Event(), before
+
+    def update() -> None:
+        nonlocal counted
+        found = count_steps(trials, folder)
+        if found > counted:
+            remaining.add(found - counted, time.monotonic())
+            show.advance(found - counted)
+            counted = found
+
+    def poll() -> None:
+        while not ended.wait(POLL_SECONDS):
+            update()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    with show:
+        thread.start()
+        try:
+            yield from outcomes
+        finally:
+            ended.set()
+            thread.join()
+            update()
+
+
+def count_steps(trials: Sequence[Trial], folder: Path) -> int:
+    """Return the number of minibatches that runs have trained, from the last record of each."""
+    count = 0
+    for trial in trials:
+        try:
+            lines = (folder / trial.id / "records.jsonl").read_bytes().splitlines()
+            count += min(int(json.loads(lines[-1])["step"]) + 1, trial.steps) if lines else 0
+        except (OSError, ValueError, KeyError, TypeError):  # not begun, or a line that is being written
+            continue
+    return count
+
+
 def _track(
     items: Iterable[Item], total: int, what: str, remaining: RemainingTime, work: Callable[[Item], float]
 ) -> Iterator[Item]:
@@ -132,9 +188,9 @@ class _Bar:
         self.progress = Progress(*columns, console=console)
         self.task = self.progress.add_task(what, total=total)
 
-    def advance(self) -> None:
-        """Count an item."""
-        self.progress.advance(self.task)
+    def advance(self, count: int = 1) -> None:
+        """Count items."""
+        self.progress.advance(self.task, count)
 
     def __enter__(self) -> None:
         self.progress.start()
@@ -169,9 +225,9 @@ class _Lines:
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._print_regularly, daemon=True)
 
-    def advance(self) -> None:
-        """Count an item."""
-        self.count += 1
+    def advance(self, count: int = 1) -> None:
+        """Count items."""
+        self.count += count
         self.counted = time.monotonic()
 
     def print_if_due(self, now: float) -> None:
@@ -196,7 +252,7 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         self.ended.set()
         self.thread.join()
-        if self.count == self.total:
+        if self.shown < self.count == self.total:
             self.print_line(time.monotonic())
 
 
