@@ -130,7 +130,7 @@ def test_penalty_that_never_starts_gives_a_warning(tmp_path, capsys):
     words = [*SHORT, "--algorithms", "Fishr", "--dry-run", "--out", str(tmp_path)]
     main(words)
     assert (
-        "its penalty never gets its weight. For example: --set Fishr.penalty_anneal_iters=3" in capsys.readouterr().err
+        "its penalty weight is never used. For example: --set Fishr.penalty_anneal_iters=3" in capsys.readouterr().err
     )
     main([*words, "--set", "Fishr.penalty_anneal_iters=3"])
     assert "penalty" not in capsys.readouterr().err
