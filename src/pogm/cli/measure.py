@@ -50,7 +50,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     seeds: int = option("Number of runs of each algorithm, with the seeds 0, 1, ...", 3)
     every: int = option("Measure every N-th round (default: 1 = every round).", 1, metavar="N")
     lag: int | None = option(
-        "Lag of the measurement `invariant`, in rounds (default: 10, or the next multiple of --every).",
+        "Lag τ of the invariant cosine, in rounds (default: 10, or the next multiple of --every).",
         None,
         metavar="ROUNDS",
     )

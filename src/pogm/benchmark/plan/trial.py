@@ -242,7 +242,7 @@ def differences(found: Any, wanted: Any) -> str:
 def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(wanted, dict):
         names = sorted(found.keys() | wanted.keys())
-        if found.get("name") != wanted.get("name"):  # two algorithms: of course their hyperparameters differ
+        if found.get("name") != wanted.get("name"):  # two algorithms: their hyperparameters differ anyway
             names = ["name"]
         for name in names:
             longer = f"{path}.{name}" if path else name
