@@ -83,5 +83,5 @@ def note(runs: Sequence[Run], shown: Sequence[str], scale: Scale) -> str:
     other = ", ".join(f"{name} {value:g}" for name, value in shorten_schedules(algorithm_class("Fishr"), scale).items())
     return (
         f"{count} finished runs: {', '.join(methods)}, the first domain held out, default hyperparameters"
-        f"{f' but Fishr ({other})' if other and 'Fishr' in methods else ''}; every round measured."
+        f"{f' except for Fishr ({other})' if other and 'Fishr' in methods else ''}; every round measured."
     )
