@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` and `make test`. Both build .venv on first use and install nothing after.
+# Two commands matter: `make demo` and `make test`. Both create .venv on first use and install nothing afterwards.
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -32,7 +32,7 @@ tests: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# The tests with the oldest torch that pyproject.toml allows: what the newest compiles, it need not.
+# The tests with the oldest torch that pyproject.toml allows: it may fail to compile what the newest one compiles.
 oldest:
 	$(PYTHON) -m venv build/oldest
 	build/oldest/bin/pip install --quiet --disable-pip-version-check "torch==2.10.*" "torchvision==0.25.*" -e ".[dev]"

@@ -157,9 +157,11 @@ def exponent(points: Sequence[dict[str, float]], what: str = "seconds") -> float
 
 def law(name: str, points: Sequence[dict[str, float]], what: str = "seconds") -> str:
     """Return the exponents as text: ``meta-update ~ P^0.98``."""
-    sweep, subject = SWEEPS[name], {"seconds": "", "gb": ", memory", "step": ", a step beside it"}[what]
+    sweep, subject = SWEEPS[name], {"seconds": "", "gb": ", memory", "step": ", time of a step"}[what]
     whole, last = exponent(points, what), exponent(points[-2:], what)
-    return f"{sweep.what}{subject} ~ {sweep.symbol}^{whole:.2f} ({sweep.symbol}^{last:.2f} between the two largest)"
+    return (
+        f"{sweep.what}{subject} ~ {sweep.symbol}^{whole:.2f} ({sweep.symbol}^{last:.2f} between the two largest values)"
+    )
 
 
 def laws(name: str, points: Sequence[dict[str, float]]) -> list[str]:

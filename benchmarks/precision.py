@@ -43,7 +43,7 @@ def accuracies(options: argparse.Namespace, algorithm: str, precision: str) -> l
 
 def section(found: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
-    yield "| method | precision | accuracy | spread between seeds | minus the first, in pairs |"
+    yield "| method | precision | accuracy | standard deviation over seeds | paired difference to the first precision |"
     yield "|---|---|---|---|---|"
     for algorithm, precisions in found["accuracies"].items():
         first = next(iter(precisions.values()))

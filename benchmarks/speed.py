@@ -59,11 +59,13 @@ def measure(run: Run, rows: Sequence[str], each: Callable[[Figure], None]) -> li
 PAGE = """# Speed and scale
 
 The numbers were measured by `benchmarks/speed.py`, `growth.py` and `precision.py`, which describe the methods. The
-results are in `benchmarks/results`. A floor is a handwritten PyTorch version (`benchmarks/bare.py`), measured in the
-same run and, on a GPU, as a CUDA graph. For a ColoredMNIST trial the floor consists of its steps and evaluations, for a
-PACS minibatch of the compiled gradient alone, for the meta-update of a copy of the same number of bytes, and for memory
-and on a CPU of the whole step. The numbers of DomainBed and of the authors' code were given with the task (an H200,
-torch 2.11) and not measured again. Parentheses contain the first and the third quartile of the repeats.
+results are in `benchmarks/results`. The column *handwritten* is a handwritten PyTorch version (`benchmarks/bare.py`),
+measured in the same run and, on a GPU, as a CUDA graph. For a ColoredMNIST trial it consists of the steps and
+evaluations, for a PACS minibatch of the compiled gradient alone, for the meta-update of a copy of the same number of
+bytes, and for memory and on a CPU of the whole step. The numbers of DomainBed and of the authors' code were given to us
+(an H200, torch 2.11); we did not measure them again. Parentheses contain the first and the third quartile of the
+repeats. In the sections about scaling, K^1.01 is a power law that was fitted to all points; the exponent between the
+two largest values, where fixed costs matter least, is in parentheses.
 
 The rows of POGM have `centre="mean"`, as in the authors' code. The default, `centre="erm"`, takes 1.04 to 1.07 times
 as long with one inner step and 1.7 to 1.9 times with five ([measurements](centre.md#what-it-costs)).
@@ -82,8 +84,8 @@ as long with one inner step and 1.7 to 1.9 times with five ([measurements](centr
 - **Independent work runs in parallel** on CUDA streams: the domains of a round if images are small, and similar trials
   of a sweep. Networks of linear layers are mapped by `vmap` instead (on a CPU those of up to 131,072 weights); for
   convolutions `vmap` is slower than a loop.
-- **`--precision bf16`** computes passes in bfloat16 and keeps weights in float32; `tf32` and `fp32` exist, too. The
-  precision is part of a trial.
+- **`--precision bf16`** computes passes in bfloat16 and keeps weights in float32; other choices are `tf32` and
+  `fp32`. The precision is part of a trial.
 - On a CPU, Adam is torch's fused kernel (for networks that are not mapped and have more than 65,536 weights), applied
   to chunks that fit into the cache. Large tensors are allocated on large pages (`THP_MEM_ALLOC_ENABLE=1`, unless it is
   set). The process keeps freed memory for the next step, so its memory stays at the peak: POGM with a ResNet-50 on four
@@ -161,7 +163,7 @@ def report(run: Run, rows: Sequence[str], arguments: Sequence[str], out: Path | 
     """Measure and print all figures; write the results after every figure."""
     found: dict[str, Any] = {
         **facts("speed", run.device, arguments),
-        "data": f"ColoredMNIST is {'MNIST' if noise.has_mnist(run.data) else 'noise'}, all else is noise.",
+        "data": f"Images: {'MNIST' if noise.has_mnist(run.data) else 'noise'} for ColoredMNIST, noise for other rows.",
         "figures": [],
         "floors": run.floors,
     }

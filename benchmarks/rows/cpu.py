@@ -29,5 +29,5 @@ def cpu_ratio(run: Run, network: str, method: str, shape: tuple[int, int, int], 
     made = bare.Erm(by_hand) if method == "ERM" else bare.Pogm(by_hand, 2)
     theirs = bare.loop(made, bare.Data(2, 80, shape, task.dataset.num_classes, run.device), size)
     took, seconds = clock.ratio(session.step, theirs, 3 * run.size.repeats, run.size.lasting)
-    note = f"by hand {1e3 * seconds:.3g} ms"
+    note = f"handwritten version {1e3 * seconds:.3g} ms"
     return Figure("", "×", took.value, took.low, took.high, floor=1.0, target=1.15, note=note)

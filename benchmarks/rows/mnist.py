@@ -51,8 +51,8 @@ def mnist_trial(run: Run, method: str, precision: str, count: int) -> Figure:
     whole, first = parts["seconds"], parts["first_calls"]
     floor = run.floor(f"ColoredMNIST, {method}, {precision}", partial(mnist_floor, run, method, precision))
     whose, reference = REFERENCES[method]
-    note = f"{1e3 * parts['step'] / count:.3g} ms a step, {parts['evaluation'] / count:.3g} s an evaluation"
-    note += f", first calls {first:.2g} s, which " + ("compile and are not in it" if run.compiles else "are in it")
+    note = f"{1e3 * parts['step'] / count:.3g} ms per step, {parts['evaluation'] / count:.3g} s per evaluation"
+    note += f", first calls {first:.2g} s, " + ("with compilation, not included" if run.compiles else "included")
     return Figure(
         work="",
         unit="s",

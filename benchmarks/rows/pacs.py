@@ -39,7 +39,7 @@ def pacs_time(run: Run, method: str) -> Figure:
     details = {"cold": cold}
     if run.compiles:
         details["warm"] = warm = measure_pacs_in_process(run, method, again=True)
-        note += f" with an empty cache of the compiler, {warm['first_call']:.3g} s in a second process"
+        note += f" with an empty compiler cache, {warm['first_call']:.3g} s in a second process"
     parts = 1 if method == "ERM" else 3  # one pass over all domains, or one over each
     floor = pacs_floor(run, 3 // parts * run.size.photographs_batch)
     whose, reference = MS[method]
@@ -64,7 +64,9 @@ def pacs_memory(run: Run, method: str) -> Figure:
     target = 6.0 if method == "ERM" else measure_pacs_in_process(run, "ERM")["gb"]
     whose, reference = GB[method]
     floor = run.floor(f"memory, {method}", partial(pacs_memory_floor, run, method))
-    note = f"{mine['images_gb']:.2g} GB of it are images" + ("" if method == "ERM" else "; at most what ERM takes")
+    note = f"{mine['images_gb']:.2g} GB of it are images" + (
+        "" if method == "ERM" else "; the target is the memory of ERM"
+    )
     return Figure(
         work="",
         unit="GB",

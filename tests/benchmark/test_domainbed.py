@@ -118,7 +118,7 @@ def test_jobs_with_two_test_environments_count_for_leave_one_domain_out_only(tmp
 def test_a_killed_job_counts_with_a_warning(tmp_path):
     write_job(tmp_path, A, hparams_seed=0)
     write_job(tmp_path, {0: B[0]}, hparams_seed=1, done=False)
-    with pytest.warns(RecordWarning, match="1 of 2 DomainBed jobs have no `done`; what they measured is counted"):
+    with pytest.warns(RecordWarning, match="1 of 2 DomainBed jobs have no `done`; their records are used"):
         runs = read_runs(tmp_path)
     assert accuracies(runs, TEST_DOMAIN) == {0: 0.55}  # out accuracies at the last step each has: 0.40 and 0.30
     assert [run.status for run in runs] == ["done", "unfinished"]
@@ -142,7 +142,7 @@ def test_nan_is_never_selected(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "no whole record"),
+        ("", "no complete record"),
         ('{"step": 0}\n', "expected DomainBed's records"),
         ('{"step": 0, "args": {"dataset": 7}}\n', "expected dataset of type str"),
         (json.dumps({"step": 0, "args": job_args(test_envs=(3,)), "env0_out_acc": 0.5}), "some of 1 environments"),

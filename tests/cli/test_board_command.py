@@ -59,7 +59,7 @@ def test_board_shows_a_sweep_from_first_to_last_run_and_ctrl_c_ends_only_the_boa
     os.kill(started.process.pid, signal.SIGINT)
     end = started.wait()
     assert (end.code, end.out) == (0, "")
-    assert "The board is closed; the runs go on." in end.err
+    assert "The board is closed; the runs continue." in end.err
 
 
 def test_errors_are_one_paragraph(tmp_path, capsys):

@@ -122,7 +122,7 @@ def test_usage_error_writes_nothing(tmp_path, capsys, words, message):
         (("table1", "--set", "kappa=0.1"), "'kappa', which is missing from .*--set POGM.kappa=0.1"),
         (("table5", "--set", "Fish.meta_lr=0.1"), "found 'Fish.meta_lr=0.1'. Leave out this setting"),
         (("table5", "--set", "POGM.kapa=0.1"), "Did you mean 'kappa'?"),
-        (("inner_optimizer", "--set", "lr=0.1"), "'lr=0.1', which all of them fix"),
+        (("inner_optimizer", "--set", "lr=0.1"), "'lr=0.1', which all rows fix"),
     ],
 )
 def test_change_that_does_not_apply_is_an_error_and_writes_nothing(tmp_path, capsys, words, message):

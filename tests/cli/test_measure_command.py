@@ -55,7 +55,16 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_measure_prints_a_table_and_writes_every_round(folder, capsys):
     out = said(folder, capsys)
     assert "RotatedDigits, held out 0; every round measured" in out
-    for row in ("cos(h_i, h)", "|θ_i − θ+|²", "invariant angle", "|h|²", "correlation", "p*", "outside the hull", *NEW):
+    for row in (
+        "cos(h_i, h)",
+        "|θ_i − θ+|²",
+        "invariant cosine",
+        "|h|²",
+        "correlation",
+        "p*",
+        "outside the hull",
+        *NEW,
+    ):
         assert any(line.startswith(row) for line in out.splitlines()), row
     assert "Cost: in each round, 5 copies of the model and 1 of held-out domains" in out
     *_, last = out.split("\nConclusion\n")
@@ -130,7 +139,7 @@ def test_penalty_that_never_starts_gives_a_warning(tmp_path, capsys):
     words = [*SHORT, "--algorithms", "Fishr", "--dry-run", "--out", str(tmp_path)]
     main(words)
     assert (
-        "its penalty never gets its weight. For example: --set Fishr.penalty_anneal_iters=3" in capsys.readouterr().err
+        "its penalty weight is never used. For example: --set Fishr.penalty_anneal_iters=3" in capsys.readouterr().err
     )
     main([*words, "--set", "Fishr.penalty_anneal_iters=3"])
     assert "penalty" not in capsys.readouterr().err

@@ -33,15 +33,15 @@ MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases;
     "MixStyle": MixStyle(probability=1.0),
 }
 
-RISKS, GROUPS, RATES = "takes risks as they come", "one optimizer group", "one learning rate"
+RISKS, GROUPS, RATES = "uses model.risks", "one optimizer group", "one learning rate"
 REFUSED = {
     **dict.fromkeys([(name, "CIRL") for name in ("ARM", "CORAL", "Fishr", "IRM", "MMD", "MTL", "RDM", "RSC")], RISKS),
     **dict.fromkeys([(name, "CIRL") for name in ("CDANN", "DANN", "MADG", "SagNet")], GROUPS),
     **dict.fromkeys([(name, "ITTA") for name in ("CDANN", "DANN", "MADG", "SagNet")], RATES),
     ("ARM", "ITTA"): "sees every image by itself",
-    ("ARM", "SWAD"): "batch norm keeps its statistics",
+    ("ARM", "SWAD"): "frozen batch norm for SWAD",
     ("CDANN", "Mixup"): "labels that are classes",
-    ("MADG", "SWAD"): "batch norm keeps its statistics",
+    ("MADG", "SWAD"): "frozen batch norm for SWAD",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
 TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}

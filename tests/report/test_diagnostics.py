@@ -54,7 +54,7 @@ def points(panel, label="ERM"):
 def test_a_measurement_is_the_mean_of_the_rounds_since_the_last_record_and_over_domains(measure):
     runs = measure(rounds([[0.1, 0.3]]), rounds([[0.2, 0.4], [0.6, 0.8], [None, None]], first=2))
     figures = measurements(runs, "Toy", rounds_of(runs))
-    assert points(panel_named(figures, "Average angle")) == [(0, 0.2), (30, 0.5)]
+    assert points(panel_named(figures, "Mean cosine")) == [(0, 0.2), (30, 0.5)]
     assert points(panel_named(figures, "Norm difference")) == [(0, 2.0), (30, 2.0)]
     assert points(panel_named(figures, "Magnitude")) == [(0, 0.25), (30, 0.25)]
 
@@ -62,7 +62,7 @@ def test_a_measurement_is_the_mean_of_the_rounds_since_the_last_record_and_over_
 def test_measurements_that_are_undefined_in_every_round_are_left_out(measure):
     runs = measure(rounds([[0.1, 0.3]]))
     titles = [panel.title for figure in measurements(runs, "Toy", rounds_of(runs)) for panel in figure.panels]
-    assert "Invariant angle" not in titles
+    assert "Invariant cosine" not in titles
 
 
 def test_scatter_plots_have_the_correlation_and_the_gap_of_the_cosines(measure):

@@ -64,7 +64,7 @@ def test_the_report_has_tables_with_their_rules_curves_cosines_and_settings(make
         "12 done",
         "torch 2.15.0",
         "Training-domain validation",
-        "nothing of the test domain is used",
+        "the test domain is not used",
         "Leave-one-domain-out cross-validation needs runs that hold out two domains",
         "Test-domain validation (oracle)",
         "Held out: A",

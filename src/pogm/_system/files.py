@@ -43,7 +43,7 @@ def write_atomic(path: Path, content: bytes) -> None:
             part.unlink()
         raise DataError(
             f"Expected to write {len(content)} bytes to {path}; found: {error.strerror or error}. "
-            "An older file is unchanged. Free some space or permit writing, then resume."
+            "An existing file is unchanged. Free some space or allow writing, then resume."
         ) from error
 
 
@@ -117,7 +117,7 @@ def read_json(path: Path, limit: int = 1 << 20) -> Any:
         raise
     except json.JSONDecodeError as error:
         raise UsageError(
-            f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}. Undo what changed it."
+            f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}. Undo the change."
         ) from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
         raise UsageError(f"Expected JSON in {path}; found: {error}. This package did not write it.") from error

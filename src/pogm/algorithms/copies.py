@@ -61,8 +61,8 @@ class DomainCopies(Algorithm):
     def keeps_gradients(self, problem: Problem) -> bool:
         """True if ERM's gradient is the mean of the copies' gradients, so that ERM's copy needs no pass of its own.
 
-        With one inner step all gradients are taken at θ. If the samples of a pass are coupled (live batch norm, or a
-        modifier such as MixStyle), the gradient of the pooled risk is another one.
+        With one inner step all gradients are taken at θ. If the samples of a pass are coupled (by batch norm that is
+        not frozen, or by a modifier such as MixStyle), the gradient of the pooled risk is not this mean.
         """
         return self.trains_pooled and self.inner_steps == 1 and not problem.couples_samples
 

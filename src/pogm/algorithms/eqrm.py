@@ -42,7 +42,7 @@ class EQRM(Algorithm):
         quantile: Level α of the quantile.
         burn_in_anneal_iters: Number of steps that minimise the mean risk.
         later_lr: Learning rate after these steps; 0 keeps the learning rate.
-        through: What is differentiated: "quantile" (the quantile) or "ends" (the ends of the bisection).
+        through: Quantity that is differentiated: "quantile" (the quantile) or "ends" (the ends of the bisection).
         restart: Whether to reset Adam and to change the learning rate after the burn-in.
     """
 

@@ -57,7 +57,8 @@ def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterat
     yield f"{name}\n  {first_line(method)}"
     yield f"  overrides {describe_overrides(method)}; needs {describe_needs(method)}"
     if name in costs():
-        yield f"  time · memory over ERM's: {'; '.join(f'{setup} {cost}' for setup, cost in costs()[name].items())}"
+        relative = "; ".join(f"{setup} {cost}" for setup, cost in costs()[name].items())
+        yield f"  time · memory relative to ERM: {relative}"
 
 
 def describe_overrides(method: type[Algorithm] | type[Modifier]) -> str:
@@ -77,7 +78,7 @@ def describe_needs(method: type[Algorithm] | type[Modifier]) -> str:
         if method.build is not Algorithm.build:
             found.append("networks of its own")
         if method().minibatches > 1:
-            found.append(f"{method().minibatches} minibatches a step")
+            found.append(f"{method().minibatches} minibatches per step")
     if method.prediction_batch_size:
         found.append("test images in batches of one domain")
     return ", ".join(found) or "nothing"

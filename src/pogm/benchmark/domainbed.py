@@ -59,7 +59,7 @@ def read_job(folder: Path) -> Run:
     """
     lines = read_records(folder / RESULTS)
     if not lines:
-        raise ValueError("no whole record")
+        raise ValueError("no complete record")
     args, hparams = lines[-1].get("args"), lines[-1].get("hparams")
     if not isinstance(args, dict):
         raise ValueError("expected DomainBed's records, with args in each")
@@ -82,7 +82,7 @@ def read_job(folder: Path) -> Run:
         domains=_domain_names(args["dataset"], environments, lines[-1].get("domains")),
         records=tuple(_from_job_record(line, environments) for line in lines),
         done=True,
-        failure=None if finished else f"no `done`; counted all the same, as {LAYOUT} does",
+        failure=None if finished else f"no `done`; its records are used anyway, as {LAYOUT} does",
         provenance={"layout": LAYOUT},
     )
 
@@ -133,7 +133,7 @@ def _from_job_record(line: Record, environments: int) -> Record:
 def label_domainbed_runs(runs: Iterable[Run]) -> list[Run]:
     """Return the runs with distinct labels: a job of DomainBed with a label of ours gets the suffix " (DomainBed)".
 
-    Warn of jobs without `done`, which count, as in DomainBed.
+    Warn about jobs without `done`. Their records are used, as in DomainBed.
     """
     runs = list(runs)
     jobs = [run for run in runs if _is_domainbed(run)]
@@ -141,7 +141,7 @@ def label_domainbed_runs(runs: Iterable[Run]) -> list[Run]:
     if unfinished:
         warnings.warn(
             f"{unfinished[0].folder.parent}: {len(unfinished)} of {len(jobs)} {LAYOUT} jobs have no `done`; "
-            f"what they measured is counted, as {LAYOUT}'s own collector does",
+            f"their records are used, as {LAYOUT}'s collector does",
             RecordWarning,
             stacklevel=3,
         )

@@ -16,7 +16,7 @@ from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
 from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
 
-ABOUT = "Domain generalization: POGM and the methods it is compared with, in DomainBed's protocol."
+ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed's protocol."
 
 VERBS = {  # one file each, in the order of the help
     "start": ("demo", "list", "data", "verdict"),
@@ -28,11 +28,11 @@ VERBS = {  # one file each, in the order of the help
 }
 
 EPILOG = """examples:
-  pogm demo                                          four methods on two small datasets, tables and a report
+  pogm demo                                          train four methods on two small datasets, write a report
   pogm list algorithms                               every method with its defaults and search space
   pogm data check ./hospitals                        read every image of a folder and list what is wrong
   pogm verdict ./hospitals                           will a model work at the next site?
-  pogm train ./hospitals --out model                 a model of all sites, with a forecast for a new one
+  pogm train ./hospitals --out model                 train a model, and forecast its accuracy at a new site
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
   pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --out runs/sweep
   pogm resume runs/first                             continue after a crash or Ctrl-C
@@ -41,9 +41,9 @@ EPILOG = """examples:
   pogm report runs                                   tables, and runs/report.html
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
   pogm export runs/first --to onnx                   the selected model for ONNX Runtime, compared with the original
-  pogm predict runs/first images --csv out.csv       classes and probabilities of new images, by the selected model
+  pogm predict runs/first images --csv out.csv       classes and probabilities of new images
   pogm evaluate runs/first new_site                  accuracy, calibration and confusion matrix at a new site
-  pogm measure --algorithms ERM POGM --target        does each step agree with every domain, and with the unseen one?
+  pogm measure --algorithms ERM POGM --target        agreement of each step with every domain
   pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
 
 shell completion: pip install 'pogm[completion]', then add to the start-up file of bash or zsh:
@@ -71,7 +71,7 @@ def parse(words: Sequence[str] | None = None) -> Command:
         words: The words after ``pogm`` (default: those of this process).
 
     Raises:
-        SystemExit: With code 2 if the words are no command; with code 0 after --help and --version.
+        SystemExit: With code 2 if the words are not a valid command; with code 0 after --help and --version.
     """
     if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
         import argcomplete

@@ -43,7 +43,7 @@ class Board(Command):
                     webbrowser.open(server.address)
                 server.serve_forever()
             except KeyboardInterrupt:
-                print("pogm: The board is closed; the runs go on.", file=sys.stderr)
+                print("pogm: The board is closed; the runs continue.", file=sys.stderr)
         return 0
 
 

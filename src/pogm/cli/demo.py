@@ -15,9 +15,9 @@ class Demo(Command):
     examples: ClassVar[str] = "pogm demo --out runs/demo --seeds 3"
 
     out: Path = option("Folder for the runs and the report.", Path("runs/demo"), metavar="FOLDER")
-    seeds: int = option("Runs with different seeds for each held-out domain.", 3)
+    seeds: int = option("Number of runs with different seeds for each held-out domain.", 3)
     workers: int = option(
-        "Processes that train runs at the same time (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel (default: one per core).", default_factory=count_cores
     )
     dry_run: bool = option("List the runs and stop.", False)
 

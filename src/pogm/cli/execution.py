@@ -1,4 +1,4 @@
-"""Functions that commands that train share: options of the runner, checks, preparation of data.
+"""Functions shared by commands that train: options of the runner, checks, preparation of data.
 
 This module imports torch. Commands import it when they run, so that --help stays fast.
 """
@@ -60,8 +60,8 @@ def add_launch(run_options: RunOptions, options: Distributed) -> RunOptions:
     if launch is None:
         if options.spread:
             raise UsageError(
-                f"Expected torchrun to start the processes for --spread {options.spread}; found this one alone. "
-                "Write: torchrun --nproc-per-node 4 -m pogm run ..."
+                f"Expected several processes, started by torchrun, for --spread {options.spread}; found only "
+                "this one. Start them with: torchrun --nproc-per-node 4 -m pogm run ..."
             )
         return run_options
     engine = run_options.engine
@@ -135,14 +135,14 @@ def warn_late_schedules(trial: Trial) -> None:
         if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
             print(
                 f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
-                f"minibatches: its penalty never gets its weight. For example: --set {name}.{field.name}="
+                f"minibatches: its penalty weight is never used. For example: --set {name}.{field.name}="
                 f"{trial.steps // 3}",
                 file=sys.stderr,
             )
 
 
 def check_weights_exist(trials: Iterable[Trial], run_options: RunOptions) -> None:
-    """Read the pretrained weights of every network once, so that a missing or unfit file fails before the first run."""
+    """Read the weights of every network once, so that a missing or unsuitable file is found before the first run."""
     run_options.enter()
     for network, weights in dict.fromkeys((t.training.network, t.training.weights) for t in trials):
         if weights != RANDOM:

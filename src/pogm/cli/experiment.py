@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Changes:
     """Options that change the scale. The tables and the page of a changed scale go to a separate folder."""
 
-    title: ClassVar[str] = "changes of the scale (tables and page go to a separate folder)"
+    title: ClassVar[str] = "changes of the scale (tables and the page are written to a separate folder)"
     settings: tuple[str, ...] = option(
         "Set a hyperparameter of all rows, or of one algorithm: ALGORITHM.NAME=VALUE; may be repeated (default: none).",
         (),
@@ -33,12 +33,18 @@ class Changes:
         "Rows of a table, or methods of a figure, to run (default: all).", (), metavar="NAME"
     )
     network: str | None = option(
-        "Network (see: pogm list networks) (default: that of the scale, or that of --weights).", None
+        "Name of a network, see: pogm list networks (default: that of the scale, or that of --weights).", None
     )
-    precision: str | None = option("fp32, tf32, bf16 or fp64 (default: that of the scale).", None)
-    steps: int | None = option("Minibatches of each training domain (default: that of the scale).", None)
-    evaluate_every: int | None = option("Minibatches between two evaluations (default: that of the scale).", None)
-    trials: int | None = option("Repetitions with other seeds and splits (default: those of the scale).", None)
+    precision: str | None = option(
+        "Precision of the network: fp32, tf32, bf16 or fp64 (default: that of the scale).", None
+    )
+    steps: int | None = option("Number of minibatches of each training domain (default: that of the scale).", None)
+    evaluate_every: int | None = option(
+        "Number of minibatches between two evaluations (default: that of the scale).", None
+    )
+    trials: int | None = option(
+        "Number of repetitions with different seeds and splits (default: that of the scale).", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ pogm experiment table1 --scale embedded --algorithms ERM POGM --set POGM.kappa=0
 pogm list experiments                              names and scales"""
     notes: ClassVar[str] = (
         "The same command again continues where it stopped, and only writes tables and figures if all runs are done.\n"
-        "Experiments share their runs."
+        "Experiments that need the same run share it."
     )
 
     names: tuple[str, ...] = argument(
@@ -62,7 +68,9 @@ pogm list experiments                              names and scales"""
         metavar="name",
     )
     scale: str = option("Datasets, number of runs and length: embedded, mnist, pacs or full.")
-    out: Path = option("Folder; each scale has a subfolder.", Path("runs/paper"), metavar="FOLDER")
+    out: Path = option(
+        "Folder for runs, tables and figures; each scale has a subfolder.", Path("runs/paper"), metavar="FOLDER"
+    )
     changes: Changes = group(Changes)
     planning: Planning = group(Planning)
     scheduling: Scheduling = group(Scheduling)
@@ -180,7 +188,7 @@ pogm list experiments                              names and scales"""
             if path is None:
                 return scale
             print(
-                f"pogm: First weights of networks for photographs: {path}, found by ${WEIGHTS_VARIABLE}.",
+                f"pogm: Initial weights of networks for photographs: {path}, from ${WEIGHTS_VARIABLE}.",
                 file=sys.stderr,
             )
         weights, words = hash_weights(path), [*scale.given, "--weights", str(path)]

@@ -28,7 +28,7 @@ pogm measure --algorithms ERM POGM --dataset ColoredDigits --test-domain=-90% --
 pogm measure --algorithms Fishr POGM --set POGM.kappa=0.1 --set Fishr.penalty_anneal_iters=50 --with Mixup
 pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resnet18 --out runs/vlcs"""
     notes: ClassVar[str] = (
-        "A setting without the name of an algorithm is for all of them.\n"
+        "A --set without the name of an algorithm applies to all algorithms.\n"
         "The same command again continues where it stopped, and only prints if all runs are done.\n"
         "Measuring does not change a run; its cost is printed below the table."
     )
@@ -47,19 +47,27 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
     )
     settings: Hyperparameters = group(Hyperparameters)
-    seeds: int = option("Runs of each algorithm, with the seeds 0, 1 and so on.", 3)
-    every: int = option("Measure one round of this many (default: 1 = every round).", 1, metavar="ROUNDS")
+    seeds: int = option("Number of runs of each algorithm, with the seeds 0, 1, ...", 3)
+    every: int = option("Measure every N-th round (default: 1 = every round).", 1, metavar="N")
     lag: int | None = option(
-        "Lag of the invariant angle, in rounds (default: 10, or the next multiple of --every).", None, metavar="ROUNDS"
+        "Lag τ of the invariant cosine, in rounds (default: 10, or the next multiple of --every).",
+        None,
+        metavar="ROUNDS",
     )
-    cyclic: bool = option("Use the lag of the authors' code: compare with a snapshot renewed every LAG rounds.", False)
-    target: bool = option("Also measure whether the step of the held-out domain lies in the hull of the others.", False)
-    divergence: bool = option("Also measure how much the predictions of the domains' models differ.", False)
+    cyclic: bool = option(
+        "As the authors' code: compare with a snapshot of the weights that is renewed every --lag rounds.", False
+    )
+    target: bool = option(
+        "Also measure how far the step of the held-out domain is from the convex hull of the others.", False
+    )
+    divergence: bool = option(
+        "Also measure how much the predictions of the domains' copies of the model differ.", False
+    )
     training: Training = group(Training)
     out: Path = option("Folder for the runs.", Path("runs/measure"), metavar="FOLDER")
     format: Literal["text", "csv", "json"] = option("Format of the table on standard output.", "text")
     workers: int = option(
-        "Processes that train runs at the same time on a CPU (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel on a CPU (default: one per core).", default_factory=count_cores
     )
     planning: Planning = group(Planning)
     execution: Execution = group(Execution)
@@ -183,8 +191,8 @@ def describe_cost(trial: "Trial") -> list[str]:
     every = "each round" if probe.every == 1 else f"one round in {probe.every}"
     forward = f", and {K}² forward passes compare their predictions" * probe.divergence
     cost = (
-        f"Cost: in {every}, {K} copies of the model{held_out} take the round's minibatches once more, one backward "
-        f"pass each{forward}. The run itself is the same to the last bit as without."
+        f"Cost: in {every}, {K} copies of the model{held_out} train on the minibatches of the round once more, one "
+        f"backward pass each{forward}. The run itself has the same bits as without measurements."
     )
     return [f"The lag is {lag}; mean over rounds in which a measurement is defined.", cost]
 

@@ -26,7 +26,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Device, memory and compilation. Results depend on these options by rounding only."""
+    """Device, memory and compilation. These options change results only by rounding."""
 
     title: ClassVar[str] = "device"
     device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
@@ -46,10 +46,11 @@ class Device:
     )
     deterministic: bool = option(
         "On a GPU: use only deterministic kernels, so that repeated and resumed runs give the same bits; slower, and "
-        "an operation without such a kernel is an error. On a CPU, runs always repeat for the same --threads.",
+        "an operation without such a kernel is an error. On a CPU, runs with the same --threads always give the same "
+        "bits.",
         False,
     )
-    threads: int = option("CPU threads of each process (default: 1). Results can depend on it by rounding.", 1)
+    threads: int = option("CPU threads of each process (default: 1). Results can differ by rounding.", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class Scheduling:
     executor: Literal["local", "ray"] = option("local: processes of this machine; ray: a Ray cluster.", "local")
     address: str | None = option("Address of the Ray cluster (default: start one on this machine).", None)
     workers: int = option(
-        "Processes that train runs at the same time on a CPU (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel on a CPU (default: one per core).", default_factory=count_cores
     )
     retry_failed: bool = option("Run failed trials again (default: report them and skip them).", False)
 
@@ -92,9 +93,9 @@ class Distributed:
 
     title: ClassVar[str] = "under torchrun"
     spread: Literal["auto", "domains", "samples", "both"] | None = option(
-        "Axes to divide over the processes (default: auto = domains, then samples).", None
+        "Axes to divide among the processes (default: auto = domains, then samples).", None
     )
-    timeout_seconds: float = option("Maximum time to wait for an answer of another process, in seconds.", 600.0)
+    timeout_seconds: float = option("Maximum time to wait for another process, in seconds.", 600.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +128,11 @@ class Hyperparameters:
 class Training:
     """Length and precision of a run."""
 
-    steps: int | None = option("Minibatches of each training domain (default: the number of the dataset).", None)
-    evaluate_every: int | None = option("Minibatches between two evaluations (default: that of the dataset).", None)
-    precision: str = option("fp32, tf32, bf16 or fp64; it is part of the trial.", "fp32")
+    steps: int | None = option("Number of minibatches of each training domain (default: that of the dataset).", None)
+    evaluate_every: int | None = option(
+        "Number of minibatches between two evaluations (default: that of the dataset).", None
+    )
+    precision: str = option("Precision of the network: fp32, tf32, bf16 or fp64. It is part of the trial.", "fp32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,7 @@ class Planning:
         False,
     )
     estimate: bool = option(
-        "Like --dry-run, and also train a few steps of each kind of run, to say its time and memory. Reads the data.",
+        "Like --dry-run, but also train a few steps of each kind of run to estimate time and memory. Reads the data.",
         False,
     )
 

@@ -19,10 +19,10 @@ class Prediction:
     """Options of commands that predict images."""
 
     on_bad_image: Literal["refuse", "skip"] = option(
-        "What to do about an image that cannot be read: refuse to predict, or skip it (default: refuse).", "refuse"
+        "Treatment of an image that cannot be read: refuse to predict, or skip it (default: refuse).", "refuse"
     )
     device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
-    batch_size: int | None = option("Images of one pass (default: 32 on a CPU, 256 on a GPU).", None)
+    batch_size: int | None = option("Number of images in one pass (default: 32 on a CPU, 256 on a GPU).", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ pogm predict runs/first images --csv predictions.csv        a folder, searched r
 pogm predict runs/first one.png two.jpg                     print CSV
 pogm predict runs/first images --on-bad-image skip --csv predictions.csv"""
     notes: ClassVar[str] = (
-        "Images may have any size; they are resized as in the training. CSV has the columns path, prediction and\n"
+        "Images may have any size; they are resized as in training. The CSV file has the columns path, prediction and\n"
         "probability_CLASS for every class; with --on-bad-image skip also reason."
     )
 

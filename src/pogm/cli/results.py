@@ -1,4 +1,4 @@
-"""Functions that commands with results share: wait for runs, print tables, write the report.
+"""Functions shared by commands with results: wait for runs, print tables, write the report.
 
 This module imports torch. Commands import it when they run, so that --help stays fast.
 """

@@ -30,26 +30,28 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     algorithm: str = option("Name of an algorithm (see: pogm list algorithms).")
     preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
     modifiers: tuple[str, ...] = option(
-        "Modifier of the training, such as Mixup; may be repeated (default: none).",
+        "Modifier of the algorithm, such as Mixup; may be repeated (default: none).",
         (),
         flag="--with",
         repeat=True,
         metavar="MODIFIER",
     )
     test_domain: tuple[str, ...] = option(
-        "Domain to hold out, by name or by number from 0; may be repeated (default: none, with --train-on-all).",
+        "Domain to hold out, by name or by number from 0; may be repeated (default: none; needs --train-on-all).",
         (),
         repeat=True,
         metavar="DOMAIN",
     )
-    train_on_all: bool = option("Hold out no domain, for a model that will be used on new domains.", False)
+    train_on_all: bool = option(
+        "Train on all domains and hold out none, for a model that will be used on new domains.", False
+    )
     settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
-    seed: int = option("Seed of the first weights and of the minibatches.", 0)
-    data_seed: int | None = option("Seed of datasets that are generated (default: --seed).", None)
+    seed: int = option("Seed of the initial weights and of the minibatches.", 0)
+    data_seed: int | None = option("Seed of generated datasets, such as RotatedDigits (default: --seed).", None)
     trial_seed: int | None = option("Seed of the split into training and validation images (default: --seed).", None)
     probe_every: int = option(
-        "Measure what pogm measure shows in one round of this many (default: 0 = never).", 0, metavar="ROUNDS"
+        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, metavar="N"
     )
     out: Path = option("Folder of the run.", metavar="FOLDER")
     dry_run: bool = option("Print the trial as JSON and stop.", False)

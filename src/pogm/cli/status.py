@@ -1,4 +1,4 @@
-"""``pogm status``: how far a sweep is."""
+"""``pogm status``: state of the runs of a sweep."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/dat
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --set lr=1e-3 --set POGM.inner_steps=5 --out runs/set
 pogm status runs/sweep"""
     notes: ClassVar[str] = (
-        "A setting without the name of an algorithm is for all of them.\n"
+        "A --set without the name of an algorithm applies to all algorithms.\n"
         "The same command again, or pogm resume, continues a stopped sweep."
     )
 
@@ -36,13 +36,13 @@ pogm status runs/sweep"""
     )
     settings: Hyperparameters = group(Hyperparameters)
     configurations: int = option(
-        "Configurations of hyperparameters; the first is the defaults, the others are drawn at random.", 20
+        "Number of hyperparameter configurations: first the default values, then random draws.", 20
     )
-    trials: int = option("Repetitions of everything with other seeds and splits.", 3)
-    mode: str = option("single: hold out each domain; full: hold out each pair of domains too.", "single")
+    trials: int = option("Number of repetitions of everything, with different seeds and splits.", 3)
+    mode: str = option("single: hold out each domain once; full: hold out each pair of domains, too.", "single")
     training: Training = group(Training)
     probe_every: int = option(
-        "Measure what pogm measure shows in one round of this many (default: 0 = never).", 0, metavar="ROUNDS"
+        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, metavar="N"
     )
     out: Path = option("Folder of the sweep.", metavar="FOLDER")
     planning: Planning = group(Planning)

@@ -44,15 +44,19 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         metavar="SITE",
     )
     network: str | None = option("Name of the network (default: that of --weights, or resnet50).", None)
-    minutes: float | None = option("Choose the length of training for this time (default: no limit).", None)
-    steps: int | None = option("Minibatches of each site (default: 20 passes over a site of median size).", None)
+    minutes: float | None = option(
+        "Time limit for all runs, which sets the number of steps, in minutes (default: no limit).", None
+    )
+    steps: int | None = option(
+        "Number of minibatches of each site (default: 20 passes over a site of median size).", None
+    )
     seed: int = option("Seed of weights, minibatches and splits.", 0)
-    precision: str = option("fp32, tf32, bf16 or fp64.", "fp32")
+    precision: str = option("Precision of the network: fp32, tf32, bf16 or fp64.", "fp32")
     settings: Hyperparameters = group(Hyperparameters)
     out: Path = option("Folder of the model.", metavar="FOLDER")
     dry_run: bool = option("Show the runs and their time, and stop.", False)
     workers: int = option(
-        "Processes that train at the same time on a CPU (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel on a CPU (default: one per core).", default_factory=count_cores
     )
     execution: Execution = group(Execution)
 

@@ -52,7 +52,7 @@ class Problem:
 
     @property
     def couples_samples(self) -> bool:
-        """True if the risk of a sample depends on the other samples of the pass: live batch norm, or a modifier.
+        """True if the risk of a sample depends on the other samples of the pass: unfrozen batch norm, or a modifier.
 
         The gradient of a pooled risk is then not the mean of the gradients of its parts.
         """

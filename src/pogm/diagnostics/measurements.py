@@ -73,9 +73,9 @@ def divergences(copies: Copies, measured: Round) -> Tensor:
     return divergence.T
 
 
-# The invariant gradient angle: cos(θ^(r) − θ^(r−1), θ^(r) − θ^(r−τ)), the cosine between the last step and the last τ
-# steps together. It is large if the path of the weights fluctuates little. The history holds the weights of past
-# rounds, the oldest first.
+# The invariant cosine ("invariant gradient angle" in the paper) is cos(θ^(r) − θ^(r−1), θ^(r) − θ^(r−τ)): the cosine
+# between the last step and the last τ steps together. It is large if the path of the weights fluctuates little. The
+# history holds the weights of past rounds, the oldest first.
 
 
 def start_history(params: Params, length: int) -> Params:

@@ -159,7 +159,7 @@ class World:
             who = f"rank {' and '.join(map(str, silent))} does" if silent else "one does"
             raise LostRankError(
                 f"Expected all {self.size} processes to answer within {self.timeout:g} s; found that {who} not "
-                f"({_reason(error)}). The same command goes on from the last checkpoint."
+                f"({_reason(error)}). The same command continues from the last checkpoint."
             ) from error
 
     def _silent_ranks(self) -> list[int]:
@@ -283,7 +283,7 @@ def connect(launch: Launch, device: torch.device) -> Iterator[World]:
     except RuntimeError as error:
         raise LostRankError(
             f"Expected {size} processes to find one another within {launch.timeout:g} s; found: "
-            f"{_reason(error)}. Start them all with one torchrun command, and look at what each says."
+            f"{_reason(error)}. Start them all with one torchrun command, and read the output of each."
         ) from error
     world = World(rank, size, launch.timeout, store, launch.spread)
     try:

@@ -14,8 +14,8 @@ from pogm.distributed.world import ProcessGroup
 from pogm.engine.sampling import SPLITS, SampleIndices
 from pogm.engine.vectorise import TrainConfig
 
-PIXELS = {"cpu": 2**21, "cuda": 2**25}  # of a pass; on a CPU, tensors that malloc takes from its heap
-BYTES = 2**11  # memory of a GPU per pixel: 128 channels in float32, four times
+PIXELS = {"cpu": 2**21, "cuda": 2**25}  # most pixels of a pass; on a CPU, malloc then uses its heap
+BYTES = 2**11  # GPU memory per pixel: four tensors of 128 channels in float32
 
 
 def accuracies(
@@ -36,7 +36,7 @@ def accuracies(
 def validation_accuracies(
     config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
 ) -> Tensor:
-    """Return the accuracy on each segment that is an *out* split, and NaN for the others. Arguments as above."""
+    """Return the accuracy on each segment that is an *out* split, and NaN for the others."""
     position, count = SPLITS.index("out"), len(SPLITS)
     chosen, sizes = _select_split(sample_indices, segments, position)
     found = _means(lambda logits, y: logits.argmax(-1) == y, config, state, chosen, sizes, trials)

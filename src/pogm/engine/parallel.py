@@ -44,17 +44,17 @@ class ParallelStrategy:
         if self.domain_parallel is not None:
             if problem.live and pools_domains(config.algorithm):
                 raise UsageError(
-                    "Expected a network whose batch norm keeps its statistics, for domains over processes and "
-                    f"centre='erm', whose pooled pass needs those of all domains; found running ones in "
-                    f"{min(problem.live)}. Set freeze_bn, pass --set centre=mean, or run it in one process."
+                    "Expected frozen batch norm to divide domains among processes with centre='erm', because its "
+                    f"pooled pass needs the statistics of all domains; found running statistics in {min(problem.live)}."
+                    " Set freeze_bn=true, pass --set centre=mean, or run it in one process."
                 )
             problem = replace(problem, reduce=self.domain_parallel)
         if self.sample_parallel is not None:
             if problem.live:
                 raise UsageError(
-                    "Expected a network whose batch norm keeps its statistics, for samples over processes; found "
-                    f"running ones in {min(problem.live)}. Set freeze_bn, or start at most {self.num_domains} "
-                    "processes with --spread domains."
+                    "Expected frozen batch norm to divide samples among processes; found running statistics in "
+                    f"{min(problem.live)}. Set freeze_bn=true, or start at most {self.num_domains} processes with "
+                    "--spread domains."
                 )
             average_gradient = self.sample_parallel.average_gradient(problem.gradient)
             # A loop, so that all processes communicate in the same order.

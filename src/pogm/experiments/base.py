@@ -67,7 +67,7 @@ class Scale:
     steps: int | None = None  # minibatches of each training domain
     evaluate_every: int | None = None  # minibatches between evaluations
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
-    soon: int | None = None  # minibatches after which schedules start that would start after the end of the run
+    soon: int | None = None  # start of schedules that would otherwise start after the end of the run, in minibatches
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
     algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all
     given: tuple[str, ...] = ()  # words of the command line that changed the scale
@@ -86,10 +86,10 @@ SCALES = {
     for scale in (
         Scale(
             "embedded",
-            "digits of 8×8 that come with the package and a small network: minutes on two cores",
+            "embedded 8×8 digits and a small network; takes minutes on two cores",
             datasets=("RotatedDigits", "ColoredDigits"),
             configurations=1,
-            ablation=15,  # with fewer configurations, one of the trials draws no κ = 0.05
+            ablation=15,  # with fewer, a trial of OfficialPOGM draws no κ = 0.05 (one of POGM draws none anyway)
             trials=2,
             network="small_cnn",
             steps=101,
@@ -98,7 +98,7 @@ SCALES = {
         ),
         Scale(
             "mnist",
-            "the two MNIST datasets, three configurations: about a day on one GPU",
+            "the two MNIST datasets, three configurations; about a day on one GPU",
             datasets=("ColoredMNIST", "RotatedMNIST"),
             configurations=3,
             ablation=20,
@@ -106,7 +106,7 @@ SCALES = {
         ),
         Scale(
             "pacs",
-            "PACS with a ResNet-18, or the ResNet-50 of --weights, default hyperparameters: about a day on one GPU",
+            "PACS with a ResNet-18, or the ResNet-50 of --weights, default hyperparameters; about a day on one GPU",
             datasets=("PACS",),
             configurations=1,
             ablation=20,
@@ -116,7 +116,7 @@ SCALES = {
         ),
         Scale(
             "full",
-            "the paper's seven datasets, 20 configurations, 3 trials: a cluster",
+            "the paper's seven datasets, 20 configurations, 3 trials; needs a cluster",
             datasets=(
                 "ColoredMNIST",
                 "RotatedMNIST",

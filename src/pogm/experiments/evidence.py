@@ -3,7 +3,7 @@
 Default hyperparameters, every domain held out. All rows have the same data, first weights and minibatches, so that
 differences to ERM are paired by held-out domain and seed. Modifiers are applied to ERM. Two rows are controls: POGM
 with κ = 0 is ERM computed by POGM's code, and Reptile is POGM around the mean of the trajectories with κ = 0. The
-protocol is in results/PROTOCOL.md. The rows are in the order in which they are worth GPU time.
+protocol is in results/PROTOCOL.md. Rows are in the order of their priority for GPU time.
 """
 
 from collections.abc import Sequence

@@ -78,11 +78,11 @@ def figure() -> Figure:
             "converges more slowly, and ends where ERM ends."
         ),
         notes=(
-            f"Linear regression with two weights in three domains, plain gradient descent of rate {RATE:g} on all of "
-            "the data; the methods have their default hyperparameters.",
-            f"From the first point Fish's six steps spread by {spread(RATE):.0%} of their mean length; at a tenth of "
-            f"the rate by {spread(RATE / 10):.0%}. The fluctuation is of second order in the rate, which is large here "
-            "so that it is visible.",
+            f"Linear regression with two weights in three domains, plain gradient descent on all of the data with "
+            f"learning rate {RATE:g}; the methods have their default hyperparameters.",
+            f"From the first point, the standard deviation of Fish's six steps is {spread(RATE):.0%} of their mean "
+            f"length, and {spread(RATE / 10):.0%} with a tenth of the learning rate. The fluctuation is of second "
+            "order in the learning rate, which is large here so that it is visible.",
             f"Mean cosine of successive steps, over {ROUNDS} rounds: {means}.",
         ),
     )

@@ -1,4 +1,4 @@
-"""Figure 3: agreement of a step with each of two domains, for POGM and Reptile (not in the paper)."""
+"""Figure 3: agreement of a step with each of two domains, for POGM and Reptile (Reptile is not in the paper)."""
 
 from collections.abc import Sequence
 

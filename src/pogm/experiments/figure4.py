@@ -1,4 +1,4 @@
-"""Figure 4: the average angle and the norm difference over training."""
+"""Figure 4: the mean cosine and the norm difference over training."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -30,7 +30,7 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
         for value, label in ((mean_cosine, "cos(hᵢ, h)"), (mean_distance, "‖θᵢ − θ⁺‖²")):
             if lines := measured.curves(runs, dataset, value):
                 panels.append(Panel(dataset, lines, y_label=label))
-    title = "The average angle and the norm difference over training"
+    title = "The mean cosine and the norm difference over training"
     notes = (measured.AVERAGED, measured.note(runs, datasets, scale))
     return [Figure("figure4", title, tuple(panels), READING, notes)]
 

@@ -1,4 +1,4 @@
-"""Figure 5: the angle to each source domain, and the test accuracy."""
+"""Figure 5: the cosine with each source domain, and the test accuracy."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -39,7 +39,7 @@ def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:
     panels = [Panel(title, lines, y_label="cos(hᵢ, h)", y_range=y_range) for title, lines in by_source.items() if lines]
     if lines := measured.curves(runs, dataset, test_accuracy):
         panels.append(Panel(f"held out: {held_out}", lines, y_label="accuracy, %"))
-    title = f"{dataset}: the angle to each source domain, and the test accuracy"
+    title = f"{dataset}: the cosine with each source domain, and the test accuracy"
     notes = (measured.AVERAGED, measured.note(runs, (dataset,), scale))
     return Figure(f"figure5_{dataset.lower()}", title, tuple(panels), READING, notes)
 

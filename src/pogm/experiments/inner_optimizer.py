@@ -35,8 +35,8 @@ ROWS = (
 LAST_STEP = Selection(
     "last-step",
     "No selection",
-    f"Accuracy on the held-out domain after the last minibatch, number {STEPS} unless --steps says otherwise; there is "
-    "one configuration, so nothing is chosen.",
+    f"Accuracy on the held-out domain after the last minibatch ({STEPS} minibatches, unless --steps is given); there "
+    "is one configuration, so nothing is selected.",
     TEST_DOMAIN.score,  # it only chooses among configurations, and there is one
 )
 

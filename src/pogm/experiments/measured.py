@@ -13,7 +13,7 @@ from pogm.experiments.trials import default_trial, shorten_schedules
 from pogm.report.figure import Line
 from pogm.report.series import mean_point
 
-COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # the paper's four, and the mean of the h_i without matching
+COMPARED = ("ERM", "Fish", "Fishr", "POGM", "Reptile")  # four methods of the paper, and Reptile as a control
 HELD_OUT = 0
 NETWORK = "resnet18"  # for photographs, as in the authors' figures
 AVERAGED = (
@@ -83,5 +83,5 @@ def note(runs: Sequence[Run], shown: Sequence[str], scale: Scale) -> str:
     other = ", ".join(f"{name} {value:g}" for name, value in shorten_schedules(algorithm_class("Fishr"), scale).items())
     return (
         f"{count} finished runs: {', '.join(methods)}, the first domain held out, default hyperparameters"
-        f"{f' but Fishr ({other})' if other and 'Fishr' in methods else ''}; every round measured."
+        f"{f' except for Fishr ({other})' if other and 'Fishr' in methods else ''}; every round measured."
     )

@@ -33,7 +33,7 @@ UNIT = "Percentage points, mean ± standard error over seeds; a seed's value is 
 
 
 def paired_scale(scale: Scale) -> Scale:
-    """Return the scale with the steps, seeds and network of a paired comparison; options of the command line win."""
+    """Return the scale with the steps, seeds and network of a paired comparison, unless options set them."""
     longer = LENGTHS.get(scale.name, {})
     return replace(scale, **{k: v for k, v in longer.items() if not any(map(scale.was_given, OPTIONS[k]))})
 

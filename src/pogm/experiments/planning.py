@@ -14,7 +14,7 @@ def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
     """Check --algorithms and --set against the rows of the chosen experiments.
 
     Raises:
-        UsageError: If a name is no row, if an experiment would have no row left, or if a setting does not apply.
+        UsageError: If a name is not a row, if an experiment would have no row left, or if a setting does not apply.
     """
     few = replace(scale, settings=(), algorithms=(), configurations=1, ablation=1, trials=1, seeds=1)
     plans = {one.name: one.plan(few) for one in chosen}
@@ -49,7 +49,7 @@ def _check_effect(rows: Sequence[Row], settings: Sequence[str]) -> None:
         affected = [row for row in rows if prefix in ("", "algorithm", "training", row.algorithm)]
         if affected and all(row.fixes(name) for row in affected):
             raise UsageError(
-                f"Expected a setting that the rows leave open; found {setting!r}, which all of them fix "
+                f"Expected a setting that some row does not fix; found {setting!r}, which all rows fix "
                 f"({affected[0].name}, for example). Leave it out."
             )
 

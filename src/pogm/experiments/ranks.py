@@ -11,15 +11,15 @@ from pogm.benchmark.results.table import Column, Estimate, Row, Table
 from pogm.experiments.base import normalize_row_name
 
 NOTE = (
-    "Ranks are over the datasets, by the accuracies as printed, among those rows of the paper that have one on all of "
-    "them; equals share the better rank. Lower is better."
+    "Ranks are over datasets. They compare printed accuracies of the rows of the paper that have an accuracy on every "
+    "dataset; equal accuracies share the better rank. Lower is better."
 )
 CONTROLS = (
     "Rows that are not in the paper are controls: they have no rank (X) and do not change the ranks of the others."
 )
 PAPER = (
-    "The columns of the paper are its ranks as printed: 18 methods on its seven datasets. EQRM's 8.99 would be 8.86 by "
-    "the paper's own accuracies."
+    'The columns "Paper" have the ranks that the paper prints: 18 methods on its seven datasets. Its rank of EQRM, '
+    "8.99, would be 8.86 by its own accuracies."
 )
 
 

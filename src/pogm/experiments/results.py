@@ -11,9 +11,7 @@ from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selec
 from pogm.benchmark.results.table import Table
 
 BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper uses the first
-NOTHING_TO_CHOOSE = (
-    "There was one configuration, and so nothing to choose: these are the accuracies after its last step."
-)
+NOTHING_TO_CHOOSE = "There is one configuration, so nothing is selected: these are the accuracies after its last step."
 NAMED = 5  # failed runs that are named beneath a table; the others are counted
 
 
@@ -62,4 +60,4 @@ def failures(runs: Sequence[Run]) -> list[str]:
     for run in failed[:NAMED]:
         why = run.failure.strip().splitlines()[-1] if run.failure and run.failure.strip() else "no reason given"
         notes.append(f"Failed: {run.label} on {run.dataset}, held out {run.held_out}, trial {run.trial_seed}: {why}")
-    return [*notes, f"And {len(failed) - NAMED} more that failed."] if len(failed) > NAMED else notes
+    return [*notes, f"{len(failed) - NAMED} more runs failed."] if len(failed) > NAMED else notes

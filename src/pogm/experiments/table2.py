@@ -16,7 +16,7 @@ AUGMENTED = Row("POGM", ("Augment",), name="POGM + data augmentation")
 ROWS = (Row("POGM"), Row("POGM", ("Mixup",)), AUGMENTED, Row("POGM", ("CIRL",)), Row("POGM", ("SWAD",)))
 PAPER = ("ColoredMNIST", "PACS", "OfficeHome")
 COLUMN = (
-    "The paper prints its third column as VLCS; by its first row (70.0, and not the 82.0 that Table 1 has for VLCS) it "
+    "The paper calls its third column VLCS; by its first row (70.0, and not the 82.0 that Table 1 has for VLCS) it "
     "is OfficeHome's."
 )
 

@@ -25,7 +25,8 @@ def paper() -> Source:
     meant = {f"{name}, meta_lr = 0.01": f"{name}, meta_lr = 0.05" for name in ("POGM", "OfficialPOGM")}
     again = (replace(one, algorithm=meant[one.algorithm]) for one in source.results if one.algorithm in meant)
     note = Note(
-        "Beside meta_lr = 0.05 stands the row that the paper prints as 0.01. " + GRID, frozenset(meant.values())
+        "The row meta_lr = 0.05 is compared with the row that the paper prints as 0.01. " + GRID,
+        frozenset(meant.values()),
     )
     return replace(source, results=(*source.results, *again), notes=(*source.notes, note))
 

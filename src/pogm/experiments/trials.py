@@ -1,4 +1,4 @@
-"""Trials of the experiments: searches, which are built on first use, and single trials with default settings."""
+"""Trials of the experiments: searches, whose trials are built on first use, and single trials with default settings."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -55,7 +55,7 @@ class SweepTrials(Sequence[Trial]):
                     yield (_identity(sweep), data.title, coordinates), data.title
 
     def finished(self, saved: Mapping[str, Mapping[str, Any]]) -> set[Hashable]:
-        """Return the keys of the trials that are among finished runs. Builds only trials that could be.
+        """Return the keys of the trials that are among finished runs. A trial that cannot be among them is not built.
 
         Args:
             saved: Content of trial.json by trial id.

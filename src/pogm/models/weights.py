@@ -45,7 +45,7 @@ def hash_weights(path: Path) -> str:
 def find_network(weights: str) -> str | None:
     """Return the network that a known weights file was trained with; None if the file is not known.
 
-    The shapes do not tell: the tensors of ``resnet50_v1`` also fit ``resnet50``, but with lower accuracy.
+    Shapes do not identify a network: the tensors of ``resnet50_v1`` also fit ``resnet50``, but with lower accuracy.
     """
     return TRAINED_WITH.get(weights)
 
@@ -140,7 +140,7 @@ def read_tensors(name: str, content: bytes) -> Params:
     except Exception as error:  # damaged or manipulated files raise any exception
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise IntegrityError(
-            f"Expected only tensors in {name}; found a file that is damaged or would run code, which was not done "
+            f"Expected only tensors in {name}; found a file that is damaged or would run code; it was not run "
             f"({reason}). Get it from its authors again, if possible as safetensors."
         ) from error
     for wrapper in WRAPPERS:

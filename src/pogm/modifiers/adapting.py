@@ -15,7 +15,7 @@ MAPS = 5  # affine maps after each block
 
 
 class Adapting:
-    """Predicts the images of one domain and split; trains affine maps on each batch before predicting it."""
+    """Predictor for the images of one domain and split. It trains affine maps on each batch before predicting it."""
 
     def __init__(self, weight: Scalar, predict: Predictor, model: Model):
         twin = model.network.get_submodule(TWIN)

@@ -58,9 +58,9 @@ class SWAD(Modifier):
         if problem.live:
             layer = min(problem.live).rpartition(".")[0]
             raise UsageError(
-                "Expected a network whose batch norm keeps its statistics, for SWAD; found running statistics that "
-                f"training changes, in {layer}. They do not belong to averaged weights. Set freeze_bn to true; if the "
-                "algorithm adds the layer, as ARM and MADG do, leave SWAD out."
+                "Expected frozen batch norm for SWAD, because running statistics do not belong to averaged weights; "
+                f"found running statistics in {layer}. Set freeze_bn=true; if the algorithm adds the layer, as ARM and "
+                "MADG do, leave SWAD out."
             )
         zero = torch.zeros_like(state.step)
         segment = {"weights": trees.map_leaves(torch.zeros_like, state.params), "count": zero}

@@ -1,4 +1,4 @@
-"""Weights of a step on which the worst-off domain agrees most, from the inner products of the domains' updates.
+"""Weights of the step that maximises the smallest alignment with a domain, from the inner products of the updates.
 
 `gramian` computes the inner products of K updates (gradients or trajectories), `solve` returns the weights of the step
 with a certificate of optimality, and `alignment`, `length` and others evaluate a step. The package needs only torch and

@@ -14,7 +14,7 @@ from pogm.pareto.face_enumeration import clip_to_simplex, multiply, project_on_f
 STEPS = 25
 SUPPORTS = (1e-2, 1e-4, 1e-6, 1e-8)  # thresholds for the support, relative to the largest weight
 RIDGE = 1e-15  # relative; lets the factorisation succeed for dependent updates
-BOUNDARY = 0.9  # largest fraction of the way to the boundary in one step; steps after larger ones would be short
+BOUNDARY = 0.9  # largest fraction of the way to the boundary; after a larger step, the next steps would be short
 
 
 def solve_interior(G: Tensor, b: Tensor, radius: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Theorem 1 of POGM: the step in a ball around h_0 on which the worst-off domain agrees most.
+r"""Theorem 1 of POGM: the step in a ball around h_0 that maximises the smallest alignment with a domain.
 
 .. math:: \max_{\|d - h_0\| \le r \|h_0\|} \min_i h_i^\top d
           \;=\; \min_{\pi\in\Delta} q(\pi), \qquad q(\pi) = h_\pi^\top h_0 + r \|h_0\| \|h_\pi\|.
@@ -48,7 +48,7 @@ def solve(
         radius: r, relative to ‖h_0‖; a tensor [...] if the problems of a batch have different radii.
         centre: `(h_i·h_0 [..., K], ‖h_0‖² [...])` for a ball around another point than the mean of the updates.
         step_radius: r of the step, if it differs from r of the problem, as in Theorem 1 as printed.
-        stationary: d if h_π̃ = 0: "keep" takes h_0, "project" projects h_0 on {d : h_i·d ≥ 0 for all i}.
+        stationary: Step d if h_π̃ = 0: "keep" takes h_0, "project" projects h_0 on {d : h_i·d ≥ 0 for all i}.
     """
     if stationary not in ("keep", "project"):
         raise ValueError(f'expected stationary="keep" or "project", found {stationary!r}')

@@ -74,9 +74,9 @@ def _conflicts(m: Measured) -> list[float]:
 MEASUREMENTS = (
     Measurement(
         "cosine",
-        "Average angle",
+        "Mean cosine",
         "cos(hᵢ, h), mean over i",
-        "Average angle: the cosine of the update h and the update hᵢ of source domain i alone; higher is more similar.",
+        'Cosine of the update h and the update hᵢ of source domain i alone ("average angle" in the paper).',
         lambda m: [mean(cosines) for cosines in m.cosine],
     ),
     Measurement(
@@ -88,9 +88,9 @@ MEASUREMENTS = (
     ),
     Measurement(
         "invariant",
-        "Invariant angle",
+        "Invariant cosine",
         "cos(h, path of the last τ rounds)",
-        "Invariant angle: the cosine of the update and the last τ rounds; near 0 training fluctuates.",
+        'Cosine of the update and the path of the last τ rounds ("invariant angle" in the paper); low if both differ.',
         lambda m: m.invariant,
     ),
     Measurement(

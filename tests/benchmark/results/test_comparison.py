@@ -88,7 +88,7 @@ def test_notes_are_shown_with_the_rows_that_they_are_about(write):
     write("POGM", [0.5])
     write("SAGM", [0.5])
     text = " ".join(compare(write("RDM", [0.5]), find_publication("paper"))[0].footnotes)
-    for caveat in ("stop training early by the test domain", "DomainBed's CDANN", "under training-domain selection"):
+    for caveat in ("stopped early by the test domain", "CDANN of DomainBed", "under training-domain selection"):
         assert caveat in text
 
 
@@ -159,7 +159,7 @@ def test_report_command_compares_in_every_format(write, form, tmp_path, capsys):
     assert main(["report", str(tmp_path), "--against", "paper", "--format", form, "--out", str(path)]) == 0
     out = capsys.readouterr().out
     if form == "text":
-        assert "Beside the paper's tables: test-domain" in out
+        assert "Compared with the paper's tables: test-domain" in out
         assert "55.0 ± 3.5  57.8 ± 0.2        -2.8" in out
     if form == "json":
         last = json.loads(out)[-1]
@@ -170,7 +170,7 @@ def test_report_command_compares_in_every_format(write, form, tmp_path, capsys):
         assert r"ColoredMNIST & ERM & Avg & 55.0 $\pm$ 3.5 & 57.8 $\pm$ 0.2 & -2.8 \\" in out
     if form in ("text", "html"):
         page = path.read_text()
-        assert "Beside the paper" in page
+        assert "Compared with the paper" in page
         assert "<td>57.8<small> ± 0.2</small></td><td>-2.8</td>" in page
 
 

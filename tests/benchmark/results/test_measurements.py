@@ -287,7 +287,7 @@ def test_undefined_measurement_is_a_dash_an_empty_field_and_null(folder):
     ((found, m), *_) = of(folder, "ERM")
     undefined = replace(m, invariant=[NAN] * len(m.round))
     table = measure_table([(found, undefined)], "Title")
-    assert "–" in next(line for line in table.text().splitlines() if line.startswith("invariant angle "))
+    assert "–" in next(line for line in table.text().splitlines() if line.startswith("invariant cosine "))
     assert "ERM,invariant,,,0" in table.csv()
     assert json.loads(table.json())["cells"]["invariant"]["ERM"] == {"mean": None, "stderr": None, "n": 0}
 

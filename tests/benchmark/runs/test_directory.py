@@ -47,7 +47,7 @@ def test_load_trial_returns_the_trial_that_ran(folder):
 
 def test_the_directory_of_another_run_is_an_error_with_the_fields_that_differ(folder):
     before = content(folder)
-    with pytest.raises(UsageError, match=r"another run's: algorithm.name .* seed is 0 there and 3 here"):
+    with pytest.raises(UsageError, match=r"another run: algorithm.name .* seed is 0 there and 3 here"):
         run(trial(POGM(), steps=1, seed=3), folder)
     assert content(folder) == before
 

@@ -124,7 +124,7 @@ def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out + err
-    assert "The same command goes on from here" in err
+    assert "The same command continues from here" in err
     started = [path.parent for path in tmp_path.glob("*/trial.json")]
     assert all(list(folder.glob("checkpoints/*.json")) for folder in started)
     assert not _children(process.pid, "spawn_main")
@@ -188,6 +188,6 @@ def test_ctrl_c_of_a_sweep_with_compilation_leaves_no_semaphores(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "The same command goes on from here" in err
+    assert "The same command continues from here" in err
     assert not [word for word in NOISE if word in err], err
     assert list(tmp_path.glob("sweep/*/checkpoints/*.json"))

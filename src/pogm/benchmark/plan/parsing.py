@@ -194,7 +194,7 @@ def apply(settings: Sequence[str], parts: dict[str, Any], kind: str) -> None:
 def _split_setting(setting: Any) -> tuple[str, str, str]:
     """Split a setting into prefix (empty if there is none), name and value."""
     if not isinstance(setting, str):
-        raise UsageError(f"Expected settings such as 'kappa=0.1'; found {setting!r}. Restore it.")
+        raise UsageError(f"Expected settings such as 'kappa=0.1'; found {setting!r}. Restore the file.")
     path, equals, value = setting.partition("=")
     if not equals:
         raise UsageError(f"Expected --set NAME=VALUE; found {setting!r}. For example: --set lr=0.001")

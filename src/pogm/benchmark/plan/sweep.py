@@ -132,15 +132,17 @@ class Sweep:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) != names:
-            raise UsageError(f"Expected the fields {', '.join(sorted(names))}; found others. Restore it.")
+            raise UsageError(f"Expected the fields {', '.join(sorted(names))}; found others. Restore the file.")
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         datasets = tuple(dataset_from_json(value) for value in lists.get("datasets", ()))
         try:
             sweep = cls(**values | lists | {"datasets": datasets})
         except TypeError as error:  # such as a text instead of a number
-            raise UsageError(f"Expected a sweep as `pogm sweep` writes it; found: {error}. Restore it.") from error
+            raise UsageError(
+                f"Expected a sweep as `pogm sweep` writes it; found: {error}. Restore the file."
+            ) from error
         if changes := differences(values, sweep.to_json()):
-            raise UsageError(f"Expected a sweep as `pogm sweep` writes it; found that {changes}. Restore it.")
+            raise UsageError(f"Expected a sweep as `pogm sweep` writes it; found that {changes}. Restore the file.")
         return sweep
 
 

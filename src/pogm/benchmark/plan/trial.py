@@ -155,20 +155,20 @@ class Trial:
         if not isinstance(values, dict) or required - values.keys():
             found = sorted(values) if isinstance(values, dict) else values
             raise UsageError(
-                f"Expected a trial with the fields {', '.join(sorted(required))}; found {found!r}. Restore it."
+                f"Expected a trial with the fields {', '.join(sorted(required))}; found {found!r}. Restore the file."
             )
         for name, value in values.items():
             if name not in fields:
                 raise unknown_name_error("a field of a trial", name, fields)
             kind, _ = PARTS.get(name, (str if "choices" in fields[name].metadata else int, None))
             if not isinstance(value, kind):
-                text = f"Expected {name} of a trial to be of type {kind.__name__}; found {value!r}. Restore it."
+                text = f"Expected {name} of a trial to be of type {kind.__name__}; found {value!r}. Restore the file."
                 raise UsageError(text)
         dataset = dataset_from_json(values["dataset"])
         parts = {name: read(values[name], dataset) for name, (_, read) in PARTS.items()}
         trial = cls(**values | parts)
         if changes := differences(values, trial.to_json()):  # such as a text instead of a number, or a missing value
-            raise UsageError(f"Expected a trial as `pogm run` writes it; found that {changes}. Restore it.")
+            raise UsageError(f"Expected a trial as `pogm run` writes it; found that {changes}. Restore the file.")
         return trial
 
     def task(self, data: Path | None) -> Task:
@@ -226,7 +226,9 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(find_class: Callable[[str], Any], values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(values.get("name"), str):
-        raise UsageError(f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore it.")
+        raise UsageError(
+            f"Expected a dataset, an algorithm or a modifier with a name; found {values!r}. Restore the file."
+        )
     fields = {name: value for name, value in values.items() if name != "name"}
     return hyperparameters.from_json(find_class(values["name"])(), fields)
 
@@ -242,7 +244,7 @@ def differences(found: Any, wanted: Any) -> str:
 def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(wanted, dict):
         names = sorted(found.keys() | wanted.keys())
-        if found.get("name") != wanted.get("name"):  # two algorithms: of course their hyperparameters differ
+        if found.get("name") != wanted.get("name"):  # two algorithms: their hyperparameters differ anyway
             names = ["name"]
         for name in names:
             longer = f"{path}.{name}" if path else name

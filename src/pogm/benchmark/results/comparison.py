@@ -53,7 +53,7 @@ class Comparison(Tabular):
 
     @property
     def title(self) -> str:
-        return f"Beside {self.source.title}: {self.selection.name}"
+        return f"Compared with {self.source.title}: {self.selection.name}"
 
     @property
     def footnotes(self) -> tuple[str, ...]:

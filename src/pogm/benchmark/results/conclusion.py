@@ -190,8 +190,8 @@ def _divergence_sentences(runs: Sequence[Measured]) -> list[str]:
     if not math.isnan(first) and not math.isnan(last) and first > 0:
         change = f"; it {_change(last / first, 'grows', 'falls', 'stays about the same')} during training"
     return [
-        f"Models that take one more round on one domain each predict differently by {_number(value)} nats "
-        f"(KL divergence, {size}){change}."
+        f"If copies of the model take one more round on one domain each, their predictions differ by {_number(value)} "
+        f"nats (KL divergence, {size}){change}."
     ]
 
 
@@ -216,7 +216,7 @@ def _variance_sentences(by_label: Mapping[str, Sequence[Measured]]) -> list[str]
         words = _change(ours / theirs, "higher than", "lower than", "about the same as")
         sentences.append(
             f"With {label}, the variance over domains of h_i·h (relative to the lengths) is {words} with ERM{rest}: "
-            f"{_number(ours)} and {_number(theirs)}. A lower value means that the step serves the domains "
+            f"{_number(ours)} and {_number(theirs)}. A lower value means that the step helps the domains "
             "more evenly. POGM is expected to have one, because its step contains a mixture of the h_i."
         )
     names = {_name(label) for label in by_label}

@@ -40,7 +40,7 @@ MEASUREMENTS = {
         "sum |θ_i − θ+|", "the same as in the authors' code: distances, summed over weight tensors"
     ),
     "invariant": Measurement(
-        "invariant angle",
+        "invariant cosine",
         "cosine of the step and the displacement over the last τ rounds; near 1 if it fluctuates little",
     ),
     "magnitude": Measurement("|h|²", "squared length of the step"),

@@ -178,22 +178,20 @@ def _result(dataset: str, algorithm: str, selection: str, domain: str, mean: str
 
 
 PAPER_NOTES = (
+    Note("Tables 1 and 2 use test-domain selection, as the paper says; their numbers are means over domains."),
     Note(
-        "Tables 1 and 2 are test-domain selection, as the paper says; its numbers are means over a dataset's domains."
-    ),
-    Note(
-        "POGM's test-domain numbers most likely stop training early by the test domain, which the baselines' do not; "
-        "under the standard rule its authors' results average 70.0, not 71.7 (--against official).",
+        "For POGM, training was most likely stopped early by the test domain, but not for the baselines. Under the "
+        "standard rule the results of its authors have an average of 70.0, not 71.7 (--against official).",
         frozenset({"POGM", "POGM + Mixup", "POGM + Augment", "POGM + CIRL", "POGM + SWAD"}),
     ),
     Note(
-        "SAGM's row is no target: on VLCS, PACS, OfficeHome, TerraIncognita and DomainNet it is DomainBed's CDANN, "
-        "errors included.",
+        "The row of SAGM is not a target: on VLCS, PACS, OfficeHome, TerraIncognita and DomainNet it equals CDANN of "
+        "DomainBed, including the standard errors.",
         frozenset({"SAGM"}),
     ),
     Note(
-        "EQRM, Mixstyle, ITTA and RDM coincide on the large-image datasets, as far as known, with results that were "
-        "published under training-domain selection.",
+        "As far as we know, the numbers of EQRM, Mixstyle, ITTA and RDM on datasets of large images equal results that "
+        "were published under training-domain selection.",
         frozenset({"EQRM", "Mixstyle", "ITTA", "RDM"}),
     ),
     Note(
@@ -201,24 +199,24 @@ PAPER_NOTES = (
         frozenset({"POGM + Mixup", "POGM + Augment", "POGM + CIRL", "POGM + SWAD"}),
     ),
     Note(
-        "The rows meta_lr = 0.01 of Table 3 are those of 0.05 in the authors' logs.",
+        "The rows meta_lr = 0.01 of Table 3 equal the rows of 0.05 in the authors' logs.",
         frozenset({"POGM, meta_lr = 0.01"}),
     ),
 )
 
 DOMAINBED_NOTES = (
-    Note("Its configurations of 2020 came from another generator than today's seeds and cannot be drawn again."),
-    Note("TerraIncognita had 24788 images then; 24330 can be had now.", frozenset({"TerraIncognita"})),
+    Note("The configurations of 2020 were drawn with another random generator and cannot be drawn again."),
+    Note("TerraIncognita had 24788 images then; 24330 are available now.", frozenset({"TerraIncognita"})),
 )
 
 OFFICIAL_NOTES = (
-    Note("POGM is called CAG1 there. Committed in April 2024 (d77ad2d), before the early-stopped oracle came in."),
+    Note("POGM is called CAG1 there. Committed in April 2024 (d77ad2d), before the early-stopped oracle was added."),
 )
 
 LOG_NOTES = (
     Note(
-        "POGM is called CAG1 there, kappa cagrad_c and inner_steps cag_update. The means of the authors' log split one "
-        "search by one value, selected under the standard rules."
+        "There, POGM is called CAG1, kappa is cagrad_c and inner_steps is cag_update. The log splits one search by the "
+        "value of one hyperparameter; models are selected under the standard rules."
     ),
 )
 

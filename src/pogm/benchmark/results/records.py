@@ -125,7 +125,7 @@ def append_record(path: Path, record: Record) -> None:
     except OSError as error:
         raise DataError(
             f"Expected to write {len(line)} bytes to {path}; found: {error.strerror or error}. "
-            "Free some space or permit writing, then resume."
+            "Free some space or allow writing, then resume."
         ) from error
 
 

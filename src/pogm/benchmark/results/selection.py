@@ -157,8 +157,8 @@ def _oracle_candidate(run: Run, record: Record, domain: int) -> Candidate:
 TRAINING_DOMAIN = Selection(
     "training-domain",
     "Training-domain validation",
-    "The run and step with the best mean accuracy on the held-back 20% of the training domains; "
-    "nothing of the test domain is used.",
+    "The run and step with the best mean accuracy on the validation splits (20%) of the training domains; "
+    "the test domain is not used.",
     _score_training_domain,
 )
 
@@ -166,7 +166,7 @@ LEAVE_ONE_DOMAIN_OUT = Selection(
     "leave-one-domain-out",
     "Leave-one-domain-out cross-validation",
     "The configuration and step with the best mean accuracy on training domains that were themselves "
-    "left out of training, one at a time; nothing of the test domain is used.",
+    "left out of training, one at a time; the test domain is not used.",
     _score_leave_one_domain_out,
 )
 

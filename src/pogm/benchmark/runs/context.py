@@ -44,7 +44,7 @@ def write_failure(directory: Path, error: Exception) -> None:
 
 
 def failure_text(error: Exception) -> str:
-    """Return the message of an error of ours; the traceback of any other error, which is a bug."""
+    """Return the message of a `PogmError`; the traceback of any other error, which is a bug."""
     return str(error) if isinstance(error, PogmError) else "".join(traceback.format_exception(error))
 
 
@@ -89,8 +89,8 @@ class Stop:
             directory: The directory of the run, or of all runs.
             many: Whether the directory contains several runs.
         """
-        one_run = f"with a checkpoint. Go on with: pogm resume {shlex.quote(str(directory))}"
-        all_runs = "with checkpoints. The same command goes on from here."
+        one_run = f"with a checkpoint. Continue with: pogm resume {shlex.quote(str(directory))}"
+        all_runs = "with checkpoints. The same command continues from here."
         return StoppedError(
             f"Stopped by {signal.Signals(self.signal or 0).name} in {directory} {all_runs if many else one_run}",
             exit_code=130 if self.signal == signal.SIGINT else 75,

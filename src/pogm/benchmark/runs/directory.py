@@ -49,7 +49,7 @@ def check_owner(folder: Path, trial: Trial) -> None:
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
     if taken and (owner := load_trial(folder)).id != trial.id:
         raise UsageError(
-            f"Expected {folder} to be new or to belong to this run; found another run's: "
+            f"Expected {folder} to be new or to belong to this run; found another run: "
             f"{differences(owner.to_json(), trial.to_json())}. Choose another --out."
         )
 
@@ -66,7 +66,7 @@ def make_folder(folder: Path) -> None:
 def _not_writable(folder: Path, error: OSError) -> UsageError:
     return UsageError(
         f"Expected to write to the folder {folder}; found: {error.strerror or error}. "
-        "Choose another --out, or permit writing there."
+        "Choose another --out, or allow writing there."
     )
 
 
@@ -81,7 +81,7 @@ def load_trial(folder: Path) -> Trial:
         raise UsageError(f"Expected a run folder with {TRIAL}; found none in {folder}. Start one with: pogm run")
     content = read_json(path)
     if not isinstance(content, dict) or "trial" not in content:
-        raise UsageError(f"Expected a field 'trial' in {path}; found none. It is not a file of ours.")
+        raise UsageError(f"Expected a field 'trial' in {path}; found none. It was not written by pogm.")
     try:
         trial = Trial.from_json(content["trial"])
     except UsageError as error:
@@ -89,7 +89,7 @@ def load_trial(folder: Path) -> Trial:
     content.pop("provenance", None)
     if changes := differences(content, _description(trial)):
         raise UsageError(
-            f"Expected {path} as `pogm run` wrote it; found it changed: {changes}. Undo that, or start a new run."
+            f"Expected {path} as `pogm run` wrote it; found it changed: {changes}. Undo the change, or start a new run."
         )
     return trial
 
@@ -238,7 +238,7 @@ def save_sweep(sweep: Sweep, folder: Path) -> None:
     if path.exists():
         if changes := differences(load_sweep(folder).to_json(titles=False), sweep.to_json(titles=False)):
             raise UsageError(
-                f"Expected {folder} to be new or to belong to this sweep; found another's: {changes}. "
+                f"Expected {folder} to be new or to belong to this sweep; found another sweep: {changes}. "
                 "Choose another --out."
             )
         return
@@ -256,7 +256,9 @@ def load_sweep(folder: Path) -> Sweep:
     """
     path = folder / SWEEP
     if not path.exists():
-        raise UsageError(f"Expected a sweep's folder with {SWEEP}; found none in {folder}. Start one: pogm sweep")
+        raise UsageError(
+            f"Expected the folder of a sweep, with {SWEEP}; found none in {folder}. Start one with: pogm sweep"
+        )
     try:
         return Sweep.from_json(read_json(path))
     except UsageError as error:

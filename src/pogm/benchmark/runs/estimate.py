@@ -1,4 +1,4 @@
-"""Estimates of the time and memory of a plan: from earlier records in a moment, or by measuring a few steps."""
+"""Estimates of the time and memory of a plan: quickly from earlier records, or by measuring a few steps."""
 
 import json
 import resource
@@ -21,7 +21,7 @@ from pogm.engine.session import Session
 MEASURE_SECONDS = 0.3  # duration of the measured steps of one kind of trial
 READ_SECONDS = 3.0  # limit for reading earlier records
 UNKNOWN = "time unknown"
-HOW_TO_MEASURE = "No earlier records tell the time of these runs. Measure a few steps of each kind to estimate it."
+HOW_TO_MEASURE = "There are no earlier records of such runs. Measure a few steps of each kind to estimate it."
 
 
 @dataclass(frozen=True)

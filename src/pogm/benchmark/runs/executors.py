@@ -59,7 +59,9 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
 
         return partial(run_on_ray, address=address)
     if address is not None:
-        raise UsageError(f"Expected --address with --executor ray alone; found {address!r}. Add that, or leave it out.")
+        raise UsageError(
+            f"Expected --address only with --executor ray; found {address!r} without it. Leave --address out."
+        )
     return partial(run_all, workers=workers)
 
 

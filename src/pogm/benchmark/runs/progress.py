@@ -43,7 +43,7 @@ class RemainingTime:
 
     The estimate is robust to items that finish together: it uses the mean rate since the start, never the time between
     two items. Work that was done before the start does not count for the rate. Items that run in parallel with the last
-    finished one are taken for half done; the first ``at_once`` items are taken to finish together.
+    finished one are assumed to be half done; the first ``at_once`` items are assumed to finish together.
 
     Args:
         total: Work in total, such as a number of items or of steps.

@@ -45,7 +45,7 @@ class Unfinished:
 
 
 DIED = Unfinished(ATTEMPTS, GIVEN_UP)
-IN_USE = Unfinished(60, "its folder is in use by another process; run the same again when that has ended")
+IN_USE = Unfinished(60, "its folder is in use by another process; repeat the command when that process has ended")
 
 
 def run_on_ray(
@@ -93,7 +93,7 @@ def _run_tasks(
     with catch_stop_signals() as stop:
         try:
             while jobs or busy:
-                most = AHEAD * max(task_slots(ray, resources), 1)  # again each time: nodes come and go
+                most = AHEAD * max(task_slots(ray, resources), 1)  # computed again each time, because nodes come and go
                 while jobs and len(busy) < most:
                     job = jobs.popleft()
                     busy[task.remote(job, root, options)] = job

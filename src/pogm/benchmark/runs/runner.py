@@ -289,7 +289,7 @@ class _Batch:
     def _end_diverged(self, row: int) -> None:
         error = DivergedError(
             f"Expected finite weights; found NaN or infinity in those of {self.folders[row]} at step {self.after}. "
-            "A smaller learning rate (--set lr=...) is the usual cure."
+            "A smaller learning rate usually helps: --set lr=..."
         )
         self.errors[row] = error
         if self.world.is_first:
