@@ -184,4 +184,4 @@ def test_a_sweep_under_torchrun_is_an_error(tmp_path):
 def test_spread_without_torchrun_is_an_error(tmp_path):
     finished = pogm(*POGM, "--spread", "domains", "--out", tmp_path / "run")
     assert finished.code == 2
-    assert "Expected torchrun" in finished.err
+    assert "Expected several processes, started by torchrun" in finished.err
