@@ -230,7 +230,7 @@ def test_full_disk_leaves_nothing(model, tmp_path, monkeypatch):
         path.read_bytes() for path in (export(model, "safetensors", tmp_path / "model").path, tmp_path / "model.json")
     ]
     monkeypatch.setenv("POGM_FAULT", "full@write:4")
-    with pytest.raises(DataError, match="An older file is unchanged"):
+    with pytest.raises(DataError, match="An existing file is unchanged"):
         export(model, "torch-export", tmp_path / "model")
     assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == old
 

@@ -400,7 +400,7 @@ def test_unsupported_settings_raise():
         factorization_loss(torch.zeros(1, 3), torch.zeros(1, 3))
     with pytest.raises(UsageError, match="found Identity"):
         Learner(nn.Linear(2, 2), ERM(), modifiers=[QUICK])
-    with pytest.raises(UsageError, match="replaces them"):
+    with pytest.raises(UsageError, match="replaces the risks"):
         session(modified(Fishr(), QUICK, network="mlp")).step()
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
     learner = Learner(module, ERM(), head="2", modifiers=[QUICK])

@@ -34,7 +34,7 @@ def test_without_records_runs_are_counted_and_the_time_is_unknown(tmp_path):
         PlanEstimate("RotatedDigits", "ERM", 2, None, None, ""),
         PlanEstimate("RotatedDigits", "POGM", 1, None, None, ""),
     ]
-    assert estimate_lines(kinds, 2)[-1].startswith("3 runs, time unknown. No earlier records")
+    assert estimate_lines(kinds, 2)[-1].startswith("3 runs, time unknown. There are no earlier records")
 
 
 def test_a_plan_of_large_networks_needs_no_data_and_at_most_five_seconds(monkeypatch):

@@ -30,7 +30,7 @@ def read_run(folder: Path) -> Run:
 def accuracy_of(folder: Path, one) -> float:
     """Return the accuracy of the loaded model on the "in" split of the held-out domain, computed anew."""
     model, (domain,) = load(folder), one.test_domains
-    images, labels, _ = one.dataset.load(None, one.data_seed)[domain]
+    images, labels = one.dataset.load(None, one.data_seed)[domain][:2]
     chosen, _ = split(len(labels), domain, one.trial_seed)
     inputs = model.transform.transform.to_inputs(images[chosen], torch.float32)
     return float((model(inputs).argmax(-1) == labels[chosen]).double().mean())
