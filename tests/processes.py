@@ -27,14 +27,19 @@ from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect
 from pogm.modifiers.base import Modifier
 
-_context = multiprocessing.get_context("forkserver")
+# A process has one fork server. Tests that need one must use this context: another list of modules would replace this
+# one, and every command would import torch again.
+CONTEXT = _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
+        "pogm.algorithms.pogm",
         "pogm.cli.execution",
         "pogm.cli.results",
         "pogm.cli.planning",
         "pogm.experiments.output",
         "pogm.data.datasets.rotated_digits",
+        "pogm.data.images.cache",
+        "pogm.deployment.training",
         "sklearn.datasets",
         "torch._dynamo",
     ]

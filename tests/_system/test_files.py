@@ -1,13 +1,13 @@
 """Atomic files, locks and strict JSON."""
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
 from collections import Counter
 from pathlib import Path
 
+import processes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,7 +128,7 @@ def _lock_and_die(folder: Path) -> None:
 
 
 def test_lock_of_a_dead_process_is_released(tmp_path):
-    process = multiprocessing.get_context("forkserver").Process(target=_lock_and_die, args=(tmp_path,))
+    process = processes.CONTEXT.Process(target=_lock_and_die, args=(tmp_path,))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

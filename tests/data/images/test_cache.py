@@ -1,7 +1,6 @@
 """Test the cache of decoded images."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import processes
 import pytest
 import torch
 from image_files import encode, picture, png, write_files, write_small_dataset
@@ -24,8 +24,7 @@ from pogm.data.images.class_folders import read_tree
 from pogm.data.images.decode import decode
 from pogm.data.images.index import read_index
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pogm.data.images.cache"])
+_context = processes.CONTEXT
 
 
 @pytest.fixture(autouse=True)
