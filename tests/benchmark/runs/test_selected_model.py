@@ -13,6 +13,7 @@ from pogm import ERM, POGM, SWAD, load
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.benchmark.runs.selected_model import SelectedModel
 from pogm.data.datasets.base import split
 
 LONG = {"steps": 61, "evaluate_every": 10}
@@ -108,3 +109,10 @@ def test_run_on_all_domains_trains_on_each_and_keeps_a_model(tmp_path):
     description = json.loads((tmp_path / "run/model/model.json").read_text())
     assert (len(description["domains"]), description["held_out"]) == (6, [])
     assert TRAINING_DOMAIN([found]) == []  # nothing to report in tables
+
+
+def test_first_of_equal_steps_is_selected():
+    found = SelectedModel()
+    for step, validation in ((0, 0.5), (10, 0.7), (20, 0.7), (30, float("nan")), (40, 0.6)):
+        found.consider(step, validation, dict)
+    assert found.to_json() == {"step": 10, "validation": 0.7}

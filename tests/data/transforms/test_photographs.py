@@ -270,3 +270,13 @@ def test_small_images_are_not_converted(shape):
     assert not is_large(inputs)
     assert to_pixels(inputs) is inputs
     assert to_inputs(inputs) is inputs
+
+
+def test_images_are_normalised_with_the_statistics_of_imagenet():
+    black, white = (
+        Photographs((3, 8, 8)).to_inputs(torch.full((3, 8, 8), v, dtype=torch.uint8), torch.float64) for v in (0, 255)
+    )
+    expected = torch.tensor(
+        [[-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225], [0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225]]
+    )
+    assert_close(torch.stack([black.mean((1, 2)), white.mean((1, 2))]), expected.double())
