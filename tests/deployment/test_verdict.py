@@ -67,8 +67,8 @@ def test_other_meaning_of_labels_is_concept_shift_at_that_site():
     found = sites(relabelled)
     by_name = {site.site: site for site in found.sites}
     assert by_name["c"].held_out < 0.3 < 0.7 < by_name["c"].alone
-    assert "Concept shift: likely at" in words(found)
-    assert "c, where" in words(found) or "c," in words(found)
+    differing = words(found).split("Concept shift: likely at ")[1].split(", where")[0]
+    assert "c" in differing.split(", ")
     assert "The hardest site is c" in words(found)
     assert found.conflict > 0
     assert by_name["c"].hull >= max(by_name[name].hull for name in "abd")
@@ -81,7 +81,7 @@ def test_other_label_frequencies_are_label_shift_at_that_site():
     assert "b" in text.split("Label shift: ")[1].split(" ha")[0]
 
 
-def test_verdict_does_not_depend_on_the_order_of_sites():
+def test_same_features_give_the_same_verdict():
     first, second = sites(shifted), sites(shifted)
     assert first.to_json() == second.to_json()
 
@@ -102,4 +102,5 @@ def test_one_site_is_refused(photographs, tmp_path):
     (tmp_path / "one" / "a").symlink_to(photographs[0] / "a")
     end = pogm("verdict", tmp_path / "one", "--network", "small_cnn", "--set", "weights=random")
     assert end.code in (2, 3)
+    assert "Expected" in end.err
     assert "Traceback" not in end.err

@@ -12,7 +12,7 @@ from pogm.cli.parser import Command, argument, group, option
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
     from pogm.data.datasets.base import DomainDataset
-    from pogm.deployment.results import SiteResult
+    from pogm.deployment.forecast import SiteResult
     from pogm.deployment.training import TrainingPlan
 
 

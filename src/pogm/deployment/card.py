@@ -12,7 +12,7 @@ import torch
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.table import Column, Row, Table
-from pogm.deployment.forecast import FEW_SITES, Forecast
+from pogm.deployment.forecast import FEW_SITES, Forecast, SiteResult
 from pogm.deployment.metrics import (
     ClassificationMetrics,
     classification_metrics,
@@ -21,7 +21,6 @@ from pogm.deployment.metrics import (
     recall_table,
     softmax,
 )
-from pogm.deployment.results import SiteResult
 from pogm.report.draw import MissingPackageError
 from pogm.report.page import Section, image, write_page
 

@@ -5,10 +5,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from torch import Tensor
+
 from pogm.benchmark.results.statistics import student_quantile
 
 LEVEL = 0.95
 FEW_SITES = 5  # with fewer sites, the interval is wide
+
+
+@dataclass(frozen=True)
+class SiteResult:
+    """Predictions of a model for one site."""
+
+    site: str
+    logits: Tensor  # [N, classes]
+    labels: Tensor  # [N]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of images that are classified correctly."""
+        return float((self.logits.argmax(-1) == self.labels).double().mean())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.data.datasets.base import DomainDataset, split_domain
 from pogm.deployment.card import write_card
-from pogm.deployment.forecast import Forecast, forecast
+from pogm.deployment.forecast import Forecast, SiteResult, forecast
 from pogm.deployment.metrics import (
     ClassificationMetrics,
     classification_metrics,
@@ -28,7 +28,6 @@ from pogm.deployment.metrics import (
     softmax,
 )
 from pogm.deployment.model import MOST_BYTES, TrainedModel, load
-from pogm.deployment.results import SiteResult
 
 PLAN = "plan.json"
 RUNS = "runs"
@@ -197,9 +196,10 @@ def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
     """Return the logits of stored images of one site, uint8 [N, C, H, W]."""
     device = next(model.parameters()).device
     size = model.batch_size or PREDICTION_BATCH
+    predict = model.predictor()  # one for the site: ITTA keeps state between batches
     with torch.no_grad():
         parts = [
-            model(model.transform.transform.to_inputs(part.to(device), torch.float32)).cpu()
+            predict(model.transform.transform.to_inputs(part.to(device), torch.float32)).cpu()
             for part in torch.split(images, size)
         ]
     return torch.cat(parts)
