@@ -3,6 +3,7 @@
 import os
 import tempfile
 
+import pytest
 import torch
 
 # Workers of pytest-xdist share the cores: torch's own threads on top make small operations wait for one another.
@@ -12,3 +13,19 @@ _cache = tempfile.TemporaryDirectory(prefix="pogm-test-cache-", ignore_cleanup_e
 os.environ["POGM_CACHE"] = _cache.name  # decoded images of tests; one folder for each worker
 
 pytest_plugins = ["browsers", "run_folders"]
+
+# Modules whose tests wait for other processes. They start first, so that no worker of pytest-xdist waits for them alone
+# at the end. Work is stolen from the other end of a worker's queue, so that one worker runs all tests with Ray.
+STARTED_FIRST = ("test_ray_cluster.py", "test_torchrun.py", "test_executors.py", "test_trackers.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests that wait for other processes to the front."""
+    rank = {name: number for number, name in enumerate(STARTED_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers for ``-n auto``: one more than cores, because some tests wait."""
+    return (os.cpu_count() or 1) + 1
