@@ -7,7 +7,7 @@ from support import C, K, batches, toy
 
 from pogm.algorithms.dann import DANN
 from pogm.core.batch import Batch
-from pogm.core.model import probabilities
+from pogm.core.losses import probabilities
 
 
 def test_constant_discriminator_has_loss_log_k():

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from support import C, assert_close, batches, toy
 
 from pogm import ERM, Batch
-from pogm.core.model import probabilities
+from pogm.core.losses import probabilities
 
 
 def test_step_is_one_adam_step_on_the_pooled_batch():

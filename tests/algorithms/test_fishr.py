@@ -9,7 +9,8 @@ from pogm import ERM, Fishr
 from pogm._system.errors import UsageError
 from pogm.algorithms.fishr import gradient_variances
 from pogm.core.batch import Batch
-from pogm.core.model import Network, over_samples, probabilities
+from pogm.core.losses import probabilities
+from pogm.core.model import Network, over_samples
 
 
 class DeepHead(Fishr):

@@ -14,7 +14,7 @@ from pogm import Learner
 from pogm._system.errors import UsageError
 from pogm.algorithms.madg import MADG
 from pogm.core.batch import Batch
-from pogm.core.model import probabilities
+from pogm.core.losses import probabilities
 
 
 class Reversal(torch.autograd.Function):

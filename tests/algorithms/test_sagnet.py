@@ -16,7 +16,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.sagnet import SagNet, draw_partners, mix_styles, replace_content, split_style
 from pogm.core import random
 from pogm.core.batch import Batch
-from pogm.core.model import probabilities
+from pogm.core.losses import probabilities
 
 Z = torch.randn(12, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3 + 1
 KEY = random.key(5)

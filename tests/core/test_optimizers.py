@@ -7,7 +7,7 @@ from torch.func import vmap
 
 from pogm.core import optimizers
 from pogm.core.flat_params import flatten
-from pogm.core.optimizers import SGD, Adam, apply_reset, mark_for_reset
+from pogm.core.optimizers import SGD, Adam, AdamW, apply_reset, mark_for_reset
 
 SMOOTH = Adam(0.1, eps=1.0)  # with a large eps, the update depends on the length of the gradient
 
@@ -17,7 +17,9 @@ SMOOTH = Adam(0.1, eps=1.0)  # with a large eps, the update depends on the lengt
     [
         (Adam(0.01, 0.1), lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)),
         (Adam(0.01, 0.0, 0.5, 0.9), lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.9))),
+        (AdamW(0.01, 0.1), lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
         (SGD(0.1, 0.01), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01)),
+        (SGD(0.1, 0.01, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01, momentum=0.9)),
     ],
 )
 @pytest.mark.parametrize("large", [False, True])
@@ -112,3 +114,41 @@ def test_gradient_is_matched_by_name_and_not_by_position(optimizer):
     moved, _ = optimizer.update(params, gradient, optimizer.init(params))
     assert moved["a"].tolist() == [0.0, 0.0]
     assert (moved["b"] < 0).all()
+
+
+@pytest.mark.parametrize("optimizer", [Adam, AdamW, SGD])
+@pytest.mark.parametrize("large", [False, True])
+def test_vector_of_learning_rates_equals_parameter_groups_of_torch(optimizer, large, monkeypatch):
+    if large:  # the fused kernel takes no vectors
+        monkeypatch.setattr(optimizers, "LARGE", 1)
+    torch.manual_seed(0)
+    params = {"a": torch.randn(3, dtype=torch.float64), "b": torch.randn(2, dtype=torch.float64)}
+    leaves = [leaf.clone().requires_grad_() for leaf in params.values()]
+    groups = [{"params": [leaves[0]], "lr": 0.1, "weight_decay": 0.0}, {"params": [leaves[1]], "weight_decay": 0.2}]
+    theirs = getattr(torch.optim, optimizer.__name__)(groups, lr=0.01)
+    rates, decays = [0.1] * 3 + [0.01] * 2, [0.0] * 3 + [0.2] * 2
+    ours = optimizer(torch.tensor(rates, dtype=torch.float64), torch.tensor(decays, dtype=torch.float64))
+    state = ours.init(params)
+    for _ in range(5):
+        gradient = {name: torch.randn_like(leaf) for name, leaf in params.items()}
+        params, state = ours.update(params, gradient, state)
+        for leaf, value in zip(leaves, gradient.values(), strict=True):
+            leaf.grad = value
+        theirs.step()
+    for leaf, mine in zip(leaves, params.values(), strict=True):
+        torch.testing.assert_close(mine, leaf.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.1, 100.0])
+def test_clipping_equals_that_of_torch(scale):
+    torch.manual_seed(0)
+    params, gradient = ({"a": torch.randn(3), "b": torch.randn(2)} for _ in range(2))
+    gradient = {name: scale * leaf for name, leaf in gradient.items()}
+    leaves = [leaf.clone().requires_grad_() for leaf in params.values()]
+    for leaf, value in zip(leaves, gradient.values(), strict=True):
+        leaf.grad = value.clone()
+    torch.nn.utils.clip_grad_norm_(leaves, 1.0)
+    torch.optim.SGD(leaves, lr=0.1).step()
+    ours = SGD(0.1, clip_norm=1.0)
+    for leaf, mine in zip(leaves, ours.update(params, gradient, ours.init(params))[0].values(), strict=True):
+        torch.testing.assert_close(mine, leaf.detach())

@@ -12,7 +12,8 @@ from torch.func import grad
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, Large, Power, hyper
-from pogm.core.model import Model, Network, cross_entropy, over_samples
+from pogm.core.losses import CROSS_ENTROPY
+from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_step
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
@@ -101,7 +102,7 @@ class Adversarial(Algorithm):
     def generator_loss(self, batch: Batch, model: Model) -> Loss:
         """Return the mean risk − λ d."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
-        risk = model.add_penalties(cross_entropy(over_samples(model.head, z), batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(model.loss(over_samples(model.head, z), batch.y).mean(1), batch).mean()
         value = risk - self.adversary_weight * self.domain_loss(model, z, batch.y)
         return Loss(value, {"loss": risk, "gen_loss": value})
 
@@ -115,7 +116,7 @@ class Adversarial(Algorithm):
         u = self.discriminator_input(model, z, y)
 
         def loss_sum(u: Tensor) -> tuple[Tensor, Tensor]:
-            losses = cross_entropy(over_samples(model.part("discriminator"), u), domains)
+            losses = CROSS_ENTROPY(over_samples(model.part("discriminator"), u), domains)
             return losses.sum(), losses
 
         if isinstance(self.gradient_penalty, float) and self.gradient_penalty == 0:  # a tensor in a batch of trials

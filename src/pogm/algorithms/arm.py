@@ -10,7 +10,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm, MakeFeatures
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Large, hyper
-from pogm.core.model import Model, cross_entropy
+from pogm.core.model import Model
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
 from pogm.core.trees import Params
@@ -68,7 +68,7 @@ class ARM(Algorithm):
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """Return the mean risk, with the context of each domain."""
         logits = model(batch.x).view(*batch.y.shape[:2], -1)  # [K, B, C]
-        return Loss(model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean())
+        return Loss(model.add_penalties(model.loss(logits, batch.y).mean(1), batch).mean())
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """Update all weights, except the context network if ``train_context`` is false."""

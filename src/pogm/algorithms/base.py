@@ -38,6 +38,7 @@ class Algorithm:
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sets of hyperparameters
     former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
+    needs_classes: ClassVar[bool] = False  # True if the method uses class labels, so that only cross-entropy fits
     prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
 
     def __init_subclass__(cls) -> None:

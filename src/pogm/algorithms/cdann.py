@@ -1,12 +1,14 @@
 """CDANN: class-conditional domain-adversarial training."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from pogm._system.errors import UsageError
 from pogm.algorithms.adversarial import Adversarial
-from pogm.core.model import Model, Network, probabilities
+from pogm.core.losses import probabilities
+from pogm.core.model import Model, Network
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class CDANN(Adversarial):
     one. As in DomainBed, the sum in the penalty has no class weights. See `Adversarial` for the hyperparameters and the
     order of the updates.
     """
+
+    needs_classes: ClassVar[bool] = True  # the discriminator is conditional on the class
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """Add the embedding, a linear layer on one-hot classes."""

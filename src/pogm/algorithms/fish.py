@@ -57,7 +57,8 @@ class Fish(Algorithm):
 
 
 def _select_domain(batch: Batch, domain: torch.Tensor) -> Batch:
-    return Batch(*(part.index_select(0, domain.reshape(1)) for part in batch))
+    selected: Batch = trees.map_leaves(lambda leaf: leaf.index_select(0, domain.reshape(1)), batch)
+    return selected
 
 
 def _interpolate(start: trees.Params, end: trees.Params, rate: float) -> trees.Params:

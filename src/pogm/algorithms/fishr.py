@@ -10,7 +10,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, Uniform, hyper
-from pogm.core.model import Model, cross_entropy, over_samples, probabilities
+from pogm.core.model import Model, over_samples
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params
@@ -60,7 +60,7 @@ class Fishr(Algorithm):
         """Return the mean risk plus the weighted distance between the gradient variances of the domains."""
         z = over_samples(model.features, batch.x)  # [K, B, n]
         logits = over_samples(model.head, z)  # [K, B, C]
-        risk = model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(model.loss(logits, batch.y).mean(1), batch).mean()
 
         variances = gradient_variances(model, z, logits, batch.y)  # v_k: [K, weights of the head]
         averages = self.ema * state.memory["variances"] + (1 - self.ema) * variances  # m_k
@@ -74,14 +74,13 @@ class Fishr(Algorithm):
 def gradient_variances(model: Model, z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     """Return v_k: the variance over samples of each entry of the gradient of the head, [K, weights of the head]."""
     is_linear = isinstance(model.network.get_submodule("head"), nn.Linear)
-    if is_linear and {"head.weight", "head.bias"} <= model.params.keys():
-        return linear_head_variances(z, logits, y)
+    if is_linear and logits.ndim == 3 and {"head.weight", "head.bias"} <= model.params.keys():
+        return linear_head_variances(z, model.loss.output_gradient(logits, y))
     return any_head_variances(model, z, y)
 
 
-def linear_head_variances(z: Tensor, logits: Tensor, y: Tensor) -> Tensor:
-    """Return v_k of a linear head; the gradient of sample b is the outer product of a_b = softmax − y_b and z_b."""
-    a = logits.softmax(-1) - probabilities(y, logits.shape[-1])  # [K, B, C]
+def linear_head_variances(z: Tensor, a: Tensor) -> Tensor:
+    """Return v_k of a linear head; the gradient of sample b is the outer product of a_b = ∇ℓ (softmax − y) and z_b."""
     count = z.shape[1]  # B
     weight = a.square().mT @ z.square() / count - (a.mT @ z / count).square()  # [K, C, n]
     bias = a.square().mean(1) - a.mean(1).square()  # [K, C]
@@ -96,7 +95,7 @@ def any_head_variances(model: Model, z: Tensor, y: Tensor) -> Tensor:
 
     def sample_loss(weights: Params, z: Tensor, y: Tensor) -> Tensor:
         logits = functional_call(module, (weights, frozen), (z[None],))
-        return cross_entropy(logits[None], y[None, None])[0, 0]
+        return model.loss(logits[None], y[None, None])[0, 0]
 
     gradients = vmap(vmap(grad(sample_loss), (None, 0, 0)), (None, 0, 0))(head, z, y)
     flat = torch.cat([leaf.flatten(2) for leaf in gradients.values()], dim=2)  # [K, B, weights]

@@ -9,7 +9,8 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
-from pogm.core.model import Model, cross_entropy, over_samples, probabilities
+from pogm.core.losses import CROSS_ENTROPY, SampleLoss
+from pogm.core.model import Model, over_samples
 from pogm.core.state import Loss, State
 
 
@@ -38,19 +39,20 @@ class IRM(Algorithm):
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """Return the mean risk plus the weighted penalty."""
-        if batch.x.shape[1] < 2:
+        if batch.y.shape[1] < 2:
             raise UsageError(
                 "Expected minibatches of at least 2 samples for IRM, which compares their halves; found 1. "
                 "Raise batch_size."
             )
         logits = over_samples(model, batch.x)  # [K, B, C]
-        risk = model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean()
-        derivatives = scale_derivatives(logits, batch.y)  # [K, B]
+        risk = model.add_penalties(model.loss(logits, batch.y).mean(1), batch).mean()
+        derivatives = scale_derivatives(logits, batch.y, model.loss)  # [K, B]
         penalty = (derivatives[:, 0::2].mean(1) * derivatives[:, 1::2].mean(1)).mean()
         weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * penalty, penalty)
         return Loss(risk + weighted, {"nll": risk, "penalty": penalty})
 
 
-def scale_derivatives(logits: Tensor, y: Tensor) -> Tensor:
-    """Return dℓ(s f)/ds at s = 1 for each sample, in closed form: (softmax − y)·f, [K, B]."""
-    return ((logits.softmax(-1) - probabilities(y, logits.shape[-1])) * logits).sum(-1)
+def scale_derivatives(logits: Tensor, y: Tensor, loss: SampleLoss = CROSS_ENTROPY) -> Tensor:
+    """Return dℓ(s f)/ds = ∇ℓ(f)·f at s = 1 for each sample, [K, B]. For cross-entropy, ∇ℓ(f) is softmax − y."""
+    products = loss.output_gradient(logits, y) * logits
+    return products.sum(-1) if logits.ndim == 3 else products.flatten(2).sum(-1)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, Large, hyper
-from pogm.core.model import Model, Network, cross_entropy, over_samples, probabilities
+from pogm.core.losses import CROSS_ENTROPY, probabilities
+from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_gradient
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
@@ -56,6 +57,7 @@ class MADG(Algorithm):
     as_released: bool = hyper(False)
 
     min_domains: ClassVar[int] = 2  # at least one pair
+    needs_classes: ClassVar[bool] = True  # rivals predict the class that the classifier predicts
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """Return a network with a bottleneck, a classifier, and one rival per pair of domains."""
@@ -109,7 +111,7 @@ class MADG(Algorithm):
         total: Any = 0.0
         for index, (i, j) in enumerate(combinations(range(len(z)), 2)):
             source, target = over_samples(model.part(f"rivals.{index}"), torch.stack([z[i], z[j]]))
-            agreement = cross_entropy(source[None], predicted[i][None]).mean()
+            agreement = CROSS_ENTROPY(source[None], predicted[i][None]).mean()
             same = (target.softmax(-1) * probabilities(predicted[j], target.shape[-1])).sum(-1)  # p_ij(ŷ_j | z_j)
             contradiction = -(1 - same + EPSILON).clamp(max=1).log().mean()
             total = total + self.margin * agreement + contradiction  # + T_ij

@@ -82,4 +82,5 @@ class MLDG(Algorithm):
 
 
 def _select_domains(batch: Batch, domains: Tensor) -> Batch:
-    return Batch(*(part.index_select(0, domains) for part in batch))
+    selected: Batch = trees.map_leaves(lambda leaf: leaf.index_select(0, domains), batch)
+    return selected

@@ -11,7 +11,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, hyper
-from pogm.core.model import Model, Network, cross_entropy, over_samples
+from pogm.core.model import Model, Network, over_samples
 from pogm.core.problem import Problem
 from pogm.core.random_layers import RandomLayer
 from pogm.core.state import Loss, State
@@ -64,7 +64,7 @@ class MTL(Algorithm):
         z = over_samples(model.features, batch.x)  # [K, B, n]
         embeddings = self.ema * z.mean(1) + (1 - self.ema) * state.memory["embeddings"]  # e_k
         both = torch.cat([z, embeddings[:, None].expand_as(z)], dim=2)
-        losses = cross_entropy(over_samples(model.head, both), batch.y)
+        losses = model.loss(over_samples(model.head, both), batch.y)
         risks = model.add_penalties(losses.mean(1), batch)
         return Loss(risks.sum(), memory={"embeddings": embeddings.detach()})
 

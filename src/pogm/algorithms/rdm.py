@@ -64,7 +64,7 @@ class RDM(Algorithm):
 
     def loss(self, model: Model, batch: Batch, state: State) -> Loss:
         """Return the mean risk plus the weighted discrepancy and variances."""
-        if batch.x.shape[1] < 2:
+        if batch.y.shape[1] < 2:
             raise UsageError(
                 "Expected minibatches of at least 2 samples for RDM, which computes variances of losses; found 1. "
                 "Raise batch_size."

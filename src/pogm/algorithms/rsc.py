@@ -1,6 +1,7 @@
 """RSC: representation self-challenging."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Uniform, hyper
-from pogm.core.model import Model, cross_entropy, over_samples, probabilities
+from pogm.core.losses import probabilities
+from pogm.core.model import Model, over_samples
 from pogm.core.optimizers import Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
@@ -37,6 +39,8 @@ class RSC(Algorithm):
         sample_drop: Fraction b of the samples to mask.
     """
 
+    needs_classes: ClassVar[bool] = True  # masks depend on the probability of the true class
+
     feature_drop: float = hyper(1 / 3, Uniform(0, 0.5), least=0, most=1, draw_as="rsc_f_drop_factor")  # f
     sample_drop: float = hyper(1 / 3, Uniform(0, 0.5), least=0, most=1, draw_as="rsc_b_drop_factor")  # b
 
@@ -55,7 +59,7 @@ class RSC(Algorithm):
         with torch.no_grad():
             mask = self.mask(model, z.flatten(0, 1).detach(), batch.y.flatten(0, 1))
         logits = over_samples(model.head, z * mask.view_as(z))
-        risk = model.add_penalties(cross_entropy(logits, batch.y).mean(1), batch).mean()
+        risk = model.add_penalties(model.loss(logits, batch.y).mean(1), batch).mean()
         return Loss(risk, {"muted": 1 - mask.to(z.dtype).mean()})
 
     def mask(self, model: Model, z: Tensor, y: Tensor) -> Tensor:

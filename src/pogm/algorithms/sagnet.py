@@ -1,6 +1,7 @@
 """SagNet: style-agnostic networks."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -8,7 +9,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
-from pogm.core.model import Model, Network, cross_entropy, over_samples
+from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_step
 from pogm.core.optimizers import Adam, Optimizer, Scalar
 from pogm.core.problem import Problem
@@ -40,6 +41,8 @@ class SagNet(Algorithm):
         adversary_weight: Weight w of the adversarial loss of the featurizer.
     """
 
+    needs_classes: ClassVar[bool] = True  # the adversarial loss is that of a softmax
+
     adversary_weight: float = hyper(0.1, Power(10, -2, 1), least=0, draw_as="sag_w_adv")  # w
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
@@ -60,14 +63,14 @@ class SagNet(Algorithm):
 
         def content_loss(model: Model) -> Loss:
             z = over_samples(lambda x: mix_styles(model.features(x), keys[0]), batch.x)
-            risks = cross_entropy(over_samples(model.head, z), batch.y).mean(1)
+            risks = model.loss(over_samples(model.head, z), batch.y).mean(1)
             return Loss(model.add_penalties(risks, batch).mean())
 
         def style_logits(model: Model, key: Tensor) -> Tensor:
             return over_samples(lambda x: model.part("style")(replace_content(model.features(x), key)), batch.x)
 
         def style_loss(model: Model) -> Loss:
-            return Loss(cross_entropy(style_logits(model, keys[1]), batch.y).mean())
+            return Loss(model.loss(style_logits(model, keys[1]), batch.y).mean())
 
         def adversary_loss(model: Model) -> Loss:
             return Loss(-self.adversary_weight * style_logits(model, keys[2]).log_softmax(-1).mean())

@@ -11,5 +11,5 @@ from torch import Tensor
 class Batch(NamedTuple):
     """Minibatch with B samples of each of K domains."""
 
-    x: Tensor  # [K, B, ...]
-    y: Tensor  # [K, B] class indices, or [K, B, C] class probabilities
+    x: Tensor  # inputs [K, B, ...]; for a module that takes several inputs, a dictionary of such tensors
+    y: Tensor  # targets [K, B, ...]: class indices [K, B], class probabilities [K, B, C], or those of another loss

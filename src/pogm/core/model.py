@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pogm._system.errors import UsageError
+from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled, inside_transform
+from pogm.core.losses import CROSS_ENTROPY, SampleLoss
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # added to the risk of every domain: [K], or 0
@@ -61,6 +62,7 @@ class Model:
         autocast: Lower precision in which passes compute, if any.
         penalties: Functions of modifiers that are added to the risks.
         custom_risks: Function of a modifier that replaces the risks.
+        loss: Loss of the task, as a function of outputs [K, B, ...] and targets [K, B, ...].
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Model:
         autocast: torch.dtype | None = None,
         penalties: Sequence[Penalty] = (),
         custom_risks: Risks | None = None,
+        loss: SampleLoss = CROSS_ENTROPY,
     ):
         self.network = network
         self.params = params
@@ -79,6 +82,7 @@ class Model:
         self.autocast = autocast
         self.penalties = penalties
         self.custom_risks = custom_risks
+        self.loss = loss
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits."""
@@ -97,19 +101,19 @@ class Model:
         return partial(self._run, part=name)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Return the cross-entropy of every sample: [K, B]."""
-        return cross_entropy(over_samples(self, batch.x), batch.y)
+        """Return the loss of every sample: [K, B]."""
+        return self.loss(over_samples(self, batch.x), batch.y)
 
     def risks(self, batch: Batch) -> Tensor:
         """Return the risk L_k of every domain: [K]. All domains share one pass through the network."""
         if self.custom_risks is not None:
             return self._with_penalties(self.custom_risks(self, batch), batch)
         weights = (self.network, dict(self.params), self.buffers)
-        return self.add_penalties(_mean_losses(*weights, batch, self.autocast), batch)
+        return self.add_penalties(_mean_losses(*weights, batch, self.autocast, self.loss), batch)
 
     def risks_from_features(self, z: Tensor, batch: Batch) -> Tensor:
         """Return the risk of every domain, given the features [K, B, n] of the batch."""
-        return self.add_penalties(cross_entropy(over_samples(self.head, z), batch.y).mean(1), batch)
+        return self.add_penalties(self.loss(over_samples(self.head, z), batch.y).mean(1), batch)
 
     def add_penalties(self, risks: Tensor, batch: Batch) -> Tensor:
         """Add the penalties of the modifiers to risks that an algorithm has computed itself: [K].
@@ -135,14 +139,19 @@ class Model:
 
 @compiled
 def _mean_losses(
-    network: nn.Module, params: Params, buffers: Params, batch: Batch, autocast: torch.dtype | None
+    network: nn.Module,
+    params: Params,
+    buffers: Params,
+    batch: Batch,
+    autocast: torch.dtype | None,
+    loss: SampleLoss,
 ) -> Tensor:
-    """Return the mean cross-entropy of every domain: [K]."""
+    """Return the mean loss of every domain: [K]."""
 
-    def logits(x: Tensor) -> Tensor:
+    def outputs(x: Tensor) -> Tensor:
         return _forward(network, params, buffers, (x,), autocast)
 
-    return cross_entropy(over_samples(logits, batch.x), batch.y).mean(1)
+    return loss(over_samples(outputs, batch.x), batch.y).mean(1)
 
 
 @compiled
@@ -160,7 +169,7 @@ def _forward(
     if autocast is None:
         result: Tensor = functional_call(network, (params, buffers), inputs, options)
         return result
-    with torch.autocast(inputs[0].device.type, autocast):
+    with torch.autocast(trees.leaves(inputs)[0].device.type, autocast):
         result = functional_call(network, (params, buffers), inputs, options)
     return result.float()
 
@@ -172,20 +181,10 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if are_images and not in_vmap else x
 
 
-def over_samples(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function of [N, ...] to a tensor [K, B, ...] in one call."""
-    result = function(x.flatten(0, 1))
-    return result.view(*x.shape[:2], *result.shape[1:])
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy [K, B] of logits [K, B, C] and labels (class indices or probabilities)."""
-    pooled = F.cross_entropy(logits.flatten(0, 1), y.flatten(0, 1), reduction="none")
-    return pooled.view(logits.shape[:2])
-
-
-def probabilities(y: Tensor, num_classes: int) -> Tensor:
-    """Return labels as class probabilities [..., C]. Class indices become one-hot vectors."""
-    if y.is_floating_point():
-        return y
-    return (y.unsqueeze(-1) == torch.arange(num_classes, device=y.device)).float()
+def over_samples(function: Callable[[Any], Tensor], x: Any) -> Tensor:
+    """Apply a function of [N, ...] to a tensor [K, B, ...] in one call. The inputs may be a tree of such tensors."""
+    if isinstance(x, Tensor):
+        result = function(x.flatten(0, 1))
+        return result.view(*x.shape[:2], *result.shape[1:])
+    result = function(trees.map_leaves(lambda leaf: leaf.flatten(0, 1), x))
+    return result.view(*trees.leaves(x)[0].shape[:2], *result.shape[1:])

@@ -1,6 +1,7 @@
 """Optimizers as pure functions of weights, gradient and state: they work under ``vmap`` and in CUDA graphs.
 
-Hyperparameters may be tensors. Trials that differ in the learning rate can then be batched by ``vmap``.
+Hyperparameters may be tensors. Trials that differ in the learning rate can then be batched by ``vmap``. The learning
+rate and the weight decay may also be vectors with one value per weight: parameter groups.
 """
 
 from dataclasses import dataclass
@@ -42,19 +43,29 @@ def apply_reset(state: Tree) -> Tree:
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent: θ ← θ − η (g + λθ)."""
+    """Stochastic gradient descent: m ← μm + g + λθ, θ ← θ − ηm, as in ``torch.optim.SGD``."""
 
     lr: Scalar  # η
     weight_decay: Scalar = 0.0  # λ
+    momentum: float = 0.0  # μ
+    clip_norm: float | None = None  # largest norm of the gradient; longer ones are scaled to it
 
     def init(self, params: Params) -> Tree:
-        """Return a state that only counts the updates."""
-        return {"count": _counter(params)}
+        """Return a state that counts the updates and, with momentum, holds m."""
+        if self.momentum == 0:
+            return {"count": _counter(params)}
+        return {"momentum": torch.zeros_like(flat_vector(params)), "count": _counter(params)}
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """Return the weights and the state after one update."""
-        updated = _sgd_update(flat_vector(params), _gradient_vector(gradient, params), self.lr, self.weight_decay)
-        return unflatten(updated, params), {"count": state["count"] + 1}
+        weights, vector = flat_vector(params), _clip(_gradient_vector(gradient, params), self.clip_norm)
+        count = {"count": state["count"] + 1}
+        if self.momentum == 0:
+            return unflatten(_sgd_update(weights, vector, self.lr, self.weight_decay), params), count
+        updated, momentum = _momentum_update(
+            weights, vector, state["momentum"], self.lr, self.weight_decay, self.momentum
+        )
+        return unflatten(updated, params), {"momentum": momentum, **count}
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Adam:
     beta1: Scalar = 0.9  # decay rate of the mean
     beta2: Scalar = 0.999  # decay rate of the mean square
     eps: float = 1e-8  # ε
+    clip_norm: float | None = None  # largest norm of the gradient; longer ones are scaled to it
 
     def init(self, params: Params) -> Tree:
         """Return zero moments."""
@@ -77,11 +89,12 @@ class Adam:
 
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """Return the weights and the state after one update."""
-        weights, vector = flat_vector(params), _gradient_vector(gradient, params)
+        weights, vector = flat_vector(params), _clip(_gradient_vector(gradient, params), self.clip_norm)
         numbers = (self.lr, self.weight_decay, self.beta1, self.beta2)
         needs_graph = torch.is_grad_enabled() and any(map(_requires_grad, (weights, vector, *numbers)))
         large = weights.device.type == "cpu" and weights.numel() > LARGE and not inside_transform()
-        update = self._update_in_chunks if large and not needs_graph else self._update
+        chunked = large and not needs_graph and not any(isinstance(n, Tensor) and n.ndim for n in numbers)
+        update = self._update_in_chunks if chunked else self._update
         updated, after = update(weights, vector, state)
         return unflatten(updated, params), after
 
@@ -107,11 +120,53 @@ class Adam:
         return updated, {"mean": mean, "square": square, "count": count}
 
 
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): θ ← (1 − ηλ) θ before the update of Adam."""
+
+    weight_decay: Scalar = 0.01  # λ
+
+    def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
+        """Return the weights and the state after one update."""
+        decayed = unflatten(_decay(flat_vector(params), self.lr, self.weight_decay), params)
+        plain = Adam(self.lr, 0.0, self.beta1, self.beta2, self.eps, self.clip_norm)
+        return plain.update(decayed, gradient, state)
+
+
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+
+
 @compiled
 def _sgd_update(weights: Tensor, gradient: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
     """Return θ − η (g + λθ)."""
     updated: Tensor = weights - _cast(lr, weights) * _add_decay(gradient, weights, weight_decay)
     return updated
+
+
+@compiled
+def _momentum_update(
+    weights: Tensor, gradient: Tensor, momentum: Tensor, lr: Scalar, weight_decay: Scalar, decay: float
+) -> tuple[Tensor, Tensor]:
+    """Return θ − η m and m ← μ m + g + λθ."""
+    momentum = decay * momentum + _add_decay(gradient, weights, weight_decay)
+    return weights - _cast(lr, weights) * momentum, momentum
+
+
+@compiled
+def _decay(weights: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
+    """Return (1 − ηλ) θ."""
+    decayed: Tensor = weights * _cast(1 - lr * weight_decay, weights)
+    return decayed
+
+
+@compiled
+def _scale_to_norm(gradient: Tensor, most: float) -> Tensor:
+    """Return the gradient, scaled to the norm ``most`` if it is longer, as ``torch.nn.utils.clip_grad_norm_``."""
+    return gradient * (most / (gradient.norm() + 1e-6)).clamp(max=1)
+
+
+def _clip(gradient: Tensor, most: float | None) -> Tensor:
+    return gradient if most is None else _scale_to_norm(gradient, most)
 
 
 @compiled

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pogm.core import random
+from pogm.core.losses import CROSS_ENTROPY, SampleLoss
 from pogm.core.model import Model, Penalty, Risks
 from pogm.core.optimizers import Optimizer
 from pogm.core.random_layers import key_buffers
@@ -40,15 +41,16 @@ class Problem:
     network: nn.Module
     optimizer: Optimizer
     num_domains: int  # K
-    num_classes: int  # C
+    num_classes: int  # C; for losses without classes, the number of outputs
     gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
     each_domain: EachDomain
     reduce: TrajectoryReduce = Local()  # noqa: RUF009  (frozen)
     penalties: Sequence[Penalty] = ()
-    custom_risks: Risks | None = None  # risk that a modifier uses instead of the cross-entropy
+    custom_risks: Risks | None = None  # risk that a modifier uses instead of the mean loss
     autocast: torch.dtype | None = None
     live: frozenset[str] = field(default_factory=frozenset)  # names of buffers that a training pass updates
     mixes: bool = False  # True if a modifier mixes the samples of a pass
+    loss: SampleLoss = CROSS_ENTROPY
 
     @property
     def couples_samples(self) -> bool:
@@ -73,6 +75,7 @@ class Problem:
             autocast=self.autocast,
             penalties=self.penalties,
             custom_risks=self.custom_risks,
+            loss=self.loss,
         )
 
     @cached_property

@@ -26,6 +26,7 @@ class Modifier:
     that `start` creates and that `after` and `observe` return.
     """
 
+    needs_classes: ClassVar[bool] = False  # True if the modifier uses class labels, so that only cross-entropy fits
     prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 

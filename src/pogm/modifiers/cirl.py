@@ -11,7 +11,7 @@ from pogm._system.errors import UsageError
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, Power, hyper
-from pogm.core.model import Model, Network, cross_entropy, over_samples
+from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizers import SGD, Adam
 from pogm.core.problem import Problem
 from pogm.core.random_layers import RandomLayer
@@ -208,8 +208,8 @@ def _standard_deviation(z: Tensor) -> Tensor:
 
 def _both_losses(model: Model, z: Tensor, mask: Tensor, rest: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the risks [K] of the head with the features of ``mask``, and of the adversary with those of ``rest``."""
-    head = cross_entropy(over_samples(model.head, z * mask), y).mean(1)
-    adversary = cross_entropy(over_samples(model.part("adversary"), z * rest), y).mean(1)
+    head = model.loss(over_samples(model.head, z * mask), y).mean(1)
+    adversary = model.loss(over_samples(model.part("adversary"), z * rest), y).mean(1)
     return head, adversary
 
 

@@ -10,7 +10,7 @@ from torch.func import grad
 from pogm._system.errors import UsageError
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import hyper
-from pogm.core.model import Model, Network, cross_entropy, over_samples
+from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizers import Adam, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Purpose, State
@@ -147,7 +147,7 @@ def _mismatch_derivative(u: Tensor, v: Tensor) -> Tensor:
 
 def _classification(model: Model, z: Tensor, y: Tensor) -> Tensor:
     """Return ℓ(g(z), y) of each domain, [K]."""
-    return cross_entropy(over_samples(model.head, z), y).mean(1)
+    return model.loss(over_samples(model.head, z), y).mean(1)
 
 
 def _rate(problem: Problem) -> Scalar:

@@ -8,7 +8,7 @@ from torch import Tensor
 from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
-from pogm.core.model import probabilities
+from pogm.core.losses import probabilities
 from pogm.modifiers.base import Modifier
 
 
@@ -38,7 +38,8 @@ class Mixup(Modifier):
         order = random.permutation(random.fold(key, 0), count)
         partner = order.roll(-1)[order.argsort()]  # the partner of domain order[i] is order[i + 1]
         share = random.beta(random.fold(key, 1), self.alpha, (count,)).to(batch.x.dtype)  # λ
-        labels = probabilities(batch.y, num_classes)
+        is_index = not batch.y.is_floating_point()
+        labels = probabilities(batch.y, num_classes).movedim(-1, 2) if is_index else batch.y  # classes are axis 2
 
         def mix(values: Tensor) -> Tensor:
             weight = share.reshape(-1, *[1] * (values.ndim - 1))
