@@ -11,8 +11,8 @@ import pytest
 
 import pogm
 from pogm._system.errors import DataError
+from pogm.benchmark.results.classification import calibration_error, classification_metrics, softmax
 from pogm.deployment.evaluate import evaluate, read_sites
-from pogm.deployment.metrics import calibration_error, classification_metrics, softmax
 
 CLASSES = ("blue", "red")
 

@@ -14,8 +14,8 @@ from support import trial
 import pogm
 from pogm import ARM, ERM, ITTA
 from pogm._system.errors import DataError, UsageError
+from pogm.benchmark.results.classification import softmax
 from pogm.benchmark.runs.runner import run
-from pogm.deployment.metrics import softmax
 from pogm.deployment.predict import ImageGroup, find_images, predict
 
 

@@ -11,16 +11,10 @@ import torch
 
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.classification import ClassificationMetrics, classification_metrics, softmax
+from pogm.benchmark.results.classification_tables import confusion_table, metrics_table, recall_table
 from pogm.benchmark.results.table import Column, Row, Table
 from pogm.deployment.forecast import FEW_SITES, Forecast, SiteResult
-from pogm.deployment.metrics import (
-    ClassificationMetrics,
-    classification_metrics,
-    confusion_table,
-    metrics_table,
-    recall_table,
-    softmax,
-)
 from pogm.report.draw import MissingPackageError
 from pogm.report.page import Section, image, write_page
 

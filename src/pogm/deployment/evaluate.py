@@ -11,20 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pogm._system.errors import DataError
-from pogm.data.images.decode import IMAGE_SUFFIXES
-from pogm.data.images.listing import Directory, Walker, printable
-from pogm.data.images.parallel import Progress, no_progress
-from pogm.deployment.metrics import (
+from pogm.benchmark.results.classification import (
     ClassificationMetrics,
     Labels,
     TemperatureScaling,
-    calibration_table,
     classification_metrics,
-    confusion_table,
-    metrics_table,
-    recall_table,
     scale_temperature,
 )
+from pogm.benchmark.results.classification_tables import calibration_table, confusion_table, metrics_table, recall_table
+from pogm.data.images.decode import IMAGE_SUFFIXES
+from pogm.data.images.listing import Directory, Walker, printable
+from pogm.data.images.parallel import Progress, no_progress
 from pogm.deployment.model import TrainedModel
 from pogm.deployment.predict import ImageGroup, OnBadImage, Predictions, predict
 

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from pogm._system.errors import IntegrityError, PogmError, UsageError
-from pogm._system.files import digest, read_json
 from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.selected_model import DESCRIPTION, FORMAT, MODEL
+from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights, version_of
 from pogm.core.model import Model, Network
 from pogm.data.images.decode import BadImage, convert_image, decode, read_header
 from pogm.data.images.intensity import NONE, Intensity
@@ -24,8 +21,6 @@ from pogm.modifiers.base import Modifier, Predictor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-MOST_BYTES = 1 << 24  # of model.json: datasets may have many classes
 
 
 class ImageTransform:
@@ -179,8 +174,8 @@ def load(folder: Path | str) -> TrainedModel:
         >>> model(model.transform("image.png")[None]).softmax(-1)  # doctest: +SKIP
     """
     folder = find_model(Path(folder))
-    description = _read_description(folder)
-    tensors = _read_weights(folder, description)
+    description = read_description(folder)
+    tensors = read_weights(folder, description)
     try:
         trial = Trial.from_json(description["trial"])
         training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
@@ -191,7 +186,7 @@ def load(folder: Path | str) -> TrainedModel:
         reason = str(error).strip().splitlines()[0]
         raise IntegrityError(
             f"Expected weights of the network {description.get('network')} in {folder}; found others: {reason} "
-            f"Install pogm {_version(description)}, which wrote the model, or train it again."
+            f"Install pogm {version_of(description)}, which wrote the model, or train it again."
         ) from error
     return TrainedModel(network.float(), trial, description)
 
@@ -224,46 +219,3 @@ def find_model(folder: Path) -> Path:
         else "Name the folder of a run, or what pogm train wrote."
     )
     raise UsageError(f"Expected {DESCRIPTION} in {folder}; found {why}. {then}")
-
-
-def _read_description(folder: Path) -> dict[str, Any]:
-    description = read_json(folder / DESCRIPTION, MOST_BYTES)
-    expected = ("format", "weights", "classes", "stored_size", "trial")
-    missing = [name for name in expected if not isinstance(description, dict) or name not in description]
-    if missing:
-        raise IntegrityError(
-            f"Expected the fields {', '.join(expected)} in {folder / DESCRIPTION}; found none named "
-            f"{', '.join(missing)}. Restore the file from a copy."
-        )
-    if description["format"] != FORMAT:
-        raise UsageError(
-            f"Expected a model of format {FORMAT} in {folder}; found format {description['format']}. "
-            f"Install the version that wrote it: pogm {_version(description)}."
-        )
-    result: dict[str, Any] = description
-    return result
-
-
-def _read_weights(folder: Path, description: dict[str, Any]) -> dict[str, Tensor]:
-    expected = description["weights"]
-    path = folder / Path(expected["file"]).name
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise IntegrityError(
-            f"Expected the weights in {path}; found: {error.strerror}. Copy the whole folder of the model."
-        ) from error
-    if len(content) != expected["bytes"] or digest(content) != expected["sha256"]:
-        raise IntegrityError(
-            f"Expected {expected['bytes']} bytes with SHA-256 {expected['sha256'][:12]}… in {path}; found "
-            f"{len(content)} bytes with {digest(content)[:12]}…. Copy the file again, or train the model again."
-        )
-    try:
-        return load_tensors(content)
-    except SafetensorError as error:
-        raise IntegrityError(f"Expected safetensors in {path}; found: {error}. Copy the file again.") from error
-
-
-def _version(description: dict[str, Any]) -> str:
-    provenance = description.get("provenance")
-    return str(provenance.get("pogm", "of a later version")) if isinstance(provenance, dict) else "of a later version"

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError, UsageError
+from pogm.benchmark.results.classification import Array, softmax
 from pogm.data.images.decode import IMAGE_SUFFIXES, BadImage
 from pogm.data.images.listing import Walker, printable
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
-from pogm.deployment.metrics import Array, softmax
 from pogm.deployment.model import TrainedModel
 from pogm.modifiers.base import Predictor
 

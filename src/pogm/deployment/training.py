@@ -14,20 +14,20 @@ from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.estimate import measure_cost
-from pogm.benchmark.runs.runner import RunOptions
-from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
-from pogm.data.datasets.base import DomainDataset, split_domain
-from pogm.deployment.card import write_card
-from pogm.deployment.forecast import Forecast, SiteResult, forecast
-from pogm.deployment.metrics import (
+from pogm.benchmark.results.classification import (
     ClassificationMetrics,
     classification_metrics,
     fit_temperature,
     scale_temperature,
     softmax,
 )
-from pogm.deployment.model import MOST_BYTES, TrainedModel, load
+from pogm.benchmark.runs.estimate import measure_cost
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description
+from pogm.data.datasets.base import DomainDataset, split_domain
+from pogm.deployment.card import write_card
+from pogm.deployment.forecast import Forecast, SiteResult, forecast
+from pogm.deployment.model import TrainedModel, load
 
 PLAN = "plan.json"
 RUNS = "runs"
@@ -277,7 +277,7 @@ def write_model(run: Path, folder: Path, extra: Mapping[str, Any]) -> dict[str, 
     Returns:
         The description.
     """
-    description = {**read_json(run / MODEL / DESCRIPTION, MOST_BYTES), **extra}
+    description = {**read_description(run / MODEL), **extra}
     name = description["weights"]["file"]
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / name, (run / MODEL / name).read_bytes())

@@ -1,4 +1,4 @@
-"""Evaluation: the accuracy on every domain and split, and the validation loss, in large batches."""
+"""Evaluation: accuracies on every domain and split, the validation loss, and logits, in large batches."""
 
 import itertools
 import math
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pogm.core import random
+from pogm.core.model import Model
 from pogm.core.state import Purpose, State
 from pogm.distributed.world import ProcessGroup
 from pogm.engine.sampling import SPLITS, SampleIndices
@@ -71,6 +72,17 @@ def validation_loss(
     return torch.where(trained, means, 0).sum() / trained.sum()
 
 
+def predict_logits(config: TrainConfig, model: Model, indices: Tensor) -> Tensor:
+    """Return the logits [N, C] of images of one domain and split, without augmentation, as float32 on the host.
+
+    The host holds them, so the device needs memory for one pass only.
+    """
+    size = config.prediction_batch_size or _max_images(config)
+    predict = config.predictor(model)
+    passes = config.table.images.iterate(torch.split(indices, size))
+    return torch.cat([predict(config.transform.to_inputs(images, config.dtype)).float().cpu() for images in passes])
+
+
 def _means(
     measure: Callable[[Tensor, Tensor], Tensor],
     config: TrainConfig,
@@ -121,10 +133,14 @@ def _pass_sizes(config: TrainConfig, count: int, segments: list[int], trials: in
     """
     if config.prediction_batch_size:
         return [len(part) for size in segments for part in torch.split(torch.empty(size), config.prediction_batch_size)]
-    pixels = max(shape[-2] * shape[-1] for shape in (config.table.images.shape, config.transform.shape))
-    most = max(_max_pixels(config.table.labels.device) // (pixels * trials), 1)
-    passes = math.ceil(count / most)
+    passes = math.ceil(count / _max_images(config, trials))
     return [math.ceil(count / passes)] * passes
+
+
+def _max_images(config: TrainConfig, trials: int = 1) -> int:
+    """Return the largest number of images of a pass, for each of some trials that share the memory."""
+    pixels = max(shape[-2] * shape[-1] for shape in (config.table.images.shape, config.transform.shape))
+    return max(_max_pixels(config.table.labels.device) // (pixels * trials), 1)
 
 
 def _max_pixels(device: torch.device) -> int:

@@ -1,6 +1,6 @@
 """A session: one trial, or several similar trials at once, set up on a device and ready to train."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -12,7 +12,7 @@ from pogm._system.runtime import configure_runtime
 from pogm.core import trees
 from pogm.core.compilation import compiling
 from pogm.core.flat_params import flatten
-from pogm.core.model import Network, evaluation_mode
+from pogm.core.model import Model, Network, evaluation_mode
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import State
 from pogm.core.trees import Params, Tree
@@ -21,7 +21,7 @@ from pogm.diagnostics.probe import Rounds
 from pogm.distributed.world import World
 from pogm.engine.capture import GraphedStep
 from pogm.engine.engine import Engine as Engine
-from pogm.engine.evaluator import accuracies, validation_accuracies, validation_loss
+from pogm.engine.evaluator import accuracies, predict_logits, validation_accuracies, validation_loss
 from pogm.engine.image_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
 from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
@@ -241,6 +241,32 @@ class Session:
         if index is not None:
             params, _ = self.config.modifiers[index].final(train_state.modifiers[str(index)], params)
         return {**params, **train_state.state.buffers}
+
+    def predict(
+        self, tensors: Mapping[str, Tensor], segments: Sequence[int], row: int = 0
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Predict some segments (domain and split) of one task with given weights, without augmentation.
+
+        One task at a time and not compiled, since it is done once. With several processes, only one needs to call it.
+
+        Args:
+            tensors: Weights and buffers, as `predicting_tensors` returns them.
+            segments: Indices of the segments.
+            row: Index of the task.
+
+        Returns:
+            For each segment, logits [N, C] as float32 and labels [N], on the host.
+        """
+        config = self.configs[row]
+        indices = self.sample_indices.evaluate[row] if self.has_trial_axis else self.sample_indices.evaluate
+        chosen = [torch.split(indices, self.segments)[segment] for segment in segments]
+        names = {name for name, _ in self.network.named_parameters()}
+        on_device = {name: leaf.to(self.device) for name, leaf in tensors.items()}
+        params = {name: leaf for name, leaf in on_device.items() if name in names}
+        buffers = {name: leaf for name, leaf in on_device.items() if name not in names}
+        model = Model(self.network, params, buffers, autocast=config.problem.autocast)
+        with self._deterministic_mode(), evaluation_mode(self.network), compiling(False):
+            return [(predict_logits(config, model, part), config.table.labels[part].cpu()) for part in chosen]
 
     def _evaluate_tasks(self, function: Callable[[TrainConfig, TrainState, SampleIndices], Tree]) -> Tree:
         """Apply a function to every task in evaluation mode, and stack the results."""

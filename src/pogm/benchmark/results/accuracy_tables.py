@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from pogm._system.errors import UsageError
+from pogm.benchmark.results.model_metrics import count_test_images
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
 from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, estimate
@@ -15,9 +16,10 @@ CSV_KEYS = ("dataset", "algorithm", "selection", "domain")
 REPORTED = {"failed", "unfinished", "diverged", "ambiguous: settings differ", "no records"}  # counted in a footnote
 
 
-def accuracy_column(title: str, dataset: str, domain: str) -> Column:
+def accuracy_column(title: str, dataset: str, domain: str, images: int | None = None) -> Column:
     """Return the column of the accuracy on a domain, or on a dataset if ``domain`` is `AVERAGE`."""
-    return Column(title, unit="%", best="highest", per_trial=True, ids={"dataset": dataset, "domain": domain})
+    ids = {"dataset": dataset, "domain": domain}
+    return Column(title, unit="%", best="highest", per_trial=True, ids=ids, test_images=images)
 
 
 def average_column(dataset: str) -> Column:
@@ -35,7 +37,8 @@ def dataset_table(runs: Iterable[Run], dataset: str, selection: Selection) -> Ta
         label: [_domain_cell([c for c in found if c.domain == i], len(seeds)) for i in range(len(domains))]
         for label, found in by_label.items()
     }
-    columns = [accuracy_column(domain, dataset, domain) for domain in domains]
+    images = count_test_images(runs, choices)
+    columns = [accuracy_column(domain, dataset, domain, images.get(i)) for i, domain in enumerate(domains)]
     return _accuracy_table(dataset, selection, columns, cells, average_column(dataset), choices)
 
 
@@ -45,12 +48,16 @@ def averages_table(runs: Iterable[Run], selection: Selection) -> Table:
     datasets = tuple(dict.fromkeys(run.dataset for run in runs))
     domains = {name: len(domains_of([run for run in runs if run.dataset == name])) for name in datasets}
     choices = selection(runs)
+    images = {
+        name: count_test_images(runs, [choice for choice in choices if choice.dataset == name]) for name in datasets
+    }
+    totals = {name: sum(found.values()) if len(found) == domains[name] else None for name, found in images.items()}
     by_label = {label: [choice for choice in choices if choice.label == label] for label in labels_of(runs)}
     cells = {
         label: [_dataset_cell([c for c in found if c.dataset == name], domains[name]) for name in datasets]
         for label, found in by_label.items()
     }
-    columns = [accuracy_column(name, name, AVERAGE) for name in datasets]
+    columns = [accuracy_column(name, name, AVERAGE, totals[name]) for name in datasets]
     return _accuracy_table("All datasets", selection, columns, cells, average_column(ALL_DATASETS), choices)
 
 

@@ -16,6 +16,7 @@ from pogm.benchmark.results.statistics import mean_of
 FIELDS = ("mean", "stderr", "n", "reason", "incomplete")
 NUMBERS = ("mean", "stderr", "n")  # the fields that CSV has
 INCOMPLETE = "†"
+TEST_IMAGES = "Test images"  # label of the last row
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Column:
     ids: Mapping[str, str] = field(default_factory=dict)  # values of `Table.csv_keys` for its cells
     csv_prefix: str = ""  # before the names of the fields, if CSV has one line per row
     csv_only: bool = False  # not shown in the other formats
+    test_images: int | None = None  # number of images behind each of its accuracies; None if it is unknown
 
     @property
     def heading(self) -> str:
@@ -166,6 +168,12 @@ class Table(Tabular):
     @property
     def headings(self) -> tuple[str, ...]:
         return tuple(self.columns[j].heading for j in self.shown)
+
+    @property
+    def test_images(self) -> tuple[int | None, ...]:
+        """Number of test images of each shown column; empty if none is known. Shown as the last row."""
+        found = tuple(self.columns[j].test_images for j in self.shown)
+        return found if self.row_key and any(number is not None for number in found) else ()
 
     @property
     def notes(self) -> tuple[str, ...]:

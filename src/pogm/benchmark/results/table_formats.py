@@ -17,7 +17,7 @@ from rich.text import Text
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import printable
-from pogm.benchmark.results.table import FIELDS, NUMBERS, Cell, Column, Estimate, Row, Table
+from pogm.benchmark.results.table import FIELDS, NUMBERS, TEST_IMAGES, Cell, Column, Estimate, Row, Table
 
 NARROWEST = 72  # width of the notes beneath a narrow table, in characters
 
@@ -30,13 +30,17 @@ def render_text(table: Table) -> str:
     grid = RichTable(box=HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
     columns = [_text_column(table, j) for j in table.shown]
     if table.row_key:
-        columns.insert(0, ["", *(printable(row.label) for row in table.rows)])
+        labels = [printable(row.label) for row in table.rows]
+        columns.insert(0, ["", *labels, *([TEST_IMAGES] if table.test_images else [])])
     for heading, *_ in columns:
         grid.add_column(Text(heading), no_wrap=True)
     for i, row in enumerate(table.rows):
         if i and row.group != table.rows[i - 1].group:
             grid.add_section()
         grid.add_row(*(Text(cells[i + 1]) for cells in columns))
+    if table.test_images:
+        grid.add_section()
+        grid.add_row(*(Text(cells[-1]) for cells in columns))
     out = io.StringIO()
     Console(file=out, width=sys.maxsize, color_system=None, force_terminal=False).print(grid)
     lines = [line[1:].rstrip() for line in out.getvalue().splitlines()]  # without the left border
@@ -51,11 +55,17 @@ def _text_column(table: Table, j: int) -> list[str]:
     """Return the heading and the cells of a column. Numbers end at the same position, and their marks follow."""
     column, best = table.columns[j], table.best(j)
     texts = [printable(column.heading), *(printable(column.text(row.cells[j])) for row in table.rows)]
+    texts += [_count(column.test_images)] if table.test_images else []
     if column.kind == "text":
         return texts
     marks = ["", *("*" * (i in best) + table.marks(j, row.cells[j]) for i, row in enumerate(table.rows))]
+    marks += [""] if table.test_images else []
     width = max(map(cell_len, texts))
     return [" " * (width - cell_len(text)) + text + mark for text, mark in zip(texts, marks, strict=True)]
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _notes(table: Table) -> list[str]:
@@ -82,12 +92,13 @@ def tables_csv(tables: Iterable[Table]) -> str:
             "Expected tables that can be compared; found the early-stopped oracle beside other selections. "
             "Write it to a file of its own."
         )
-    headers = list(dict.fromkeys(map(_csv_header, tables)))
+    with_images = any(table.csv_keys and table.test_images for table in tables)  # in one of them: a column in all
+    headers = list(dict.fromkeys(_csv_header(table, with_images) for table in tables))
     if len(headers) > 1:
         raise UsageError(f"Expected tables with the same columns; found {headers}. Write them to separate files.")
     lines: dict[tuple[object, ...], list[str]] = {}
     for number, table in enumerate(tables):
-        for key, line in _csv_lines(table):
+        for key, line in _csv_lines(table, with_images):
             name = key or (number, len(lines))
             if name not in lines or line.count("") < lines[name].count(""):
                 lines[name] = line
@@ -96,9 +107,10 @@ def tables_csv(tables: Iterable[Table]) -> str:
     return out.getvalue()
 
 
-def _csv_header(table: Table) -> tuple[str, ...]:
+def _csv_header(table: Table, with_images: bool) -> tuple[str, ...]:
     if table.csv_keys:
-        return (*table.csv_keys, *(name for name in NUMBERS if all(name in c.fields for c in table.columns)))
+        numbers = [name for name in NUMBERS if all(name in c.fields for c in table.columns)]
+        return (*table.csv_keys, *numbers, *["test_images"] * with_images)
     return tuple(name for column in table.columns for name in _csv_names(column))
 
 
@@ -109,7 +121,7 @@ def _csv_names(column: Column) -> list[str]:
     return [column.csv_prefix + name for name in NUMBERS if name in column.fields]
 
 
-def _csv_lines(table: Table) -> Iterable[tuple[tuple[str, ...], list[str]]]:
+def _csv_lines(table: Table, with_images: bool) -> Iterable[tuple[tuple[str, ...], list[str]]]:
     """Yield the key and the values of each line; the key is empty if a line has one row."""
     known = {"selection": table.selection.name} if table.selection else {}
     for row in table.rows:
@@ -119,7 +131,7 @@ def _csv_lines(table: Table) -> Iterable[tuple[tuple[str, ...], list[str]]]:
         for column, cell in _pairs(table, row):
             ids = known | {table.row_key: row.key} | dict(column.ids)
             key = tuple(ids[name] for name in table.csv_keys)
-            yield key, [*key, *_csv_values(column, cell)]
+            yield key, [*key, *_csv_values(column, cell), *[_count(column.test_images)] * with_images]
 
 
 def _pairs(table: Table, row: Row) -> Iterable[tuple[Column, Cell]]:
@@ -154,6 +166,7 @@ def render_json(table: Table) -> str:
         "columns": [column.key for column in columns],
         "units": {column.key: column.unit for column in columns if column.unit},
         "rows": dict(zip(table.labels, rows, strict=True)) if table.row_key else rows,
+        **({"test_images": _json_images(columns)} if table.test_images else {}),
         "footnotes": table.footnotes,
     }
     if meanings := {row.key: row.meaning for row in table.rows if row.meaning}:
@@ -162,6 +175,10 @@ def render_json(table: Table) -> str:
         content["conclusion"] = " ".join(table.conclusion)
     named = {table.json_names.get(name, name): value for name, value in content.items()}
     return json.dumps(named, indent=1)
+
+
+def _json_images(columns: Iterable[Column]) -> dict[str, int]:
+    return {column.key: column.test_images for column in columns if column.test_images is not None}
 
 
 def _json_cell(table: Table, row: Row, j: int) -> object:
@@ -187,6 +204,8 @@ def render_latex(table: Table) -> str:
             text = rf"\textbf{{{text}}}" if i in best[j] else text
             cells.append(text + latex_text(table.marks(j, row.cells[j])))
         lines.append(" & ".join(cells) + r" \\")
+    if table.test_images:
+        lines += [r"\midrule", " & ".join([TEST_IMAGES, *map(_count, table.test_images)]) + r" \\"]
     rule = [table.selection.title, table.selection.rule] if table.selection else []
     notes = [f"% {printable(note)}" for note in (table.title, *rule, *table.notes, *table.conclusion)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"

@@ -6,6 +6,7 @@ One trial is a batch of one. Each trial has a run directory with these files:
 - ``records.jsonl``: one line per evaluation
 - ``checkpoints/``: the last checkpoints
 - ``model/``: the weights of the selected step, and their description (see ``selected_model.py``)
+- ``metrics.json``: metrics of that model, written when the run ends (see ``model_metrics.py``)
 - ``failed.json``: the reason if the run failed
 - ``done``: marks a finished run; written last
 """
@@ -39,6 +40,7 @@ from pogm.benchmark.runs.context import (
     write_failure,
 )
 from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, read_provenance, write_trial
+from pogm.benchmark.runs.model_metrics import write_metrics
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
 from pogm.data.images.index import forget_scans, reuse_scans
@@ -264,7 +266,7 @@ class _Batch:
                 self._write(row, record | {FINAL: True})
                 self._select(row, record)
                 self.world.run_on_first(partial(self._write_model, row))
-            self.world.run_on_first(partial(write_atomic, self.folders[row] / DONE, b"done\n"))
+            self.world.run_on_first(partial(self._finish, row))
             if row in self.tracking:
                 self.tracking[row].end("done")
 
@@ -285,6 +287,10 @@ class _Batch:
         size = self.session.config.table.images.shape[-2:]
         description = describe(self.trials[row], self.classes, (size[0], size[1]), self.facts)
         self.selected[row].write(self.folders[row], description)
+
+    def _finish(self, row: int) -> None:
+        write_metrics(self.folders[row], self.trials[row], self.session, row)
+        write_atomic(self.folders[row] / DONE, b"done\n")
 
     def _end_diverged(self, row: int) -> None:
         error = DivergedError(

@@ -17,6 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from pogm._system.errors import IntegrityError, UsageError
 from pogm._system.files import digest, read_json, readable_json, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Record, accuracy
@@ -25,6 +26,7 @@ MODEL = "model"  # folder in the run directory
 DESCRIPTION = "model.json"
 FORMAT = 1  # version of the files; raise it when an older version of the package cannot read them
 RULE = "training-domain validation"
+MOST_BYTES = 1 << 24  # of model.json: datasets may have many classes
 
 
 class SelectedModel:
@@ -124,6 +126,61 @@ def describe(trial: Trial, classes: tuple[str, ...], stored_size: tuple[int, int
         "trial_id": trial.id,
         "torch": torch.__version__,
     }
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read ``model.json`` in the folder of a model.
+
+    Raises:
+        IntegrityError: A field is missing.
+        UsageError: Another version of the package wrote the model.
+    """
+    description = read_json(folder / DESCRIPTION, MOST_BYTES)
+    expected = ("format", "weights", "classes", "stored_size", "trial")
+    missing = [name for name in expected if not isinstance(description, dict) or name not in description]
+    if missing:
+        raise IntegrityError(
+            f"Expected the fields {', '.join(expected)} in {folder / DESCRIPTION}; found none named "
+            f"{', '.join(missing)}. Restore the file from a copy."
+        )
+    if description["format"] != FORMAT:
+        raise UsageError(
+            f"Expected a model of format {FORMAT} in {folder}; found format {description['format']}. "
+            f"Install the version that wrote it: pogm {version_of(description)}."
+        )
+    result: dict[str, Any] = description
+    return result
+
+
+def read_weights(folder: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read the weights and buffers of a model.
+
+    Raises:
+        IntegrityError: The file is missing, or differs from what was written.
+    """
+    expected = description["weights"]
+    path = folder / Path(expected["file"]).name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(
+            f"Expected the weights in {path}; found: {error.strerror}. Copy the whole folder of the model."
+        ) from error
+    if len(content) != expected["bytes"] or digest(content) != expected["sha256"]:
+        raise IntegrityError(
+            f"Expected {expected['bytes']} bytes with SHA-256 {expected['sha256'][:12]}… in {path}; found "
+            f"{len(content)} bytes with {digest(content)[:12]}…. Copy the file again, or train the model again."
+        )
+    try:
+        return load_tensors(content)
+    except SafetensorError as error:
+        raise IntegrityError(f"Expected safetensors in {path}; found: {error}. Copy the file again.") from error
+
+
+def version_of(description: Mapping[str, Any]) -> str:
+    """Return the version of the package that wrote a model, for errors."""
+    provenance = description.get("provenance")
+    return str(provenance.get("pogm", "of a later version")) if isinstance(provenance, dict) else "of a later version"
 
 
 def _file_name(step: int) -> str:

@@ -10,17 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pogm._system.errors import UsageError
-from pogm.deployment.metrics import (
+from pogm.benchmark.results.classification import (
     calibration_error,
     classification_metrics,
-    confusion_table,
     fit_temperature,
-    metrics_table,
-    recall_table,
     scale_temperature,
     softmax,
     wilson_interval,
 )
+from pogm.benchmark.results.classification_tables import confusion_table, metrics_table, recall_table
 
 NAMES = ("a", "b", "c", "d")
 

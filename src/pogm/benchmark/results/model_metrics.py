@@ -1,0 +1,173 @@
+"""Metrics of selected models: read ``metrics.json`` of run folders, and show them as a table.
+
+Runs of earlier versions and of DomainBed have no such file; they are left out.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pogm._system.errors import UsageError
+from pogm._system.files import read_json
+from pogm.benchmark.results.records import RecordWarning, Run, finite
+from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice
+from pogm.benchmark.results.table import Column, Row, Table, estimate
+
+METRICS = "metrics.json"
+MOST_BYTES = 1 << 28  # of the file: it has a confusion matrix for each domain
+KEPT = 4096  # runs whose metrics stay in memory, since several tables and a live page need them
+
+
+class HeldOutMetrics(NamedTuple):
+    """Metrics on the *in* split of one held-out domain. All are from 0 to 1; NaN if undefined."""
+
+    images: int
+    balanced_accuracy: float
+    macro_f1: float
+    auroc: float
+    ece: float
+    ece_scaled: float  # after temperature scaling
+
+
+class ModelMetrics(NamedTuple):
+    """Metrics of the selected model of one run."""
+
+    step: int  # step of the model
+    held_out: Mapping[str, HeldOutMetrics]  # by domain
+
+
+class Confusion(NamedTuple):
+    """Confusion matrix of the selected models for one algorithm and held-out domain, summed over trials."""
+
+    label: str
+    domain: str
+    classes: tuple[str, ...]
+    counts: npt.NDArray[np.int64]  # [C, C]: number of images by true class (row) and predicted class (column)
+
+
+def read_metrics(run: Run) -> ModelMetrics | None:
+    """Return the metrics of the selected model of a finished run; None if there are none.
+
+    A file that cannot be read is left out with a `RecordWarning`.
+    """
+    path = run.folder / METRICS
+    try:
+        return _read(path, path.stat().st_mtime_ns) if run.done else None
+    except OSError:
+        return None
+
+
+def count_test_images(runs: Iterable[Run], choices: Iterable[Choice]) -> dict[int, int]:
+    """Return the number of test images of each held-out domain, by its index, if it is known.
+
+    If the splits of the trials differ in size, it is the smallest number.
+    """
+    by_id = {run.id: run for run in runs}
+    found: dict[int, int] = {}
+    for choice in choices:
+        if (known := _of_domain(by_id, choice)) is not None:
+            found[choice.domain] = min(known.images, found.get(choice.domain, known.images))
+    return found
+
+
+def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
+    """Return the metrics of the selected models on one dataset, or None if no run has them.
+
+    One row for each algorithm and held-out domain: mean and standard error over trials, under training-domain
+    selection.
+    """
+    runs = [run for run in runs if run.dataset == dataset]
+    columns = (
+        Column("algorithm", "Algorithm", kind="text"),
+        Column("held_out", "Held out", kind="text"),
+        Column("test_images", "Test images", kind="number"),
+        _percent("balanced_accuracy", "Balanced accuracy"),
+        _percent("macro_f1", "Macro F1"),
+        _percent("auroc", "AUROC"),
+        _percent("ece", "ECE"),
+        _percent("ece_scaled", "ECE after scaling"),
+    )
+    rows = []
+    for (label, domain), found in _by_cell(runs).items():
+        metrics = [each for _, each in found]
+        means = [estimate(100 * getattr(each, column.key) for each in metrics) for column in columns[3:]]
+        rows.append(Row((label, domain, min(each.images for each in metrics), *means), group=label))
+    if not rows:
+        return None
+    notes = (
+        "In percent, on the test images of the held-out domain; ± is the standard error over trials. Balanced accuracy "
+        "and macro F1 are means over the classes that have images; AUROC is the mean over classes of one class against "
+        "the rest; ECE is the expected calibration error, before and after temperature scaling with the temperature of "
+        "the validation images of the training domains.",
+    )
+    return Table(f"{dataset}: metrics of the selected models", columns, tuple(rows), TRAINING_DOMAIN, notes)
+
+
+def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
+    """Return the confusion matrix of each algorithm and held-out domain, under training-domain selection."""
+    runs = [run for run in runs if run.dataset == dataset]
+    found = []
+    for (label, domain), chosen in _by_cell(runs).items():
+        matrices = [
+            read_json(run.folder / METRICS, MOST_BYTES)["domains"][domain]["in"]["confusion"] for run, _ in chosen
+        ]
+        counts = sum(np.array(matrix["counts"], np.int64) for matrix in matrices)
+        found.append(Confusion(label, domain, tuple(matrices[0]["classes"]), np.asarray(counts)))
+    return found
+
+
+def _percent(key: str, title: str) -> Column:
+    return Column(key, title, unit="%", per_trial=True, missing="-", csv_prefix=f"{key}_")
+
+
+def _by_cell(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, HeldOutMetrics]]]:
+    """Return the chosen runs and their metrics by label and held-out domain; only runs whose model was chosen."""
+    by_id = {run.id: run for run in runs}
+    cells: dict[tuple[str, str], list[tuple[Run, HeldOutMetrics]]] = {}
+    for choice in TRAINING_DOMAIN(runs):
+        found = _of_domain(by_id, choice, only_selected=True)
+        if found is not None and choice.run is not None:
+            run = by_id[choice.run]
+            cells.setdefault((choice.label, run.domains[choice.domain]), []).append((run, found))
+    return cells
+
+
+def _of_domain(by_id: Mapping[str, Run], choice: Choice, *, only_selected: bool = False) -> HeldOutMetrics | None:
+    """Return the metrics of the chosen run on the held-out domain.
+
+    Args:
+        by_id: The runs.
+        choice: The chosen run and step.
+        only_selected: Return None if the stored model is of another step than the chosen one.
+    """
+    if choice.accuracy is None or choice.run is None:
+        return None
+    run = by_id[choice.run]
+    metrics = read_metrics(run)
+    if metrics is None or (only_selected and metrics.step != choice.step):
+        return None
+    return metrics.held_out.get(run.domains[choice.domain])
+
+
+@lru_cache(KEPT)
+def _read(path: Path, modified: int) -> ModelMetrics | None:
+    """Read a file. It is read again if it was modified later."""
+    try:
+        content = read_json(path, MOST_BYTES)
+        domains = content["domains"]
+        held_out = {name: _held_out(domains[name]["in"]) for name in content["held_out"] if name in domains}
+        return ModelMetrics(int(content["selection"]["step"]), held_out)
+    except (UsageError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        warnings.warn(f"{path}: metrics left out ({type(error).__name__}: {error})", RecordWarning, stacklevel=4)
+        return None
+
+
+def _held_out(values: Mapping[str, Any]) -> HeldOutMetrics:
+    scaling = values["temperature_scaling"]
+    numbers = (values["balanced_accuracy"]["value"], *(values[name] for name in ("macro_f1", "auroc")))
+    return HeldOutMetrics(int(values["n"]), *map(finite, (*numbers, scaling["before"], scaling["after"])))

@@ -1,0 +1,84 @@
+"""Metrics of the selected model of a run, computed once from the stored weights when the run ends: ``metrics.json``.
+
+They are those of the images that the tables report: the *in* split of each held-out domain, and the *out* split of each
+training domain, all without augmentation. A run with ``evaluation="validation"`` does not predict held-out domains.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pogm._system.files import canonical_json, write_atomic
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.classification import classification_metrics, fit_temperature, scale_temperature, softmax
+from pogm.benchmark.results.model_metrics import METRICS
+from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
+from pogm.engine.sampling import SPLITS
+from pogm.engine.session import Session
+
+FORMAT = 1  # version of the file
+
+Part = tuple[int, str]  # number of a domain, and one of `SPLITS`
+
+
+class MetricsWarning(UserWarning):
+    """The metrics of a selected model were not computed."""
+
+
+def write_metrics(run: Path, trial: Trial, session: Session, row: int = 0) -> None:
+    """Predict with the selected model of a run, and write its metrics into the run directory.
+
+    Nothing is written if the run has no selected model, or if its logits are not finite.
+
+    Args:
+        run: Run directory, with the selected model in it.
+        trial: The trial.
+        session: Session of the run. Its images are used again.
+        row: Index of the trial in the session.
+    """
+    if not (run / MODEL / DESCRIPTION).is_file():  # a run that an earlier version began
+        return
+    description = read_description(run / MODEL)
+    parts = _reported_parts(trial)
+    segments = [number * len(SPLITS) + SPLITS.index(split) for number, split in parts]
+    predictions = session.predict(read_weights(run / MODEL, description), segments, row)
+    names = trial.dataset.domains
+    if bad := [names[part[0]] for part, found in zip(parts, predictions, strict=True) if not found[0].isfinite().all()]:
+        text = f"The logits of the selected model in {run} are not finite on {', '.join(bad)}: {METRICS} was left out."
+        warnings.warn(text, MetricsWarning, stacklevel=2)
+        return
+    content = {
+        "format": FORMAT,
+        "selection": description["selection"],
+        "held_out": [names[number] for number in trial.test_domains],
+        **_describe_classifier(dict(zip(parts, predictions, strict=True)), trial, description["classes"]),
+    }
+    write_atomic(run / METRICS, canonical_json(content).encode() + b"\n")
+
+
+def _reported_parts(trial: Trial) -> list[Part]:
+    """Return the parts of the data that are predicted."""
+    held_out = () if trial.evaluation == "validation" else trial.test_domains
+    return [*((number, "in") for number in held_out), *((number, "out") for number in trial.train_domains)]
+
+
+def _describe_classifier(
+    predictions: Mapping[Part, tuple[Tensor, Tensor]], trial: Trial, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the entries of ``metrics.json`` for a classifier. A dataset with another task needs another function.
+
+    The temperature is fitted on the *out* splits of the training domains.
+    """
+    validation = [found for (number, _), found in predictions.items() if number in trial.train_domains]
+    logits, labels = (torch.cat(parts).numpy() for parts in zip(*validation, strict=True))
+    temperature = fit_temperature(logits, labels)
+    domains: dict[str, dict[str, Any]] = {}
+    for (number, split), (z, y) in predictions.items():
+        found = classification_metrics(softmax(z.numpy()), y.numpy(), classes).to_json()
+        scaling = scale_temperature(z.numpy(), y.numpy(), temperature).to_json()
+        domains.setdefault(trial.dataset.domains[number], {})[split] = found | {"temperature_scaling": scaling}
+    return {"task": "classification", "temperature": temperature, "domains": domains}
