@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pogm.benchmark.results.classification import classification_metrics, scale_temperature, softmax
 from pogm.benchmark.results.records import Run, append_record, read_runs
 from pogm.benchmark.results.table import Column, Row, Table
 
@@ -41,6 +43,7 @@ def write_run(
     trial_seed: int = 0,
     done: bool = True,
     failure: str | None = None,
+    metrics: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
     name, *modifiers = label.split(" + ")
@@ -72,11 +75,24 @@ def write_run(
     (folder / "trial.json").write_text(json.dumps(saved))
     for line in records:
         append_record(folder / "records.jsonl", line)
+    if metrics is not None:
+        (folder / "metrics.json").write_text(json.dumps(metrics))
     if done:
         (folder / "done").write_text("done")
     if failure is not None:
         (folder / "failed.json").write_text(json.dumps({"error": failure}))
     return folder
+
+
+def metrics_of(domain: str, answers: Sequence[tuple[int, int]], classes: int = 2, step: int = 0) -> dict[str, Any]:
+    """Return the content of metrics.json for a model that is sure of its answers: pairs of true and predicted class."""
+    true, predicted = np.array(answers).T
+    logits = 50.0 * np.eye(classes)[predicted]
+    found = classification_metrics(softmax(logits), true, [f"class {number}" for number in range(classes)])
+    scaling = scale_temperature(logits, true, 20.0)
+    domains = {domain: {"in": found.to_json() | {"temperature_scaling": scaling.to_json()}}}
+    selection = {"rule": "training-domain validation", "step": step, "validation": 0.5}
+    return {"format": 1, "task": "classification", "selection": selection, "held_out": [domain], "domains": domains}
 
 
 def write_sweep(

@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 from html_pages import Page
+from run_folders import metrics_of
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import read_runs
@@ -135,3 +136,28 @@ def test_the_picture_is_one_svg_with_cosine_and_accuracy_side_by_side(make_sweep
 def test_a_picture_without_runs_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="Expected runs to draw"):
         write_picture([], tmp_path / "picture.svg")
+
+
+def test_confusion_matrices_of_selected_models_are_shaded_by_row(make_run, make_record, tmp_path):
+    for seed, answer in enumerate((0, 1)):
+        metrics = metrics_of("A", [(0, 0), (1, answer)])
+        make_run([make_record(0, [0.5] * 3, [0.5] * 3)], trial_seed=seed, metrics=metrics)
+    page = page_of(read_runs(tmp_path), tmp_path)
+    assert "Toy: metrics of the selected models" in page.text
+    assert "ERM, held out: A class 0 class 1 class 0 2 0 class 1 1 1" in page.text
+    shares = [value for _, value in page.attributes if value and "--share" in value]
+    assert shares == ["--share:100%", "--share:50%", "--share:50%"]
+
+
+def test_confusions_of_many_classes_are_a_list_of_pairs(make_run, make_record, tmp_path):
+    answers = [*((i, i) for i in range(30)), (7, 12), (7, 12), (3, 4), (7, 7)]
+    make_run([make_record(0, [0.5] * 3, [0.5] * 3)], metrics=metrics_of("A", answers, classes=30))
+    page = page_of(read_runs(tmp_path), tmp_path)
+    assert "Share of the true class, % ERM A class 7 class 12 2 50.0 ERM A class 3 class 4 1 50.0" in page.text
+
+
+def test_report_of_runs_without_metrics_has_no_confusion_matrix(make_run, make_record, tmp_path):
+    make_run([make_record(0, [0.5] * 3, [0.5] * 3)])
+    page = page_of(read_runs(tmp_path), tmp_path)
+    assert "metrics of the selected models" not in page.text
+    assert "caption" not in page.tags

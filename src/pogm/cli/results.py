@@ -12,9 +12,10 @@ from pogm._system.errors import UsageError
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
+from pogm.benchmark.results.model_metrics import selected_metrics_table
 from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, read_runs
-from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Selection
+from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.executors import Outcome, carry_out, executor
@@ -62,7 +63,7 @@ def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
 def show_tables(
     runs: Sequence[Run], form: str, against: str | None = None, selections: Sequence[Selection] = SELECTIONS
 ) -> None:
-    """Print the tables of finished runs.
+    """Print the tables of finished runs: accuracies and, except as CSV, metrics of the selected models.
 
     Args:
         runs: The runs.
@@ -85,10 +86,11 @@ def show_tables(
                 "Estimate their accuracy on a new domain with runs that hold out one (--test-domain)."
             )
         raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
+    metrics = [selected_metrics_table(runs, dataset) for dataset in datasets] if TRAINING_DOMAIN in selections else []
     compared = compare(runs, find_publication(against)) if against else []
     if against and not compared:
         print(f"pogm: Nothing here to compare with {find_publication(against).title}.", file=sys.stderr)
-    everything: list[Table | Comparison] = [*shown, *compared]
+    everything: list[Table | Comparison] = [*shown, *filter(None, metrics), *compared]
     if form == "csv":  # all lines have the same columns: either our tables, or the comparison
         print(comparisons_csv(compared) if against else tables_csv(shown), end="")
     elif form == "json":

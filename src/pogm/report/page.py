@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pogm import __version__
 from pogm._system.files import write_atomic
 from pogm.benchmark.results.records import printable
-from pogm.benchmark.results.table import Estimate, Table, Tabular
+from pogm.benchmark.results.table import TEST_IMAGES, Estimate, Table, Tabular
 from pogm.report.chart import DARK, LIGHT, colour_of, dashes_of, specification, static_panels
 from pogm.report.draw import javascript, load_package, to_svg
 from pogm.report.figure import Figure
@@ -152,6 +152,8 @@ def render_table(table: Table, anchor: str, under: str = "", command: str | None
             *((table.columns[j].heading, _is_words(table, j)) for j in others),
         ],
         "rows": list(zip(labels, zip(*columns, strict=True) if columns else [()] * len(labels), strict=True)),
+        "test_images": table.test_images,
+        "test_images_label": TEST_IMAGES,
         "notes": [*([selection.rule] if selection else []), *table.notes, *table.conclusion],
         "command": command,
         "data": {"name": slug(f"{table.title} {selection.name}" if selection else table.title), "csv": table.csv()},

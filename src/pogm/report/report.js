@@ -234,7 +234,7 @@ const HINT = "Point at a chart to read values; drag to move, Ctrl + wheel to zoo
 
 function setUpPage() {
   document.querySelector("main > header").append(element("p", { class: "muted hint" }, HINT));
-  document.querySelectorAll("main table").forEach(setUpTable);
+  document.querySelectorAll("main table:not(.confusion)").forEach(setUpTable);
   document.querySelectorAll("figure.figure").forEach(setUpFigure);
   for (const part of document.querySelectorAll("details")) {
     const state = stateOf(part, { open: part.open });

@@ -38,11 +38,12 @@ def command(folder: Path, *words: object, steps: int = 41) -> tuple[object, ...]
 
 
 def assert_same(folder: Path, clean: Path) -> None:
-    """Assert that two finished runs have the same records, last checkpoint and selected model, bit for bit."""
+    """Assert that two finished runs have the same records, last checkpoint, selected model and metrics, bit for bit."""
     assert (folder / "done").exists()
     assert records(folder) == records(clean)
     assert weights(folder) == weights(clean)
     assert (folder / "model/model.json").read_bytes() == (clean / "model/model.json").read_bytes()  # with its checksum
+    assert (folder / "metrics.json").read_bytes() == (clean / "metrics.json").read_bytes()
     assert len(list((folder / "model").iterdir())) == 2
     assert not list(folder.rglob("*.part"))
 
@@ -76,7 +77,7 @@ def test_resume_after_a_kill_at_any_write_gives_identical_records_and_weights(tm
     words = ("--algorithm", "POGM", "--set", "inner_steps=5", "--evaluate-every", 3)
     clean = tmp_path / "clean"
     assert pogm(*command(clean, *words, steps=7)).code == 0
-    for point, count in {"write": 13, "replace": 13, "append": 3}.items():
+    for point, count in {"write": 14, "replace": 14, "append": 3}.items():
         for number in range(1, count + 2):  # one more than there are writes
             folder = tmp_path / f"{point}{number}"
             killed = pogm(*command(folder, *words, steps=7), fault=f"kill@{point}:{number}").code

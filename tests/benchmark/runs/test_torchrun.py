@@ -1,5 +1,6 @@
 """One run in several processes: it gives the results of one process, also after stops, kills and resumptions."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ POGM = (*WORDS, "--algorithm", "POGM", "--set", "inner_steps=2")
 
 
 def assert_alike(folder: Path, other: Path, tolerance: float = 1e-9) -> None:
-    """Assert that two finished runs have the same records and the same last checkpoint, up to rounding."""
+    """Assert that two finished runs have the same records, checkpoint and metrics of the model, up to rounding."""
     assert (folder / "done").exists()
     assert (other / "done").exists()
     for first, second in zip(records(folder), records(other), strict=True):
@@ -29,6 +30,12 @@ def assert_alike(folder: Path, other: Path, tolerance: float = 1e-9) -> None:
     assert left.keys() == right.keys()
     for name, leaf in left.items():
         torch.testing.assert_close(leaf, right[name], rtol=tolerance, atol=tolerance)
+    first, second = (json.loads((run / "metrics.json").read_text()) for run in (folder, other))
+    assert first["selection"]["step"] == second["selection"]["step"]
+    for name, splits in first["domains"].items():
+        for split, found in splits.items():
+            assert found["confusion"] == second["domains"][name][split]["confusion"]
+            assert found["nll"] == pytest.approx(second["domains"][name][split]["nll"], rel=1e-6)
 
 
 @pytest.fixture(scope="module")
