@@ -67,10 +67,13 @@ class Task:
     def shape(self) -> dict[str, Any]:
         """Return everything that must be equal for tasks to train in one session.
 
-        This is everything except floats, seeds and the numbers of the held-out domains.
+        This is everything except floats, seeds and the numbers of the held-out domains. If the sizes of splits depend
+        on the trial seed, that is included.
         """
         shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
         shape["probe_capacity"] = self.probe_capacity
+        if not self.dataset.has_equal_splits:
+            shape["trial_seed"] = self.trial_seed
         for part in (self.algorithm, *self.modifiers, self.training):
             shape[type(part).__name__] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}

@@ -89,6 +89,15 @@ def test_metrics_agree_with_scikit_learn(classes):
     assert np.array_equal(found.confusion, sklearn.metrics.confusion_matrix(labels, predicted))
 
 
+def test_equal_scores_count_half_in_the_auroc():
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 300)
+    second = np.clip(np.round(0.3 + 0.3 * labels + draw.normal(0, 0.2, 300), 1), 0, 1)  # eleven values, many ties
+    found = classification_metrics(np.stack([1 - second, second], 1), labels, NAMES[:2])
+    assert found.auroc == pytest.approx(sklearn.metrics.roc_auc_score(labels, second))
+    assert classification_metrics(np.full((300, 2), 0.5), labels, NAMES[:2]).auroc == 0.5
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(2, 4))
 def test_properties_of_any_predictions(seed, n, classes):

@@ -9,14 +9,17 @@ import pytest
 from support import needs_gpu, trial
 
 from pogm import ERM, POGM, Fish
-from pogm._system.errors import DivergedError, InUseError, StoppedError
+from pogm._system.errors import DivergedError, InUseError, StoppedError, UsageError
 from pogm._system.files import lock_folder
+from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
 from pogm.benchmark.runs.executors import group_alike, run_all, run_job
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
+from pogm.engine.setup import check_alike
 
 PROBE = Probe(every=4, lag=4, target=True)
 FOUR = [trial(POGM(), precision="fp64", seed=s, test_domains=(d,), probe=PROBE) for s in (0, 1) for d in (0, 5)]
@@ -48,6 +51,20 @@ def test_trials_that_can_share_a_batch_are_grouped():
     other = [trial(Fish()), trial(POGM(inner_steps=2)), dataclasses.replace(FOUR[0], steps=7)]
     groups = group_alike([FOUR[0], *other, *FOUR[1:]], most=3)
     assert groups == [FOUR[:3], [other[0]], [other[1]], [other[2]], FOUR[3:]]
+
+
+def test_trials_with_splits_of_different_sizes_do_not_share_a_batch():
+    """Groups of images stay in one split, so its size depends on the trial seed. A batch has one list of sizes."""
+    columns = ("path", "path", "label", "label", "domain", "domain", "group", "patient")
+    plain = Folder(title="sites", domains=("a", "b", "c"), classes=("x", "y"), content="0")
+    grouped = dataclasses.replace(plain, file="metadata.csv", columns=columns)
+    training = dataclasses.replace(plain.training, network="small_cnn", image_size=32)
+    for dataset, expected in ((plain, [3]), (grouped, [2, 1])):
+        options = {"test_domains": (0,), "training": training, "steps": 3, "evaluate_every": 1}
+        trials = [Trial(dataset=dataset, algorithm=ERM(), seed=s, trial_seed=s // 2, **options) for s in range(3)]
+        assert [len(group) for group in group_alike(trials, most=8)] == expected
+    with pytest.raises(UsageError, match="different values of trial_seed"):
+        check_alike([trials[0].task(None), trials[2].task(None)])
 
 
 def test_a_batch_writes_the_records_of_single_runs(tmp_path):

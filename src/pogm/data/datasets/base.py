@@ -76,6 +76,11 @@ class DomainDataset:
         return type(self).__name__
 
     @property
+    def has_equal_splits(self) -> bool:
+        """True if the splits of a domain have the same sizes for all trial seeds."""
+        return True
+
+    @property
     def seed_name(self) -> str:
         """Text that stands for the dataset in the seeds of a sweep."""
         return self.title

@@ -44,6 +44,11 @@ class Folder(ImageDataset):
     columns: tuple[str, ...] = hyper((), added_later=True)  # columns of the metadata file: role, name, role, name, ...
     mapping: tuple[str, ...] = hyper((), added_later=True)  # other names of classes: from, to, from, to, ...
 
+    @property
+    def has_equal_splits(self) -> bool:
+        """True if no column keeps groups of images, which have different sizes, in one split."""
+        return "group" not in self.columns[::2]
+
     @classmethod
     def from_path(
         cls,
