@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from processes import pogm, start
 
 from pogm import load
 from pogm._system.errors import UsageError
+from pogm._system.files import lock_folder
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets.folder import Folder
 from pogm.deployment import training
@@ -90,9 +92,21 @@ def test_interrupted_training_continues_with_the_same_result(trained, photograph
         time.sleep(0.05)
     os.kill(started.process.pid, number)
     assert started.wait().code == code
-    end = pogm(*words)
+    while "another process still trains" in (end := pogm(*words)).err:  # a worker lives a little longer than its parent
+        time.sleep(0.5)
     assert end.code == 0, end.err
     assert contents(tmp_path / "model") == contents(trained)
+
+
+def test_run_that_another_process_still_trains_is_not_used(trained, photographs, tmp_path):
+    """The run has a model already, of a step that need not be the selected one."""
+    folder = shutil.copytree(trained, tmp_path / "model")
+    run = next(done.parent for done in folder.glob("runs/*/done") if load(done.parent).description["held_out"] != ["c"])
+    (run / "done").unlink()
+    with lock_folder(run):
+        end = pogm("train", photographs[0], *SMALL, "--steps", 30, "--hold-out", "c", "--out", folder)
+    assert end.code != 0
+    assert f"Expected a finished run in {run}; found one that another process still trains" in end.err
 
 
 def test_compared_algorithms_are_ranked_by_held_out_sites(photographs, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pogm._system.errors import UsageError
+from pogm._system.errors import InUseError, UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
@@ -21,6 +21,7 @@ from pogm.benchmark.results.classification import (
     scale_temperature,
     softmax,
 )
+from pogm.benchmark.runs.directory import DONE
 from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description
@@ -208,11 +209,21 @@ def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
 def held_out_results(
     trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None
 ) -> Iterator[SiteResult]:
-    """Yield, for each run, the predictions of its selected model at the site that it holds out for the forecast."""
+    """Yield, for each run, the predictions of its selected model at the site that it holds out for the forecast.
+
+    Raises:
+        InUseError: If another process still trains one of the runs, such as a worker of a command that was killed.
+    """
     for trial in trials:
+        run = folder / RUNS / trial.id
+        if not (run / DONE).exists():
+            raise InUseError(
+                f"Expected a finished run in {run}; found one that another process still trains. Wait until it ends, "
+                "then give the same command again."
+            )
         names = [trial.dataset.domains[number] for number in trial.test_domains]
         (site,) = [name for name in names if name not in hold_out]
-        model = load(folder / RUNS / trial.id)
+        model = load(run)
         yield predict_site(model, trial, trial.dataset.domains.index(site), data)
 
 
