@@ -148,8 +148,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
     def _carry_out(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
-        from pogm.benchmark.runs.progress import EvaluationLines
-        from pogm.benchmark.runs.runner import run
+        from pogm.cli.execution import train_run
         from pogm.deployment import training
 
         results = self._held_out_results(plan, run_options)
@@ -162,7 +161,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         final = plan.finals[chosen]
         print(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
         folder = self.out / training.RUNS / final.id
-        run(final, folder, run_options, EvaluationLines(final))
+        train_run(final, folder, run_options)
         training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data)
         self._summarise(chosen)
         return 0
