@@ -30,7 +30,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         "is trained on all sites. The same command again continues after a stop."
     )
 
-    folder: str = argument("Folder of images <site>/<class>/<image>, or the name of a dataset.")
+    folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.")
     algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "POGM")
     compare: tuple[str, ...] = option(
         "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
@@ -185,7 +185,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         }
 
     def _summarise(self, chosen: str) -> None:
-        new = self.folder.rstrip("/") + "/" + self.hold_out[0] if self.hold_out else "NEW_SITE"
+        from pogm.data.images.metadata import is_table, split_options
+
+        new = "NEW_SITE"
+        if self.hold_out:
+            is_file = is_table(split_options(self.folder)[0])
+            new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
         print(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         print(f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} IMAGES --csv predictions.csv")
 
