@@ -15,7 +15,7 @@ from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import read_json
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import accuracy, is_final, read_records
+from pogm.benchmark.results.records import accuracy, is_final, printable, read_records
 from pogm.benchmark.runs.directory import DONE, read_provenance
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.progress import RunProgress, show_progress
@@ -191,7 +191,7 @@ def summary_lines(trial: Trial, folder: Path) -> list[str]:
     lines, commands = [], []
     if (where / DESCRIPTION).exists():
         selection = read_json(where / DESCRIPTION, 1 << 26)["selection"]
-        step, domains = selection["step"], trial.dataset.domains
+        step = selection["step"]
         images = read_provenance("images", folder) or {}
         records = [record for record in read_records(folder / RECORDS) if record["step"] == step]
         lines.append(
@@ -202,7 +202,7 @@ def summary_lines(trial: Trial, folder: Path) -> list[str]:
             found = accuracy(records[-1], "in", domain)
             if not math.isnan(found):
                 lines.append(
-                    f"Held out: {domains[domain]} {found:.1%}"
+                    f"Held out: {printable(trial.dataset.domains[domain])} {found:.1%}"
                     + _number_of_images([images["in"][domain]] if images else [])
                 )
         lines.append(f"Model: {where}")
@@ -242,7 +242,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
         for number, domain in enumerate(trial.task(run_options.data).load()):
             inside, outside = split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
             use = "training" if number in trained else "held out"
-            name = trial.dataset.domains[number]
+            name = printable(trial.dataset.domains[number])
             print(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)", file=sys.stderr)
         (found,) = estimates([sample], run_options)
     except PogmError as error:

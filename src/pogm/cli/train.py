@@ -122,9 +122,13 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
     def _show_sites(self, dataset: "DomainDataset", run_options: "RunOptions") -> list[int]:
         """Print the number of images of each site, and return it for the training sites."""
+        from pogm.data.images.listing import printable
+
         domains = dataset.load(run_options.data, self.seed)
         counts = {name: len(domain.labels) for name, domain in zip(dataset.domains, domains, strict=True)}
-        shown = ", ".join(f"{name} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items())
+        shown = ", ".join(
+            f"{printable(name)} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items()
+        )
         print(f"{dataset.title}: {dataset.num_classes} classes; images by site: {shown}")
         return [count for name, count in counts.items() if name not in self.hold_out]
 

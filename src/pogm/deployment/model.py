@@ -1,6 +1,6 @@
 """A trained model: load it from the folder of a run or of a model, and apply it to images."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,6 +185,8 @@ def load(folder: Path | str) -> TrainedModel:
         trial = Trial.from_json(description["trial"])
         training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
         trial = replace(trial, training=training)
+        if len(description["classes"]) != trial.dataset.num_classes:
+            raise ValueError(f"{trial.dataset.num_classes} classes, and {len(description['classes'])} names of them.")
         network = trial.task(None).build_network()
         _set_tensors(network, tensors)
     except (PogmError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -240,8 +242,35 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"Expected a model of format {FORMAT} in {folder}; found format {description['format']}. "
             f"Install the version that wrote it: pogm {_version(description)}."
         )
+    for name, (is_valid, form) in _FIELDS.items():
+        if name in description and not is_valid(description[name]):
+            raise IntegrityError(
+                f"Expected {name} to be {form} in {folder / DESCRIPTION}; found {str(description[name])[:80]!r}. "
+                "Restore the file from a copy."
+            )
     result: dict[str, Any] = description
     return result
+
+
+def _is_weights(value: Any) -> bool:
+    names = ("file", "sha256", "bytes")
+    return isinstance(value, dict) and [type(value.get(name)) for name in names] == [str, str, int]
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+
+
+def _is_list_of_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(value) > 0
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "weights": (_is_weights, "a file name with its sha256 and bytes"),
+    "classes": (_is_list_of_names, "a list of names"),
+    "stored_size": (_is_size, "height and width, above 0"),
+    "provenance": (lambda value: isinstance(value, dict), "an object"),
+}
 
 
 def _read_weights(folder: Path, description: dict[str, Any]) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.text import Text
 
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import is_final
+from pogm.benchmark.results.records import is_final, printable
 from pogm.engine.trainer import Schedule
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ class EvaluationLines:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.domains = trial.dataset.domains
+        self.domains = list(map(printable, trial.dataset.domains))
         self.first: tuple[int, float] | None = None  # step and time of the first evaluation
 
     def __call__(self, record: dict[str, Any]) -> None:
