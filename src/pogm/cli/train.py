@@ -1,6 +1,7 @@
 """``pogm train``: from images of several sites to a model."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
-    from pogm.data.datasets.base import DomainDataset
+    from pogm.data.datasets.base import Domain, DomainDataset
     from pogm.deployment.forecast import SiteResult
     from pogm.deployment.training import TrainingPlan
 
@@ -85,7 +86,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         steps = training.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training.LEAST_STEPS)
         prepare(plan.trials[:1], run_options)
-        counts = self._show_sites(dataset, run_options)
+        domains = dataset.load(run_options.data, self.seed)
+        training.check_data(plan, domains)
+        counts = self._show_sites(dataset, domains)
         if steps is None:
             steps = self._choose_steps(plan, dataset, counts, run_options)
             plan = self._plan(dataset, steps)
@@ -120,11 +123,10 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         settings = self._setting_texts()
         return make_plan(dataset, algorithms, self.hold_out, settings, steps, seed=self.seed, precision=self.precision)
 
-    def _show_sites(self, dataset: "DomainDataset", run_options: "RunOptions") -> list[int]:
+    def _show_sites(self, dataset: "DomainDataset", domains: "Sequence[Domain]") -> list[int]:
         """Print the number of images of each site, and return it for the training sites."""
         from pogm.data.images.listing import printable
 
-        domains = dataset.load(run_options.data, self.seed)
         counts = {name: len(domain.labels) for name, domain in zip(dataset.domains, domains, strict=True)}
         shown = ", ".join(
             f"{printable(name)} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items()
