@@ -96,7 +96,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             self._show_plan(plan, run_options)
             return 0
         training.fix_plan(self.out, options, steps)
-        return self._carry_out(plan, run_options)
+        return self._run_plan(plan, run_options)
 
     def _plan_options(self, dataset: "DomainDataset") -> dict[str, Any]:
         """Return everything that determines the runs, to recognise an interrupted training."""
@@ -152,7 +152,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         print(f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each.")
         show_estimates([*plan.trials, final], run_options, self.workers)
 
-    def _carry_out(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
+    def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
         from pogm.cli.execution import train_run
         from pogm.deployment import training
@@ -176,13 +176,15 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         self, plan: "TrainingPlan", run_options: "RunOptions"
     ) -> "dict[str, list[SiteResult]] | None":
         """Run what is left of the runs that hold out a site, and return their predictions; None if one failed."""
-        from pogm.benchmark.runs.executors import carry_out, executor
+        from pogm.benchmark.runs.executors import executor, run_waiting_trials
         from pogm.benchmark.runs.progress import track_steps
         from pogm.cli.results import print_failures
         from pogm.deployment import training
 
         folder = self.out / training.RUNS
-        outcomes = carry_out(plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True)
+        outcomes = run_waiting_trials(
+            plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True
+        )
         if print_failures(track_steps(outcomes, plan.trials, folder), folder):
             return None
         return {
