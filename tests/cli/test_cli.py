@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,66 @@ def test_run_prints_a_line_for_each_evaluation_and_a_second_run_does_nothing(tmp
     assert (second.code, second.out) == (0, "")
     third = pogm("resume", tmp_path / "run")
     assert (third.code, third.out, "is done already" in third.err) == (0, "", True)
+    for end in (first, second, third):
+        assert end.err.endswith("\n".join(["", *summary(tmp_path / "run"), ""]))
+
+
+def summary(folder: Path) -> list[str]:
+    """Return the expected summary of a run on RotatedDigits with 75 held out, from its files."""
+    selected = json.loads((folder / "model/model.json").read_text())["selection"]
+    lines = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+    (record,) = [line for line in lines if line["step"] == selected["step"]]
+    steps = json.loads((folder / "trial.json").read_text())["trial"]["steps"]
+    return [
+        f"Selected: step {selected['step']} of {steps - 1}, by training-domain validation: "
+        f"{selected['validation']:.1%} (298 images)",
+        f"Held out: 75 {record['accuracy']['in'][5]:.1%} (240 images)",
+        f"Model: {folder}/model",
+        f"Next: pogm evaluate {folder} NEW_SITE",
+        f"Or: pogm predict {folder} IMAGES --csv predictions.csv",
+        f"Or: pogm export {folder} --to onnx",
+        f"Or: pogm report {folder}",
+    ]
+
+
+def test_dry_run_shows_sizes_and_time_and_what_is_left(tmp_path):
+    """The trial is on standard output, for programs; the rest is on standard error."""
+    folder = tmp_path / "run"
+    planned = pogm(*RUN, "--out", folder, "--dry-run")
+    assert json.loads(planned.out)["steps"] == 21
+    assert "21 minibatches of 32 images from each of 5 domains, with 3 evaluations; mlp, fp32" in planned.err
+    assert "0: training, 240 + 60 images" in planned.err
+    assert "75: held out, 240 + 59 images" in planned.err
+    assert re.search(r"\nTime: about \d+ s; memory: \d\.\d GB\.\n$", planned.err)
+    assert not folder.exists()
+    assert pogm(*RUN, "--out", folder).code == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    left = pogm("resume", folder, "--steps", 42, "--dry-run")
+    assert (left.code, left.out) == (0, "")
+    assert "21 of 42 minibatches are trained already." in left.err
+    assert "Time: about" in left.err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_dry_run_without_data_prints_the_trial_and_says_why_the_time_is_not_known(tmp_path, capsys):
+    words = ("run", "--dataset", "PACS", "--algorithm", "ERM", "--test-domain", "0", "--device", "cpu", "--dry-run")
+    assert main([*words, "--data", str(tmp_path / "absent"), "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["dataset"]["name"] == "PACS"
+    assert "pogm: The time is not known. Expected the folder PACS in" in said.err
+
+
+def test_run_with_averaged_weights_or_without_a_held_out_domain_has_a_summary(tmp_path):
+    averaged = pogm(*RUN, "--algorithm", "ERM", "--with", "SWAD", "--out", tmp_path / "swad")
+    records = [json.loads(line) for line in (tmp_path / "swad/records.jsonl").read_text().splitlines()]
+    assert f"Held out: 75 {records[-1]['accuracy']['in'][5]:.1%} (240 images)" in averaged.err
+    words = ("run", "--dataset", "ColoredDigits", "--algorithm", "ERM", "--train-on-all", "--steps", "2")
+    everywhere = pogm(*words, "--device", "cpu", "--out", tmp_path / "all")
+    assert everywhere.code == 0
+    assert "Held out" not in everywhere.err
+    assert [line for line in everywhere.err.splitlines() if "pogm " in line] == [
+        f"Next: pogm export {tmp_path}/all --to onnx"  # images of two channels are not files, and there is no table
+    ]
 
 
 @pytest.mark.parametrize(

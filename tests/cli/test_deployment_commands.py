@@ -121,6 +121,21 @@ def test_evaluate_warns_about_sites_of_the_training(trained, sites, capsys):
     assert "all sites" in shown.out
 
 
+def test_evaluate_reads_a_metadata_file(trained, new_site, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"new/{path.parent.name}/{path.name},{path.parent.name},new" for path in sorted(new_site.rglob("*.png"))]
+    Path("table.csv").write_text("\n".join(["file,y,clinic", *rows]))
+    capsys.readouterr()
+    assert main(["evaluate", str(trained), "table.csv:domain=clinic", "--site", "new"]) == 0
+    from_table = capsys.readouterr().out
+    assert main(["evaluate", str(trained), "new"]) == 0
+    assert from_table == capsys.readouterr().out
+    assert main(["evaluate", str(trained), "table.csv"]) == 3
+    shown = capsys.readouterr()
+    assert (shown.out, len(shown.err.splitlines())) == ("", 1)
+    assert "Expected one column 'domain' in line 1 of table.csv" in shown.err
+
+
 def test_model_that_adapts_says_so_and_is_not_exported(new_site, tmp_path, capsys):
     words = ["run", "--dataset", "RotatedDigits", "--algorithm", "ARM", "--test-domain", "75", "--steps", "2"]
     assert main([*words, "--device", "cpu", "--out", str(tmp_path / "arm")]) == 0

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -90,6 +91,28 @@ def test_dry_run_counts_finished_runs_and_takes_their_time(tiny, tmp_path, capsy
     assert "All 6 runs (6 of the above are shared), 2 of them done." in said
     assert re.search("4 runs to do. 1 of them take about 0 s on 1 process, as long as finished runs in ", said)
     assert "The time of 3 other runs is not known: add --estimate." in said
+
+
+def test_status_counts_the_runs_of_experiments(tiny, tmp_path, capsys):
+    """Of one scale, or of the whole folder; with trials that are planned but have not begun."""
+    assert command(tmp_path, "table1", more=["--algorithms", "ERM"]) == 0
+    first, second, _ = done(tmp_path)
+    first.unlink()
+    shutil.rmtree(second.parent)
+    for folder in (tmp_path, tmp_path / "embedded", tmp_path / "embedded" / "runs"):
+        capsys.readouterr()
+        assert main(["status", str(folder)]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "ColoredDigits  ERM  1 done, 1 interrupted, 1 waiting",
+            "3 runs: 1 done, 0 running, 1 interrupted, 0 failed, 1 waiting",
+        ]
+
+
+def test_status_of_a_folder_without_runs_is_an_error(tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "absent"):
+        assert main(["status", str(folder)]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("pogm: Expected the folder of a sweep, with sweep.json, or a folder of runs; found none")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pogm
-from pogm._system.errors import DataError
+from pogm._system.errors import DataError, UsageError
 from pogm.benchmark.results.classification import calibration_error, classification_metrics, softmax
 from pogm.deployment.evaluate import evaluate, read_sites
 
@@ -66,6 +66,65 @@ def test_several_sites_have_a_row_each_and_one_of_all_images(model, new_sites):
     assert values["sites"].keys() == {"east", "far"}
     assert values["all_sites"]["n"] == 24
     assert str(new_sites) not in json.dumps(values)  # no absolute paths
+
+
+def write_table(root: Path, columns: str = "path,label,domain") -> Path:
+    """Write a metadata file of all images below a folder; every second image of a class is in the split test."""
+    paths = sorted(path.relative_to(root) for path in root.rglob("*.png"))
+    rows = [f"{path},{path.parts[1]},{path.parts[0]},{('train', 'test')[i % 2]}" for i, path in enumerate(paths)]
+    (root / "metadata.csv").write_text("\n".join([f"{columns},split", *rows]))
+    return root / "metadata.csv"
+
+
+def test_metadata_file_gives_the_metrics_of_the_folder(model, new_sites):
+    """Columns may have other names, which are given after a colon, as in training."""
+    expected = evaluate(model, new_sites).to_json()
+    assert evaluate(model, write_table(new_sites)).to_json() == expected
+    table = write_table(new_sites, "image,kind,ward")
+    assert evaluate(model, f"{table}:label=kind,domain=ward").to_json() == expected
+    with pytest.raises(DataError, match=r"Expected one column 'label' in line 1 of .*name the column after the path"):
+        evaluate(model, table)
+
+
+def test_one_site_or_one_split_of_a_metadata_file(model, new_sites):
+    table = write_table(new_sites)
+    assert evaluate(model, table, sites=["far"]).to_json() == evaluate(model, new_sites / "far").to_json()
+    assert evaluate(model, new_sites, sites=["far"]).to_json() == evaluate(model, new_sites / "far").to_json()
+    assert {name: found.n for name, found in evaluate(model, table, split="test").metrics.items()} == {
+        "east": 6,
+        "far": 6,
+        "all sites": 12,
+    }
+    with pytest.raises(UsageError, match=r"Expected a site of .*; found 'fra'\. Did you mean 'far'\?"):
+        evaluate(model, table, sites=["fra"])
+    with pytest.raises(UsageError, match=r"Expected a split .*; found 'tset'\. Did you mean 'test'\?"):
+        evaluate(model, table, split="tset")
+    with pytest.raises(DataError, match=r"Expected images of the split val in .*; found none"):
+        evaluate(model, table, split="val")
+    with pytest.raises(UsageError, match="Expected a metadata file for the split test"):
+        evaluate(model, new_sites, split="test")
+
+
+def test_unknown_label_of_a_metadata_file_is_refused(model, new_sites):
+    table = write_table(new_sites)
+    table.write_text(table.read_text().replace(",red,far", ",Red,far"))
+    with pytest.raises(DataError, match=r"Expected labels .* blue, red, .*found Red \(8 images\)\. Did you mean 'red'"):
+        evaluate(model, table)
+    assert evaluate(model, table, ignore_unknown_classes=True).metrics["far"].n == 4
+
+
+def test_class_mapping_of_the_training_or_of_the_new_site_renames_classes(photographs, new_sites):
+    model = pogm.load(photographs[1])
+    expected = evaluate(model, new_sites / "far").to_json()
+    (new_sites / "far/red").rename(new_sites / "far/crimson")
+    shutil.copytree(new_sites / "east/blue", new_sites / "far/blurred")
+    (new_sites / "names.csv").write_text("from,to\ncrimson,red\nblurred,\n")
+    found = evaluate(model, f"{new_sites / 'far'}:classes={new_sites / 'names.csv'}")
+    assert found.ignored == {"blurred": 6}
+    assert {**found.to_json(), "warnings": []} == expected
+    model.description["trial"]["dataset"]["mapping"] = ["crimson", "red", "blurred", ""]
+    assert evaluate(model, new_sites / "far").metrics == found.metrics
+    assert evaluate(model, write_table(new_sites), sites=["far"]).metrics == found.metrics
 
 
 def test_csv_has_site_and_label(model, new_sites):

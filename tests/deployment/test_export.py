@@ -21,6 +21,7 @@ from pogm import ARM
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import digest
 from pogm.benchmark.runs.runner import run
+from pogm.data.images.intensity import Intensity
 from pogm.deployment import export as exporting
 from pogm.deployment.export import SUFFIXES, ExportError, compare, describe_preprocessing, export, probe_inputs
 from pogm.deployment.model import TrainedModel
@@ -144,6 +145,22 @@ def test_preprocessing_of_small_grey_images(digits):
     described = describe_preprocessing(pogm.load(digits))
     assert (described["channels"], described["mean"], described["std"]) == (1, [0.0], [1.0])
     assert "8-bit greyscale" in described["steps"][0]
+
+
+def test_preprocessing_of_wide_images_names_the_recorded_scaling(photographs, tmp_path):
+    """A 12-bit image, scaled to 8 bits by the description, has the inputs of the image itself."""
+    model = pogm.load(photographs[1])
+    assert "intensity" not in describe_preprocessing(model)
+    assert "scale linearly" not in describe_preprocessing(model)["steps"][0]
+    model.transform.intensity = Intensity("auto", 0, 4095)
+    described = describe_preprocessing(model)
+    assert described["intensity"] == "auto:0:4095"
+    assert "scale linearly so that 0 becomes 0 and 4095 becomes 255" in described["steps"][0]
+    wide = np.random.default_rng(0).integers(0, 4096, (50, 40)).astype(np.uint16)
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    low, high = map(float, described["intensity"].split(":")[1:])
+    narrow = np.rint((wide - low) * 255 / (high - low)).astype(np.uint8)
+    assert model.transform(tmp_path / "wide.png").equal(model.transform(Image.fromarray(narrow)))
 
 
 # Comparison.

@@ -149,6 +149,25 @@ def test_damaged_description_is_refused(digits, tmp_path, content):
         pogm.load(copy)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"classes": ["a", "b", "c"]}, "10 classes, and 3 names of them"),
+        ({"classes": 3}, "Expected classes to be a list of names in .*; found '3'"),
+        ({"weights": {}}, "Expected weights to be a file name with its sha256 and bytes"),
+        ({"stored_size": "big"}, "Expected stored_size to be height and width, above 0"),
+        ({"stored_size": [0, 0]}, "Expected stored_size to be height and width, above 0"),
+        ({"provenance": [1]}, "Expected provenance to be an object"),
+        ({"trial": []}, "Expected a trial with the fields"),
+    ],
+)
+def test_description_with_other_values_is_refused(digits, tmp_path, fields, message):
+    copy = damaged(digits, tmp_path)
+    edit(copy, **fields)
+    with pytest.raises(IntegrityError, match=message):
+        pogm.load(copy)
+
+
 def test_folder_without_a_model_is_refused(digits, tmp_path):
     with pytest.raises(UsageError, match=r"found no .*Check the path"):
         pogm.load(tmp_path / "missing")

@@ -170,7 +170,7 @@ def test_trials_outside_of_a_search_share_data_weights_and_minibatches():
 
 def test_setting_need_not_apply_to_rows_that_are_not_selected():
     """Table 1 also has the row ERM, which has no κ."""
-    chosen = replace(EMBEDDED, algorithms=("POGM",), settings=("kappa=0.1",), given=("--algorithms", "POGM"))
+    chosen = replace(EMBEDDED, algorithms=("POGM",), settings=("kappa=0.1",), changed_by=("--algorithms", "POGM"))
     trials = all_experiments()["table1"].trials(chosen)
     assert {(trial.label, trial.algorithm.kappa) for trial in trials} == {("POGM", 0.1)}
 
@@ -192,10 +192,10 @@ def test_paired_comparison_uses_the_network_of_the_weights():
     pacs = SCALES["pacs"]
     networks = {trial.training.network for trial in all_experiments()["centre"].trials(pacs)}
     assert networks == {"resnet50_v1"}
-    other = replace(pacs, weights="sha256:" + "0" * 64, large_network="mobilenet_v2", given=("--weights", "file"))
+    other = replace(pacs, weights="sha256:" + "0" * 64, large_network="mobilenet_v2", changed_by=("--weights", "file"))
     networks = {trial.training.network for trial in all_experiments()["centre"].trials(other)}
     assert networks == {"mobilenet_v2"}
-    small = replace(pacs, datasets=("RotatedMNIST",), given=("--datasets", "RotatedMNIST"))
+    small = replace(pacs, datasets=("RotatedMNIST",), changed_by=("--datasets", "RotatedMNIST"))
     assert {trial.training.network for trial in all_experiments()["centre"].trials(small)} == {"mnist_cnn"}
 
 

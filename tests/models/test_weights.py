@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -62,6 +63,19 @@ def test_weights_variable_may_be_the_file_itself(folder, tensors, monkeypatch):
 
 def test_wrapped_state_dict_is_unwrapped(folder, tensors):
     build_features(NAME, (3, 32, 32), weights=write(folder / "w.pth", {"epoch": 3, "state_dict": tensors}))
+
+
+def test_featurizer_of_a_domainbed_checkpoint_is_read(folder, tensors):
+    """DomainBed saves the whole algorithm, in which the network is twice, and hyperparameters that may be numpy's."""
+    network = {f"{prefix}.network.{name}": tensor for prefix in ("featurizer", "network.0") for name, tensor in
+               tensors.items()}  # fmt: skip
+    saved = {
+        "args": {"algorithm": "ERM", "test_envs": [0]},
+        "model_hparams": {"resnet_dropout": np.random.RandomState(0).choice([0.0, 0.1, 0.5]), "n": np.int64(3)},
+        "model_dict": {**network, "classifier.weight": torch.ones(2, 3), "network.1.weight": torch.ones(2, 3)},
+    }
+    features, _ = build_features(NAME, (3, 32, 32), weights=write(folder / "model.pkl", saved))
+    assert torch.equal(features.get_submodule("model").get_parameter(FIRST), tensors[FIRST].float())
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
@@ -126,6 +140,8 @@ def test_malicious_pickle_runs_no_code(how, folder):
     with pytest.raises(IntegrityError, match="would run code; it was not run") as found:
         build_features(NAME, (3, 32, 32), weights=hash_weights(path))
     assert found.value.exit_code == 6
+    assert ("(Unsupported operand 149)" if how == "pickle" else "(GLOBAL posix.mkdir)") in str(found.value)
+    assert "weights_only" not in str(found.value), "torch's advice to run the code is not shown"
     assert not proof.exists()
     pickle.loads(pickle.dumps(Malicious(proof)))
     assert proof.exists(), "a normal load runs the code"

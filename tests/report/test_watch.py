@@ -57,6 +57,14 @@ def test_runs_at_any_depth_are_read_without_a_sweep(tmp_path):
     assert state.waiting == ()
 
 
+def test_plan_of_pogm_train_is_no_problem(tmp_path):
+    write_run(tmp_path / "runs" / "one", [at(0)])
+    (tmp_path / "plan.json").write_text('{"options": {}, "steps": 3}')
+    state = Watcher(tmp_path).read()
+    assert [one.state for one in state.started] == ["done"]
+    assert state.problems == ()
+
+
 def test_only_changed_runs_are_read_again(tmp_path, reads):
     folders = [write_run(tmp_path, [at(0)], trial_seed=seed, done=False) for seed in range(5)]
     watcher = Watcher(tmp_path)

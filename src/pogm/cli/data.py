@@ -125,7 +125,7 @@ class Fetch(Command):
 
     examples: ClassVar[str] = "pogm data fetch PACS --data ~/data"
 
-    datasets: tuple[str, ...] = argument("Names of datasets (see: pogm data list).", metavar="dataset")
+    datasets: tuple[str, ...] = argument("Names of datasets (see: pogm data list).", metavar="DATASET")
     data: DataOptions = group(DataOptions)
 
     def run(self) -> int:

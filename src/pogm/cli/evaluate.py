@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pogm.cli.parser import Command, argument, group, option
 from pogm.cli.predict import Prediction
@@ -17,12 +17,27 @@ class Evaluate(Command):
     examples: ClassVar[str] = """
 pogm evaluate runs/first new_site                           one site: new_site/CLASS/IMAGE
 pogm evaluate runs/first hospitals                          several sites: hospitals/SITE/CLASS/IMAGE
+pogm evaluate runs/first new/metadata.csv                   a metadata file with the columns path, label and domain
+pogm evaluate runs/first all.csv:label=y,domain=hospital --site c
 pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
-    notes: ClassVar[str] = "Class folders are matched by name. Images may have any size."
+    notes: ClassVar[str] = (
+        "Classes are matched by name; if the training renamed classes (classes.csv), the same names are changed here.\n"
+        "Columns of a metadata file and another class mapping are named after a colon, as for pogm train. Images may\n"
+        "have any size."
+    )
 
     model: Path = argument("Folder of a run, or of a model.", metavar="MODEL")
-    site: Path = argument("Folder of labelled images.", metavar="NEW_SITE")
-    ignore_unknown_classes: bool = option("Leave out folders of classes that the model does not know.", False)
+    images: str = argument("Folder of labelled images, or a metadata file.", metavar="NEW_SITE")
+    site: tuple[str, ...] = option(
+        "Evaluate only this site of the folder or file; may be repeated (default: all sites).",
+        (),
+        repeat=True,
+        metavar="SITE",
+    )
+    split: Literal["train", "val", "test"] | None = option(
+        "Evaluate only this split of a metadata file (default: all images).", None
+    )
+    ignore_unknown_classes: bool = option("Leave out images of classes that the model does not know.", False)
     json: Path | None = option("File for all numbers (default: none).", None, metavar="FILE")
     csv: Path | None = option("File for the prediction of every image (default: none).", None, metavar="FILE")
     prediction: Prediction = group(Prediction)
@@ -38,7 +53,9 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
         say_if_adapting(model, "site")
         found = evaluate(
             model,
-            self.site,
+            self.images,
+            sites=self.site,
+            split=self.split,
             ignore_unknown_classes=self.ignore_unknown_classes,
             batch_size=self.prediction.batch_size,
             on_bad_image=self.prediction.on_bad_image,

@@ -4,19 +4,26 @@ This module imports torch. Commands import it when they run, so that --help stay
 """
 
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pogm._system.errors import UsageError
+from pogm._system.errors import PogmError, UsageError
+from pogm._system.files import read_json
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.progress import show_progress
-from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.results.records import accuracy, is_final, printable, read_records
+from pogm.benchmark.runs.directory import DONE, read_provenance
+from pogm.benchmark.runs.estimate import duration, estimates
+from pogm.benchmark.runs.progress import RunProgress, show_progress
+from pogm.benchmark.runs.runner import RECORDS, RunOptions, run
+from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.cli.options import Distributed, Execution, Hyperparameters
 from pogm.core.hyperparameters import fields
+from pogm.data.datasets.base import split_domain
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
 from pogm.models import build_features, has_batch_norm
@@ -147,3 +154,99 @@ def check_weights_exist(trials: Iterable[Trial], run_options: RunOptions) -> Non
     for network, weights in dict.fromkeys((t.training.network, t.training.weights) for t in trials):
         if weights != RANDOM:
             build_features(network, (3, 224, 224), weights=weights)
+
+
+def train_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
+    """Run one trial with its progress: minibatches, time left, and a line for each evaluation."""
+    if run_options.launch is not None and run_options.launch.rank > 0:
+        run(trial, folder, run_options)
+        return
+    if (folder / DONE).exists():  # the runner checks that the folder belongs to the trial
+        run(trial, folder, run_options)
+        print(f"{folder} is done already.", file=sys.stderr)
+        return
+    counts_rounds = run_options.engine.torch_device().type == "cpu"
+    with RunProgress(trial, counts_rounds) as progress:
+        run(trial, folder, run_options, progress.on_record, progress.on_round)
+
+
+def count_trained(folder: Path) -> int:
+    """Return the number of minibatches of a run up to its last evaluation."""
+    return max((record["step"] + 1 for record in read_records(folder / RECORDS) if not is_final(record)), default=0)
+
+
+def print_summary(trial: Trial, folder: Path, run_options: RunOptions) -> None:
+    """Print the end of a run on standard error: selected step, accuracies, the model, and commands to use it."""
+    if run_options.launch is None or run_options.launch.rank == 0:
+        print("\n".join(summary_lines(trial, folder)), file=sys.stderr)
+
+
+def summary_lines(trial: Trial, folder: Path) -> list[str]:
+    """Return the summary of a finished run.
+
+    The accuracy at a held-out domain is that of the *in* split, as in tables. Runs of earlier versions have no selected
+    model, or no numbers of images; the summary leaves them out.
+    """
+    name, where = shlex.quote(str(folder)), folder / MODEL
+    lines, commands = [], []
+    if (where / DESCRIPTION).exists():
+        selection = read_json(where / DESCRIPTION, 1 << 26)["selection"]
+        step = selection["step"]
+        images = read_provenance("images", folder) or {}
+        records = [record for record in read_records(folder / RECORDS) if record["step"] == step]
+        lines.append(
+            f"Selected: step {step} of {trial.steps - 1}, by {selection['rule']}: {selection['validation']:.1%}"
+            + _number_of_images([images["out"][i] for i in trial.train_domains] if images else [])
+        )
+        for domain in trial.test_domains if records else ():
+            found = accuracy(records[-1], "in", domain)
+            if not math.isnan(found):
+                lines.append(
+                    f"Held out: {printable(trial.dataset.domains[domain])} {found:.1%}"
+                    + _number_of_images([images["in"][domain]] if images else [])
+                )
+        lines.append(f"Model: {where}")
+        if trial.dataset.input_shape[0] in (1, 3):  # images that can be read from files
+            commands += [f"pogm evaluate {name} NEW_SITE", f"pogm predict {name} IMAGES --csv predictions.csv"]
+        commands.append(f"pogm export {name} --to onnx")
+    if trial.test_domains:
+        commands.append(f"pogm report {name}")
+    return [*lines, *(f"{'Or' if i else 'Next'}: {command}" for i, command in enumerate(commands))]
+
+
+def _number_of_images(counts: Sequence[int]) -> str:
+    return f" ({sum(counts)} images)" if counts else ""
+
+
+def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
+    """Print on standard error what a run would do: sizes, and the time that a few measured steps predict.
+
+    The network has random weights, which does not change the time, so that no weights are needed. If the data are
+    missing, the reason is printed instead.
+    """
+    if run_options.launch is not None and run_options.launch.rank > 0:
+        return
+    training, trained = trial.training, trial.train_domains
+    print(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}", file=sys.stderr)
+    print(
+        f"{trial.steps} minibatches of {training.batch_size} images from each of {len(trained)} domains, with "
+        f"{len(trial.schedule.points())} evaluations; {training.network}, {trial.precision}",
+        file=sys.stderr,
+    )
+    done = count_trained(folder)
+    if done:
+        print(f"{done} of {trial.steps} minibatches are trained already.", file=sys.stderr)
+    sample = replace(trial, training=replace(training, weights=RANDOM))
+    try:
+        prepare([trial], run_options)
+        for number, domain in enumerate(trial.task(run_options.data).load()):
+            inside, outside = split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
+            use = "training" if number in trained else "held out"
+            name = printable(trial.dataset.domains[number])
+            print(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)", file=sys.stderr)
+        (found,) = estimates([sample], run_options)
+    except PogmError as error:
+        print(f"pogm: The time is not known. {error}", file=sys.stderr)
+        return
+    left = found.seconds * (1 - done / trial.steps)
+    print(f"Time: about {duration(left)}; memory: {found.memory_gb:.1f} GB.", file=sys.stderr)

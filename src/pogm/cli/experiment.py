@@ -65,7 +65,7 @@ pogm list experiments                              names and scales"""
 
     names: tuple[str, ...] = argument(
         "Experiments such as table1 or figure2; paper: all of the paper; all: all that pogm list experiments shows.",
-        metavar="name",
+        metavar="NAME",
     )
     scale: str = option("Datasets, number of runs and length: embedded, mnist, pacs or full.")
     out: Path = option(
@@ -79,7 +79,7 @@ pogm list experiments                              names and scales"""
     def run(self) -> int:
         """Train what is missing, then print the tables and write tables, figures and the page."""
         from pogm.benchmark.runs.directory import save_plan
-        from pogm.benchmark.runs.executors import carry_out, executor
+        from pogm.benchmark.runs.executors import executor, run_waiting_trials
         from pogm.cli.execution import (
             check_counts,
             check_weights_exist,
@@ -118,13 +118,13 @@ pogm list experiments                              names and scales"""
             prepare(left, run_options)
             save_plan(trials, runs)
             execute = executor(self.scheduling.executor, workers, self.scheduling.address)
-            outcomes = carry_out(trials, runs, run_options, execute, self.scheduling.retry_failed)
+            outcomes = run_waiting_trials(trials, runs, run_options, execute, self.scheduling.retry_failed)
             done = wait_for_all(outcomes, len(trials), runs)
         show(chosen, scale, self.out)
         return 0 if done else 1
 
     def make_scale(self) -> "Scale":
-        """Return the scale, changed by the options; ``Scale.given`` lists these options.
+        """Return the scale, changed by the options; ``Scale.changed_by`` lists these options.
 
         Raises:
             UsageError: If a name is unknown or given twice, or a number is below 1.
@@ -165,9 +165,9 @@ pogm list experiments                              names and scales"""
             changes["large_network"] = None
         if "trials" in changes:
             changes["seeds"] = changes["trials"]  # repetitions of the figures
-        if "steps" in changes and scale.soon is not None:
-            changes["soon"] = min(scale.soon, max(1, changes["steps"] // 3))
-        return self._add_weights(replace(scale, **changes, given=tuple(words)))
+        if "steps" in changes and scale.latest_start is not None:
+            changes["latest_start"] = min(scale.latest_start, max(1, changes["steps"] // 3))
+        return self._add_weights(replace(scale, **changes, changed_by=tuple(words)))
 
     def _add_weights(self, scale: "Scale") -> "Scale":
         """Return the scale with weights from a file, and with the network that the file is known to belong to.
@@ -180,7 +180,7 @@ pogm list experiments                              names and scales"""
 
         path = self.planning.usable_weights(self.execution.weights)
         if path is None and self.execution.weights is not None:
-            return replace(scale, given=(*scale.given, "--weights", str(self.execution.weights)))
+            return replace(scale, changed_by=(*scale.changed_by, "--weights", str(self.execution.weights)))
         if path is None:
             found = os.environ.get(WEIGHTS_VARIABLE)
             large = any(dataset_class(name).large for name in scale.datasets)
@@ -191,11 +191,11 @@ pogm list experiments                              names and scales"""
                 f"pogm: Initial weights of networks for photographs: {path}, from ${WEIGHTS_VARIABLE}.",
                 file=sys.stderr,
             )
-        weights, words = hash_weights(path), [*scale.given, "--weights", str(path)]
+        weights, words = hash_weights(path), [*scale.changed_by, "--weights", str(path)]
         network = None if scale.was_given("--network") else find_network(weights)
         if network is not None:
             scale = replace(scale, large_network=network)
-        return replace(scale, weights=weights, given=tuple(words))
+        return replace(scale, weights=weights, changed_by=tuple(words))
 
     def _show_plan(self, plans: Mapping[str, "Plan"], scale: "Scale", runs: Path, run_options: "RunOptions") -> None:
         """Print the number of runs of each experiment, then of each row and dataset, and their time if it is known."""
@@ -203,7 +203,7 @@ pogm list experiments                              names and scales"""
         from pogm.experiments.output import describe_changes
         from pogm.experiments.trials import finished_keys, trial_keys
 
-        if scale.given:
+        if scale.changed_by:
             print(describe_changes(scale))
         finished = read_finished(runs)
         counts, planned = RunCounts(), 0

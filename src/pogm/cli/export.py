@@ -25,7 +25,7 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
 
     folders: tuple[Path, ...] = argument(
         "With --to: folder of a run or of a model. Otherwise: folders that contain runs, at any depth.",
-        metavar="folder",
+        metavar="FOLDER",
     )
     to: Literal["onnx", "torch-export", "safetensors"] | None = option(
         "Format of the model (default: none; runs are written in the format of --layout).", None

@@ -158,7 +158,7 @@ def _usage(command: type[Command]) -> str:
     for field in dataclasses.fields(command):  # type: ignore[arg-type]
         required = field.default is MISSING and field.default_factory is MISSING
         if required and field.metadata.get("positional"):
-            value = field.metadata["metavar"] or field.name
+            value = field.metadata["metavar"] or field.name.upper()
             words.append(f"{value} [{value} ...]" if get_origin(hints[field.name]) is tuple else value)
         elif required:
             value = field.metadata["metavar"] or field.name.upper()
@@ -199,6 +199,8 @@ def _add_field(target: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     if metadata["metavar"]:
         arguments["metavar"] = metadata["metavar"]
     if metadata.get("positional"):
+        if "choices" not in arguments:
+            arguments.setdefault("metavar", field.name.upper())
         target.add_argument(field.name, **arguments)
         return
     default = _default(field)

@@ -18,7 +18,7 @@ pogm report runs domainbed/sweep                   also the runs of a DomainBed 
 pogm report runs --against paper                   differences to the tables of the paper"""
 
     folders: tuple[Path, ...] = argument(
-        "Folders that contain runs of pogm or of DomainBed, at any depth.", metavar="folder"
+        "Folders that contain runs of pogm or of DomainBed, at any depth.", metavar="FOLDER"
     )
     format: Literal["text", "csv", "json", "latex", "html"] = option(
         "Format of the tables on standard output; html writes only the report.", "text"

@@ -1,6 +1,5 @@
 """``pogm resume``: continue a run or a sweep."""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,30 +21,33 @@ pogm resume runs/sweep --retry-failed"""
 
     folder: Path = argument("Folder of a run, or of a sweep.")
     steps: int | None = option("Extend one run to this number of minibatches (default: its number).", None)
+    dry_run: bool = option("Show what is left and its time, and stop.", False)
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
     distributed: Distributed = group(Distributed)
 
     def run(self) -> int:
         """Continue with the data, weights and numerical options that the run began with, unless others are given."""
-        from pogm.benchmark.runs.directory import extend_run, load_trial
-        from pogm.benchmark.runs.progress import EvaluationLines
-        from pogm.benchmark.runs.runner import run
-        from pogm.cli.execution import add_launch, make_run_options
+        from pogm.benchmark.runs.directory import extend_run, extend_trial, load_trial
+        from pogm.cli.execution import add_launch, make_run_options, print_summary, show_run, train_run
 
         execution = self.options_of_the_run()
         if (self.folder / "sweep.json").exists():
             return self._resume_sweep(execution)
-        trial = load_trial(self.folder) if self.steps is None else extend_run(self.folder, self.steps)
         run_options = add_launch(make_run_options(execution), self.distributed)
-        if (self.folder / "done").exists() and (run_options.launch is None or run_options.launch.rank == 0):
-            print(f"{self.folder} is done already.", file=sys.stderr)
-        run(trial, self.folder, run_options, EvaluationLines(trial))
+        if self.dry_run:
+            trial = load_trial(self.folder) if self.steps is None else extend_trial(self.folder, self.steps)
+            show_run(trial, self.folder, run_options)
+            return 0
+        trial = load_trial(self.folder) if self.steps is None else extend_run(self.folder, self.steps)
+        train_run(trial, self.folder, run_options)
+        print_summary(trial, self.folder, run_options)
         return 0
 
     def _resume_sweep(self, execution: Execution) -> int:
         from pogm.benchmark.runs.directory import load_sweep
         from pogm.cli.execution import check_counts, check_single_process, make_run_options, prepare
+        from pogm.cli.planning import count_trials, read_finished, show_plan
         from pogm.cli.results import run_sweep
 
         check_single_process("a sweep")
@@ -55,6 +57,11 @@ pogm resume runs/sweep --retry-failed"""
         if self.distributed.spread:
             raise UsageError(f"Expected --spread for one run; found the sweep {self.folder}. Leave it out.")
         sweep, run_options = load_sweep(self.folder), make_run_options(execution)
+        if self.dry_run:
+            finished = read_finished(self.folder)
+            counts = count_trials(sweep.plan(), finished)
+            show_plan(counts, self.folder, finished, run_options, self.scheduling.workers)
+            return 0
         prepare(sweep.plan(), run_options)
         return run_sweep(sweep, self.folder, run_options, self.scheduling)
 

@@ -54,12 +54,14 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, metavar="N"
     )
     out: Path = option("Folder of the run.", metavar="FOLDER")
-    dry_run: bool = option("Print the trial as JSON and stop.", False)
+    dry_run: bool = option(
+        "Print the trial as JSON, its sizes and its time, and stop. Reads the data, and trains a few steps.", False
+    )
     execution: Execution = group(Execution)
     distributed: Distributed = group(Distributed)
 
     def run(self) -> int:
-        """Train, and print a line for each evaluation."""
+        """Train, print a line for each evaluation, and print a summary."""
         from pogm.data.images.index import reuse_scans
 
         with reuse_scans():  # an image folder is listed once
@@ -69,9 +71,15 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm._system.errors import UsageError
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import build_trial
-        from pogm.benchmark.runs.progress import EvaluationLines
-        from pogm.benchmark.runs.runner import run
-        from pogm.cli.execution import add_launch, make_run_options, prepare, setting_texts
+        from pogm.cli.execution import (
+            add_launch,
+            make_run_options,
+            prepare,
+            print_summary,
+            setting_texts,
+            show_run,
+            train_run,
+        )
         from pogm.data.images.metadata import add_options
         from pogm.diagnostics import Probe
 
@@ -99,7 +107,8 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             probe=Probe.each(self.probe_every),
         )
         if self.dry_run:
-            print(canonical_json(trial.to_json()))
+            print(canonical_json(trial.to_json()), flush=True)
+            show_run(trial, self.out, run_options)
             return 0
         launch = run_options.launch
         if launch is None or launch.local_rank == 0:  # one process of each machine; the others wait for it
@@ -108,7 +117,8 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
             print(f"{trial.label} on {where}{count}", file=sys.stderr)
-        run(trial, self.out, run_options, EvaluationLines(trial))
+        train_run(trial, self.out, run_options)
+        print_summary(trial, self.out, run_options)
         return 0
 
 

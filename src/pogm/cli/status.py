@@ -1,5 +1,6 @@
-"""``pogm status``: state of the runs of a sweep."""
+"""``pogm status``: state of the runs of a sweep, of experiments, or of any other folder."""
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,23 +11,46 @@ from pogm.cli.parser import Command, argument
 
 @dataclass(frozen=True, kw_only=True)
 class Status(Command):
-    """Count the runs of a sweep that are done, running, interrupted, failed or waiting."""
+    """Count the runs in a folder that are done, running, interrupted, failed or waiting."""
 
-    examples: ClassVar[str] = "pogm status runs/sweep"
+    examples: ClassVar[str] = """
+pogm status runs/sweep
+pogm status runs/paper                              all scales of pogm experiment; or one: runs/paper/embedded"""
 
-    folder: Path = argument("Folder of a sweep.")
+    folder: Path = argument("Folder of a sweep, of experiments, or of other runs.")
 
     def run(self) -> int:
         """Print a line for each algorithm and dataset, and the total."""
-        from pogm.benchmark.runs.directory import STATES, load_sweep, status
+        from pogm.benchmark.runs.directory import STATES, SWEEP, load_sweep, status
 
-        counts = status(load_sweep(self.folder), self.folder)
+        is_sweep = (self.folder / SWEEP).exists()
+        counts = status(load_sweep(self.folder), self.folder) if is_sweep else self._count_runs()
         total: Counter[str] = Counter()
         for (dataset, label), found in counts.items():
             total += found
             print(f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}")
         print(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
         return 0
+
+    def _count_runs(self) -> dict[tuple[str, str], Counter[str]]:
+        """Count the runs and planned trials at any depth, by dataset, label and state."""
+        from pogm._system.errors import UsageError
+        from pogm.report.watch import Watcher
+
+        found = Watcher(self.folder).read()
+        if not found.started and not found.waiting:
+            raise UsageError(
+                f"Expected the folder of a sweep, with sweep.json, or a folder of runs; found none in {self.folder}. "
+                "Start one with: pogm sweep"
+            )
+        for problem in found.problems:
+            print(f"pogm: {problem}", file=sys.stderr)
+        counts: dict[tuple[str, str], Counter[str]] = {}
+        for one in found.started:
+            counts.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
+        for trial in found.waiting:
+            counts.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
+        return counts
 
 
 COMMAND = Status

@@ -1,6 +1,7 @@
 """``pogm train``: from images of several sites to a model."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
-    from pogm.data.datasets.base import DomainDataset
+    from pogm.data.datasets.base import Domain, DomainDataset
     from pogm.deployment.forecast import SiteResult
     from pogm.deployment.training import TrainingPlan
 
@@ -30,7 +31,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         "is trained on all sites. The same command again continues after a stop."
     )
 
-    folder: str = argument("Folder of images <site>/<class>/<image>, or the name of a dataset.")
+    folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.")
     algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "POGM")
     compare: tuple[str, ...] = option(
         "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
@@ -85,7 +86,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         steps = training.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training.LEAST_STEPS)
         prepare(plan.trials[:1], run_options)
-        counts = self._show_sites(dataset, run_options)
+        domains = dataset.load(run_options.data, self.seed)
+        training.check_data(plan, domains)
+        counts = self._show_sites(dataset, domains)
         if steps is None:
             steps = self._choose_steps(plan, dataset, counts, run_options)
             plan = self._plan(dataset, steps)
@@ -93,7 +96,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             self._show_plan(plan, run_options)
             return 0
         training.fix_plan(self.out, options, steps)
-        return self._carry_out(plan, run_options)
+        return self._run_plan(plan, run_options)
 
     def _plan_options(self, dataset: "DomainDataset") -> dict[str, Any]:
         """Return everything that determines the runs, to recognise an interrupted training."""
@@ -120,11 +123,14 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         settings = self._setting_texts()
         return make_plan(dataset, algorithms, self.hold_out, settings, steps, seed=self.seed, precision=self.precision)
 
-    def _show_sites(self, dataset: "DomainDataset", run_options: "RunOptions") -> list[int]:
+    def _show_sites(self, dataset: "DomainDataset", domains: "Sequence[Domain]") -> list[int]:
         """Print the number of images of each site, and return it for the training sites."""
-        domains = dataset.load(run_options.data, self.seed)
+        from pogm.data.images.listing import printable
+
         counts = {name: len(domain.labels) for name, domain in zip(dataset.domains, domains, strict=True)}
-        shown = ", ".join(f"{name} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items())
+        shown = ", ".join(
+            f"{printable(name)} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items()
+        )
         print(f"{dataset.title}: {dataset.num_classes} classes; images by site: {shown}")
         return [count for name, count in counts.items() if name not in self.hold_out]
 
@@ -146,10 +152,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         print(f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each.")
         show_estimates([*plan.trials, final], run_options, self.workers)
 
-    def _carry_out(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
+    def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
-        from pogm.benchmark.runs.progress import EvaluationLines
-        from pogm.benchmark.runs.runner import run
+        from pogm.cli.execution import train_run
         from pogm.deployment import training
 
         results = self._held_out_results(plan, run_options)
@@ -162,7 +167,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         final = plan.finals[chosen]
         print(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
         folder = self.out / training.RUNS / final.id
-        run(final, folder, run_options, EvaluationLines(final))
+        train_run(final, folder, run_options)
         training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data)
         self._summarise(chosen)
         return 0
@@ -171,13 +176,15 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         self, plan: "TrainingPlan", run_options: "RunOptions"
     ) -> "dict[str, list[SiteResult]] | None":
         """Run what is left of the runs that hold out a site, and return their predictions; None if one failed."""
-        from pogm.benchmark.runs.executors import carry_out, executor
+        from pogm.benchmark.runs.executors import executor, run_waiting_trials
         from pogm.benchmark.runs.progress import track_steps
         from pogm.cli.results import print_failures
         from pogm.deployment import training
 
         folder = self.out / training.RUNS
-        outcomes = carry_out(plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True)
+        outcomes = run_waiting_trials(
+            plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True
+        )
         if print_failures(track_steps(outcomes, plan.trials, folder), folder):
             return None
         return {
@@ -186,7 +193,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         }
 
     def _summarise(self, chosen: str) -> None:
-        new = self.folder.rstrip("/") + "/" + self.hold_out[0] if self.hold_out else "NEW_SITE"
+        from pogm.data.images.metadata import is_table, split_options
+
+        new = "NEW_SITE"
+        if self.hold_out:
+            is_file = is_table(split_options(self.folder)[0])
+            new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
         print(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         print(f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} IMAGES --csv predictions.csv")
 

@@ -2,7 +2,7 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pogm._system.errors import DataError
+from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm.benchmark.results.classification import (
     ClassificationMetrics,
     Labels,
@@ -21,11 +21,15 @@ from pogm.benchmark.results.classification import (
 from pogm.benchmark.results.classification_tables import calibration_table, confusion_table, metrics_table, recall_table
 from pogm.data.images.decode import IMAGE_SUFFIXES
 from pogm.data.images.listing import Directory, Walker, printable
+from pogm.data.images.metadata import SPLITS, is_table, make_listing, read_table, split_options, to_pairs
 from pogm.data.images.parallel import Progress, no_progress
 from pogm.deployment.model import TrainedModel
 from pogm.deployment.predict import ImageGroup, OnBadImage, Predictions, predict
 
-LAYOUT = "Arrange the images as <class>/<image> for one site, or <site>/<class>/<image> for several."
+LAYOUT = (
+    "Arrange the images as <class>/<image> for one site, or <site>/<class>/<image> for several, or list them in a "
+    "metadata file with the columns path, label and domain."
+)
 ALL = "all sites"
 MOST_CLASSES = 20  # of a confusion matrix that is printed
 FEWEST_IMAGES = 30  # to fit a temperature
@@ -46,7 +50,7 @@ class Evaluation:
     sites: tuple[Site, ...]
     predictions: Predictions  # of the images of all sites, in their order
     description: Mapping[str, Any]  # of the model
-    ignored: Mapping[str, int]  # images in folders of unknown classes, by class
+    ignored: Mapping[str, int]  # images of classes that the model does not know, by class
 
     @cached_property
     def metrics(self) -> dict[str, ClassificationMetrics]:
@@ -159,50 +163,133 @@ class Evaluation:
 
 def evaluate(
     model: TrainedModel,
-    folder: Path,
+    images: Path | str,
     *,
+    sites: Sequence[str] = (),
+    split: str | None = None,
     ignore_unknown_classes: bool = False,
     batch_size: int | None = None,
     on_bad_image: OnBadImage = "refuse",
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """Evaluate a model on a folder of labelled images.
+    """Evaluate a model on labelled images.
+
+    If classes were renamed when the model was trained, the same names are changed here, unless ``images`` names another
+    class mapping.
 
     Args:
         model: The model.
-        folder: ``<class>/<image>`` (one site) or ``<site>/<class>/<image>`` (several sites).
-        ignore_unknown_classes: Leave out folders of classes that the model does not know.
+        images: Folder ``<class>/<image>`` (one site) or ``<site>/<class>/<image>`` (several sites), or a metadata file,
+            with options after a colon as in training: ``new.csv:label=y,domain=hospital``, ``new_site:classes=FILE``.
+        sites: Names of the sites to use; all if empty.
+        split: Use only this split of a metadata file: train, val or test; all images if None.
+        ignore_unknown_classes: Leave out images of classes that the model does not know.
         batch_size: As in `predict`.
         on_bad_image: As in `predict`.
         progress: Shows how many images were predicted.
 
     Raises:
         DataError: The layout is wrong, a class is unknown, or images cannot be decoded.
+        UsageError: A site or an option is unknown.
     """
-    sites, ignored = read_sites(folder, model.classes, ignore_unknown_classes=ignore_unknown_classes)
-    groups = [ImageGroup(site.name, site.paths) for site in sites]
+    dataset = model.description.get("trial", {}).get("dataset", {})
+    mapping = to_pairs(tuple(dataset.get("mapping", ())))
+    found, ignored = read_sites(
+        images,
+        model.classes,
+        sites=sites,
+        split=split,
+        mapping=mapping,
+        ignore_unknown_classes=ignore_unknown_classes,
+    )
+    groups = [ImageGroup(site.name, site.paths) for site in found]
     predictions = predict(model, groups, batch_size=batch_size, on_bad_image=on_bad_image, progress=progress)
-    return Evaluation(tuple(sites), predictions, model.description, ignored)
+    return Evaluation(tuple(found), predictions, model.description, ignored)
 
 
 def read_sites(
-    folder: Path, classes: Sequence[str], *, ignore_unknown_classes: bool = False
+    images: Path | str,
+    classes: Sequence[str],
+    *,
+    sites: Sequence[str] = (),
+    split: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    ignore_unknown_classes: bool = False,
 ) -> tuple[list[Site], dict[str, int]]:
-    """List the labelled images of one site, ``<class>/<image>``, or of several, ``<site>/<class>/<image>``.
+    """List the labelled images of one or more sites, from a folder or a metadata file.
 
     Every file in a class folder counts as an image, also in folders below it, as in training. Hidden files are ignored.
 
     Args:
-        folder: The folder.
+        images: As in `evaluate`.
         classes: Names of the classes that the model knows.
-        ignore_unknown_classes: Leave out folders of other classes.
+        sites: As in `evaluate`.
+        split: As in `evaluate`.
+        mapping: New names of classes, if ``images`` names no class mapping. An empty name leaves the class out.
+        ignore_unknown_classes: Leave out images of other classes.
 
     Returns:
         The sites, and the number of images of each class that was left out.
 
     Raises:
         DataError: The layout is wrong, a site has no images, or a class is unknown.
+        UsageError: A site or an option is unknown.
     """
+    name, options = split_options(str(images))
+    path = Path(name)
+    has_table = is_table(path) and not path.is_dir()
+    if has_table:
+        listed, given = _list_table(path, options, split)
+    elif split is not None:
+        raise UsageError(f"Expected a metadata file for the split {split}; found {name}. Leave the split out.")
+    else:
+        given = to_pairs(make_listing(path, options).mapping) if path.is_dir() else {}
+        listed = _list_class_folders(path, {*classes, *(mapping or {}), *given})
+    if unknown_sites := [site for site in sites if site not in listed]:
+        raise unknown_name_error(f"a site of {printable(name)}", unknown_sites[0], listed)
+    renamed = given or mapping or {}
+    found, unknown, left_out = [], Counter[str](), Counter[str]()
+    for site in dict.fromkeys(sites or listed):
+        rows = [(path, renamed.get(label, label)) for path, label in listed[site]]
+        left_out.update(label for _, label in listed[site] if not renamed.get(label, label))
+        unknown.update(label for _, label in rows if label and label not in classes)
+        known = [(path, classes.index(label)) for path, label in rows if label in classes]
+        found.append(Site(site, tuple(path for path, _ in known), tuple(label for _, label in known)))
+    if unknown and not ignore_unknown_classes:
+        raise _unknown_classes_error(name, "labels" if has_table else "folders", unknown, classes)
+    if empty := [site.name for site in found if not site.paths]:
+        raise DataError(
+            f"Expected images of the classes {_join(classes)}; found none in {_join(empty)}. Check the path. {LAYOUT}"
+        )
+    return found, dict(unknown + left_out)
+
+
+Labelled = dict[str, list[tuple[str, str]]]  # path and label of each image, by site
+
+
+def _list_table(path: Path, options: Mapping[str, str], split: str | None) -> tuple[Labelled, dict[str, str]]:
+    """List the images of a metadata file; return them and the class mapping that belongs to it."""
+    listing = make_listing(path, options)
+    tree = read_table(path, to_pairs(listing.columns), least_domains=1)
+    if split is not None and split not in SPLITS:
+        raise unknown_name_error("a split", split, SPLITS)
+    if split is not None and not tree.splits:
+        raise DataError(
+            f"Expected a column of splits in {printable(str(path))}; found none. Leave the split out, or name the "
+            f"column: {printable(path.name)}:split=COLUMN"
+        )
+    listed: Labelled = {}
+    for number, file in enumerate(tree.files):
+        if split is None or tree.splits[number] == split:
+            labelled = (str(path.parent / file.path), tree.classes[file.label])
+            listed.setdefault(tree.domains[file.domain], []).append(labelled)
+    if not listed:
+        raise DataError(f"Expected images of the split {split} in {printable(str(path))}; found none. Choose another.")
+    return listed, to_pairs(listing.mapping)
+
+
+def _list_class_folders(folder: Path, classes: Collection[str]) -> Labelled:
+    """List the images of a folder of classes, or of sites; ``classes`` has all known names of class folders."""
     if not folder.is_dir():
         raise DataError(
             f"Expected a folder of images at {printable(str(folder))}; found none. Check the path. {LAYOUT}"
@@ -212,32 +299,20 @@ def read_sites(
     if not top:
         raise DataError(f"Expected class folders in {printable(str(folder))}; found none. {LAYOUT}")
     if _has_sites(walker, top, classes):
-        listed = {site.name: _list_folders(walker, site, folder) for site in top}
+        directories = {site.name: _list_folders(walker, site, folder) for site in top}
     else:
-        listed = {folder.resolve().name: top}
-    sites, unknown = [], Counter[str]()
-    for name, directories in listed.items():
-        files = {
-            directory.name: [str(folder / file) for file in walker.walk_files(directory)] for directory in directories
-        }
-        unknown.update({label: len(paths) for label, paths in files.items() if label not in classes and paths})
-        known = {label: paths for label, paths in files.items() if label in classes}
-        paths = tuple(path for found in known.values() for path in found)
-        labels = tuple(classes.index(label) for label, found in known.items() for _ in found)
-        sites.append(Site(name, paths, labels))
+        directories = {folder.resolve().name: top}
+    listed = {
+        site: [(str(folder / file), found.name) for found in inner for file in walker.walk_files(found)]
+        for site, inner in directories.items()
+    }
     if walker.bad:
         named = "; ".join(f"{printable(link.path)} {link.reason}" for link in sorted(walker.bad)[:5])
         raise DataError(f"Expected images in {printable(str(folder))}; found that {named}. Remove them.")
-    if unknown and not ignore_unknown_classes:
-        raise _unknown_classes_error(folder, unknown, classes)
-    if empty := [site.name for site in sites if not site.paths]:
-        raise DataError(
-            f"Expected images of the classes {_join(classes)}; found none in {_join(empty)}. Check the path. {LAYOUT}"
-        )
-    return sites, dict(unknown)
+    return listed
 
 
-def _has_sites(walker: Walker, top: Sequence[Directory], classes: Sequence[str]) -> bool:
+def _has_sites(walker: Walker, top: Sequence[Directory], classes: Collection[str]) -> bool:
     """Return True for ``<site>/<class>/<image>`` and False for ``<class>/<image>``."""
     listings = [walker.list_directory(directory) for directory in top]
     walker.bad.clear()  # they are listed again
@@ -263,7 +338,7 @@ def _list_folders(walker: Walker, directory: Directory, root: Path) -> list[Dire
     return directories
 
 
-def _unknown_classes_error(folder: Path, unknown: Mapping[str, int], classes: Sequence[str]) -> DataError:
+def _unknown_classes_error(images: str, what: str, unknown: Mapping[str, int], classes: Sequence[str]) -> DataError:
     listed = ", ".join(f"{printable(name)} ({count} images)" for name, count in unknown.items())
     folded = {name.casefold(): name for name in classes}
     near = {
@@ -273,8 +348,8 @@ def _unknown_classes_error(folder: Path, unknown: Mapping[str, int], classes: Se
     }
     hint = "".join(f"Did you mean {printable(right)!r} by {printable(name)!r}? " for name, right in near.items())
     return DataError(
-        f"Expected folders with the names of the classes of the model, {_join(classes)}, in {printable(str(folder))}; "
-        f"found {listed}. {hint}Rename the folders, or leave their images out: --ignore-unknown-classes. {LAYOUT}"
+        f"Expected {what} with the names of the classes of the model, {_join(classes)}, in {printable(images)}; "
+        f"found {listed}. {hint}Rename the {what}, or leave their images out: --ignore-unknown-classes. {LAYOUT}"
     )
 
 

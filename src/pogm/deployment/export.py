@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from pogm import __version__
 from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import digest, readable_json, write_atomic
+from pogm.data.images.intensity import LOWER, UPPER, Intensity
 from pogm.data.transforms.base import Pixels
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
 from pogm.deployment.model import TrainedModel
@@ -153,12 +154,16 @@ def describe_preprocessing(model: TrainedModel) -> dict[str, Any]:
     transform, (height, width) = model.transform.transform, model.transform.stored_size
     channels, rows, columns = transform.shape
     colour = {1: "8-bit greyscale", 3: "8-bit RGB"}.get(channels, f"8-bit images with {channels} channels")
+    intensity = model.transform.intensity
     steps = [
-        f"Decode the image, apply its EXIF orientation, drop transparency, and convert it to {colour}.",
+        f"Decode the image, apply its EXIF orientation, drop transparency, and convert it to {colour}."
+        + ("" if intensity is None else f" {_describe_intensity(intensity)}"),
         f"Resize it to {height} × {width} (height × width) with Pillow's bilinear filter, if it has another size. The "
         "aspect ratio is not kept. Round to 8 bits.",
     ]
     numbers: dict[str, Any] = {"channels": channels, "stored_size": [height, width], "input_size": [rows, columns]}
+    if intensity is not None:
+        numbers["intensity"] = str(intensity)
     if isinstance(transform, Photographs):
         if (height, width) != (rows, columns):
             steps.append(f"Resize to {rows} × {columns} with an antialiased bilinear filter, in floating point.")
@@ -175,6 +180,20 @@ def describe_preprocessing(model: TrainedModel) -> dict[str, Any]:
         steps.append(f"Apply {transform!r}.")
     steps.append("Order the axes as [batch, channels, height, width].")
     return {"steps": steps, **numbers}
+
+
+def _describe_intensity(intensity: Intensity) -> str:
+    """Return the scaling of images with more than 8 bits per channel in words."""
+    if intensity.kind == "none":
+        return "Of 16 bits per channel, keep the upper 8."
+    window = " A DICOM file with a display window is scaled by that window instead." if intensity.kind == "auto" else ""
+    low, high = f"{intensity.low:g}", f"{intensity.high:g}"
+    if intensity.kind == "image":
+        low, high = (f"the quantile {quantile:g} of the image" for quantile in (LOWER, UPPER))
+    return (
+        f"With more than 8 bits per channel, scale linearly so that {low} becomes 0 and {high} becomes 255, limit to "
+        f"0 ... 255, and round.{window}"
+    )
 
 
 # Comparison.

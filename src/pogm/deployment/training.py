@@ -25,7 +25,7 @@ from pogm.benchmark.runs.directory import DONE
 from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description
-from pogm.data.datasets.base import DomainDataset, split_domain
+from pogm.data.datasets.base import Domain, DomainDataset, split_domain
 from pogm.deployment.card import write_card
 from pogm.deployment.forecast import Forecast, SiteResult, forecast
 from pogm.deployment.model import TrainedModel, load
@@ -114,6 +114,18 @@ def make_plan(
         forecasts={name: [plan(name, (*hold_out, site)) for site in sites] for name in algorithms},
         finals={name: plan(name, hold_out) for name in algorithms},
     )
+
+
+def check_data(plan: TrainingPlan, domains: Sequence[Domain]) -> None:
+    """Check the images of all sites for all runs before the first one, so that no run fails after hours.
+
+    Raises:
+        DataError: If a site is too small to be split, or has a class that no other site has.
+    """
+    for trial in plan.trials:
+        trial.dataset.check(list(domains), trial.test_domains)
+    for number, domain in enumerate(domains):
+        split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
 
 
 def default_steps(dataset: DomainDataset, counts: Sequence[int], batch_size: int) -> int:

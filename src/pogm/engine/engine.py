@@ -16,9 +16,9 @@ CHOICES = {
     "images": ("auto", "resident", "streamed"),
     "trajectories": ("auto", "device", "bf16", "host"),
 }
-SMALL = 64 * 64  # pixels of a small image
-FEW = 2**17  # weights above which vmap is slower on a CPU
-LONG = 1000  # minibatches of a run above which compilation saves more time than it takes
+SMALL_IMAGE_PIXELS = 64 * 64  # pixels of a small image
+FEW_WEIGHTS = 2**17  # weights above which vmap is slower on a CPU
+LONG_RUN_STEPS = 1000  # minibatches of a run above which compilation saves more time than it takes
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Engine:
 
     def for_steps(self, steps: int) -> "Engine":
         """Return the engine for a run of this many minibatches: "auto" does not compile for short runs."""
-        return replace(self, compile="off") if self.compile == "auto" and steps < LONG else self
+        return replace(self, compile="off") if self.compile == "auto" and steps < LONG_RUN_STEPS else self
 
     def choose_domain_strategy(self, network: nn.Module, pixels: int) -> str:
         """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU."""
@@ -76,7 +76,7 @@ class Engine:
             return self.domains
         if self._is_faster_by_vmap(network):
             return "vmap"
-        return "streams" if self.torch_device().type == "cuda" and pixels <= SMALL else "loop"
+        return "streams" if self.torch_device().type == "cuda" and pixels <= SMALL_IMAGE_PIXELS else "loop"
 
     def uses_vmap_for_trials(self, network: nn.Module) -> bool:
         """Return True if the trials of a session train by ``vmap``. With convolutions this is slower than a loop."""
@@ -88,7 +88,7 @@ class Engine:
 
     def _is_faster_by_vmap(self, network: nn.Module) -> bool:
         """Return True for networks of linear layers; on a CPU, only for those with few weights."""
-        few = sum(leaf.numel() for leaf in network.parameters()) <= FEW
+        few = sum(leaf.numel() for leaf in network.parameters()) <= FEW_WEIGHTS
         return all_linear(network) and (few or self.torch_device().type == "cuda")
 
 

@@ -41,7 +41,12 @@ class Evaluation:
 
 
 def train(
-    session: Session, schedule: Schedule, *, after: int = -1, stop: Callable[[], bool] = lambda: False
+    session: Session,
+    schedule: Schedule,
+    *,
+    after: int = -1,
+    stop: Callable[[], bool] = lambda: False,
+    on_round: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Evaluation | None]:
     """Train, and yield an evaluation at every point of the schedule.
 
@@ -53,10 +58,13 @@ def train(
         schedule: Length of the run and points of evaluation.
         after: Last point that was evaluated before a resume; −1 for none.
         stop: Called after every round. If it returns True, ``train`` yields None and ends.
+        on_round: Called at the start and after every round with the number of minibatches, some of which may
+            wait in the queue of the GPU.
     """
     minibatches = session.tasks[0].algorithm.minibatches
     probe = session.tasks[0].probe
     rounds = int(session.train_state.state.step.reshape(-1)[0])
+    on_round(rounds * minibatches)
     for point in schedule.points():
         if point <= after:
             continue
@@ -65,6 +73,7 @@ def train(
             rounds += 1
             session.step(probing=probe.measures(rounds))
             fault_point("step")
+            on_round(rounds * minibatches)
             if stop():
                 yield None
                 return

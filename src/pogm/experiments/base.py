@@ -67,10 +67,10 @@ class Scale:
     steps: int | None = None  # minibatches of each training domain
     evaluate_every: int | None = None  # minibatches between evaluations
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
-    soon: int | None = None  # start of schedules that would otherwise start after the end of the run, in minibatches
+    latest_start: int | None = None  # minibatch at which penalty schedules start, if their default is later
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
     algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all
-    given: tuple[str, ...] = ()  # words of the command line that changed the scale
+    changed_by: tuple[str, ...] = ()  # words of the command line that changed the scale
 
     def selects(self, row: "Row") -> bool:
         """Return True if --algorithms names the row, or if it is not given."""
@@ -78,7 +78,7 @@ class Scale:
 
     def was_given(self, option: str) -> bool:
         """Return True if the command line changed the scale by this option, such as "--steps"."""
-        return option in self.given
+        return option in self.changed_by
 
 
 SCALES = {
@@ -94,7 +94,7 @@ SCALES = {
             network="small_cnn",
             steps=101,
             evaluate_every=20,
-            soon=30,
+            latest_start=30,
         ),
         Scale(
             "mnist",

@@ -15,22 +15,22 @@ from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.results import BOTH, averages, details
 
 ERM = Row("ERM")
-NO_BALL = Row("POGM", settings=("kappa=0",), name="POGM, ERM centre, κ = 0")
-CENTRED = Row("POGM", settings=("kappa=0.5",), name="POGM, ERM centre, κ = 0.5")
+ERM_CENTRE_KAPPA_0 = Row("POGM", settings=("kappa=0",), name="POGM, ERM centre, κ = 0")
+ERM_CENTRE = Row("POGM", settings=("kappa=0.5",), name="POGM, ERM centre, κ = 0.5")
 MEAN = ("kappa=0.5", "centre=mean")
-AROUND_MEAN = Row("POGM", settings=(*MEAN, "meta_lr=0.5"), name="POGM, mean centre, κ = 0.5, α = 0.5")
+MEAN_CENTRE = Row("POGM", settings=(*MEAN, "meta_lr=0.5"), name="POGM, mean centre, κ = 0.5, α = 0.5")
 ROWS = (
     ERM,
     Row("Fish"),
-    NO_BALL,
-    CENTRED,
+    ERM_CENTRE_KAPPA_0,
+    ERM_CENTRE,
     Row("POGM", settings=("kappa=0.5", "rescale=norm"), name="POGM, ERM centre, κ = 0.5, rescaled"),
-    AROUND_MEAN,
+    MEAN_CENTRE,
     Row("POGM", settings=MEAN, name="POGM, mean centre, κ = 0.5, α = 1"),
     Row("Reptile", name="Reptile (mean centre, κ = 0), α = 0.5"),
     Row("OfficialPOGM"),
 )
-ON_PHOTOGRAPHS = (ERM, NO_BALL, CENTRED, AROUND_MEAN)  # fewer rows, because runs on photographs are slow
+ON_PHOTOGRAPHS = (ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE, MEAN_CENTRE)  # fewer rows, because runs on photographs are slow
 
 
 def plan(scale: Scale) -> Plan:

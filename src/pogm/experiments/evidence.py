@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM, NO_BALL
+from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0
 from pogm.experiments.results import BOTH, averages, details
 
 MIXUP, SWAD = Row("ERM", ("Mixup",)), Row("ERM", ("SWAD",))
@@ -21,7 +21,7 @@ ON_PHOTOGRAPHS = (  # fewer rows, because runs on photographs are slow
     Row("Fish"),
     Row("Reptile"),
     Row("OfficialPOGM"),
-    NO_BALL,
+    ERM_CENTRE_KAPPA_0,
     Row("Fishr"),
     Row("SAGM"),
     Row("CORAL"),

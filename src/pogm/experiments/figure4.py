@@ -10,7 +10,7 @@ from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel
 
 PRINTED = ("VLCS", "PACS")  # datasets of the figure in the paper
-READING = (
+EXPLANATION = (
     "Left of each pair: the cosine of a step h and the step hᵢ of each training domain alone, cos(hᵢ, h), averaged "
     "over domains; higher is more similar. Right: the squared distance of the copy of the model of each domain to "
     "the shared model, ‖θᵢ − θ⁺‖², averaged over domains; lower is closer. The distance also depends on the length "
@@ -32,7 +32,7 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
                 panels.append(Panel(dataset, lines, y_label=label))
     title = "The mean cosine and the norm difference over training"
     notes = (measured.AVERAGED, measured.note(runs, datasets, scale))
-    return [Figure("figure4", title, tuple(panels), READING, notes)]
+    return [Figure("figure4", title, tuple(panels), EXPLANATION, notes)]
 
 
 def mean_cosine(record: Record, since: Measured) -> float:

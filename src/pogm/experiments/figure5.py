@@ -11,7 +11,7 @@ from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel, y_extent
 
 PRINTED = ("VLCS",)  # dataset of the figure in the paper
-READING = (
+EXPLANATION = (
     "The cosine of a step h and the step hᵢ of one training domain alone, cos(hᵢ, h): a method that treats its "
     "domains equally has the same curve in every panel. The last panel shows the accuracy on the held-out domain, "
     "which no method has seen."
@@ -41,7 +41,7 @@ def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:
         panels.append(Panel(f"held out: {held_out}", lines, y_label="accuracy, %"))
     title = f"{dataset}: the cosine with each source domain, and the test accuracy"
     notes = (measured.AVERAGED, measured.note(runs, (dataset,), scale))
-    return Figure(f"figure5_{dataset.lower()}", title, tuple(panels), READING, notes)
+    return Figure(f"figure5_{dataset.lower()}", title, tuple(panels), EXPLANATION, notes)
 
 
 def mean_cosine(index: int, record: Record, since: Measured) -> float:

@@ -22,11 +22,11 @@ STEPS = 301
 ADAM = ("lr=0.005",)
 SGD = ("lr=0.3", "inner_optimizer=sgd", "meta_lr=1", "centre=mean")
 MEAN = (*ADAM, "meta_lr=0.5", "centre=mean")
-CENTRED = (*ADAM, "meta_lr=1", "centre=erm")
+ERM_CENTRE = (*ADAM, "meta_lr=1", "centre=erm")
 ROWS = (
     Row("ERM", settings=ADAM, name="ERM, Adam, lr 0.005"),
-    Row("POGM", settings=(*CENTRED, "kappa=0"), name="POGM, ERM centre, Adam, lr 0.005, α = 1, κ = 0"),
-    Row("POGM", settings=(*CENTRED, "kappa=0.5"), name="POGM, ERM centre, Adam, lr 0.005, α = 1, κ = 0.5"),
+    Row("POGM", settings=(*ERM_CENTRE, "kappa=0"), name="POGM, ERM centre, Adam, lr 0.005, α = 1, κ = 0"),
+    Row("POGM", settings=(*ERM_CENTRE, "kappa=0.5"), name="POGM, ERM centre, Adam, lr 0.005, α = 1, κ = 0.5"),
     Row("POGM", settings=(*MEAN, "kappa=0"), name="POGM, mean centre, Adam, lr 0.005, α = 0.5, κ = 0"),
     Row("POGM", settings=(*MEAN, "kappa=0.5"), name="POGM, mean centre, Adam, lr 0.005, α = 0.5, κ = 0.5"),
     Row("POGM", settings=(*SGD, "kappa=0"), name="POGM, mean centre, SGD, lr 0.3, α = 1, κ = 0"),

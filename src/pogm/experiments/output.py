@@ -44,7 +44,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
             _write_exhibits(one.name, exhibits, folder)
             _print_exhibits(one.title, exhibits)
     path = folder / "index.html"
-    counted = [run for run in (shown if scale.given else runs).values() if run.records or run.failure or run.done]
+    counted = [run for run in (shown if scale.changed_by else runs).values() if run.records or run.failure or run.done]
     try:
         write_page(path, f"The paper's experiments, {folder.name}", sections, facts=_facts(counted, scale))
         print(f"Page: {path}", file=sys.stderr)
@@ -54,9 +54,12 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
 
 def output_folder(scale: Scale, out: Path) -> Path:
     """Return the folder of the tables and the page. A scale that options changed has its own folder."""
-    if not scale.given:
+    if not scale.changed_by:
         return out / scale.name
-    values = asdict(scale) | {"given": sorted({word for word in scale.given if word.startswith("--")})}
+    values = asdict(scale)
+    # Names of fields as in earlier versions: a changed scale keeps its folder.
+    values["soon"] = values.pop("latest_start")
+    values["given"] = sorted({word for word in values.pop("changed_by") if word.startswith("--")})
     return out / f"{scale.name}-{digest(canonical_json(values).encode())[:8]}"
 
 
@@ -71,12 +74,12 @@ def label_runs(rows: Plan, runs: Mapping[str, Run], folder: Path) -> list[Run]:
 
 def describe_changes(scale: Scale) -> str:
     """Return a sentence that says which options changed the scale."""
-    return f"Changed from the scale {scale.name}: {shlex.join(scale.given)}"
+    return f"Changed from the scale {scale.name}: {shlex.join(scale.changed_by)}"
 
 
 def _with_note(exhibit: Exhibit, scale: Scale) -> Exhibit:
     """Return the exhibit with a note that says which options changed the scale."""
-    if not scale.given:
+    if not scale.changed_by:
         return exhibit
     if isinstance(exhibit, Table):
         return replace(exhibit, footnotes=(*exhibit.footnotes, describe_changes(scale)))
@@ -95,7 +98,7 @@ def empty_run(trial: Trial, folder: Path) -> Run:
 def command(name: str, scale: Scale, out: Path) -> str:
     """Return the command line that makes an experiment."""
     plain = f"pogm experiment {name} --scale {scale.name} --out {out}"
-    return f"{plain} {shlex.join(scale.given)}" if scale.given else plain
+    return f"{plain} {shlex.join(scale.changed_by)}" if scale.changed_by else plain
 
 
 def _facts(runs: Iterable[Run], scale: Scale) -> dict[str, str]:
@@ -108,7 +111,7 @@ def _facts(runs: Iterable[Run], scale: Scale) -> dict[str, str]:
     }
     return {
         "Scale": scale.summary,
-        **({"Changed by": shlex.join(scale.given)} if scale.given else {}),
+        **({"Changed by": shlex.join(scale.changed_by)} if scale.changed_by else {}),
         "Runs": " · ".join(f"{count} {status}" for status, count in sorted(counts.items())),
         "On": "; ".join(sorted(devices)),
     }

@@ -13,7 +13,7 @@ from pogm.experiments.measured import COMPARED, finished_runs
 from pogm.experiments.palette import DASHED, GREY, METHODS
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
 
-READING = (
+EXPLANATION = (
     "A dot is one round and one pair of training domains: the cosine of the step with the trajectory of the first "
     "domain, cos(hᵢ, h), and of the second, cos(hⱼ, h). On the dashed line both are equal. ρ is the Pearson "
     "correlation over rounds, and the gap is the mean of |cos(hᵢ, h) − cos(hⱼ, h)|; both are means over pairs. Pairs "
@@ -30,7 +30,7 @@ def figure(
     """Return a figure with a panel for each dataset and method, and the numbers of all methods as notes."""
     panels = [found for dataset in datasets for method in methods for found in panel(runs, dataset, method)]
     below = (*notes(runs, datasets), measured.note(runs, datasets, scale))
-    return Figure(name, title, tuple(panels), READING, below)
+    return Figure(name, title, tuple(panels), EXPLANATION, below)
 
 
 def average_pairs(runs: Sequence[Run], dataset: str, method: str, of: Callable[[Measured], Pairs]) -> Mean:

@@ -189,11 +189,11 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
 
 def shorten_schedules(method: Method, scale: Scale) -> dict[str, Any]:
     """Return hyperparameters that start the schedules of a method within the short runs of a scale; else nothing."""
-    if scale.soon is None:
+    if scale.latest_start is None:
         return {}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(method)}
-    late = [name for name, value in defaults.items() if name.endswith("_iters") and value > scale.soon]
-    return dict.fromkeys(late, scale.soon) | SHORT.get(method.__name__, {})
+    late = [name for name, value in defaults.items() if name.endswith("_iters") and value > scale.latest_start]
+    return dict.fromkeys(late, scale.latest_start) | SHORT.get(method.__name__, {})
 
 
 def _modifiers(row: Row) -> dict[str, type[Modifier]]:

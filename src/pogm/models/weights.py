@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +20,9 @@ from pogm.models.featurizer import Featurizer
 RANDOM, PRETRAINED = "random", "pretrained"
 HASH_PREFIX = "sha256:"
 WEIGHTS_VARIABLE = "POGM_WEIGHTS"  # environment variable: path of a weights file, or of a folder of them
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-WRAPPERS = ("state_dict", "model")  # keys of checkpoints that contain the tensors
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".pkl")
+WRAPPERS = ("state_dict", "model", "model_dict")  # keys of checkpoints that contain the tensors
+DOMAINBED = "featurizer.network."  # prefix of the tensors of the network in model.pkl of DomainBed
 LISTED = 8  # differences that a message names
 TRAINED_WITH = {  # network of known files, whose tensors also fit other networks or do not name one
     HASH_PREFIX + "ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf": "resnet50_v1",
@@ -123,6 +125,8 @@ def repeat_channels(weight: Tensor, channels: int) -> Tensor:
 def read_tensors(name: str, content: bytes) -> Params:
     """Read tensors from the content of a file: safetensors, or a file of ``torch.save`` that contains only tensors.
 
+    In a ``model.pkl`` of DomainBed, those of the featurizer are read.
+
     Raises:
         IntegrityError: If the file is damaged or would run code.
         DataError: If it does not contain tensors by name.
@@ -134,11 +138,13 @@ def read_tensors(name: str, content: bytes) -> Params:
         if name.endswith(".safetensors"):
             tensors = load(content)
         else:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), torch.serialization.safe_globals(_numpy_numbers()):
                 warnings.simplefilter("ignore")  # about pickles of other versions, which load or fail below
                 tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # damaged or manipulated files raise any exception
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        text = str(error).strip() or type(error).__name__
+        refused = re.search(r"GLOBAL [\w.]+|Unsupported operand \d+", text)  # torch also explains how to run the code
+        reason = refused[0] if refused else text.splitlines()[0]
         raise IntegrityError(
             f"Expected only tensors in {name}; found a file that is damaged or would run code; it was not run "
             f"({reason}). Get it from its authors again, if possible as safetensors."
@@ -149,7 +155,14 @@ def read_tensors(name: str, content: bytes) -> Params:
     is_named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not is_named or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise DataError(f"Expected tensors by name in {name}; found something else. Save the state_dict alone.")
+    if any(key.startswith(DOMAINBED) for key in tensors):
+        return {key.removeprefix(DOMAINBED): tensors[key] for key in tensors if key.startswith(DOMAINBED)}
     return dict(tensors)
+
+
+def _numpy_numbers() -> list[Any]:
+    """Return the types of numbers of numpy, which hyperparameters in a checkpoint may have. They cannot run code."""
+    return [np.dtype, type(np.dtype(np.float64)), type(np.dtype(np.int64)), np.float64(0).__reduce__()[0]]
 
 
 def load_published(url: str) -> Params:

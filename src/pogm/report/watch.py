@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pogm._system.errors import PogmError
+from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import (
     TRIAL,
@@ -19,7 +20,7 @@ from pogm.benchmark.results.records import (
     table_order,
     with_distinct_titles,
 )
-from pogm.benchmark.runs.directory import PLAN, load_plan, load_sweep, state_of
+from pogm.benchmark.runs.directory import PLAN, PLAN_BYTES, load_plan, load_sweep, state_of
 from pogm.benchmark.runs.runner import RECORDS
 
 Stamp = tuple[tuple[int, int] | None, ...]  # modification time and size of some files; None: no such file
@@ -120,6 +121,8 @@ class Watcher:
         if before is not None and before[0] == stamp:
             return before
         try:
+            if not (folder / SWEEP).exists() and "steps" in read_json(folder / PLAN, PLAN_BYTES):
+                return stamp, {}  # the options of pogm train, which are no list of trials
             trials = load_sweep(folder).plan() if (folder / SWEEP).exists() else load_plan(folder)
             return stamp, {trial.id: trial for trial in trials}
         except (PogmError, OSError, TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
-from pogm.benchmark.runs.executors import Outcome, carry_out, run_all
+from pogm.benchmark.runs.executors import Outcome, run_all, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets.base import Training
 from pogm.data.datasets.colored_digits import ColoredDigits
@@ -71,8 +71,8 @@ def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
         return (Outcome(t) for t in trials)
 
     with lock_folder(running):
-        outcomes = list(carry_out(plan, tmp_path, RunOptions(), pretend))
-        list(carry_out(plan, tmp_path, RunOptions(), pretend, retry_failed=True))
+        outcomes = list(run_waiting_trials(plan, tmp_path, RunOptions(), pretend))
+        list(run_waiting_trials(plan, tmp_path, RunOptions(), pretend, retry_failed=True))
     assert {o.trial.id for o in outcomes} == {t.id for t in plan}
     assert [o.error for o in outcomes if o.error] == ["out of luck"]
     assert executed[0] == [t.id for t in plan[3:]]

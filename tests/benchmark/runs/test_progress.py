@@ -9,7 +9,16 @@ from support import trial
 from pogm import ERM
 from pogm.benchmark.runs import progress
 from pogm.benchmark.runs.executors import Outcome
-from pogm.benchmark.runs.progress import EvaluationLines, RemainingTime, show_progress, track_runs
+from pogm.benchmark.runs.progress import (
+    EvaluationLines,
+    RemainingRunTime,
+    RemainingTime,
+    RunProgress,
+    show_progress,
+    track_runs,
+)
+from pogm.benchmark.runs.runner import run
+from pogm.engine.trainer import Schedule
 
 
 def estimate_ratios(schedule, total, at_once=1, done=0):
@@ -184,3 +193,77 @@ def test_minibatches_of_long_runs_are_counted_from_their_records(tmp_path, capsy
 
     assert len(list(progress.track_steps(outcomes(), trials, tmp_path))) == 2
     assert "minibatches: 42/42" in capsys.readouterr().err
+
+
+def simulate_run(schedule, minibatch, evaluation, first=0.0, rounds=True):
+    """Yield the estimate and the true time left after every minibatch and evaluation of a run.
+
+    Args:
+        schedule: Length and evaluations.
+        minibatch: Seconds of a minibatch.
+        evaluation: Seconds of an evaluation.
+        first: Additional seconds of the first minibatch, for compilation.
+        rounds: Count rounds; otherwise evaluations only.
+    """
+    points, now, step = schedule.points(), 100.0, 0
+    end = now + first + schedule.steps * minibatch + len(points) * evaluation
+    remaining = RemainingRunTime(schedule)
+    remaining.start(0, now)
+    for point in points:
+        start, trained = now, point + 1 - step
+        while step <= point:
+            now += minibatch + (first if step == 0 else 0)
+            step += 1
+            if rounds:
+                remaining.add_round(step, now)
+                yield remaining.seconds(now), end - now
+        per_step = (now - start) / trained
+        now += evaluation
+        remaining.add_evaluation(step, per_step, now)
+        yield remaining.seconds(now), end - now
+
+
+@pytest.mark.parametrize(("minibatch", "evaluation", "first"), [(0.1, 20, 0), (0.1, 20, 60), (2, 0.5, 3)])
+def test_time_left_of_a_run_is_known_after_its_second_minibatch(minibatch, evaluation, first):
+    found = list(simulate_run(Schedule(1001, 300), minibatch, evaluation, first))
+    assert found[1][0] is None  # after the first evaluation: the only minibatch contains the compilation
+    for estimate, left in found[2:]:
+        assert estimate == pytest.approx(left, rel=1e-6, abs=1e-6)
+
+
+def test_time_left_of_a_run_is_known_from_evaluations_alone():
+    found = list(simulate_run(Schedule(1001, 300), 0.1, 20, 60, rounds=False))
+    assert found[0][0] is None
+    assert [estimate for estimate, _ in found[1:]] == pytest.approx([left for _, left in found[1:]], abs=1e-6)
+
+
+def test_time_left_of_a_resumed_run_does_not_count_earlier_minibatches_as_fast():
+    remaining = RemainingRunTime(Schedule(1000, 1000))
+    remaining.start(900, 5.0)
+    assert remaining.seconds(5.0) is None
+    remaining.add_round(910, 15.0)
+    assert remaining.seconds(15.0) == pytest.approx(90)
+    assert remaining.seconds(20.0) == pytest.approx(85)
+
+
+def test_progress_of_a_run_on_a_terminal_is_a_bar_and_leaves_standard_output_alone(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    one = trial(ERM(), steps=21, evaluate_every=10)
+    with RunProgress(one) as shown:
+        run(one, tmp_path / "run", on_evaluation=shown.on_record, on_round=shown.on_round)
+    said = capsys.readouterr()
+    assert [line.split()[1] for line in said.out.splitlines()] == ["0/20", "10/20", "20/20"]
+    assert "21/21" in said.err
+    assert "0:00:00" in said.err
+
+
+def test_progress_of_a_run_elsewhere_is_lines_that_become_rare(clock, capsys):
+    shown = RunProgress(trial(ERM(), steps=100_001, evaluate_every=100_000))
+    shown.on_round(0)
+    for count in range(1, 1000):
+        clock[0] = float(count)
+        shown.on_round(count)
+        shown.display.print_if_due(clock[0])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "minibatches: 5/100001, 5 s, 99996 s left"
+    assert 20 < len(lines) < 70

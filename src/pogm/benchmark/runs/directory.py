@@ -150,6 +150,18 @@ def extend_run(folder: Path, steps: int) -> Trial:
     Raises:
         UsageError: If the run has as many minibatches already, or belongs to a sweep.
     """
+    trial, extended = load_trial(folder), extend_trial(folder, steps)
+    with lock_folder(folder):
+        provenance = read_json(folder / TRIAL)["provenance"]
+        former = [*provenance.get("former_ids", ()), trial.id]
+        (folder / DONE).unlink(missing_ok=True)  # first: without it, the run is unfinished whatever happens next
+        saved = _description(extended) | {"provenance": {**provenance, "former_ids": former}}
+        write_atomic(folder / TRIAL, readable_json(saved))
+    return extended
+
+
+def extend_trial(folder: Path, steps: int) -> Trial:
+    """Return the trial of a run with more minibatches, and write nothing; see `extend_run`."""
     trial = load_trial(folder)
     if steps <= trial.steps:
         raise UsageError(f"Expected --steps above {trial.steps}, which {folder} has already; found {steps}.")
@@ -158,14 +170,7 @@ def extend_run(folder: Path, steps: int) -> Trial:
             f"Expected a single run to extend; found {folder}, a run of a sweep, whose trials are fixed. "
             "Start a sweep with more --steps."
         )
-    extended = dataclasses.replace(trial, steps=steps)
-    with lock_folder(folder):
-        provenance = read_json(folder / TRIAL)["provenance"]
-        former = [*provenance.get("former_ids", ()), trial.id]
-        (folder / DONE).unlink(missing_ok=True)  # first: without it, the run is unfinished whatever happens next
-        saved = _description(extended) | {"provenance": {**provenance, "former_ids": former}}
-        write_atomic(folder / TRIAL, readable_json(saved))
-    return extended
+    return dataclasses.replace(trial, steps=steps)
 
 
 def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import FAILED, Stop, catch_stop_signals, failure_text, write_failure
 from pogm.benchmark.runs.directory import DONE, TRIAL, make_folder, state_of, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
-from pogm.engine.engine import SMALL
+from pogm.engine.engine import SMALL_IMAGE_PIXELS
 
 EXECUTORS = ("local", "ray")
 ATTEMPTS = 3  # for a trial if its process dies
@@ -65,7 +65,7 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
     return partial(run_all, workers=workers)
 
 
-def carry_out(
+def run_waiting_trials(
     trials: Sequence[Trial],
     folder: Path,
     options: RunOptions,
@@ -183,7 +183,7 @@ def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
     for trial in trials:
         task = trial.task(None)
         _, height, width = task.transform.shape
-        limit = most if height * width <= SMALL else 1
+        limit = most if height * width <= SMALL_IMAGE_PIXELS else 1
         found = alike.setdefault(str([trial.schedule, *task.shape().items()]), [])
         if not found or len(found[-1]) == limit:
             found.append([])

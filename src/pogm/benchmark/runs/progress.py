@@ -6,10 +6,11 @@ import os
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -27,15 +28,26 @@ from rich.progress import (
 from rich.text import Text
 
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import is_final
+from pogm.benchmark.results.records import is_final, printable
+from pogm.engine.trainer import Schedule
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.executors import Outcome
 
 Item = TypeVar("Item")
 LINE_SECONDS = 5.0  # minimum time between plain lines
+LINE_SHARE = 1 / 20  # minimum time between plain lines, as a part of the elapsed time: the log of a day stays readable
+DISPLAY_SECONDS = 0.1  # minimum time between two updates of the display by a run
+REFRESHES = 4  # of a bar, per second
 POLL_SECONDS = 1.0  # between two looks at the records of long runs
 SETTLE_SECONDS = 0.5  # wait after an item before a line: items of a batch finish together
+
+
+class TimeEstimate(Protocol):
+    """Estimate of the time left."""
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None if it is not known."""
 
 
 class RemainingTime:
@@ -79,6 +91,57 @@ class RemainingTime:
         return max((self.left - in_progress) / rate - (now - self.last), 0.0)
 
 
+class RemainingRunTime:
+    """Estimate of the time left of one run, from its minibatches and its evaluations.
+
+    Both are timed separately, so that the estimate is right long before the second evaluation. Minibatches up to the
+    first evaluation are not used after it: their time contains compilation.
+
+    Args:
+        schedule: Length of the run and its evaluations.
+    """
+
+    def __init__(self, schedule: Schedule):
+        self.points, self.steps = schedule.points(), schedule.steps
+        self.count = self.evaluated = 0  # minibatches: in total, and up to the last evaluation
+        self.last = self.evaluation_end = 0.0
+        self.evaluation_seconds: float | None = None  # of the last evaluation
+        self.trained, self.train_seconds = 0, 0.0  # between evaluations
+
+    def start(self, count: int, now: float) -> None:
+        """Begin, or continue after this number of minibatches."""
+        self.count = self.evaluated = count
+        self.last = self.evaluation_end = now
+
+    def add_round(self, count: int, now: float) -> None:
+        """Set the number of minibatches that are trained."""
+        self.count, self.last = count, now
+
+    def add_evaluation(self, count: int, seconds_per_step: float | None, now: float) -> None:
+        """Set the number of minibatches at the end of an evaluation, and the time of each since the one before."""
+        trained = count - self.evaluated
+        train_seconds = (seconds_per_step or 0.0) * trained
+        is_first = self.evaluation_seconds is None
+        self.evaluation_seconds = max(now - self.evaluation_end - train_seconds, 0.0)
+        if not is_first:
+            self.trained += trained
+            self.train_seconds += train_seconds
+        self.count = self.evaluated = count
+        self.last = self.evaluation_end = now
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None before the first minibatch is timed."""
+        if self.evaluated >= self.steps:
+            return 0.0
+        trained = self.trained + self.count - self.evaluated
+        if not trained:
+            return None
+        per_step = (self.train_seconds + self.last - self.evaluation_end) / trained
+        evaluations = len(self.points) - bisect_left(self.points, self.evaluated)
+        total = (self.steps - self.count) * per_step + evaluations * (self.evaluation_seconds or 0.0)
+        return max(total - (now - self.last), 0.0)
+
+
 def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1) -> Iterator[Item]:
     """Yield the items and show their number and the time left; show nothing if ``total`` is 0.
 
@@ -110,9 +173,7 @@ def track_steps(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: 
     """
     total = sum(trial.steps for trial in trials)
     remaining = RemainingTime(total, time.monotonic())
-    console = Console(stderr=True)
-    what = "minibatches"
-    show = _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining)
+    show = _make_display(total, "minibatches", remaining)
     before = count_steps(trials, folder)
     remaining.add(before, time.monotonic(), is_new=False)
     show.advance(before)
@@ -158,8 +219,7 @@ def _track(
 ) -> Iterator[Item]:
     if total == 0:
         return iter(items)
-    console = Console(stderr=True)
-    show = _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining)
+    show = _make_display(total, what, remaining)
     return _count(items, show, remaining, work)
 
 
@@ -173,10 +233,15 @@ def _count(
             yield item
 
 
+def _make_display(total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS) -> "_Bar | _Lines":
+    console = Console(stderr=True)
+    return _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining, settle)
+
+
 class _Bar:
     """A progress bar with the time left."""
 
-    def __init__(self, total: int, what: str, remaining: RemainingTime, console: Console):
+    def __init__(self, total: int, what: str, remaining: TimeEstimate, console: Console):
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -185,7 +250,12 @@ class _Bar:
             TextColumn("left"),
             _RemainingColumn(remaining),
         )
-        self.progress = Progress(*columns, console=console)
+        self.progress = Progress(
+            *columns,
+            console=console,
+            refresh_per_second=REFRESHES,
+            redirect_stdout=sys.stdout.isatty(),  # lines are printed above the bar; the output to a pipe is left alone
+        )
         self.task = self.progress.add_task(what, total=total)
 
     def advance(self, count: int = 1) -> None:
@@ -202,7 +272,7 @@ class _Bar:
 class _RemainingColumn(ProgressColumn):
     """The time left, as h:mm:ss."""
 
-    def __init__(self, remaining: RemainingTime):
+    def __init__(self, remaining: TimeEstimate):
         super().__init__()
         self.remaining = remaining
 
@@ -218,8 +288,8 @@ class _RemainingColumn(ProgressColumn):
 class _Lines:
     """Plain lines. A thread prints them: a line in the middle of a batch that finishes would be misleading."""
 
-    def __init__(self, total: int, what: str, remaining: RemainingTime):
-        self.total, self.what, self.remaining = total, what, remaining
+    def __init__(self, total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS):
+        self.total, self.what, self.remaining, self.settle = total, what, remaining, settle
         self.start = self.printed = self.counted = time.monotonic()
         self.count = self.shown = 0
         self.ended = threading.Event()
@@ -232,7 +302,8 @@ class _Lines:
 
     def print_if_due(self, now: float) -> None:
         """Print a line if items arrived since the last one, some time ago, and the last of them has settled."""
-        if self.count > self.shown and now - self.printed >= LINE_SECONDS and now - self.counted >= SETTLE_SECONDS:
+        interval = max(LINE_SECONDS, LINE_SHARE * (now - self.start))
+        if self.count > self.shown and now - self.printed >= interval and now - self.counted >= self.settle:
             self.print_line(now)
 
     def print_line(self, now: float) -> None:
@@ -271,7 +342,7 @@ class EvaluationLines:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.domains = trial.dataset.domains
+        self.domains = list(map(printable, trial.dataset.domains))
         self.first: tuple[int, float] | None = None  # step and time of the first evaluation
 
     def __call__(self, record: dict[str, Any]) -> None:
@@ -293,6 +364,55 @@ class EvaluationLines:
             print(line, flush=True)
         except BrokenPipeError:  # the run continues
             silence()
+
+
+class RunProgress:
+    """Progress of one run: minibatches and the time left on standard error, a line for each evaluation on standard
+    output.
+
+    Args:
+        trial: The trial.
+        counts_rounds: Count every round. On a GPU, rounds are only queued when they are counted; there, minibatches
+            are counted at evaluations.
+    """
+
+    def __init__(self, trial: Trial, counts_rounds: bool = True):
+        self.remaining = RemainingRunTime(trial.schedule)
+        self.lines = EvaluationLines(trial)
+        self.counts_rounds = counts_rounds
+        self.display = _make_display(trial.steps, "minibatches", self.remaining, settle=0.0)
+        self.displayed = 0  # minibatches
+        self.updated: float | None = None  # time of the last update of the display
+
+    def on_round(self, count: int) -> None:
+        """Count the minibatches at the start and after a round."""
+        now = time.monotonic()
+        if self.updated is None:
+            self.remaining.start(count, now)
+            self._update(now)
+        elif self.counts_rounds:
+            self.remaining.add_round(count, now)
+            if now - self.updated >= DISPLAY_SECONDS:
+                self._update(now)
+
+    def on_record(self, record: dict[str, Any]) -> None:
+        """Print the line of a record, and count its minibatches."""
+        if not is_final(record):
+            now = time.monotonic()
+            self.remaining.add_evaluation(record["step"] + 1, record["seconds_per_step"], now)
+            self._update(now)
+        self.lines(record)
+
+    def _update(self, now: float) -> None:
+        self.display.advance(self.remaining.count - self.displayed)
+        self.displayed, self.updated = self.remaining.count, now
+
+    def __enter__(self) -> Self:
+        self.display.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.display.__exit__(*error)
 
 
 def silence() -> None:

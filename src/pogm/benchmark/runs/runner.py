@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 RECORDS = "records.jsonl"
 
 OnRecord = Callable[[dict[str, Any]], None]
+OnRound = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,11 @@ class TrajectoryWarning(UserWarning):
 
 
 def run(
-    trial: Trial, folder: Path, options: RunOptions | None = None, on_evaluation: OnRecord = lambda record: None
+    trial: Trial,
+    folder: Path,
+    options: RunOptions | None = None,
+    on_evaluation: OnRecord = lambda record: None,
+    on_round: OnRound = lambda count: None,
 ) -> None:
     """Run one trial in a directory. Resume an earlier run of the same trial; do nothing if it is done.
 
@@ -112,20 +117,26 @@ def run(
         folder: Its run directory.
         options: Options of the runner.
         on_evaluation: Called with every new record.
+        on_round: Called at the start and after every round with the number of minibatches, some of which may
+            wait in the queue of the GPU.
 
     Raises:
         InUseError: If another process runs in the directory.
         DivergedError: If the weights become NaN or infinite.
         StoppedError: If a signal stopped the run; it left a checkpoint.
     """
-    (error,) = run_batch([trial], [folder], options or RunOptions(), on_evaluation)
+    (error,) = run_batch([trial], [folder], options or RunOptions(), on_evaluation, on_round)
     if error is not None:
         raise error
 
 
 @reuse_scans()
 def run_batch(
-    trials: Sequence[Trial], folders: Sequence[Path], options: RunOptions, on_record: OnRecord = lambda record: None
+    trials: Sequence[Trial],
+    folders: Sequence[Path],
+    options: RunOptions,
+    on_record: OnRecord = lambda record: None,
+    on_round: OnRound = lambda count: None,
 ) -> list[PogmError | None]:
     """Train trials as one batch; each has a run directory and writes what it would write alone.
 
@@ -138,6 +149,7 @@ def run_batch(
         folders: The run directory of each trial.
         options: Options of the runner.
         on_record: Called with every new record.
+        on_round: Called at the start and after every round with the number of minibatches.
 
     Returns:
         For each trial, None if it is done, `DivergedError`, or `InUseError` if another process has begun it.
@@ -156,7 +168,7 @@ def run_batch(
             session = Session(tasks, engine, world if isinstance(world, World) else None)
         with ExitStack() as resources:
             resources.callback(session.close)
-            batch = _Batch(trials, folders, options, session, world, stop, on_record)
+            batch = _Batch(trials, folders, options, session, world, stop, on_record, on_round)
             batch.errors = world.run_on_first(lambda: batch.take_directories(resources))
             forget_scans()  # training does not need them
             with explain_out_of_memory(trials[0]):
@@ -183,9 +195,11 @@ class _Batch:
         world: World | SingleProcess,
         stop: Stop,
         on_record: OnRecord,
+        on_round: OnRound,
     ):
         self.trials, self.folders, self.options = trials, folders, options
-        self.session, self.world, self.stop, self.on_record = session, world, stop, on_record
+        self.session, self.world, self.stop = session, world, stop
+        self.on_record, self.on_round = on_record, on_round
         self.errors: list[PogmError | None] = [None] * len(trials)
         self.selected = [SelectedModel() for _ in trials]
         self.has_final = Modifier.find_final(session.config.modifiers) is not None  # only final weights are selected
@@ -240,7 +254,10 @@ class _Batch:
             for record in read_records(self.folders[row] / RECORDS):  # trackers ignore what they know already
                 tracking.record(record)
         saved = time.monotonic()
-        for evaluation in train(self.session, self.trials[0].schedule, after=self.after, stop=self._must_stop()):
+        rounds = train(
+            self.session, self.trials[0].schedule, after=self.after, stop=self._must_stop(), on_round=self.on_round
+        )
+        for evaluation in rounds:
             if evaluation is None:
                 self._save()
                 many = self.session.has_trial_axis
@@ -373,6 +390,7 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
         "compiled": session.compiles,
         "trajectories": session.trajectory_storage,
         "deterministic": options.engine.deterministic,
+        "images": {split: session.segments[index :: len(SPLITS)] for index, split in enumerate(SPLITS)},  # by domain
         **session.tasks[0].dataset.describe_data(options.data),
     }
 

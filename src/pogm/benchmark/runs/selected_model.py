@@ -132,7 +132,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read ``model.json`` in the folder of a model.
 
     Raises:
-        IntegrityError: A field is missing.
+        IntegrityError: A field is missing or has another form.
         UsageError: Another version of the package wrote the model.
     """
     description = read_json(folder / DESCRIPTION, MOST_BYTES)
@@ -148,8 +148,35 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"Expected a model of format {FORMAT} in {folder}; found format {description['format']}. "
             f"Install the version that wrote it: pogm {version_of(description)}."
         )
+    for name, (is_valid, form) in _FIELDS.items():
+        if name in description and not is_valid(description[name]):
+            raise IntegrityError(
+                f"Expected {name} to be {form} in {folder / DESCRIPTION}; found {str(description[name])[:80]!r}. "
+                "Restore the file from a copy."
+            )
     result: dict[str, Any] = description
     return result
+
+
+def _is_weights(value: Any) -> bool:
+    names = ("file", "sha256", "bytes")
+    return isinstance(value, dict) and [type(value.get(name)) for name in names] == [str, str, int]
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+
+
+def _is_list_of_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(value) > 0
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "weights": (_is_weights, "a file name with its sha256 and bytes"),
+    "classes": (_is_list_of_names, "a list of names"),
+    "stored_size": (_is_size, "height and width, above 0"),
+    "provenance": (lambda value: isinstance(value, dict), "an object"),
+}
 
 
 def read_weights(folder: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
