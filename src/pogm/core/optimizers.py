@@ -162,7 +162,8 @@ def _decay(weights: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
 @compiled
 def _scale_to_norm(gradient: Tensor, most: float) -> Tensor:
     """Return the gradient, scaled to the norm ``most`` if it is longer, as ``torch.nn.utils.clip_grad_norm_``."""
-    return gradient * (most / (gradient.norm() + 1e-6)).clamp(max=1)
+    scaled: Tensor = gradient * (most / (gradient.norm() + 1e-6)).clamp(max=1)
+    return scaled
 
 
 def _clip(gradient: Tensor, most: float | None) -> Tensor:
