@@ -25,9 +25,9 @@ class TorchJD(WeightedRounds):
         aggregator: Object of ``torchjd.aggregation``.
 
     Example:
-        >>> from torchjd.aggregation import UPGrad
+        >>> from torchjd.aggregation import AlignedMTL
         >>> from pogm import TorchJD
-        >>> method = TorchJD(UPGrad(), inner_steps=5)
+        >>> method = TorchJD(AlignedMTL(), inner_steps=5)
     """
 
     abstract: ClassVar[bool] = True  # needs an argument, so it is no registered algorithm
