@@ -112,7 +112,7 @@ class Adam:
             numbers[name] = float(getattr(self, name))
         gradient = gradient.to(weights.dtype).contiguous()  # the kernel does not check this
         vectors = (weights, state["mean"], state["square"], gradient, *after)
-        chunks = (torch.split(vector, CHUNK) for vector in vectors)
+        chunks = [[vector] if len(weights) <= CHUNK else torch.split(vector, CHUNK) for vector in vectors]
         for *before, g, theta, m, v in zip(*chunks, strict=True):
             for new, old in zip((theta, m, v), before, strict=True):
                 new.copy_(old)
