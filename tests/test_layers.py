@@ -22,6 +22,7 @@ BELOW = {  # layers that each layer may import, besides itself
     "algorithms": ("pareto", "core", "_system"),
     "diagnostics": ("algorithms", "pareto", "core", "_system"),
     "engine": (*METHODS, "diagnostics", "distributed", "data", "models", "core", "_system"),
+    "learner": ("engine", "algorithms", "modifiers", "core", "_system"),
     "benchmark": ("engine", *METHODS, "diagnostics", "distributed", "trackers", "data", "models", "core", "_system"),
     "report": ("benchmark", "core", "_system"),
     "deployment": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "models", "core", "_system"),

@@ -18,16 +18,16 @@ sys.meta_path.append(MovedModules())
 
 
 def _public_objects() -> dict[str, Any]:
-    """Return all public objects by name: algorithms, modifiers, ``Batch``, ``Learner``, ``load`` and ``pareto``."""
+    """Return all public objects by name: algorithms, modifiers, ``Learner``, ``backward`` and others."""
     from pogm import pareto
     from pogm.algorithms import all_algorithms
     from pogm.core.batch import Batch
     from pogm.deployment.model import load
-    from pogm.learner import Learner
+    from pogm.learner import Learner, TorchJD, backward
     from pogm.modifiers import all_modifiers
 
-    others = {"Batch": Batch, "Learner": Learner, "load": load, "pareto": pareto}
-    return {**all_algorithms(), **all_modifiers(), **others}
+    others = {"Batch": Batch, "Learner": Learner, "TorchJD": TorchJD, "backward": backward, "load": load}
+    return {**all_algorithms(), **all_modifiers(), **others, "pareto": pareto}
 
 
 def __getattr__(name: str) -> Any:

@@ -34,7 +34,9 @@ from pogm.algorithms.upgrad import UPGrad as UPGrad
 from pogm.algorithms.vrex import VREx as VREx
 from pogm.core.batch import Batch as Batch
 from pogm.deployment.model import load as load
-from pogm.learner import Learner as Learner
+from pogm.learner.backward import backward as backward
+from pogm.learner.learner import Learner as Learner
+from pogm.learner.torchjd import TorchJD as TorchJD
 from pogm.modifiers.augment import Augment as Augment
 from pogm.modifiers.cirl import CIRL as CIRL
 from pogm.modifiers.itta import ITTA as ITTA

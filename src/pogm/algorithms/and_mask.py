@@ -6,11 +6,10 @@ from torch import Tensor
 
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.domain_gradients import domain_gradients
-from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Uniform, hyper
 from pogm.core.problem import Problem
-from pogm.core.state import Loss, State
+from pogm.core.state import Loss, Metrics, State
 from pogm.core.trees import Params
 
 SLACK = 1e-6  # tolerance of the comparison with τ, because three thirds may not sum to 1 in floating point
@@ -38,8 +37,11 @@ class ANDMask(Algorithm):
     def gradient(self, state: State, batch: Batch, problem: Problem) -> tuple[Params, Loss]:
         """Return the masked mean gradient."""
         gradients, loss = domain_gradients(state, batch, problem, self.random_key(state))
-        masked: Params = trees.map_leaves(self._mask, gradients)
-        return masked, loss
+        return self.combine_gradients(gradients, state.key)[0], loss
+
+    def combine_gradients(self, gradients: Params, key: Tensor) -> tuple[Params, Metrics]:
+        """Return the masked mean of the gradients [K, ...] of the domains, and no metrics."""
+        return {name: self._mask(leaf) for name, leaf in gradients.items()}, {}
 
     def _mask(self, g: Tensor) -> Tensor:
         agreement = g.sign().mean(0).abs()

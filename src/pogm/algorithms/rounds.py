@@ -8,16 +8,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm.algorithms.copies import Copies, DomainCopies
 from pogm.algorithms.partition import partition_weights
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled, known_true
-from pogm.core.flat_params import flat_vector, unflatten
+from pogm.core.flat_params import FlatParams, flat_vector, unflatten
 from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.optimizers import Scalar, mark_for_reset
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
+from pogm.core.trajectory_reduce import GatheredTrajectories, Local
 from pogm.core.trees import Params, Tree
 from pogm.pareto import Solution, agreement, alignment, cosines, length
 from pogm.pareto.problem import Centre
@@ -106,6 +108,28 @@ class DomainRounds(DomainCopies):
 
         optimizers = {"domains": copies.optimizers, **({"erm": erm_optimizer} if self.trains_pooled else {})}
         return self._update(state, problem, copies, direction, decision, optimizers)  # θ + α d
+
+    def combine_gradients(self, gradients: FlatParams, key: Tensor) -> tuple[Params, Metrics]:
+        """Return −d for trajectories h_i = −g_i, those of one step of SGD: a gradient, from the gradients of domains.
+
+        Args:
+            gradients: Gradients g_i of the domains, [K, ...].
+            key: Random key, for methods that draw random numbers.
+
+        Raises:
+            UsageError: The method has more than one inner step, or a partition of the weights.
+        """
+        if self.inner_steps != 1 or self.partition != "all":
+            raise UsageError(
+                f"Expected {type(self).__name__} with inner_steps=1 and partition='all', to combine gradients; found "
+                f"inner_steps={self.inner_steps} and partition={self.partition!r}. Use a Learner for these."
+            )
+        reduce, names = Local(), (tuple(gradients),)
+        centre = gradients.flat.mean(0) if self.trains_pooled else None
+        rows = GatheredTrajectories(gradients, centre)
+        state = State({}, {}, {}, {}, torch.zeros((), dtype=torch.int64, device=key.device), key)
+        decision = Decision(*self._decide(reduce.gramians(rows, names), 1, state))
+        return reduce.weighted_sum(rows, names, decision.weights, decision.finite), decision.metrics
 
     def _decide(self, grams: Tensor, count: int, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
         """Return the fields of `Decision` from the inner products [blocks, N, N]; ``count`` blocks have a problem."""

@@ -12,7 +12,7 @@ from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, Uniform, hyper
 from pogm.core.problem import Problem
-from pogm.core.state import Loss, State
+from pogm.core.state import Loss, Metrics, State
 from pogm.core.trees import Params
 
 
@@ -44,8 +44,14 @@ class SANDMask(Algorithm):
         if batch.y.shape[0] == 1:
             return super().gradient(state, batch, problem)
         gradients, loss = domain_gradients(state, batch, problem, self.random_key(state))
-        masked: Params = trees.map_leaves(self._mask, gradients)
-        return masked, loss
+        return self.combine_gradients(gradients, state.key)[0], loss
+
+    def combine_gradients(self, gradients: Params, key: Tensor) -> tuple[Params, Metrics]:
+        """Return the masked mean of the gradients [K, ...] of the domains, and no metrics."""
+        if trees.leading_size(gradients) == 1:
+            mean: Params = trees.mean(gradients)
+            return mean, {}
+        return {name: self._mask(leaf) for name, leaf in gradients.items()}, {}
 
     def _mask(self, g: Tensor) -> Tensor:
         agreement = g.sign().mean(0).abs()

@@ -31,7 +31,7 @@ class FlatParams(dict[str, Tensor]):
     def __init__(self, flat: Tensor, layout: Layout):
         self.flat, self.layout = flat, layout
         leading = flat.shape[:-1]
-        named = zip(layout.names, layout.shapes, torch.split(flat, layout.sizes, -1), strict=True)
+        named = zip(layout.names, layout.shapes, torch.split_with_sizes(flat, layout.sizes, -1), strict=True)
         super().__init__((name, piece.view(leading + shape)) for name, shape, piece in named)
 
     def like(self, flat: Tensor) -> "FlatParams":

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pogm._system.errors import UsageError, unknown_name_error
 
@@ -154,14 +154,15 @@ def fields(owner: Any) -> list[dataclasses.Field[Any]]:
 def validate(owner: Any) -> None:
     """Check every field against its type and limits, and convert it to its type.
 
-    Tensors are skipped: they hold the values of several trials, each of which was checked before.
+    Tensors are skipped: they hold the values of several trials, each of which was checked before. Modules are skipped,
+    too: the class that takes one checks it.
 
     Raises:
         UsageError: A value has the wrong type or is outside its limits.
     """
     for field in fields(owner):
         value = getattr(owner, field.name)
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor | nn.Module):
             coerced = _check(type(owner).__name__, field, value)
             object.__setattr__(owner, field.name, coerced)
 

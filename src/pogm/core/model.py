@@ -63,6 +63,7 @@ class Model:
         penalties: Functions of modifiers that are added to the risks.
         custom_risks: Function of a modifier that replaces the risks.
         loss: Loss of the task, as a function of outputs [K, B, ...] and targets [K, B, ...].
+        tied_weights: False if no two layers share weights. A pass then skips the search for them, which takes long.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Model:
         penalties: Sequence[Penalty] = (),
         custom_risks: Risks | None = None,
         loss: SampleLoss = CROSS_ENTROPY,
+        tied_weights: bool = True,
     ):
         self.network = network
         self.params = params
@@ -83,6 +85,7 @@ class Model:
         self.penalties = penalties
         self.custom_risks = custom_risks
         self.loss = loss
+        self.tied_weights = tied_weights
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits."""
@@ -109,7 +112,8 @@ class Model:
         if self.custom_risks is not None:
             return self._with_penalties(self.custom_risks(self, batch), batch)
         weights = (self.network, dict(self.params), self.buffers)
-        return self.add_penalties(_mean_losses(*weights, batch, self.autocast, self.loss), batch)
+        risks = _mean_losses(*weights, batch, self.autocast, self.loss, self.tied_weights)
+        return self.add_penalties(risks, batch)
 
     def risks_from_features(self, z: Tensor, batch: Batch) -> Tensor:
         """Return the risk of every domain, given the features [K, B, n] of the batch."""
@@ -134,7 +138,7 @@ class Model:
         return risks
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        return _forward(self.network, dict(self.params), self.buffers, inputs, self.autocast, part)
+        return _forward(self.network, dict(self.params), self.buffers, inputs, self.autocast, self.tied_weights, part)
 
 
 @compiled
@@ -145,11 +149,12 @@ def _mean_losses(
     batch: Batch,
     autocast: torch.dtype | None,
     loss: SampleLoss,
+    tied_weights: bool,
 ) -> Tensor:
     """Return the mean loss of every domain: [K]."""
 
     def outputs(x: Tensor) -> Tensor:
-        return _forward(network, params, buffers, (x,), autocast)
+        return _forward(network, params, buffers, (x,), autocast, tied_weights)
 
     return loss(over_samples(outputs, batch.x), batch.y).mean(1)
 
@@ -161,16 +166,17 @@ def _forward(
     buffers: Params,
     inputs: tuple[Tensor, ...],
     autocast: torch.dtype | None,
+    tied_weights: bool,
     part: str | None = None,
 ) -> Tensor:
     """Run the network, or one part of it, with these weights and buffers."""
     options: dict[str, Any] = {} if part is None else {"part": part}
     inputs = tuple(_channels_last(x) for x in inputs)
     if autocast is None:
-        result: Tensor = functional_call(network, (params, buffers), inputs, options)
+        result: Tensor = functional_call(network, (params, buffers), inputs, options, tie_weights=tied_weights)
         return result
     with torch.autocast(trees.leaves(inputs)[0].device.type, autocast):
-        result = functional_call(network, (params, buffers), inputs, options)
+        result = functional_call(network, (params, buffers), inputs, options, tie_weights=tied_weights)
     return result.float()
 
 

@@ -112,7 +112,7 @@ class Adam:
             numbers[name] = float(getattr(self, name))
         gradient = gradient.to(weights.dtype).contiguous()  # the kernel does not check this
         vectors = (weights, state["mean"], state["square"], gradient, *after)
-        chunks = (torch.split(vector, CHUNK) for vector in vectors)
+        chunks = [[vector] if len(weights) <= CHUNK else torch.split(vector, CHUNK) for vector in vectors]
         for *before, g, theta, m, v in zip(*chunks, strict=True):
             for new, old in zip((theta, m, v), before, strict=True):
                 new.copy_(old)
@@ -162,7 +162,8 @@ def _decay(weights: Tensor, lr: Scalar, weight_decay: Scalar) -> Tensor:
 @compiled
 def _scale_to_norm(gradient: Tensor, most: float) -> Tensor:
     """Return the gradient, scaled to the norm ``most`` if it is longer, as ``torch.nn.utils.clip_grad_norm_``."""
-    return gradient * (most / (gradient.norm() + 1e-6)).clamp(max=1)
+    scaled: Tensor = gradient * (most / (gradient.norm() + 1e-6)).clamp(max=1)
+    return scaled
 
 
 def _clip(gradient: Tensor, most: float | None) -> Tensor:

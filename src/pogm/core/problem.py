@@ -76,12 +76,19 @@ class Problem:
             penalties=self.penalties,
             custom_risks=self.custom_risks,
             loss=self.loss,
+            tied_weights=self.tied_weights,
         )
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Names of the buffers that hold the keys of random layers."""
         return key_buffers(self.network)
+
+    @cached_property
+    def tied_weights(self) -> bool:
+        """True if two layers of the network share weights or buffers."""
+        members = self.network.named_parameters, self.network.named_buffers
+        return any(len(list(named(remove_duplicate=False))) != len(list(named())) for named in members)
 
     def live_buffers(self, holder: State | Model) -> Params:
         """Return the buffers that training passes update, of a model or a state."""

@@ -24,15 +24,21 @@ def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 @compiled
-def fold(key: Tensor, data: Tensor | int) -> Tensor:
-    """Derive a new key from ``key`` for item ``data``: a step, a domain or a purpose."""
-    if _known(key) and (isinstance(data, int) or _known(data)):  # Python integers: same result, five times faster
-        return torch.tensor(_mix_integer(int(key) + (int(data) + 1) * GOLDEN), device=key.device)
-    if isinstance(data, int):
-        return _mix(key + _as_int64((data + 1) * GOLDEN))
-    if torch.compiler.is_compiling():
-        data = data ^ 0  # otherwise the compiler treats the product of an index as int32
-    return _mix(key + (data + 1) * GOLDEN)
+def fold(key: Tensor, *items: Tensor | int) -> Tensor:
+    """Derive a new key from ``key`` for an item: a step, a domain or a purpose; for several items, one by one."""
+    if _known(key) and all(isinstance(item, int) or _known(item) for item in items):
+        value = int(key)  # Python integers: same result, five times faster
+        for item in items:
+            value = _mix_integer(value + (int(item) + 1) * GOLDEN)
+        return torch.tensor(value, device=key.device)
+    for item in items:
+        if isinstance(item, int):
+            key = _mix(key + _as_int64((item + 1) * GOLDEN))
+            continue
+        if torch.compiler.is_compiling():
+            item = item ^ 0  # otherwise the compiler treats the product of an index as int32
+        key = _mix(key + (item + 1) * GOLDEN)
+    return key
 
 
 @compiled

@@ -63,4 +63,4 @@ class State(NamedTuple):
 
 @compiled
 def _random_key(key: Tensor, purpose: int, number: Tensor | int) -> Tensor:
-    return random.fold(random.fold(key, purpose), number)
+    return random.fold(key, purpose, number)

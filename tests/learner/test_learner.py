@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import INPUTS, B, C, K, batches
+from support import INPUTS, C, K, batches
 from torch import nn
 
 from pogm import ERM, MADG, POGM, Batch, Fish, Fishr, Learner, Mixup
@@ -103,15 +103,6 @@ def test_learner_fits_the_data():
     for _ in range(200):
         learner.step(Batch(x, y))
     assert (module(x.flatten(0, 1)).argmax(1) == y.flatten()).float().mean() > 0.9
-
-
-def test_domains_of_different_size_are_refused():
-    data = [
-        (torch.zeros(B, INPUTS), torch.zeros(B, dtype=torch.long)),
-        (torch.zeros(3, INPUTS), torch.zeros(3, dtype=torch.long)),
-    ]
-    with pytest.raises(UsageError, match=r"\[8, 3\]"):
-        Learner(Plain(), ERM()).step(data)
 
 
 def test_unknown_head_is_refused():

@@ -1,0 +1,476 @@
+"""Learner: trains any module with an algorithm of this package, inside a user's own training loop."""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pogm._system.errors import UsageError, unknown_name_error
+from pogm.algorithms.base import Algorithm
+from pogm.core import random, trees
+from pogm.core.batch import Batch
+from pogm.core.compilation import compiling
+from pogm.core.losses import LossFunction, find_loss
+from pogm.core.optimizers import Optimizer
+from pogm.core.problem import Problem, live_buffers
+from pogm.core.state import Metrics, Purpose, State
+from pogm.core.trees import Params, Tree
+from pogm.engine.capture import GraphedStep
+from pogm.engine.per_domain import gradient, map_by_loop
+from pogm.engine.vectorise import TrainState
+from pogm.learner.inputs import Samples, check_finite, move_samples, split_domains, stack_domains
+from pogm.learner.network import Forward, LearnerNetwork
+from pogm.learner.optimizer import Schedule, group_rates, make_optimizer, make_schedule
+from pogm.modifiers.base import Modifier
+
+GRAPHS = 4  # CUDA graphs of a Learner, one for each shape of minibatches; other shapes run without a graph
+
+
+class Learner:
+    """Trains a module with an algorithm, one minibatch of every domain at a time.
+
+    Each step reads the weights of the module and writes the new ones in place. So you can load a checkpoint, freeze
+    layers (``requires_grad`` and ``eval``) and change the module in other ways between steps.
+
+    Args:
+        module: Module that returns the outputs, for example logits.
+        algorithm: Algorithm that trains it.
+        loss: Loss of the task: "cross_entropy", "bce" (several labels per sample), "mse", "l1", "huber", or a function
+            of outputs [N, ...] and targets [N, ...] that returns one value per sample.
+        optimizer: "adam", "adamw", "sgd", or an optimizer of ``pogm.core.optimizers`` (default: that of the algorithm,
+            in most cases Adam). Methods on trajectories use it for the copies of the domains.
+        lr: Learning rate (default: 0.001).
+        weight_decay: Weight decay (default: 0, for "adamw" 0.01).
+        momentum: Momentum of "sgd".
+        groups: Parameter groups as in torch: ``{"params": module.fc.parameters(), "lr": 0.01, "weight_decay": 0}``.
+        clip_norm: Largest norm of a gradient; longer gradients are scaled to it.
+        schedule: Function of the number of finished steps that returns a factor of the learning rate, or "cosine".
+        steps: Number of steps after which the cosine schedule reaches 0.
+        precision: "bf16" for mixed precision with bfloat16 (default: the dtype of the module).
+        head: Name of the last layer, for algorithms that treat the classifier and the features differently.
+        forward: Function of module and inputs that returns the outputs, for modules that take a dictionary or return an
+            object: ``lambda module, x: module(**x).logits``.
+        target: Key of the targets in minibatches that are dictionaries.
+        domains: Names of all domains (default: the domains of the first minibatch).
+        modifiers: Modifiers of the algorithm.
+        compile: Compile parts of the step by torch.compile and, on a GPU, replay the step as a CUDA graph.
+        seed: Seed of random numbers.
+
+    Example:
+        >>> import torch
+        >>> from pogm import POGM, Learner
+        >>> module = torch.nn.Linear(4, 1)
+        >>> learner = Learner(module, POGM(), loss="huber", optimizer="adamw")
+        >>> sites = {"Basel": (torch.randn(8, 4), torch.randn(8)), "Bern": (torch.randn(5, 4), torch.randn(5))}
+        >>> metrics = learner.step(sites)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        algorithm: Algorithm,
+        *,
+        loss: str | LossFunction = "cross_entropy",
+        optimizer: str | Optimizer | None = None,
+        lr: float | None = None,
+        weight_decay: float | None = None,
+        momentum: float | None = None,
+        groups: Sequence[Mapping[str, Any]] = (),
+        clip_norm: float | None = None,
+        schedule: str | Schedule | None = None,
+        steps: int | None = None,
+        precision: str | None = None,
+        head: str | None = None,
+        forward: Forward | None = None,
+        target: str = "labels",
+        domains: Sequence[Hashable] | None = None,
+        modifiers: Sequence[Modifier] = (),
+        compile: bool = False,
+        seed: int = 0,
+    ):
+        self.module = module
+        self.algorithm = algorithm
+        self.modifiers = tuple(modifiers)
+        self.loss = find_loss(loss)
+        self.loss.check_method((algorithm, *self.modifiers))
+        if Modifier.needs_validation_loss(self.modifiers):
+            raise UsageError(
+                "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
+                f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
+            )
+        if precision not in (None, "bf16"):
+            raise unknown_name_error("a precision", precision, ["bf16"])
+        self.state: State | None = None  # created with the first minibatch, which has the number of domains
+        self.domains = None if domains is None else tuple(domains)
+        self._optimizer = make_optimizer(algorithm, optimizer, lr, weight_decay, momentum, clip_norm)
+        self._schedule = make_schedule(schedule, steps)
+        self._groups = [dict(group) for group in groups]
+        self._autocast = torch.bfloat16 if precision == "bf16" else None
+        self._target, self._compile = target, compile
+        self._key = random.key(seed)
+        self._network = LearnerNetwork(module, head, forward, self.modifiers)
+        self._memory: dict[str, Tree] = {}  # of each modifier, by its index
+        self._waiting: list[Batch] = []
+        self._minibatches = 0
+        self._latest: dict[Hashable, Samples] = {}  # last minibatch of every domain
+        self._finished = 0  # steps
+        self._targets: tuple[torch.Size, torch.dtype] | None = None  # shape and type of the last targets
+        self._outputs = torch.Size()  # shape of the outputs for one sample
+        self._problem: Problem  # created with the state
+        self._graphs: dict[Any, GraphedStep] = {}
+
+    def step(self, batches: Any, domains: Any = None) -> Metrics | None:
+        """Train on one minibatch of each domain.
+
+        Some algorithms use several minibatches per step, for example POGM with ``inner_steps`` above 1. They update the
+        weights when they have all of them.
+
+        Args:
+            batches: One minibatch per domain, as a list or by the name of the domain: (x, y), (x, y, meta), or a
+                dictionary with the targets under the key ``target``. Or a `Batch` [K, B, ...]. Or, with ``domains``,
+                one minibatch with samples of several domains. Domains may have different numbers of samples: smaller
+                ones are filled up with their own samples. For a domain that is missing or None, the last minibatch of
+                this domain is used again.
+            domains: Domain of every sample, if ``batches`` is one minibatch. Keep these labels on the CPU.
+
+        Returns:
+            The metrics of the algorithm, as tensors; None if it waits for more minibatches, or for the first minibatch
+            of a domain.
+
+        Raises:
+            UsageError: The minibatches do not fit the module or the loss.
+        """
+        batch = self._read(batches, domains)
+        if batch is None:
+            return None
+        if self.state is None:
+            self._start(batch)
+        self._check_targets(batch.y)
+        assert self.state is not None
+        assert self.domains is not None
+        if not trees.leaves(batch.x)[0].is_cuda:
+            check_finite(batch.x, self.domains)
+        for i, modifier in enumerate(self.modifiers):
+            key = random.fold(self.state.random_key(Purpose.MODIFIER, self._minibatches), i)
+            batch = modifier.batch(batch, key, self._problem.num_classes)
+        self._minibatches += 1
+        self._waiting.append(batch)
+        if len(self._waiting) < self.algorithm.minibatches:
+            return None
+
+        waiting, self._waiting = self._waiting, []
+        if self._network.copy_modes():
+            self._problem = replace(self._problem, live=live_buffers(self._network.module))
+        self._set_lr()
+        params, buffers = self._network.tensors()
+        self._check_params(params)
+        before = self.state._replace(params=params, buffers=buffers)
+        with torch.no_grad(), compiling(self._compile):
+            if self._compile and trees.leaves(params)[0].is_cuda:
+                self.state, self._memory, metrics = self._replay(before, waiting)
+            else:
+                self.state, self._memory, metrics = self._round(before, self._memory, waiting)
+            self._network.write_back({**self.state.params, **self._problem.live_buffers(self.state)})
+        self._finished += 1
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of everything that changes during training: for ``torch.save``.
+
+        It contains the weights of the module, the state of the algorithm, the optimizer and the modifiers, minibatches
+        that wait, and the states of torch's random number generators (for layers such as dropout). A Learner that loads
+        it continues with the same bits.
+        """
+        saved: dict[str, Any] = {
+            "settings": self._settings(),
+            "module": {name: leaf.detach().clone() for name, leaf in self.module.state_dict().items()},
+            "rng": {"cpu": torch.get_rng_state()},
+            "started": self.state is not None,
+        }
+        device = self._network.first_tensor().device
+        if device.type == "cuda":
+            saved["rng"]["cuda"] = torch.cuda.get_rng_state(device)
+        if self.state is not None:
+            tree = {"optimizer": self.state.optimizer, "memory": self.state.memory, "modifiers": self._memory}
+            saved |= {
+                "tensors": {name: leaf.clone() for name, leaf in trees.named_leaves(tree)},
+                "step": self.state.step.clone(),
+                "key": self.state.key.clone(),
+                "finished": self._finished,
+                "outputs": list(self._outputs),
+            }
+        waiting = [Samples(*batch) for batch in self._waiting]
+        return saved | {
+            "domains": None if self.domains is None else list(self.domains),
+            "minibatches": self._minibatches,
+            "waiting": [_plain(samples) for samples in waiting],
+            "latest": {name: _plain(samples) for name, samples in self._latest.items()},
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a saved state, which also sets the weights of the module and torch's generators.
+
+        Raises:
+            UsageError: The state belongs to another algorithm, optimizer, loss or module. Nothing is changed then.
+        """
+        if not isinstance(saved, Mapping) or "settings" not in saved:
+            found = f"the keys {', '.join(map(repr, saved))}" if isinstance(saved, Mapping) else type(saved).__name__
+            raise UsageError(f"Expected a state that Learner.state_dict returned; found {found}.")
+        names = None if self.domains is None or saved["domains"] is None else list(self.domains)
+        expected: dict[str, Any] = self._settings() | {"domains": names or saved["domains"]}
+        found_settings = {**saved["settings"], "domains": saved["domains"]}
+        for name, value in expected.items():
+            if found_settings.get(name) != value:
+                raise UsageError(
+                    f"Expected the saved state of a Learner with {name} {value}; found {found_settings.get(name)}. "
+                    "Create the Learner with the arguments of the saved one."
+                )
+        self._check_module(saved["module"])
+        device = self._network.first_tensor().device
+        restored = None
+        if saved["started"]:
+            restored = self._restore(saved, device)
+        self.module.load_state_dict(saved["module"])
+        torch.set_rng_state(saved["rng"]["cpu"].cpu())
+        if "cuda" in saved["rng"] and device.type == "cuda":
+            torch.cuda.set_rng_state(saved["rng"]["cuda"].cpu(), device)
+        self.domains = None if saved["domains"] is None else tuple(saved["domains"])
+        self._minibatches = saved["minibatches"]
+        self._waiting = [Batch(*_samples(one, device)) for one in saved["waiting"]]
+        self._latest = {name: _samples(one, device) for name, one in saved["latest"].items()}
+        self.state, self._graphs = None, {}
+        if restored is not None:
+            self.state, self._memory, self._problem = restored
+            self._outputs, self._finished = torch.Size(saved["outputs"]), saved["finished"]
+
+    def _settings(self) -> dict[str, str]:
+        """Return what a saved state must have in common with the Learner that loads it."""
+        return {
+            "algorithm": repr(self.algorithm),
+            "modifiers": repr(list(self.modifiers)),
+            "loss": self.loss.name,
+            "optimizer": type(self._optimizer).__name__,
+        }
+
+    def _check_module(self, saved: Mapping[str, Tensor]) -> None:
+        expected = self.module.state_dict()
+        different = sorted(expected.keys() ^ saved.keys())
+        different += [name for name in expected.keys() & saved.keys() if expected[name].shape != saved[name].shape]
+        if different:
+            raise UsageError(
+                "Expected the saved state of a module with the same weights; found differences in name or shape: "
+                f"{', '.join(different[:8])}{', ...' if len(different) > 8 else ''}. Create the same module."
+            )
+
+    def _restore(self, saved: Mapping[str, Any], device: torch.device) -> tuple[State, dict[str, Tree], Problem]:
+        """Return the state, the memory of the modifiers and the problem of a saved state; check its tensors."""
+        problem = self._build_problem(len(saved["domains"]), torch.Size(saved["outputs"]))
+        params, buffers = self._network.tensors()
+        template = self.algorithm.start(params, buffers, self._key.to(device), problem)
+        memory = {str(i): modifier.start(template, problem) for i, modifier in enumerate(self.modifiers)}
+        tree = {"optimizer": template.optimizer, "memory": template.memory, "modifiers": memory}
+        expected, found = dict(trees.named_leaves(tree)), saved["tensors"]
+        different = sorted(expected.keys() ^ found.keys())
+        different += [name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape]
+        if different:
+            raise UsageError(
+                "Expected a saved state with the same trained weights, optimizer and domains; found differences in "
+                f"name or shape: {', '.join(different[:8])}. Freeze the same weights as before."
+            )
+        names = iter(expected)
+        tree = trees.map_leaves(lambda leaf: found[next(names)].to(leaf.device, leaf.dtype).clone(), tree)
+        state = template._replace(
+            optimizer=tree["optimizer"],
+            memory=tree["memory"],
+            step=saved["step"].to(device).clone(),
+            key=saved["key"].to(device).clone(),
+        )
+        return state, tree["modifiers"], problem
+
+    def _read(self, batches: Any, labels: Any) -> Batch | None:
+        """Return a minibatch of all domains, or None if a domain has never occurred."""
+        like = self._network.first_tensor()
+        if isinstance(batches, Batch) and labels is None:
+            return self._check_batch(batches)
+        found = move_samples(split_domains(batches, labels, self._target), like)
+        if not found:
+            raise UsageError("Expected a minibatch of at least one domain; found none.")
+        if self.domains is None:
+            self.domains = tuple(sorted(found, key=_sort_key)) if labels is not None else tuple(found)
+        unknown = [name for name in found if name not in self.domains]
+        if unknown:
+            raise UsageError(
+                f"Expected minibatches of the domains {', '.join(map(repr, self.domains))}; found "
+                f"{', '.join(map(repr, unknown))}. Name all domains at the start: Learner(..., domains=[...])."
+            )
+        self._latest |= found
+        if len(self._latest) < len(self.domains):
+            return None
+        key = random.fold(random.fold(self._key, int(Purpose.DATA)), self._minibatches)
+        batch = stack_domains({name: self._latest[name] for name in self.domains}, key)
+        return batch._replace(y=self.loss.convert_targets(batch.y))
+
+    def _check_batch(self, batch: Batch) -> Batch:
+        if self.domains is None:
+            self.domains = tuple(range(len(batch.y)))
+        shapes = {leaf.shape[:2] for leaf in trees.leaves(batch)}
+        if len(shapes) != 1 or len(batch.y) != len(self.domains):
+            found = " and ".join(str(list(leaf.shape)) for leaf in trees.leaves(batch))
+            raise UsageError(
+                f"Expected a Batch with inputs and targets [K, B, ...] of {len(self.domains)} domains; found {found}."
+            )
+        return batch._replace(y=self.loss.convert_targets(batch.y))
+
+    def _start(self, batch: Batch) -> None:
+        """Check the first minibatch, and create the problem and the state."""
+        count = batch.y.shape[0]
+        assert self.domains is not None
+        if count < self.algorithm.min_domains:
+            raise UsageError(
+                f"Expected minibatches of at least {self.algorithm.min_domains} domains for "
+                f"{type(self.algorithm).__name__}; found {count}. Pass one (x, y) per domain."
+            )
+        changing = [type(modifier).__name__ for modifier in self.modifiers if modifier.changes_batches]
+        if changing and not (isinstance(batch.x, Tensor) and batch.x.is_floating_point()):
+            raise UsageError(
+                f"Expected inputs that are one tensor of floats for {', '.join(changing)}; found "
+                f"{batch.x.dtype if isinstance(batch.x, Tensor) else type(batch.x).__name__}. Leave the modifier out."
+            )
+        check_finite(batch.x, self.domains)
+        outputs = self._network.inspect(trees.index(batch.x, 0))
+        self.loss.check(outputs, batch.y[0])
+        self.loss.check_values(outputs, batch.y.flatten(0, 1))
+        if outputs.ndim != 2 and _need_classes(self.algorithm, *self.modifiers):
+            raise UsageError(
+                f"Expected outputs [N, classes] for {type(self.algorithm).__name__}; found {list(outputs.shape)}. "
+                "Choose another algorithm."
+            )
+        self._outputs = outputs.shape[1:]
+        self._problem = self._build_problem(count, self._outputs)
+        params, buffers = self._network.tensors()
+        self.state = self.algorithm.start(params, buffers, self._key.to(batch.y.device), self._problem)
+        modifiers = enumerate(self.modifiers)
+        self._memory = {str(i): modifier.start(self.state, self._problem) for i, modifier in modifiers}
+
+    def _build_problem(self, count: int, outputs: torch.Size) -> Problem:
+        self._network.copy_modes()
+        params, _ = self._network.tensors()
+        return Problem(
+            network=self._network.module,
+            optimizer=self._scheduled_optimizer(params),
+            num_domains=count,
+            num_classes=outputs[0] if outputs else 1,
+            gradient=gradient,
+            each_domain=map_by_loop,
+            penalties=Modifier.penalties(self.modifiers),
+            custom_risks=Modifier.find_risks(self.modifiers),
+            autocast=self._autocast,
+            live=live_buffers(self._network.module),
+            mixes=any(modifier.mixes_samples for modifier in self.modifiers),
+            loss=self.loss,
+        )
+
+    def _scheduled_optimizer(self, params: Params) -> Any:
+        """Return the optimizer; with a schedule or groups, its rates are tensors that `_set_lr` can change."""
+        optimizer: Any = self._optimizer
+        if self._groups:
+            optimizer = replace(optimizer, **group_rates(self._groups, params, optimizer, self._network.originals()))
+        if self._schedule is not None:
+            like = next(iter(params.values()))
+            base = optimizer.lr
+            if not isinstance(base, Tensor):  # as exact as a Python number
+                base = torch.tensor(base, dtype=torch.float64, device=like.device)
+            self._base_lr, self._lr = base, base.clone()
+            optimizer = replace(optimizer, lr=self._lr)
+        return optimizer
+
+    def _set_lr(self) -> None:
+        """Set the learning rate of this step, in place: a CUDA graph reads it from the same memory."""
+        if self._schedule is None:
+            return
+        factor = float(self._schedule(self._finished))
+        if not (math.isfinite(factor) and factor >= 0):
+            raise UsageError(
+                f"Expected a factor of at least 0 from the schedule; found {factor} for step {self._finished}."
+            )
+        torch.mul(self._base_lr, factor, out=self._lr)
+
+    def _check_targets(self, y: Tensor) -> None:
+        """Check targets that have another shape or type than those of the last minibatch."""
+        found = y.shape[2:], y.dtype
+        if found != self._targets and self.loss.targets != "any":
+            self.loss.check(torch.empty(y.shape[1], *self._outputs, device="meta"), y[0])
+        self._targets = found
+
+    def _check_params(self, params: Params) -> None:
+        assert self.state is not None
+        if params.keys() != self.state.params.keys():
+            changed = sorted(params.keys() ^ self.state.params.keys())
+            raise UsageError(
+                "Expected the same trained weights (requires_grad) in every step; found a change of "
+                f"{', '.join(changed[:8])}. Create a new Learner after you freeze or unfreeze layers."
+            )
+
+    def _round(
+        self, state: State, memory: dict[str, Tree], batches: list[Batch]
+    ) -> tuple[State, dict[str, Tree], Metrics]:
+        """Run one step of the algorithm and of the modifiers."""
+        state, metrics = self.algorithm.step(state, batches, self._problem)
+        memory = dict(memory)
+        for i, modifier in enumerate(self.modifiers):
+            memory[str(i)], state = modifier.after(memory[str(i)], state, batches, self._problem)
+        return state, memory, metrics
+
+    def _replay(self, before: State, batches: list[Batch]) -> tuple[State, dict[str, Tree], Metrics]:
+        """Run one step as a CUDA graph, which is recorded with the first minibatches of a shape."""
+        shapes = [(name, leaf.shape, leaf.dtype) for name, leaf in trees.named_leaves(batches)]
+        signature = (tuple(shapes), self._network.modes())
+        if signature not in self._graphs:
+            if len(self._graphs) == GRAPHS:
+                return self._round(before, self._memory, batches)
+            self._graphs[signature] = self._make_graph(before, batches)
+        graphed = self._graphs[signature]
+        assert graphed.train_state is not None
+        inputs: Tree = graphed.train_state.probe["batches"]
+        trees.map_leaves(lambda target, source: target.copy_(source), inputs, batches)
+        start = graphed.train_state._replace(state=before, modifiers=self._memory)
+        after = graphed(start, False)
+        metrics = trees.map_leaves(torch.clone, after.probe["metrics"])
+        return after.state, after.modifiers, metrics
+
+    def _make_graph(self, before: State, batches: list[Batch]) -> GraphedStep:
+        """Return a graphed step. Its state has the minibatches and the metrics in the place of the probe."""
+        _, _, metrics = self._round(before, self._memory, batches)
+
+        def step(train_state: TrainState, probing: bool) -> TrainState:
+            inputs = train_state.probe["batches"]
+            state, memory, metrics = self._round(train_state.state, train_state.modifiers, inputs)
+            return TrainState(state, memory, {"batches": inputs, "metrics": metrics}, {})
+
+        graphed = GraphedStep(step)
+        zeros = trees.map_leaves(torch.zeros_like, metrics)
+        graphed(TrainState(before, self._memory, {"batches": batches, "metrics": zeros}, {}), False)
+        return graphed
+
+
+def _need_classes(*methods: Algorithm | Modifier) -> bool:
+    return any(method.needs_classes for method in methods)
+
+
+def _sort_key(name: Hashable) -> tuple[str, Any]:
+    """Sort names of one type as usual, and names of different types by their type."""
+    return type(name).__name__, name
+
+
+def _plain(samples: Samples) -> list[Any]:
+    """Return copies of samples as a list, which ``torch.load`` reads without trusting the file."""
+    copies: Samples = trees.map_leaves(torch.clone, samples)
+    return [copies.x, copies.y]
+
+
+def _samples(saved: Sequence[Any], device: torch.device) -> Samples:
+    moved: Samples = trees.map_leaves(lambda leaf: leaf.to(device), Samples(*saved))
+    return moved

@@ -1,0 +1,185 @@
+"""Learner: saved and loaded states continue with the same bits, also after a kill."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import INPUTS, C, K
+from torch import nn
+
+from pogm import ERM, POGM, Fishr, GroupDRO, Learner, Mixup, PCGrad
+from pogm._system.errors import UsageError
+
+ALGORITHMS = {
+    "ERM": ERM(),
+    "GroupDRO": GroupDRO(),
+    "Fishr": Fishr(penalty_anneal_iters=3),
+    "PCGrad": PCGrad(),
+    "POGM": POGM(inner_steps=2),
+}
+
+
+def network(outputs=C):
+    torch.manual_seed(0)
+    layers = [nn.Linear(INPUTS, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, outputs)]
+    return nn.Sequential(*layers)
+
+
+def pairs(seed):
+    """Return minibatches of different size; every third time, the last domain is missing."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (8, 5, 0 if seed % 3 == 2 else 3)
+    data = [(torch.randn(n, INPUTS, generator=generator), torch.randint(C, (n,), generator=generator)) for n in sizes]
+    return dict(zip("abc", data, strict=True))
+
+
+def make(name="POGM", **options):
+    module = network()
+    settings = {"optimizer": "adamw", "schedule": "cosine", "steps": 20, "modifiers": [Mixup()], "head": "4"} | options
+    return module, Learner(module, ALGORITHMS[name], **settings)
+
+
+def assert_same(left, right):
+    for name, leaf in left.state_dict().items():
+        assert torch.equal(leaf, right.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("stop", [1, 4])
+def test_resumed_learner_is_bit_identical(name, stop):
+    """Minibatches wait (POGM with two inner steps), dropout draws from torch's generator, Mixup from ours."""
+    module, learner = make(name)
+    for seed in range(8):
+        if seed == stop:
+            file = io.BytesIO()
+            torch.save(learner.state_dict(), file)
+        metrics = learner.step(pairs(seed))
+
+    other, resumed = make(name)
+    nn.init.zeros_(other[0].weight)
+    torch.manual_seed(99)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for seed in range(stop, 8):
+        again = resumed.step(pairs(seed))
+    assert_same(module, other)
+    assert (metrics is None) == (again is None)
+    for key, value in (metrics or {}).items():
+        torch.testing.assert_close(again[key], value, rtol=0, atol=0, equal_nan=True)
+
+
+def test_saved_state_does_not_change_when_training_goes_on():
+    _, learner = make()
+    learner.step(pairs(0))
+    learner.step(pairs(1))
+    saved = learner.state_dict()
+    before = {name: leaf.clone() for name, leaf in {**saved["tensors"], **saved["module"]}.items()}
+    for seed in range(2, 6):
+        learner.step(pairs(seed))
+    assert all(torch.equal(leaf, before[name]) for name, leaf in {**saved["tensors"], **saved["module"]}.items())
+
+
+def test_state_before_the_first_step_is_accepted():
+    module, learner = make()
+    saved = learner.state_dict()
+    other, resumed = make()
+    nn.init.zeros_(other[0].weight)
+    resumed.load_state_dict(saved)
+    for each in (learner, resumed):
+        torch.manual_seed(1)
+        for seed in range(2):
+            each.step(pairs(seed))
+    assert_same(module, other)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: make("ERM"), r"with algorithm ERM\(\); found POGM\(inner_steps=2"),
+        (lambda: make(optimizer="sgd"), "with optimizer SGD; found AdamW"),
+        (lambda: make(modifiers=[]), r"with modifiers \[\]; found \[Mixup"),
+        (lambda: make(loss=lambda o, y: o.mean(1)), "with loss <lambda>; found cross_entropy"),
+        (lambda: make(domains=["x", "y"]), r"with domains \['x', 'y'\]; found \['a', 'b', 'c'\]"),
+        (lambda: (None, Learner(network(7), ALGORITHMS["POGM"], optimizer="adamw", modifiers=[Mixup()])), "4.bias"),
+        (lambda: _frozen(), "the same trained weights, .*optimizer/domains/mean"),
+    ],
+    ids=["algorithm", "optimizer", "modifiers", "loss", "domains", "module", "frozen"],
+)
+def test_mismatching_state_is_refused_and_changes_nothing(build, message):
+    _, learner = make()
+    learner.step(pairs(0))
+    saved = learner.state_dict()
+    _, other = build()
+    before = {name: leaf.clone() for name, leaf in other.module.state_dict().items()}
+    with pytest.raises(UsageError, match=f"Expected .*{message}"):
+        other.load_state_dict(saved)
+    assert all(torch.equal(leaf, before[name]) for name, leaf in other.module.state_dict().items())
+    assert other.state is None
+
+
+def _frozen():
+    module, learner = make()
+    module[0].requires_grad_(False)
+    return module, learner
+
+
+def test_other_objects_are_refused_as_a_state():
+    _, learner = make()
+    with pytest.raises(UsageError, match=r"that Learner.state_dict returned; found the keys '0.weight'"):
+        learner.load_state_dict({"0.weight": torch.zeros(1)})
+
+
+PROGRAM = """
+import os, sys, torch
+sys.path[:0] = [{tests!r}, {folder!r}]
+from test_learner_state import make, pairs
+path = {path!r}
+module, learner = make()
+start = 0
+if os.path.exists(path):
+    saved = torch.load(path, weights_only=True)
+    learner.load_state_dict(saved["learner"])
+    start = saved["next"]
+for seed in range(start, {steps}):
+    learner.step(pairs(seed))
+    torch.save({{"learner": learner.state_dict(), "next": seed + 1}}, path + ".new")
+    os.replace(path + ".new", path)
+    print(seed, flush=True)
+torch.save(module.state_dict(), path + ".weights")
+"""
+
+
+def test_killed_process_resumes_with_identical_weights(tmp_path):
+    """SIGKILL at any time: the program continues from the last saved state, and ends with the same bits."""
+    steps, path = 30, tmp_path / "state.pt"
+    here = Path(__file__).parent
+    program = PROGRAM.format(tests=str(here.parent), folder=str(here), path=str(path), steps=steps)
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        for line in process.stdout:
+            if int(line) == 10:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    assert torch.load(path, weights_only=True)["next"] < steps
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, timeout=120)
+
+    module, learner = make()
+    for seed in range(steps):
+        learner.step(pairs(seed))
+    resumed = torch.load(f"{path}.weights", weights_only=True)
+    assert all(torch.equal(leaf, resumed[name]) for name, leaf in module.state_dict().items())
+
+
+def test_number_of_domains_is_saved():
+    _, learner = make()
+    learner.step(pairs(0))
+    assert learner.state_dict()["domains"] == ["a", "b", "c"]
+    assert len(learner.domains) == K
