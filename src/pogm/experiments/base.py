@@ -70,6 +70,7 @@ class Scale:
     soon: int | None = None  # start of schedules that would otherwise start after the end of the run, in minibatches
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
     algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all
+    others: tuple[str, ...] = ()  # those of `algorithms` that are algorithms of other packages, by path
     given: tuple[str, ...] = ()  # words of the command line that changed the scale
 
     def selects(self, row: "Row") -> bool:

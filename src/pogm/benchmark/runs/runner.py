@@ -41,6 +41,7 @@ from pogm.benchmark.runs.context import (
 from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, read_provenance, write_trial
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
+from pogm.core.plugins import describe_packages, registered_name
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import Launch, SingleProcess, World, connect
 from pogm.engine import checkpoint
@@ -354,6 +355,9 @@ class _Batch:
 def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     """Return the facts that can affect the numbers of a run: versions, device, options, data."""
     on_gpu = session.device.type == "cuda"
+    task = session.tasks[0]
+    classes = (registered_name(type(part)) for part in (task.algorithm, *task.modifiers, task.dataset))
+    packages = describe_packages([*classes, task.training.network])
     return {
         "pogm": pogm.__version__,
         "torch": torch.__version__,
@@ -367,7 +371,8 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
         "compiled": session.compiles,
         "trajectories": session.trajectory_storage,
         "deterministic": options.engine.deterministic,
-        **session.tasks[0].dataset.describe_data(options.data),
+        **({"plugins": packages} if packages else {}),
+        **task.dataset.describe_data(options.data),
     }
 
 
