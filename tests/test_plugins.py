@@ -120,6 +120,7 @@ def test_run_folder_without_its_package_can_be_reported_and_resume_names_the_pac
         context.syspath_prepend(installed)
         plugins._entries.cache_clear()
         assert main(run_words("SpectralDecoupling", here / "run")) == 0
+        assert main(run_words("ERM", here / "other", "--set", "network=linear")) == 0
     forget_modules()
     capsys.readouterr()
     assert main(["report", str(here / "run")]) == 0
@@ -130,6 +131,9 @@ def test_run_folder_without_its_package_can_be_reported_and_resume_names_the_pac
         f"found that it is neither installed nor in the current folder, {here}." in (said := capsys.readouterr().err)
     )
     assert "(pogm-example 0.1.0)" in said
+    assert main(["resume", str(here / "other")]) == 2
+    assert "found 'linear'" in (said := capsys.readouterr().err)
+    assert "The run began with linear (pogm-example 0.1.0)." in said
 
 
 def test_worker_processes_find_a_class_in_the_current_folder(here, capsys):

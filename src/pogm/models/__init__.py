@@ -57,6 +57,12 @@ def find_network_builder(name: str) -> Build:
     return build
 
 
+def network_package(name: str) -> dict[str, str]:
+    """Return the package of a network that another package has registered, by the name of the network."""
+    is_own = name in _builders() or name.startswith(PREFIX)
+    return {} if is_own or name not in PLUGINS.names() else {name: PLUGINS.package(name)}
+
+
 def check_network(name: str, weights: str = RANDOM) -> None:
     """Raise a `UsageError` if the name of the network or of the weights is not valid; nothing is built."""
     find_network_builder(name)

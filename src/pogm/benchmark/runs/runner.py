@@ -49,6 +49,7 @@ from pogm.engine.sampling import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Evaluation, final, train
 from pogm.engine.vectorise import TrainState
+from pogm.models import network_package
 from pogm.models.weights import WEIGHTS_VARIABLE
 from pogm.modifiers.base import Modifier
 
@@ -357,7 +358,7 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     on_gpu = session.device.type == "cuda"
     task = session.tasks[0]
     classes = (registered_name(type(part)) for part in (task.algorithm, *task.modifiers, task.dataset))
-    packages = describe_packages([*classes, task.training.network])
+    packages = describe_packages([*classes, task.training.network]) | network_package(task.training.network)
     return {
         "pogm": pogm.__version__,
         "torch": torch.__version__,
