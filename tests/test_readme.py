@@ -61,6 +61,7 @@ def test_links_lead_to_existing_files():
         "docs/paper.md",
         "docs/data.md",
         "docs/methods.md",
+        "docs/plugins.md",
         "docs/theory.md",
     ):
         text = (ROOT / page).read_text()
@@ -77,6 +78,7 @@ def test_pages_have_no_placeholders():
         "docs/paper.md",
         "docs/data.md",
         "docs/methods.md",
+        "docs/plugins.md",
         "docs/theory.md",
     ):
         assert "<!--" not in (ROOT / page).read_text()

@@ -89,8 +89,8 @@ def test_batched_trials_equal_single_trials(algorithm):
     assert_batched_equals_single(algorithm, Augment(), Mixup(), network="mlp")
 
 
-def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
-    assert_resumes(tmp_path, POGM(), Augment(), Mixup(), network="mlp")
+def test_saved_and_loaded_run_continues_with_the_same_bits():
+    assert_resumes(POGM(), Augment(), Mixup(), network="mlp")
 
 
 @pytest.mark.gpu

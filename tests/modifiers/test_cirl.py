@@ -370,8 +370,8 @@ def test_vmap_over_domains_equals_loop():
     assert_domains_by_vmap_equal_a_loop(POGM(inner_steps=2), QUICK, network="mlp")
 
 
-def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
-    assert_resumes(tmp_path, Fish(), QUICK, Mixup(), network="mlp")
+def test_saved_and_loaded_run_continues_with_the_same_bits():
+    assert_resumes(Fish(), QUICK, Mixup(), network="mlp")
 
 
 @pytest.mark.gpu

@@ -181,8 +181,8 @@ def test_vmap_over_domains_equals_loop():
     assert_domains_by_vmap_equal_a_loop(POGM(), ALWAYS)
 
 
-def test_saved_and_loaded_run_continues_with_the_same_bits(tmp_path):
-    assert_resumes(tmp_path, Fish(), ALWAYS, Mixup())
+def test_saved_and_loaded_run_continues_with_the_same_bits():
+    assert_resumes(Fish(), ALWAYS, Mixup())
 
 
 @pytest.mark.gpu

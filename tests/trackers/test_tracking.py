@@ -63,7 +63,7 @@ def register(monkeypatch):
 
     def make(**trackers: Tracker) -> RunOptions:
         found = {name: lambda tracker=tracker: tracker for name, tracker in trackers.items()}
-        monkeypatch.setattr(tracking, "all_trackers", lambda: found)
+        monkeypatch.setattr(tracking, "tracker_class", found.__getitem__)
         monkeypatch.setattr("pogm.trackers.check_trackers", lambda names: None)
         return RunOptions(trackers=tuple(trackers))
 

@@ -6,19 +6,16 @@ Every subclass of `Algorithm` that a file of this folder defines is registered u
 
 from functools import cache
 
-from pogm._system.errors import unknown_name_error
 from pogm.algorithms.base import Algorithm as Algorithm
 from pogm.core.registry import Registry
 
 
 @cache
 def all_algorithms() -> Registry[Algorithm]:
-    """Return all algorithm classes by name, in alphabetical order."""
+    """Return all algorithm classes of pogm by name, in alphabetical order."""
     return Registry(__name__, Algorithm)
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """Return the algorithm class with this name, or raise a `UsageError` that lists similar names."""
-    if name not in all_algorithms():
-        raise unknown_name_error("an algorithm", name, all_algorithms())
-    return all_algorithms()[name]
+    """Return the algorithm class with this name, of pogm or of another package; see `Registry.find`."""
+    return all_algorithms().find(name)

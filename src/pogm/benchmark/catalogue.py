@@ -1,14 +1,17 @@
 """Lists of algorithms, datasets, modifiers and networks as text, for ``pogm list``."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from pogm._system.errors import UsageError
 from pogm.algorithms import Algorithm, all_algorithms
 from pogm.core.hyperparameters import Space, fields
-from pogm.data.datasets import all_datasets
+from pogm.core.plugins import Plugins
+from pogm.data.datasets import DomainDataset, all_datasets
+from pogm.models import PLUGINS as NETWORK_PLUGINS
 from pogm.models import all_networks
 from pogm.modifiers import Modifier, all_modifiers
 
@@ -19,38 +22,72 @@ HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "p
 def algorithms() -> Iterator[str]:
     """Yield lines for every algorithm: description, requirements, costs, defaults, search spaces and presets."""
     for name, method in all_algorithms().items():
-        yield from _method_lines(name, method)
-        yield from _hyperparameter_lines(method())
-        for preset, values in method.presets.items():
-            yield f"  preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}"
+        yield from _algorithm_lines(name, method)
+    yield from _plugin_lines(all_algorithms(), all_algorithms().plugins, _algorithm_lines)
 
 
 def datasets() -> Iterator[str]:
     """Yield lines for every dataset: description, domains and training settings."""
     for name, dataset in all_datasets().items():
-        source = "comes with the package" if dataset.embedded else "needs --data"
-        shape = "×".join(map(str, dataset.input_shape))
-        yield f"{name}  ({source})\n  {first_line(dataset)}"
-        if dataset.domains:
-            listed = ", ".join(dataset.domains)
-            yield f"  domains {listed}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"
-        yield from _hyperparameter_lines(dataset.training)
+        yield from _dataset_lines(name, dataset)
+    yield from _plugin_lines(all_datasets(), all_datasets().plugins, _dataset_lines)
 
 
 def modifiers() -> Iterator[str]:
     """Yield lines for every modifier: description, costs, defaults and search spaces."""
     for name, modifier in all_modifiers().items():
-        yield from _method_lines(name, modifier)
-        yield from _hyperparameter_lines(modifier())
+        yield from _modifier_lines(name, modifier)
+    yield from _plugin_lines(all_modifiers(), all_modifiers().plugins, _modifier_lines)
 
 
 def networks() -> Iterator[str]:
     """Yield the name of every network."""
     yield from all_networks()
     yield "timm/NAME, any model of timm"
+    yield from _plugin_lines(all_networks(), NETWORK_PLUGINS, lambda name, build: iter([name]))
 
 
 CATALOGUES = {catalogue.__name__: catalogue for catalogue in (algorithms, datasets, modifiers, networks)}
+
+
+def _plugin_lines(
+    own: Container[str], plugins: Plugins, describe: Callable[[str, Any], Iterator[str]]
+) -> Iterator[str]:
+    """Yield the lines of objects of other packages, each with its package; an object that cannot be used is broken."""
+    for name in plugins.names():
+        package = plugins.package(name)
+        try:
+            if name in own:
+                raise UsageError("Expected another name than one of pogm. Give the path instead of the name.")
+            first, *rest = describe(name, plugins.load(name))
+        except Exception as error:  # an error of another package must not hide the rest of the list
+            yield f"{name}  (plug-in of {package}: broken)\n  {error}"
+            continue
+        name_line, newline, description = first.partition("\n")
+        yield f"{name_line}  (plug-in of {package}){newline}{description}"
+        yield from rest
+
+
+def _algorithm_lines(name: str, method: type[Algorithm]) -> Iterator[str]:
+    yield from _method_lines(name, method)
+    yield from _hyperparameter_lines(method())
+    for preset, values in method.presets.items():
+        yield f"  preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}"
+
+
+def _modifier_lines(name: str, modifier: type[Modifier]) -> Iterator[str]:
+    yield from _method_lines(name, modifier)
+    yield from _hyperparameter_lines(modifier())
+
+
+def _dataset_lines(name: str, dataset: type[DomainDataset]) -> Iterator[str]:
+    source = "comes with the package" if dataset.embedded else "needs --data"
+    shape = "×".join(map(str, dataset.input_shape))
+    yield f"{name}  ({source})\n  {first_line(dataset)}"
+    if dataset.domains:
+        listed = ", ".join(dataset.domains)
+        yield f"  domains {listed}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"
+    yield from _hyperparameter_lines(dataset.training)
 
 
 def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterator[str]:
@@ -109,4 +146,4 @@ def _search_text(space: Space | None, options: tuple[str, ...] | None = None) ->
 
 def first_line(owner: type) -> str:
     """Return the first line of the docstring of a class."""
-    return (owner.__doc__ or "").strip().splitlines()[0]
+    return (owner.__doc__ or "").strip().partition("\n")[0]

@@ -24,7 +24,7 @@ VERBS = {  # one file each, in the order of the help
     "watch": ("status", "board"),
     "results": ("report", "export"),
     "deploy": ("predict", "evaluate"),
-    "research": ("measure", "experiment"),
+    "research": ("measure", "experiment", "new"),
 }
 
 EPILOG = """examples:
@@ -45,6 +45,7 @@ EPILOG = """examples:
   pogm evaluate runs/first new_site                  accuracy, calibration and confusion matrix at a new site
   pogm measure --algorithms ERM POGM --target        agreement of each step with every domain
   pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
+  pogm new algorithm WorstGap                        files of an algorithm of your own, and its test
 
 shell completion: pip install 'pogm[completion]', then add to the start-up file of bash or zsh:
   eval "$(register-python-argcomplete pogm)"

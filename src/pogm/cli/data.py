@@ -81,13 +81,13 @@ class Check(Command):
     def run(self) -> int:
         """Print the findings; the exit code is 3 if there are any."""
         from pogm.benchmark.runs.progress import show_progress
-        from pogm.data.datasets import all_datasets
+        from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.check import check
 
         findings = check(self._listing(), progress=partial(show_progress, what="images"))
         print(findings.json() if self.json else findings.text(), end="")
-        known = all_datasets().get(self.dataset)
+        known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
         if (
             known is not None
             and issubclass(known, ImageDataset)
@@ -99,13 +99,13 @@ class Check(Command):
     def _listing(self) -> "Listing":
         """Return where the images of the dataset are; they need not be readable."""
         from pogm.benchmark.plan.parsing import find_image_folder
-        from pogm.data.datasets import all_datasets
+        from pogm.data.datasets import all_datasets, dataset_class, is_dataset
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.metadata import Listing, add_options, make_listing, split_options
 
         name, data = self.dataset, self.data.data
-        found = all_datasets().get(name)
+        found = dataset_class(name) if is_dataset(name) else None
         if found is not None and found is not Folder:
             if not issubclass(found, ImageDataset):
                 raise UsageError(

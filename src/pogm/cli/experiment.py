@@ -129,6 +129,8 @@ pogm list experiments                              names and scales"""
         Raises:
             UsageError: If a name is unknown or given twice, or a number is below 1.
         """
+        from pogm.algorithms import all_algorithms
+        from pogm.benchmark.plan.parsing import algorithm_names
         from pogm.data.datasets import all_datasets, dataset_class
         from pogm.data.datasets.folder import Folder
         from pogm.experiments.base import find_scale
@@ -137,7 +139,10 @@ pogm list experiments                              names and scales"""
         scale, given = find_scale(self.scale), self.changes
         changes: dict[str, Any] = {}
         words: list[str] = []
-        lists: dict[str, Sequence[str]] = {"datasets": given.datasets, "algorithms": given.algorithms}
+        plugins = all_algorithms().plugins  # the other names are names of rows
+        paths = {name: algorithm_names([name])[0] for name in given.algorithms if plugins.has(name)}
+        algorithms = tuple(paths.get(name, name) for name in given.algorithms)
+        lists: dict[str, Sequence[str]] = {"datasets": given.datasets, "algorithms": algorithms}
         for name, values in lists.items():
             if values:
                 changes[name] = values
@@ -167,7 +172,8 @@ pogm list experiments                              names and scales"""
             changes["seeds"] = changes["trials"]  # repetitions of the figures
         if "steps" in changes and scale.latest_start is not None:
             changes["latest_start"] = min(scale.latest_start, max(1, changes["steps"] // 3))
-        return self._add_weights(replace(scale, **changes, changed_by=tuple(words)))
+        others = tuple(paths.values())
+        return self._add_weights(replace(scale, **changes, others=others, changed_by=tuple(words)))
 
     def _add_weights(self, scale: "Scale") -> "Scale":
         """Return the scale with weights from a file, and with the network that the file is known to belong to.

@@ -92,14 +92,22 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def plan(self, run_options: "runner.RunOptions") -> list["Trial"]:
         """Return a trial for every algorithm and seed. Algorithms share data, first weights and minibatches."""
-        from pogm.benchmark.plan.parsing import Combination, build_trial, check_settings, find_dataset, settings_for
+        from pogm.benchmark.plan.parsing import (
+            Combination,
+            algorithm_names,
+            build_trial,
+            check_settings,
+            find_dataset,
+            settings_for,
+        )
         from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
         from pogm.cli.planning import dataset_without_images
         from pogm.data.images.metadata import add_options
         from pogm.diagnostics import Probe
 
         check_counts(seeds=self.seeds, workers=self.workers, every=self.every)
-        if len(set(self.algorithms)) < len(self.algorithms):
+        algorithms = algorithm_names(self.algorithms)
+        if len(set(algorithms)) < len(algorithms):
             raise UsageError(f"Expected each of --algorithms once; found {', '.join(self.algorithms)}. Leave one out.")
         probe = Probe(
             every=self.every,
@@ -111,7 +119,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         find = dataset_without_images if self.planning.only_count else find_dataset
         data = find(add_options(self.dataset, group=self.settings.group_column), run_options.data)
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
-        combinations = {name: Combination(name, self.modifiers, data) for name in self.algorithms}
+        combinations = {name: Combination(name, self.modifiers, data) for name in algorithms}
         check_settings(texts, list(combinations.values()))
         trials = [
             build_trial(
@@ -128,9 +136,9 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
                 probe=probe,
             )
             for seed in range(self.seeds)
-            for algorithm in self.algorithms
+            for algorithm in algorithms
         ]
-        for trial in trials[: len(self.algorithms)]:
+        for trial in trials[: len(algorithms)]:
             warn_late_schedules(trial)
         return trials
 

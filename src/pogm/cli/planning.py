@@ -16,7 +16,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import finite, read_runs
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.runner import RunOptions
-from pogm.data.datasets import DomainDataset, all_datasets
+from pogm.data.datasets import DomainDataset, is_dataset
 from pogm.data.datasets.folder import Folder
 from pogm.data.images.metadata import split_options
 
@@ -38,7 +38,7 @@ def trial_kind(content: Mapping[str, Any]) -> Kind:
 def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
     """Return a dataset for planning. No image is read, only the names of subfolders or a metadata file."""
     path, options = split_options(name)
-    if (name in all_datasets() and name != Folder.__name__) or (folder := find_image_folder(path, data)) is None:
+    if (is_dataset(name) and name != Folder.__name__) or (folder := find_image_folder(path, data)) is None:
         return find_dataset(name, data)
     dataset = Folder.from_path(folder, options, read_images=False)
     where = "in its rows" if dataset.file else "subfolders"

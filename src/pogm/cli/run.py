@@ -19,6 +19,7 @@ pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=10
 pogm run --dataset RotatedDigits --algorithm OfficialPOGM --with Mixup --test-domain 0 --out runs/third
 pogm run --dataset ./hospitals --algorithm POGM --test-domain site_c --out runs/fourth      a folder of your images
 pogm run --dataset sites/metadata.csv:label=y --group patient --algorithm POGM --test-domain c --out runs/fifth
+pogm run --dataset RotatedDigits --algorithm my_module:MyMethod --test-domain 0 --out runs/sixth      your own class
 torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on four GPUs, the same result"""
     notes: ClassVar[str] = "The same command again continues a stopped run, and does nothing if the run is done."
     under_torchrun: ClassVar[bool] = True
@@ -27,7 +28,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         "Name of a dataset (see: pogm list datasets), a folder <domain>/<class>/<image>, or a metadata file with the "
         "columns path, label and domain."
     )
-    algorithm: str = option("Name of an algorithm (see: pogm list algorithms).")
+    algorithm: str = option("Name of an algorithm (see: pogm list algorithms), or the path of a class: module:Class.")
     preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
     modifiers: tuple[str, ...] = option(
         "Modifier of the algorithm, such as Mixup; may be repeated (default: none).",

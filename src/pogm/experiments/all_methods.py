@@ -2,7 +2,7 @@
 
 Default hyperparameters, every domain held out once, one trial. At the embedded scale, schedules that start at 500 to
 2,500 steps start earlier, because the runs are shorter, and the penalty of Fishr is 100, as in the demo. Modifiers are
-applied to ERM.
+applied to ERM. Algorithms of other packages are included if --algorithms names them.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from pogm.modifiers import all_modifiers
 
 
 def plan(scale: Scale) -> Plan:
-    """Return the first configuration of every algorithm, then of ERM with every modifier."""
+    """Return the first configuration of every algorithm, and of ERM with every modifier."""
     once = replace(scale, trials=1)
-    rows = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
+    rows = [*map(Row, all_algorithms()), *map(Row, scale.others), *(Row("ERM", (name,)) for name in all_modifiers())]
     return {row: plan_search(once, row, configurations=1) for row in rows}
 
 

@@ -70,6 +70,7 @@ class Scale:
     latest_start: int | None = None  # minibatch at which penalty schedules start, if their default is later
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
     algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all
+    others: tuple[str, ...] = ()  # those of `algorithms` that are algorithms of other packages, by path
     changed_by: tuple[str, ...] = ()  # words of the command line that changed the scale
 
     def selects(self, row: "Row") -> bool:

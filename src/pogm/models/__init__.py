@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pogm._system.errors import unknown_name_error
+from pogm._system.errors import UsageError, unknown_name_error
+from pogm.core.plugins import Plugins
 from pogm.core.random_layers import set_dropout
 from pogm.models.featurizer import Featurizer
 from pogm.models.layers import freeze_batch_norm
@@ -29,10 +30,42 @@ def all_networks() -> list[str]:
     return list(_builders())
 
 
+def _check_build(name: str, build: object) -> None:
+    if not callable(build):
+        raise UsageError(
+            f"Expected the network {name} to be a function of the shape of the inputs that returns a "
+            f"pogm.models.featurizer.Featurizer; found {type(build).__name__}. Write it like pogm/models/mlp.py."
+        )
+
+
+PLUGINS = Plugins("network", _check_build)
+
+
+def find_network_builder(name: str) -> Build:
+    """Return the function that builds a network: of this folder, of timm, or of another package.
+
+    Raises:
+        UsageError: If there is none, or its package cannot be imported.
+    """
+    if name.startswith(PREFIX):
+        return partial(build_timm, name.removeprefix(PREFIX))
+    if name in _builders():
+        return _builders()[name]
+    if not PLUGINS.has(name):
+        raise unknown_name_error("a network", name, [*all_networks(), *PLUGINS.names(), f"{PREFIX}MODEL"])
+    build: Build = PLUGINS.load(name)
+    return build
+
+
+def network_package(name: str) -> dict[str, str]:
+    """Return the package of a network that another package has registered, by the name of the network."""
+    is_own = name in _builders() or name.startswith(PREFIX)
+    return {} if is_own or name not in PLUGINS.names() else {name: PLUGINS.package(name)}
+
+
 def check_network(name: str, weights: str = RANDOM) -> None:
     """Raise a `UsageError` if the name of the network or of the weights is not valid; nothing is built."""
-    if name not in all_networks() and not name.startswith(PREFIX):
-        raise unknown_name_error("a network", name, [*all_networks(), f"{PREFIX}MODEL"])
+    find_network_builder(name)
     if weights != RANDOM:
         check_weights(weights)
 
@@ -48,7 +81,7 @@ def build_features(
     """Build a featurizer.
 
     Args:
-        name: A network of this folder, or ``timm/MODEL``.
+        name: A network of this folder, ``timm/MODEL``, or a plug-in.
         input_shape: Channels, height and width of the images.
         weights: "random", "pretrained" (published with the architecture), or "sha256:..." (a file with this hash, at or
             in $POGM_WEIGHTS).
@@ -59,8 +92,12 @@ def build_features(
         The module, and the number of features.
     """
     check_network(name, weights)
-    build: Build = partial(build_timm, name.removeprefix(PREFIX)) if name.startswith(PREFIX) else _builders()[name]
-    featurizer = build(input_shape)
+    featurizer = find_network_builder(name)(input_shape)
+    if not isinstance(featurizer, Featurizer):  # a function of another package
+        raise UsageError(
+            f"Expected the network {name} to return a pogm.models.featurizer.Featurizer; found "
+            f"{type(featurizer).__name__}. Return Featurizer(module, number_of_features)."
+        )
     if weights != RANDOM:
         load_weights(featurizer, weights)
     if freeze_bn:

@@ -19,6 +19,7 @@ from pogm.benchmark.results.records import (
     read_runs,
     table_order,
     with_distinct_titles,
+    with_short_names,
 )
 from pogm.benchmark.runs.directory import PLAN, PLAN_BYTES, load_plan, load_sweep, state_of
 from pogm.benchmark.runs.runner import RECORDS
@@ -98,7 +99,7 @@ class Watcher:
     def _states(self, readable: dict[Path, Run]) -> Iterator[RunState]:
         """Yield each run once, in the order of a report. Of copies, the one with more records is used."""
         by_id = {run.id: run for run in sorted(readable.values(), key=lambda run: (run.done, len(run.records)))}
-        for run in sorted(with_distinct_titles(by_id.values()), key=table_order):
+        for run in sorted(with_short_names(with_distinct_titles(by_id.values())), key=table_order):
             stamp = self.runs[run.folder][0]
             with suppress(OSError):  # the folder was removed
                 yield RunState(run, state_of(run.folder), stamp, _seconds_between(stamp))

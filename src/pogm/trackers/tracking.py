@@ -10,7 +10,7 @@ from types import TracebackType
 
 from pogm._system.errors import DivergedError, StoppedError
 from pogm._system.files import read_json
-from pogm.trackers import all_trackers
+from pogm.trackers import tracker_class
 from pogm.trackers.base import Record
 
 END_SECONDS = 20.0  # time that a tracker may take after the end of the run
@@ -79,7 +79,7 @@ class _TrackerThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            tracker = all_trackers()[self.name]()
+            tracker = tracker_class(self.name)()
             config = read_json(self.folder / "trial.json")
             tracker.start(config["id"], self.folder, config)
             while not isinstance(message := self.messages.get(), str):

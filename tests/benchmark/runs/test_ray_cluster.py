@@ -21,6 +21,7 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
 from pogm._system.files import lock_folder
+from pogm.algorithms import algorithm_class
 from pogm.benchmark.runs import ray_cluster
 from pogm.benchmark.runs.executors import GIVEN_UP, run_all
 from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
@@ -171,6 +172,17 @@ def test_a_stopped_driver_that_started_ray_leaves_checkpoints_and_no_worker(addr
     assert list(folder.glob("checkpoints/*.json"))
     assert not (folder / "done").exists()
     assert not Path(f"/proc/{owner(folder)}").exists()
+
+
+def test_workers_find_a_class_in_the_current_folder_of_the_driver(address, tmp_path, monkeypatch):
+    text = "from pogm import ERM\n\n\nclass HereOnly(ERM):\n    pass\n"
+    (tmp_path / "here_only.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    made = trial(algorithm_class("here_only:HereOnly")(), steps=2)
+    (outcome,) = run_on_ray([made], tmp_path / "runs", RunOptions(), address=address)
+    assert outcome.error is None
+    assert records(tmp_path / "runs" / made.id)
 
 
 def test_trials_that_are_alike_share_a_batch_if_a_node_has_a_gpu(address, tmp_path):

@@ -10,7 +10,8 @@ from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.plan.trial import Trial
 from pogm.core.hyperparameters import apply_large_defaults, fields, replace_fields
-from pogm.data.datasets import all_datasets, dataset_class
+from pogm.core.plugins import registered_name, short_name
+from pogm.data.datasets import all_datasets, dataset_class, is_dataset
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
 from pogm.data.images.metadata import is_table, split_options
@@ -21,11 +22,18 @@ LISTED = 6  # maximum number of methods that an error lists by name
 
 @dataclass(frozen=True)
 class Combination:
-    """An algorithm with its modifiers on a dataset: everything that a setting can apply to."""
+    """An algorithm with its modifiers on a dataset: everything that a setting can apply to.
+
+    Names of other packages are replaced by the paths that trials have.
+    """
 
     algorithm: str  # name of the algorithm
     modifiers: tuple[str, ...]  # names of the modifiers
     dataset: DomainDataset
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "algorithm", registered_name(algorithm_class(self.algorithm)))
+        object.__setattr__(self, "modifiers", modifier_names(self.modifiers))
 
     @property
     def label(self) -> str:
@@ -71,18 +79,28 @@ def build_trial(
     """
     found = find_dataset(dataset, data) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
+    combination = Combination(algorithm, tuple(modifiers), found)
     parts: dict[str, Any] = {
         "algorithm": apply_large_defaults(method() if preset is None else method.preset(preset), found.large),
         "training": found.training,
         "dataset": found,
-        **{name: apply_large_defaults(modifier_class(name)(), found.large) for name in modifiers},
+        **{name: apply_large_defaults(modifier_class(name)(), found.large) for name in combination.modifiers},
     }
     if len(parts) < 3 + len(modifiers):
         raise UsageError(f"Expected each modifier once; found {', '.join(modifiers)}. Leave out the repeated one.")
-    combination = Combination(algorithm, tuple(modifiers), found)
     check_settings(settings, [combination], "--algorithm")
     apply(settings_for(combination, settings), parts, f"a hyperparameter of {algorithm} on {found.title}")
     return Trial.build(parts, tuple(_domain_index(name, found) for name in test_domains), **options)
+
+
+def algorithm_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of algorithms as trials have them: the path of an algorithm of another package."""
+    return tuple(registered_name(algorithm_class(name)) for name in names)
+
+
+def modifier_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of modifiers as trials have them: the path of a modifier of another package."""
+    return tuple(registered_name(modifier_class(name)) for name in names)
 
 
 def find_dataset(name: str, data: Path | None = None) -> DomainDataset:
@@ -90,7 +108,7 @@ def find_dataset(name: str, data: Path | None = None) -> DomainDataset:
 
     Options may follow the path: ``sites/metadata.csv:label=y,group=patient``.
     """
-    if name in all_datasets() and name != Folder.__name__:
+    if is_dataset(name) and name != Folder.__name__:
         return dataset_class(name)()
     path, options = split_options(name)
     found = find_image_folder(path, data)
@@ -112,7 +130,7 @@ def data_folder(names: Sequence[str], data: Path | None) -> Path | None:
     paths = [
         path if path.is_dir() else path.parent  # the folder of a metadata file
         for name in names
-        if name not in all_datasets() and (path := find_image_folder(split_options(name)[0], None)) is not None
+        if not is_dataset(name) and (path := find_image_folder(split_options(name)[0], None)) is not None
     ]
     parents = {path.resolve().parent for path in paths}
     elsewhere = data is not None and len(paths) < len(names) and parents != {data.resolve()}
@@ -141,6 +159,7 @@ def check_settings(settings: Sequence[str], combinations: Sequence[Combination],
     for setting in settings:
         prefix, name, _ = _split_setting(setting)
         owners = {owner for found in combinations for owner in (found.algorithm, *found.names())}
+        owners |= set(map(short_name, owners))
         if prefix and prefix not in owners:
             raise _unknown_prefix_error(setting, prefix, owners, where)
         concerned = [found for found in combinations if _names(found, prefix) is not None]
@@ -170,12 +189,13 @@ def settings_for(combination: Combination, settings: Sequence[str]) -> list[str]
     chosen = []
     for setting in settings:
         prefix, name, value = _split_setting(setting)
-        if prefix == combination.algorithm:
+        part = _part(combination, prefix)
+        if part == combination.algorithm:
             parts = ("algorithm", "training", "dataset")
             owner = next((part for part in parts if name in combination.names()[part]), "algorithm")
             chosen.append(f"{owner}.{name}={value}")
         elif _names(combination, prefix) is not None:
-            chosen.append(setting)
+            chosen.append(f"{part}.{name}={value}" if part else setting)
     return chosen
 
 
@@ -207,9 +227,16 @@ def _names(combination: Combination, prefix: str) -> list[str] | None:
     names = combination.names()
     if not prefix:
         return [name for part in names.values() for name in part]
-    if prefix == combination.algorithm:
+    part = _part(combination, prefix)
+    if part == combination.algorithm:
         return names["algorithm"] + names["training"] + names["dataset"]
-    return names.get(prefix)
+    return names.get(part)
+
+
+def _part(combination: Combination, prefix: str) -> str:
+    """Return the part of a combination that a prefix names; a class of another package also has its short name."""
+    parts = (combination.algorithm, *combination.modifiers)
+    return next((part for part in parts if prefix in (part, short_name(part))), prefix)
 
 
 def _advice(having: Combination, setting: str) -> str:
@@ -257,7 +284,7 @@ def _set(parts: dict[str, Any], setting: str, kind: str) -> None:
     if not owners:
         raise unknown_name_error(kind, setting.partition("=")[0], {field for _, field in known})
     if len(owners) > 1:
-        choices = ", ".join(f"{owner}.{name}" for owner in owners)
+        choices = ", ".join(f"{short_name(owner)}.{name}" for owner in owners)
         raise UsageError(f"Expected the name of one hyperparameter; found {name!r}, which is {choices}. Choose one.")
     parts[owners[0]] = replace_fields(parts[owners[0]], {name: value})
 

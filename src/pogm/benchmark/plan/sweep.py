@@ -10,7 +10,14 @@ import numpy as np
 
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class
-from pogm.benchmark.plan.parsing import Combination, apply, check_settings, settings_for
+from pogm.benchmark.plan.parsing import (
+    Combination,
+    algorithm_names,
+    apply,
+    check_settings,
+    modifier_names,
+    settings_for,
+)
 from pogm.benchmark.plan.trial import Trial, dataset_from_json, differences
 from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
 from pogm.data.datasets.base import DomainDataset, seed_hash
@@ -40,6 +47,8 @@ class Sweep:
         for name in ("configurations", "trials"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
+        object.__setattr__(self, "algorithms", algorithm_names(self.algorithms))
+        object.__setattr__(self, "modifiers", modifier_names(self.modifiers))
         Probe.each(self.probe_every)  # raises an error for an invalid number of rounds
         if self.mode not in MODES:
             raise unknown_name_error("a mode", self.mode, MODES)

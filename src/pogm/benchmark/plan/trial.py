@@ -17,6 +17,7 @@ from pogm._system.files import canonical_json, digest
 from pogm.algorithms import Algorithm, algorithm_class
 from pogm.core import hyperparameters
 from pogm.core.hyperparameters import replace_fields
+from pogm.core.plugins import registered_name
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.diagnostics import Probe
@@ -121,7 +122,7 @@ class Trial:
     @property
     def label(self) -> str:
         """Name in a table, such as "POGM + Mixup"."""
-        return " + ".join(type(part).__name__ for part in (self.algorithm, *self.modifiers))
+        return " + ".join(registered_name(type(part)) for part in (self.algorithm, *self.modifiers))
 
     @property
     def id(self) -> str:
@@ -218,7 +219,7 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, DomainDataset):
         return value.to_json()
     if isinstance(value, Algorithm | Modifier):
-        return {"name": type(value).__name__, **hyperparameters.to_json(value)}
+        return {"name": registered_name(type(value)), **hyperparameters.to_json(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value

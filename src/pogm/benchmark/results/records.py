@@ -8,6 +8,7 @@ import json
 import math
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from unicodedata import category
 from pogm._system.errors import DataError
 from pogm._system.fault_injection import fault_point
 from pogm._system.moved import rename_metrics
+from pogm.core.plugins import is_path, short_name
 
 TRIAL = "trial.json"
 FINAL = "swad"  # key that marks the record of averaged weights
@@ -197,7 +199,9 @@ def read_runs(*folders: Path | str) -> list[Run]:
         copy = by_id.get(run.id)
         if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
             by_id[run.id] = run
-    return sorted(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values())), key=table_order)
+    return sorted(
+        with_short_names(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values()))), key=table_order
+    )
 
 
 def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
@@ -212,7 +216,45 @@ def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
 def _with_content(run: Run) -> Run:
     dataset = run.trial["dataset"]
     title = f"{run.dataset} ({str(dataset.get('content'))[:6]})"
-    return replace(run, trial={**run.trial, "dataset": {**dataset, "title": title}})
+    return replace(run, trial=_with_title(run.trial, title))
+
+
+def with_short_names(runs: Iterable[Run]) -> list[Run]:
+    """Replace the paths of classes of other packages by the names of the classes, in labels and names of datasets.
+
+    A path stays if two paths would get the same name, or if a class of pogm has the name.
+    """
+    runs = list(runs)
+    labels = _short_names({run.label for run in runs})
+    titles = _short_names({run.dataset for run in runs})
+    renamed = [replace(run, label=labels[run.label]) for run in runs]
+    return [
+        replace(run, trial=_with_title(run.trial, titles[run.dataset])) if is_path(run.dataset) else run
+        for run in renamed
+    ]
+
+
+def _short_names(names: set[str]) -> dict[str, str]:
+    """Return the short name of each label, such as "Mine + Mixup" for "my_package:Mine + Mixup"."""
+    parts = {name: name.split(" + ") for name in names}
+    paths = {part for found in parts.values() for part in found if is_path(part)}
+    if not paths:
+        return {name: name for name in names}
+    from pogm.algorithms import all_algorithms
+    from pogm.data.datasets import all_datasets
+    from pogm.modifiers import all_modifiers
+
+    kept = {path for path in paths if short_name(path) in {*all_algorithms(), *all_modifiers(), *all_datasets()}}
+    short = {
+        name: " + ".join(short_name(part) if part in paths - kept else part for part in found)
+        for name, found in parts.items()
+    }
+    counts = Counter(short.values())
+    return {name: name if counts[short[name]] > 1 else short[name] for name in names}
+
+
+def _with_title(trial: Mapping[str, Any], title: str) -> Mapping[str, Any]:
+    return {**trial, "dataset": {**trial["dataset"], "title": title}}
 
 
 def table_order(run: Run) -> tuple[object, ...]:

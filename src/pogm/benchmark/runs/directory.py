@@ -85,7 +85,9 @@ def load_trial(folder: Path) -> Trial:
     try:
         trial = Trial.from_json(content["trial"])
     except UsageError as error:
-        raise UsageError(f"In {path}: {error}") from error
+        used = read_provenance("plugins", folder) or {}
+        plugins = ", ".join(f"{name} ({package})" for name, package in used.items())
+        raise UsageError(f"In {path}: {error}{f' The run began with {plugins}.' if used else ''}") from error
     content.pop("provenance", None)
     if changes := differences(content, _description(trial)):
         raise UsageError(

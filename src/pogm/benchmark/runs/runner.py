@@ -43,6 +43,7 @@ from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder,
 from pogm.benchmark.runs.model_metrics import write_metrics
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
+from pogm.core.plugins import describe_packages, registered_name
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import Launch, SingleProcess, World, connect
 from pogm.engine import checkpoint
@@ -50,6 +51,7 @@ from pogm.engine.sampling import SPLITS
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Evaluation, final, train
 from pogm.engine.vectorise import TrainState
+from pogm.models import network_package
 from pogm.models.weights import WEIGHTS_VARIABLE
 from pogm.modifiers.base import Modifier
 
@@ -377,6 +379,9 @@ class _Batch:
 def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     """Return the facts that can affect the numbers of a run: versions, device, options, data."""
     on_gpu = session.device.type == "cuda"
+    task = session.tasks[0]
+    classes = (registered_name(type(part)) for part in (task.algorithm, *task.modifiers, task.dataset))
+    packages = describe_packages([*classes, task.training.network]) | network_package(task.training.network)
     return {
         "pogm": pogm.__version__,
         "torch": torch.__version__,
@@ -391,7 +396,8 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
         "trajectories": session.trajectory_storage,
         "deterministic": options.engine.deterministic,
         "images": {split: session.segments[index :: len(SPLITS)] for index, split in enumerate(SPLITS)},  # by domain
-        **session.tasks[0].dataset.describe_data(options.data),
+        **({"plugins": packages} if packages else {}),
+        **task.dataset.describe_data(options.data),
     }
 
 

@@ -2,19 +2,22 @@
 
 from functools import cache
 
-from pogm._system.errors import unknown_name_error
 from pogm.core.registry import Registry
 from pogm.data.datasets.base import DomainDataset as DomainDataset
+from pogm.data.images.metadata import is_table
 
 
 @cache
 def all_datasets() -> Registry[DomainDataset]:
-    """Return all dataset classes by name."""
+    """Return all dataset classes of pogm by name."""
     return Registry(__name__, DomainDataset)
 
 
 def dataset_class(name: str) -> type[DomainDataset]:
-    """Return the dataset class of a name; raise a `UsageError` with the nearest name if there is none."""
-    if name not in all_datasets():
-        raise unknown_name_error("a dataset", name, all_datasets())
-    return all_datasets()[name]
+    """Return the dataset class of a name, of pogm or of another package; see `Registry.find`."""
+    return all_datasets().find(name)
+
+
+def is_dataset(name: str) -> bool:
+    """Return True if a name is that of a dataset class, and not the path of a folder or a file."""
+    return name in all_datasets() or (all_datasets().plugins.has(name) and not is_table(name.partition(":")[0]))

@@ -12,6 +12,7 @@ from torch import Tensor
 from pogm._system.errors import DataError
 from pogm.core import hyperparameters
 from pogm.core.hyperparameters import Choice, Power, hyper, validate
+from pogm.core.plugins import registered_name
 from pogm.data.transforms.base import Pixels, Transform
 
 HOLDOUT = 0.2  # fraction of a domain in the validation part
@@ -73,7 +74,7 @@ class DomainDataset:
     @property
     def title(self) -> str:
         """Name of the dataset in tables."""
-        return type(self).__name__
+        return registered_name(type(self))
 
     @property
     def has_equal_splits(self) -> bool:
@@ -87,7 +88,7 @@ class DomainDataset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the settings of the dataset as JSON values. The path of the data is not included."""
-        return {"name": type(self).__name__, **hyperparameters.to_json(self)}
+        return {"name": registered_name(type(self)), **hyperparameters.to_json(self)}
 
     def prepare(self, root: Path | None, progress: Any) -> None:
         """Prepare the data once, so that `load` is fast afterwards.

@@ -1,0 +1,1 @@
+"""Plug-ins for pogm. The entry points in pyproject.toml name them."""
