@@ -404,12 +404,15 @@ def check_no_synchronisation(cls: type[Algorithm], networks: Sequence[str] = NET
 
 
 def check_captured_steps(
-    cls: type[Algorithm], networks: Sequence[str] = NETWORKS, counts: Sequence[int] = (1, 2)
+    cls: type[Algorithm],
+    networks: Sequence[str] = NETWORKS,
+    counts: Sequence[int] = (1, 2),
+    weight_decay: float = 1e-3,
 ) -> None:
     """Captured steps on a GPU equal steps on the CPU, for one trial and for two."""
     for network in networks:
         for count in counts:
-            trials = make_two_trials(cls, network)[:count]
+            trials = make_two_trials(cls, network, weight_decay)[:count]
             captured = Session([trial.task(None) for trial in trials], Engine("cuda"))
             plain = [Session([trial.task(None)], Engine("cpu")) for trial in trials]
             for number in range(7):
