@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import bare
 import clock
 import growth
+import learner
 import noise
 import precision
 import speed
@@ -209,3 +210,12 @@ def test_captured_handwritten_step_continues_training(method):
     assert all(weights.isfinite().all() for weights in seen)
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
+
+
+def test_learner_is_measured_beside_a_handwritten_loop_and_a_session():
+    found = learner.rows("cpu", repeats=1, lasting=0.001)
+    for name in ("`pogm run` / handwritten", "Learner / handwritten"):
+        _, method, ratio, measured, reference, _ = next(found).split("|")
+        assert (method.strip(), ratio.strip()) == ("ERM", name)
+        assert float(measured.split()[0]) > 0
+        assert float(reference.split()[0]) > 0

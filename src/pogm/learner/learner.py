@@ -23,7 +23,7 @@ from pogm.engine.per_domain import gradient, map_by_loop
 from pogm.engine.vectorise import TrainState
 from pogm.learner.inputs import Samples, check_finite, move_samples, split_domains, stack_domains
 from pogm.learner.network import Forward, LearnerNetwork
-from pogm.learner.optimizer import Schedule, group_rates, make_optimizer, make_schedule
+from pogm.learner.optimizer import Group, Schedule, group_rates, make_optimizer, make_schedule, read_groups
 from pogm.modifiers.base import Modifier
 
 GRAPHS = 4  # CUDA graphs of a Learner, one for each shape of minibatches; other shapes run without a graph
@@ -78,7 +78,7 @@ class Learner:
         lr: float | None = None,
         weight_decay: float | None = None,
         momentum: float | None = None,
-        groups: Sequence[Mapping[str, Any]] = (),
+        groups: Sequence[Group] = (),
         clip_norm: float | None = None,
         schedule: str | Schedule | None = None,
         steps: int | None = None,
@@ -107,7 +107,7 @@ class Learner:
         self.domains = None if domains is None else tuple(domains)
         self._optimizer = make_optimizer(algorithm, optimizer, lr, weight_decay, momentum, clip_norm)
         self._schedule = make_schedule(schedule, steps)
-        self._groups = [dict(group) for group in groups]
+        self._groups = read_groups(groups)
         self._autocast = torch.bfloat16 if precision == "bf16" else None
         self._target, self._compile = target, compile
         self._key = random.key(seed)
@@ -198,12 +198,12 @@ class Learner:
             saved |= {
                 "tensors": {name: leaf.clone() for name, leaf in trees.named_leaves(tree)},
                 "step": self.state.step.clone(),
-                "key": self.state.key.clone(),
                 "finished": self._finished,
                 "outputs": list(self._outputs),
             }
         waiting = [Samples(*batch) for batch in self._waiting]
         return saved | {
+            "key": self._key.clone(),
             "domains": None if self.domains is None else list(self.domains),
             "minibatches": self._minibatches,
             "waiting": [_plain(samples) for samples in waiting],
@@ -238,7 +238,7 @@ class Learner:
         if "cuda" in saved["rng"] and device.type == "cuda":
             torch.cuda.set_rng_state(saved["rng"]["cuda"].cpu(), device)
         self.domains = None if saved["domains"] is None else tuple(saved["domains"])
-        self._minibatches = saved["minibatches"]
+        self._key, self._minibatches = saved["key"].cpu().clone(), saved["minibatches"]
         self._waiting = [Batch(*_samples(one, device)) for one in saved["waiting"]]
         self._latest = {name: _samples(one, device) for name, one in saved["latest"].items()}
         self.state, self._graphs = None, {}

@@ -14,6 +14,7 @@ from pogm.core.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from pogm.core.trees import Params
 
 Schedule = Callable[[int], float]  # number of finished steps -> factor of the learning rate
+Group = Mapping[str, Any]  # "params", and optionally "lr" and "weight_decay"
 
 
 def make_optimizer(
@@ -71,11 +72,9 @@ def make_schedule(schedule: str | Schedule | None, steps: int | None) -> Schedul
     return schedule
 
 
-def group_rates(
-    groups: Sequence[Mapping[str, Any]], params: Params, optimizer: Any, originals: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return the learning rate and the weight decay of every weight, as vectors."""
-    rates: dict[int, tuple[float, float]] = {}
+def read_groups(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with their parameters as lists, or raise a `UsageError` for keys that are not supported."""
+    found: list[Group] = []
     for group in groups:
         unknown = set(group) - {"params", "lr", "weight_decay"}
         if unknown or "params" not in group:
@@ -84,7 +83,17 @@ def group_rates(
                 f"{', '.join(map(repr, group))}. Leave the others out."
             )
         members = group["params"]
-        for leaf in [members] if isinstance(members, Tensor) else list(members):
+        found.append({**group, "params": [members] if isinstance(members, Tensor) else list(members)})
+    return found
+
+
+def group_rates(
+    groups: Sequence[Group], params: Params, optimizer: Any, originals: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the learning rate and the weight decay of every weight, as vectors."""
+    rates: dict[int, tuple[float, float]] = {}
+    for group in groups:
+        for leaf in group["params"]:
             rates[id(leaf)] = group.get("lr", optimizer.lr), group.get("weight_decay", optimizer.weight_decay)
     unknown_count = len(rates.keys() - {id(leaf) for leaf in originals.values()})
     if unknown_count:
