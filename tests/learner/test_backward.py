@@ -139,8 +139,8 @@ def test_any_optimizer_of_torch_learns(optimizer):
         made.zero_grad()
         return pogm.backward(losses(module), module.parameters(), POGM())["loss"]
 
-    values = [float(made.step(closure)) for _ in range(30)]
-    assert values[-1] < values[0] / 2
+    values = [float(made.step(closure)) for _ in range(10)]
+    assert values[-1] < 0.8 * values[0]
 
 
 def test_grad_scaler_skips_a_step_with_an_overflow_and_then_goes_on():

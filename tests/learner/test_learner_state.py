@@ -157,14 +157,14 @@ torch.save(module.state_dict(), path + ".weights")
 
 def test_killed_process_resumes_with_identical_weights(tmp_path):
     """SIGKILL at any time: the program continues from the last saved state, and ends with the same bits."""
-    steps, path = 30, tmp_path / "state.pt"
+    steps, path = 12, tmp_path / "state.pt"
     here = Path(__file__).parent
     program = PROGRAM.format(tests=str(here.parent), folder=str(here), path=str(path), steps=steps)
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         for line in process.stdout:
-            if int(line) == 10:
+            if int(line) == 4:
                 process.send_signal(signal.SIGKILL)
                 break
         process.wait()
