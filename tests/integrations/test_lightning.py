@@ -1,6 +1,7 @@
 """DomainTraining: a real Trainer of Lightning gives the weights of a Learner, with checkpoints, logs and validation."""
 
 import csv
+import doctest
 import importlib.util
 import os
 import runpy
@@ -17,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import pogm.integrations.lightning
 from pogm import ERM, POGM, GroupDRO, Learner
 from pogm._system.errors import UsageError
 from pogm.integrations.lightning import DomainTraining
@@ -238,6 +240,10 @@ def test_two_processes_are_refused_and_backward_supports_them():
     assert done.stdout.strip().endswith("same weights"), done.stderr
     assert "UsageError: Expected one device, because a Learner does not exchange gradients" in done.stderr
     assert "found DDPStrategy with 2 processes. Pass Trainer(devices=1), or call pogm.backward" in done.stderr
+
+
+def test_docstring_example_runs():
+    assert doctest.testmod(pogm.integrations.lightning) == (0, 5)
 
 
 def test_example_learns(tmp_path, monkeypatch):

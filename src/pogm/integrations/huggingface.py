@@ -36,11 +36,7 @@ class DomainTrainer(Trainer):  # type: ignore[misc]
         domain_column: Column of the training dataset with the domains. Evaluation datasets may have it, too.
         **options: Arguments of ``Trainer``.
 
-    Example:
-        >>> from pogm import POGM
-        >>> from pogm.integrations.huggingface import DomainTrainer
-        >>> trainer = DomainTrainer(model, arguments, train_dataset=reviews, method=POGM())  # doctest: +SKIP
-        >>> trainer.train()  # doctest: +SKIP
+    ``examples/huggingface_trainer.py`` is a complete example.
     """
 
     def __init__(self, *args: Any, method: Algorithm, domain_column: str = "domain", **options: Any):
