@@ -63,6 +63,7 @@ def test_links_lead_to_existing_files():
         "docs/methods.md",
         "docs/plugins.md",
         "docs/theory.md",
+        "docs/trainers.md",
     ):
         text = (ROOT / page).read_text()
         for target in re.findall(r"\]\(([^)#]+)\)", text):
@@ -80,9 +81,20 @@ def test_pages_have_no_placeholders():
         "docs/methods.md",
         "docs/plugins.md",
         "docs/theory.md",
+        "docs/trainers.md",
     ):
         assert "<!--" not in (ROOT / page).read_text()
         assert "TODO" not in (ROOT / page).read_text()
+
+
+def test_code_of_the_trainers_page_is_tested():
+    """Every block is a part of an example or of a test; only the indentation may differ."""
+    files = [*ROOT.glob("examples/*_trainer.py"), ROOT / "tests/integrations/test_lightning.py"]
+    tested = [" ".join(file.read_text().split()) for file in files]
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trainers.md").read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        assert any(" ".join(block.split()) in text for text in tested), block
 
 
 def test_contributing_shows_vrex_as_it_is():
