@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pogm._system.errors import UsageError
 from pogm.algorithms import algorithm_class, all_algorithms
+from pogm.benchmark.results.model_metrics import selected_metrics_table
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.model_metrics import MetricsWarning, compute_plugin_metrics
 from pogm.cli import main
 from pogm.cli.new import module_name
 from pogm.core import plugins
@@ -91,6 +94,8 @@ def test_installed_package_adds_methods_data_networks_and_trackers(installed, im
         ("modifiers", "ConfidencePenalty"),
         ("datasets", "NoisyDigits"),
         ("networks", "linear"),
+        ("trackers", "csv"),
+        ("metrics", "brier"),
     ):
         assert main(["list", kind]) == 0
         assert f"{name}  (" in (shown := capsys.readouterr().out)
@@ -111,6 +116,28 @@ def test_installed_package_adds_methods_data_networks_and_trackers(installed, im
     assert rows[200, "accuracy/out/96"] == pytest.approx(run.records[-1]["accuracy"]["out"][3])
     assert run.records[-1]["accuracy"]["out"][0] > 0.8  # logistic regression on digits without noise
     assert (run.label, run.dataset) == ("SpectralDecoupling + ConfidencePenalty", "NoisyDigits")
+    metrics = json.loads((out / "metrics.json").read_text())["domains"]["96"]["in"]
+    assert 0 < metrics["plugins"]["brier"] < 1
+    (row,) = json.loads(selected_metrics_table([run], "NoisyDigits").json())["rows"]
+    assert row["brier"]["mean"] == pytest.approx(metrics["plugins"]["brier"])
+
+
+def test_metric_that_fails_is_left_out_with_a_warning(importable, tmp_path):
+    (tmp_path / "nets.py").write_text(
+        "def bad(outputs, labels): return 1 / 0\ndef good(outputs, labels): return outputs.sum() + labels.sum()\n"
+        "def absent(outputs, labels): return None\nnumber = 3"
+    )
+    entries = {"bad": "nets:bad", "good": "nets:good", "absent": "nets:absent", "number": "nets:number"}
+    register(tmp_path, "package_a", "pogm.metrics", **entries)
+    importable(tmp_path)
+    with pytest.warns(MetricsWarning) as warned:
+        found = compute_plugin_metrics("classification", np.zeros((4, 2)), np.ones(4, int))
+    assert found == {"good": 8.0}  # four samples whose probabilities sum to 1, and four labels
+    texts = sorted(str(warning.message) for warning in warned)
+    assert texts[0] == "The metric bad of package_a 1.0 failed and is left out. ZeroDivisionError: division by zero"
+    assert "Expected the metric number to be a function of outputs and labels; found int" in texts[1]
+    with pytest.warns(MetricsWarning):
+        assert compute_plugin_metrics("regression", np.full((3, 1), 2.0), np.ones(3)) == {"good": 9.0}
 
 
 def test_run_folder_without_its_package_can_be_reported_and_resume_names_the_package(

@@ -1,4 +1,4 @@
-"""Lists of algorithms, datasets, modifiers and networks as text, for ``pogm list``."""
+"""Lists of algorithms, datasets, modifiers, networks, trackers and metrics as text, for ``pogm list``."""
 
 import json
 from collections.abc import Callable, Container, Iterator
@@ -8,12 +8,16 @@ from typing import Any
 
 from pogm._system.errors import UsageError
 from pogm.algorithms import Algorithm, all_algorithms
+from pogm.benchmark.results.classification import ClassificationMetrics
+from pogm.benchmark.runs.model_metrics import PLUGINS as METRIC_PLUGINS
 from pogm.core.hyperparameters import Space, fields
 from pogm.core.plugins import Plugins
 from pogm.data.datasets import DomainDataset, all_datasets
 from pogm.models import PLUGINS as NETWORK_PLUGINS
 from pogm.models import all_networks
 from pogm.modifiers import Modifier, all_modifiers
+from pogm.trackers import PLUGINS as TRACKER_PLUGINS
+from pogm.trackers import all_trackers
 
 OVERRIDABLE_METHODS = ("loss", "gradient", "step")  # of an algorithm, from the simplest to the most general
 HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")
@@ -47,7 +51,23 @@ def networks() -> Iterator[str]:
     yield from _plugin_lines(all_networks(), NETWORK_PLUGINS, lambda name, build: iter([name]))
 
 
-CATALOGUES = {catalogue.__name__: catalogue for catalogue in (algorithms, datasets, modifiers, networks)}
+def trackers() -> Iterator[str]:
+    """Yield the name and the description of every tracker."""
+    for name, tracker in all_trackers().items():
+        yield from _name_lines(name, tracker)
+    yield from _plugin_lines(all_trackers(), TRACKER_PLUGINS, _name_lines)
+
+
+def metrics() -> Iterator[str]:
+    """Yield the metrics in ``metrics.json`` of every run, and those of other packages."""
+    yield "metrics.json of every run has all of these:"
+    yield from (f"  {name}" for name in ClassificationMetrics.__dataclass_fields__)
+    yield from _plugin_lines((), METRIC_PLUGINS, _name_lines)
+
+
+CATALOGUES = {
+    catalogue.__name__: catalogue for catalogue in (algorithms, datasets, modifiers, networks, trackers, metrics)
+}
 
 
 def _plugin_lines(
@@ -66,6 +86,10 @@ def _plugin_lines(
         name_line, newline, description = first.partition("\n")
         yield f"{name_line}  (plug-in of {package}){newline}{description}"
         yield from rest
+
+
+def _name_lines(name: str, owner: Any) -> Iterator[str]:
+    yield f"{name}\n  {first_line(owner)}"
 
 
 def _algorithm_lines(name: str, method: type[Algorithm]) -> Iterator[str]:
@@ -144,6 +168,6 @@ def _search_text(space: Space | None, options: tuple[str, ...] | None = None) ->
     return f"search {space}" if space else " | ".join(options or ())
 
 
-def first_line(owner: type) -> str:
-    """Return the first line of the docstring of a class."""
+def first_line(owner: Any) -> str:
+    """Return the first line of the docstring of a class or a function."""
     return (owner.__doc__ or "").strip().partition("\n")[0]

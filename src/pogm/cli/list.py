@@ -8,11 +8,13 @@ from pogm.cli.parser import Command, argument
 
 @dataclass(frozen=True, kw_only=True)
 class List(Command):
-    """List algorithms, datasets, modifiers or networks with defaults and search spaces; or experiments."""
+    """List algorithms, datasets, modifiers or networks with their defaults; or trackers, metrics or experiments."""
 
     examples: ClassVar[str] = "pogm list algorithms\npogm list experiments"
 
-    what: Literal["algorithms", "datasets", "modifiers", "networks", "experiments"] = argument("What to list.")
+    what: Literal["algorithms", "datasets", "modifiers", "networks", "trackers", "metrics", "experiments"] = argument(
+        "What to list."
+    )
 
     def run(self) -> int:
         """Print the list."""

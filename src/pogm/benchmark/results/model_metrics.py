@@ -3,6 +3,7 @@
 Runs of earlier versions and of DomainBed have no such file; they are left out.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -32,6 +33,7 @@ class HeldOutMetrics(NamedTuple):
     auroc: float
     ece: float
     ece_scaled: float  # after temperature scaling
+    others: Mapping[str, float] = {}
 
 
 class ModelMetrics(NamedTuple):
@@ -92,10 +94,12 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
         _percent("ece", "ECE"),
         _percent("ece_scaled", "ECE after scaling"),
     )
-    rows = []
-    for (label, domain), found in _by_cell(runs).items():
+    rows, cells = [], _by_cell(runs)
+    others = sorted({name for found in cells.values() for _, each in found for name in each.others})
+    for (label, domain), found in cells.items():
         metrics = [each for _, each in found]
         means = [estimate(100 * getattr(each, column.key) for each in metrics) for column in columns[3:]]
+        means += [estimate(each.others.get(name, math.nan) for each in metrics) for name in others]
         rows.append(Row((label, domain, min(each.images for each in metrics), *means), group=label))
     if not rows:
         return None
@@ -105,7 +109,10 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
         "the rest; ECE is the expected calibration error, before and after temperature scaling with the temperature of "
         "the validation images of the training domains.",
     )
-    return Table(f"{dataset}: metrics of the selected models", columns, tuple(rows), TRAINING_DOMAIN, notes)
+    added = tuple(_plain_number(name) for name in others)
+    about = (f"In their own units, from other packages: {', '.join(others)}.",) if others else ()
+    title = f"{dataset}: metrics of the selected models"
+    return Table(title, (*columns, *added), tuple(rows), TRAINING_DOMAIN, (*notes, *about))
 
 
 def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
@@ -123,6 +130,10 @@ def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
 
 def _percent(key: str, title: str) -> Column:
     return Column(key, title, unit="%", per_trial=True, missing="-", csv_prefix=f"{key}_")
+
+
+def _plain_number(name: str) -> Column:
+    return Column(name, digits=".3f", error_digits=".3f", per_trial=True, missing="-", csv_prefix=f"{name}_")
 
 
 def _by_cell(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, HeldOutMetrics]]]:
@@ -170,4 +181,6 @@ def _read(path: Path, modified: int) -> ModelMetrics | None:
 def _held_out(values: Mapping[str, Any]) -> HeldOutMetrics:
     scaling = values["temperature_scaling"]
     numbers = (values["balanced_accuracy"]["value"], *(values[name] for name in ("macro_f1", "auroc")))
-    return HeldOutMetrics(int(values["n"]), *map(finite, (*numbers, scaling["before"], scaling["after"])))
+    others = {str(name): finite(value) for name, value in values.get("plugins", {}).items()}
+    balanced, f1, auroc, ece, ece_scaled = map(finite, (*numbers, scaling["before"], scaling["after"]))
+    return HeldOutMetrics(int(values["n"]), balanced, f1, auroc, ece, ece_scaled, others)

@@ -4,24 +4,29 @@ They are those of the images that the tables report: the *in* split of each held
 training domain, all without augmentation. A run with ``evaluation="validation"`` does not predict held-out domains.
 """
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import classification_metrics, fit_temperature, scale_temperature, softmax
 from pogm.benchmark.results.model_metrics import METRICS
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
+from pogm.core.plugins import Plugins
 from pogm.engine.sampling import SPLITS
 from pogm.engine.session import Session
 
 FORMAT = 1  # version of the file
 
+Array = npt.NDArray[Any]
 Part = tuple[int, str]  # number of a domain, and one of `SPLITS`
 
 
@@ -51,13 +56,49 @@ def write_metrics(run: Path, trial: Trial, session: Session, row: int = 0) -> No
         text = f"The logits of the selected model in {run} are not finite on {', '.join(bad)}: {METRICS} was left out."
         warnings.warn(text, MetricsWarning, stacklevel=2)
         return
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "selection": description["selection"],
         "held_out": [names[number] for number in trial.test_domains],
         **_describe_classifier(dict(zip(parts, predictions, strict=True)), trial, description["classes"]),
     }
+    for (number, split), found in zip(parts, predictions, strict=True):
+        if others := compute_plugin_metrics(content["task"], *(part.numpy() for part in found)):
+            content["domains"][names[number]][split]["plugins"] = others
     write_atomic(run / METRICS, canonical_json(content).encode() + b"\n")
+
+
+def _check_metric(name: str, metric: object) -> None:
+    if not callable(metric):
+        raise UsageError(
+            f"Expected the metric {name} to be a function of outputs and labels; found {type(metric).__name__}. "
+            "Return a number, or None if it does not apply to the task."
+        )
+
+
+PLUGINS = Plugins("metric", _check_metric)
+
+
+def compute_plugin_metrics(task: str, outputs: Array, labels: Array) -> dict[str, float]:
+    """Return the metrics of other packages, by name. One that fails is left out with a `MetricsWarning`.
+
+    Args:
+        task: "classification" or "regression".
+        outputs: Logits [N, C], which the metrics get as probabilities; or predictions [N, 1] of a regression.
+        labels: Class indices or targets [N].
+    """
+    given = outputs.squeeze(-1) if task == "regression" else softmax(outputs)
+    found = {}
+    for name in PLUGINS.names():
+        try:
+            value = PLUGINS.load(name)(given, labels)
+            if value is not None and math.isfinite(value):
+                found[name] = float(value)
+        except Exception as error:  # a metric of another package must not fail a run that is done
+            reason = f"{type(error).__name__}: {error}"
+            text = f"The metric {name} of {PLUGINS.package(name)} failed and is left out. {reason}"
+            warnings.warn(text, MetricsWarning, stacklevel=3)
+    return found
 
 
 def _reported_parts(trial: Trial) -> list[Part]:
