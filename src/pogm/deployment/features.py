@@ -28,14 +28,14 @@ def extract_features(
         seed: Seed of the choice of images.
     """
     device = engine.torch_device()
-    transform = trial.training.transform(trial.dataset.input_shape)
+    transform = trial.dataset.transform(trial.training)
     module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
     module = module.eval().to(device)
     draw = np.random.default_rng(seed)
     chosen, labels, sizes = [], [], []
     for domain in trial.task(data).load():
         index = torch.from_numpy(np.sort(draw.permutation(len(domain.labels))[:MOST_IMAGES]))
-        chosen += list(torch.split(domain.images[index], BATCH))
+        chosen += list(torch.split(domain.inputs[index], BATCH))
         labels.append(domain.labels[index].numpy())
         sizes.append(len(index))
 
