@@ -131,7 +131,7 @@ pogm list experiments                              names and scales"""
         """
         from pogm.algorithms import all_algorithms
         from pogm.benchmark.plan.parsing import algorithm_names
-        from pogm.data.datasets import named_datasets
+        from pogm.data.datasets import is_named_dataset, named_datasets
         from pogm.experiments.base import find_scale
         from pogm.models import check_network
 
