@@ -143,6 +143,21 @@ def test_train_on_a_regression_forecasts_r2(folder, tmp_path, capsys):
     assert np.corrcoef(prediction[:, 0], target)[0, 1] > 0.7
 
 
+def test_verdict_on_a_table_is_refused(folder, capsys):
+    assert main(["verdict", f"{folder / 'classes.csv'}:{OPTIONS}"]) == 2
+    assert "Expected a dataset of images" in capsys.readouterr().err
+
+
+def test_one_site_of_a_table_is_evaluated(folder, tmp_path, capsys):
+    model, new = str(folder / "run_classes"), f"{folder / 'new.csv'}:domain=site"
+    assert main(["evaluate", model, new, "--site", "c", "--json", str(tmp_path / "m.json")]) == 0
+    found = json.loads((tmp_path / "m.json").read_text())
+    assert list(found["sites"]) == ["c"]
+    assert found["sites"]["c"]["n"] == 30
+    assert main(["evaluate", model, new, "--site", "z"]) == 3
+    assert "Expected sites of new.csv: a, b, c, d; found z" in capsys.readouterr().err
+
+
 def test_export_of_a_table_model_is_refused(folder, tmp_path, capsys):
     assert main(["export", str(folder / "run_classes"), "--to", "safetensors", "--out", str(tmp_path / "m")]) == 2
     assert "Expected a model of images to export" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"Install the version that wrote it: pogm {version_of(description)}."
         )
     for name, (is_valid, form) in _FIELDS.items():
-        if name in description and not is_valid(description[name]):
+        if name in description and not is_valid(description[name]) and not _may_be_empty(name, description):
             raise IntegrityError(
                 f"Expected {name} to be {form} in {folder / DESCRIPTION}; found {str(description[name])[:80]!r}. "
                 "Restore the file from a copy."
@@ -167,6 +167,15 @@ def _is_weights(value: Any) -> bool:
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+
+
+def _may_be_empty(name: str, description: Mapping[str, Any]) -> bool:
+    """Return True for an empty field that the model does not need: classes of a regression, the size of no image."""
+    needless = {
+        "classes": description.get("task") == "regression",
+        "stored_size": isinstance(description.get("input_shape"), list) and len(description["input_shape"]) < 3,
+    }
+    return description[name] == [] and needless.get(name, False)
 
 
 def _is_list_of_names(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Base class and training settings of datasets that are not images: tables, time series, audio and text."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -98,6 +99,13 @@ class ArrayDataset(DomainDataset):
 def fingerprint(paths: list[Path]) -> str:
     """Return a hash of the contents of files."""
     return digest("".join(digest(path.read_bytes()) for path in paths).encode())
+
+
+def find_constant_columns(domains: Sequence[Tensor]) -> Tensor:
+    """Return True for each column with at most one value, besides NaN, in all domains [N, columns] together."""
+    low = torch.stack([torch.where(x.isnan(), torch.inf, x).amin(0) for x in domains]).amin(0)
+    high = torch.stack([torch.where(x.isnan(), -torch.inf, x).amax(0) for x in domains]).amax(0)
+    return low >= high
 
 
 def split_by_domain(inputs: Array | Tensor, labels: Array, numbers: Array, count: int) -> list[Domain]:

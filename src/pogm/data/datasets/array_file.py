@@ -12,7 +12,13 @@ from torch import Tensor
 
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import hyper
-from pogm.data.datasets.array_dataset import ArrayDataset, ArrayWarning, SmallArrays, fingerprint
+from pogm.data.datasets.array_dataset import (
+    ArrayDataset,
+    ArrayWarning,
+    SmallArrays,
+    find_constant_columns,
+    fingerprint,
+)
 from pogm.data.datasets.base import Domain, Training
 from pogm.data.tables.encoding import Encoding, find_encoding
 from pogm.data.tables.samples import KINDS, TASKS, SampleFile, find_task, read_samples, sort_names
@@ -254,10 +260,8 @@ class ArrayFile(ArrayDataset):
         if self.kind != "table":
             return
         trained = [domain.inputs for number, domain in enumerate(domains) if number not in test_domains]
-        statistics = self.transform(self.training).fit(trained)
-        count = len(self.numbers)
-        constant = [name for name, scale in zip(self.numbers, statistics["scale"][:count], strict=True) if scale == 0]
-        if constant:
+        is_constant = find_constant_columns(trained)[: len(self.numbers)].tolist()
+        if constant := [name for name, found in zip(self.numbers, is_constant, strict=True) if found]:
             warnings.warn(
                 f"Expected columns with several values in the training domains; found {', '.join(constant)} constant "
                 "or missing there. The network does not see them.",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pogm.data.datasets.array_dataset import ArrayDataset
+from pogm.data.datasets.array_dataset import ArrayDataset, find_constant_columns
 from pogm.data.datasets.base import Domain
 
 LISTED = 10  # findings of one kind that the text names
@@ -44,9 +44,7 @@ class SampleFindings:
         """Columns with one value, or none, in all domains together."""
         if self.domains[0].inputs.ndim != 2 or not self.domains[0].inputs.is_floating_point():
             return []
-        x = torch.cat([domain.inputs for domain in self.domains])
-        low, high = (torch.where(x.isnan(), fill, x) for fill in (torch.inf, -torch.inf))
-        is_constant = low.amin(0) >= high.amax(0)
+        is_constant = find_constant_columns([domain.inputs for domain in self.domains])
         return [name for name, constant in zip(self._names, is_constant.tolist(), strict=True) if constant]
 
     @cached_property

@@ -89,7 +89,7 @@ def is_missing(column: Column) -> npt.NDArray[np.bool_]:
         return np.isnan(column)
     if column.dtype.kind in "biu":
         return np.zeros(len(column), bool)
-    return np.array([str(text).strip().lower() in MISSING for text in column.tolist()], bool)
+    return np.isin(np.char.lower(np.char.strip(column.astype(str))), MISSING)
 
 
 def is_numeric(column: Column) -> bool:
@@ -117,12 +117,12 @@ def to_numbers(column: Column, name: str, where: str) -> npt.NDArray[np.float64]
     if column.dtype.kind in "biuf":
         numbers = column.astype(np.float64)
     else:
-        rows = np.flatnonzero(~missing)
-        bad = [row for row in rows.tolist() if not _is_number(column[row])]
-        if bad:
-            raise _number_error(column, name, where, bad)
         numbers = np.full(len(column), np.nan)
-        numbers[rows] = [float(text) for text in column[rows].tolist()]
+        try:
+            numbers[~missing] = column[~missing].astype(np.float64)
+        except ValueError as error:
+            bad = [row for row in np.flatnonzero(~missing).tolist() if not _is_number(column[row])]
+            raise _number_error(column, name, where, bad) from error
     if infinite := np.flatnonzero(np.isinf(numbers)).tolist():
         raise _number_error(column, name, where, infinite)
     return numbers
