@@ -59,6 +59,23 @@ def test_prediction_needs_neither_labels_nor_domains(folder, tmp_path, capsys):
     assert first == second
 
 
+def test_column_with_a_usual_name_of_a_label_stays_an_input(tmp_path, capsys):
+    """In training, another column is the label; a prediction must not take this one for it."""
+    numbers = np.random.default_rng(0)
+    lines = ["site,class,outcome", *(f"{'ab'[n % 2]},{numbers.normal():.3f},{n % 3}" for n in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    run = ["run", "--dataset", f"{tmp_path / 't.csv'}:label=outcome", "--algorithm", "ERM", "--steps", "3"]
+    assert main([*run, "--test-domain", "b", "--out", str(tmp_path / "run")]) == 0
+    (tmp_path / "new.csv").write_text("class\n0.5\n")
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    assert len(rows(capsys.readouterr().out)) == 1
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 3
+    assert "Expected the column outcome in new.csv; found class" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "run" / "trial.npz")]) == 3
+    assert "Expected a CSV, TSV or Parquet file, as the model was trained on" in capsys.readouterr().err
+
+
 def test_unknown_category_is_predicted_and_a_missing_column_is_named(folder, tmp_path, capsys):
     model = pogm.load(folder / "run_classes")
     x = model.transform({"age": [50.0, 50.0], "dose": [1.0, np.nan], "colour": ["violet", "red"]})

@@ -263,7 +263,8 @@ def load(folder: Path | str) -> TrainedModel:
         trial = Trial.from_json(description["trial"])
         training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
         trial = replace(trial, training=training)
-        if len(description["classes"]) != trial.dataset.num_classes:
+        is_classifier = trial.dataset.task == "classification"
+        if is_classifier and len(description["classes"]) != trial.dataset.num_classes:
             raise ValueError(f"{trial.dataset.num_classes} classes, and {len(description['classes'])} names of them.")
         network = trial.task(None).build_network()
         statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}

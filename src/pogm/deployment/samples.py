@@ -18,7 +18,7 @@ from pogm.benchmark.results.regression import RegressionMetrics, regression_metr
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.images.listing import printable
 from pogm.data.images.metadata import SPLITS, split_options
-from pogm.data.tables.samples import SampleFile, is_array_file, read_samples
+from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
 from pogm.deployment.evaluate import Evaluation, Site
 from pogm.deployment.model import ArrayTransform, TrainedModel
 from pogm.deployment.predict import Predictions, read_temperature
@@ -153,23 +153,26 @@ def read_inputs(model: TrainedModel, file: SampleFile) -> Tensor:
     return _dataset(model).read_inputs(file)
 
 
-def _read_file(model: TrainedModel, name: str, required: tuple[str, ...] = ()) -> SampleFile:
+def _read_file(model: TrainedModel, name: str, required: Sequence[str] = ()) -> SampleFile:
+    """Read a file in which columns have the roles of the training, unless others are given."""
     text, given = split_options(name)
     path, dataset = Path(text), _dataset(model)
-    if not path.is_file():
-        raise DataError(f"Expected a table or arrays at {printable(text)}; found no such file. Check the path.")
-    if not is_array_file(path, {"kind": dataset.kind, **given}):
+    wanted = "CSV, TSV or Parquet" if dataset.kind == "table" else ".npz"
+    if not path.is_file() or (dataset.kind == "table") == text.lower().endswith(ARRAYS) or path.suffix == "":
         raise DataError(
-            f"Expected a CSV, TSV, Parquet or .npz file; found {printable(text)}. Save the samples in one of them."
+            f"Expected a {wanted} file, as the model was trained on, at {printable(text)}; found "
+            f"{'another kind of file' if path.is_file() else 'none'}. Check the path."
         )
-    trained = {role: column for role, column in dataset.options.items() if role in ("label", "domain", "kind")}
-    if dataset.kind == "table" or not text.endswith(".npz"):
-        trained.pop("kind", None)
-    options = {role: column for role, column in trained.items() if role in required or role == "kind"} | given
-    file = read_samples(path, options, required)
-    domain = dataset.options.get("domain")  # the same name as in training, if it is there
-    roles = {**file.roles, **({"domain": domain} if "domain" not in given and domain in file.columns else {})}
-    return SampleFile(file.path, dataset.kind, file.columns, {str(role): str(name) for role, name in roles.items()})
+    columns = read_columns(path, given)
+    roles = {role: column for role, column in {**dataset.options, **given}.items() if role in ROLES}
+    if missing := [roles.get(role, role) for role in required if roles.get(role, role) not in columns]:
+        found = ", ".join(map(printable, columns))
+        raise DataError(
+            f"Expected the column {', '.join(missing)} in {printable(path.name)}; found {found}. "
+            f"Add it, or name another one after the path: {printable(path.name)}:{required[0]}=COLUMN"
+        )
+    roles = {role: roles.get(role, role) for role in {*roles, *required} if roles.get(role, role) in columns}
+    return SampleFile(path, dataset.kind, columns, roles)
 
 
 def _dataset(model: TrainedModel) -> ArrayFile:

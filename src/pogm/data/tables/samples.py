@@ -16,7 +16,7 @@ from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm.data.images.listing import printable
 from pogm.data.images.metadata import SPLIT_OF, SPLITS, USUAL, is_table
 from pogm.data.tables.arrays import CSR, densify, read_arrays
-from pogm.data.tables.encoding import Column, is_missing, to_numbers, to_texts
+from pogm.data.tables.encoding import Column, is_missing, is_numeric, to_numbers, to_texts
 from pogm.data.tables.reading import PARQUET, read_table, read_table_names
 
 Array = npt.NDArray[Any]
@@ -24,7 +24,8 @@ ARRAYS = (".npz",)
 KINDS = ("table", "vectors", "series", "audio", "counts", "tokens")
 TASKS = ("classification", "regression")
 OPTIONS = ("label", "domain", "group", "split", "drop", "kind", "task")
-ROLES = ("label", "domain", "group", "split")
+REQUIRED = ("label", "domain")
+ROLES = (*REQUIRED, "group", "split")
 INPUTS = ("x", "X", "inputs")  # names of the array of inputs in an .npz file
 FEW_VALUES = 20  # a column of numbers with more different values is the target of a regression
 AXES = {"vectors": 1, "series": 2, "audio": 1, "tokens": 1}  # of one sample of an .npz file, by kind
@@ -66,9 +67,14 @@ class SampleFile:
     @property
     def count(self) -> int:
         """Number of samples."""
-        if self.kind == "counts":
-            return len(self.columns["indptr"]) - 1 if "indptr" in self.columns else len(self.inputs)
-        return len(next(iter(self.columns.values()))) if self.kind == "table" else len(self.inputs)
+        if self.kind == "table":
+            return len(next(iter(self.columns.values())))
+        return len(self.columns["indptr"]) - 1 if self.is_sparse else len(self.inputs)
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if the inputs are a sparse matrix."""
+        return all(name in self.columns for name in CSR)
 
     @property
     def features(self) -> dict[str, Column]:
@@ -86,7 +92,7 @@ class SampleFile:
         Raises:
             DataError: Their shape, dtype or values do not fit the kind of the file.
         """
-        if self.kind == "counts" and "indptr" in self.columns:
+        if self.is_sparse:
             x = densify(dict(self.columns), self.path)
         else:
             x = self.inputs
@@ -170,33 +176,35 @@ class SampleFile:
         return column
 
 
-def read_samples(path: Path, options: Mapping[str, str], required: Sequence[str] = ("label", "domain")) -> SampleFile:
+def read_samples(path: Path, options: Mapping[str, str]) -> SampleFile:
     """Read a file of samples.
 
     Args:
         path: CSV, TSV, Parquet or ``.npz`` file.
         options: Columns of roles, ``drop`` (names of columns to leave out, separated by +), and ``kind`` of an
             ``.npz`` file.
-        required: Roles that must have a column.
 
     Raises:
         DataError: The file is damaged, or a column is missing.
         UsageError: An option is unknown or does not fit the file.
     """
-    is_npz = str(path).lower().endswith(ARRAYS)
-    columns: dict[str, Column] = read_arrays(path) if is_npz else read_table(path)
+    columns = read_columns(path, options)
+    kind = _find_kind(columns, options, path) if str(path).lower().endswith(ARRAYS) else "table"
+    return SampleFile(path, kind, columns, find_roles(columns, options, path))
+
+
+def read_columns(path: Path, options: Mapping[str, str]) -> dict[str, Column]:
+    """Read the columns of a table, or the arrays of an ``.npz`` file, without those of the option ``drop``."""
+    columns: dict[str, Column] = read_arrays(path) if str(path).lower().endswith(ARRAYS) else read_table(path)
     for name in filter(None, options.get("drop", "").split("+")):
         if name not in columns:
             raise unknown_name_error(f"a column of {printable(path.name)}", name, columns)
         del columns[name]
-    roles = find_roles(columns, options, required, path)
-    return SampleFile(path, _find_kind(columns, options, path) if is_npz else "table", columns, roles)
+    return columns
 
 
-def find_roles(
-    columns: Mapping[str, Column], options: Mapping[str, str], required: Sequence[str], path: Path
-) -> dict[str, str]:
-    """Return the name of the column of each role: the given one, or a usual one.
+def find_roles(columns: Mapping[str, Column], options: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Return the name of the column of each role: the given one, or a usual one. Label and domain must be there.
 
     Raises:
         DataError: A given or required column is missing, or several columns have usual names.
@@ -208,7 +216,7 @@ def find_roles(
         present = [name for name in present if name in columns]
         if len(present) == 1:
             found[role] = present[0]
-        elif role in options or role in required:
+        elif role in options or role in REQUIRED:
             listed = f"the columns {', '.join(map(printable, columns))}"
             several = f"several: {', '.join(present)}" if present else listed
             raise DataError(
@@ -249,8 +257,6 @@ def find_task(file: SampleFile, given: str | None) -> str:
         if given not in TASKS:
             raise unknown_name_error("a task", given, TASKS)
         return given
-    from pogm.data.tables.encoding import is_numeric
-
     column = file.columns[file.roles["label"]]
     many = column.ndim == 1 and is_numeric(column) and len(set(column.tolist())) > FEW_VALUES
     return "regression" if many else "classification"
