@@ -58,7 +58,7 @@ def made_up_sites(root: Path, draw: np.random.Generator) -> list[Site]:
 def rotated_digits(root: Path, draw: np.random.Generator) -> list[Site]:
     """Return the six angles of RotatedMNIST."""
     domains = RotatedMNIST().load(root, 0)
-    return [_sample(domain.images.numpy()[:, 0, ::2, ::2] / 255, domain.labels.numpy(), draw) for domain in domains]
+    return [_sample(domain.inputs.numpy()[:, 0, ::2, ::2] / 255, domain.labels.numpy(), draw) for domain in domains]
 
 
 def speakers(root: Path, draw: np.random.Generator) -> list[Site]:

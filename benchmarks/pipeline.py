@@ -26,14 +26,14 @@ from pogm.core import random
 from pogm.core.state import State
 from pogm.data.datasets.pacs import PACS
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
-from pogm.engine.image_store import Resident
+from pogm.engine.input_store import Resident
 from pogm.engine.prefetch import Streamed
 from pogm.engine.sampling import (
-    ImageTable,
     SampleIndices,
+    SampleTable,
     build_sample_indices,
     collect_labels_and_sizes,
-    concatenate_images,
+    concatenate_inputs,
     draw_batch,
 )
 
@@ -62,7 +62,9 @@ def reference(root: Path, workers: int) -> Iterator[Tensor]:
         yield torch.stack([next(loader)[0] for loader in loaders])
 
 
-def ours(table: ImageTable, rows: SampleIndices, device: torch.device, stream: Streamed | None) -> Callable[[], Tensor]:
+def ours(
+    table: SampleTable, rows: SampleIndices, device: torch.device, stream: Streamed | None
+) -> Callable[[], Tensor]:
     """Return a function that draws the next minibatch; on a GPU, as a CUDA graph."""
     transform, step = Photographs(), torch.zeros((), dtype=torch.int64, device=device)
     key = random.key(0, device)
@@ -130,15 +132,15 @@ def main() -> None:
 
         rows, segments = build_sample_indices(domains, HELD_OUT, trial_seed=0, device=device)
         labels, sizes = (part.to(device) for part in collect_labels_and_sizes(domains))
-        images = concatenate_images(domains)
+        images = concatenate_inputs(domains)
         epoch = math.ceil(sum(segments[0:6:2]) / (3 * BATCH))
         stream = Streamed(images, rows, BATCH, 1, device)
         loader = reference(options.data, options.workers)
         ways = {
             "ours, images on the device": ours(
-                ImageTable(Resident(images.to(device)), labels, sizes), rows, device, None
+                SampleTable(Resident(images.to(device)), labels, sizes), rows, device, None
             ),
-            "ours, images streamed to it": ours(ImageTable(stream, labels, sizes), rows, device, stream),
+            "ours, images streamed to it": ours(SampleTable(stream, labels, sizes), rows, device, stream),
             f"torchvision on Pillow, 3 × {options.workers} workers": lambda: next(loader).to(device),
         }
         lines = [

@@ -66,7 +66,7 @@ def test_handwritten_loop_equals_ours(network, method):
     made, theirs = by_hand(session, network, method)
     start = copy.deepcopy(made.state_dict())
     for _ in range(2):
-        batches = session.config.batches(session.train_state.state, session.sample_indices.train)
+        batches = session.config.batches(session.train_state.state, session.sample_indices)
         theirs.step([(batch.x, batch.y) for batch in batches])
         session.step()
     ours = session.train_state.state.params.values()

@@ -62,6 +62,7 @@ def test_links_lead_to_existing_files():
         "docs/data.md",
         "docs/methods.md",
         "docs/plugins.md",
+        "docs/tables.md",
         "docs/theory.md",
         "docs/trainers.md",
     ):

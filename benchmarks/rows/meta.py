@@ -71,7 +71,7 @@ def meta_update(task: Task, engine: Engine) -> Session:
     method = task.algorithm
     assert isinstance(method, POGM)
     with torch.no_grad():
-        trained = method.copies(state, config.batches(state, session.sample_indices.train), config.problem)
+        trained = method.copies(state, config.batches(state, session.sample_indices), config.problem)
 
     class Ended(POGM):
         """POGM with given trajectories."""

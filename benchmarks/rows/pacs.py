@@ -109,7 +109,7 @@ def measure_pacs(
     if first_alone:
         return result
     took = clock.seconds(session.step, device, size.repeats, size.lasting)
-    minibatches, images = session.tasks[0].algorithm.minibatches, session.config.table.images.shape.numel()
+    minibatches, images = session.tasks[0].algorithm.minibatches, session.config.table.inputs.shape.numel()
     ms = {name: 1e3 * value / minibatches for name, value in asdict(took).items()}
     return result | {"ms": ms.pop("value"), **ms, "gb": memory.peak / 1e9, "images_gb": images / 1e9}
 

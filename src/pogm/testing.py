@@ -120,7 +120,7 @@ def make_problem(
     def make(shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         return nn.Sequential(nn.Linear(shape[0], WIDTH), *norm, nn.Tanh()), WIDTH
 
-    features, width = algorithm.featurizer(make, (INPUTS,))  # type: ignore[arg-type]  # vectors instead of images
+    features, width = algorithm.featurizer(make, (INPUTS,))
     network: Network = algorithm.build(features, width, CLASSES, domains).double().train()
     problem = Problem(
         network=network.requires_grad_(False),

@@ -68,7 +68,7 @@ def test_images_of_12_bits_are_scaled_as_in_training(tmp_path):
     run(one, tmp_path / "run", RunOptions(data=tmp_path / "sites"))
     model = pogm.load(tmp_path / "run")
     assert str(model.transform.intensity) == "auto:0:4095"
-    stored = one.task(tmp_path / "sites").load()[0].images[0]
+    stored = one.task(tmp_path / "sites").load()[0].inputs[0]
     path = tmp_path / "sites/a/dark/0.png"
     assert torch.equal(model.transform.to_stored(path), stored)
     assert torch.equal(model.transform.to_stored(Image.open(path)), stored)

@@ -129,12 +129,12 @@ def test_fetch_returns_every_round_once():
 def test_held_out_minibatches_come_from_the_in_split_of_the_held_out_domain():
     session = Session([run(ERM(), test_domains=(2,), evaluate_every=100).task(None)], Engine())
     inside = session.sample_indices.evaluate.split(session.segments)[2 * 2]
-    images = session.config.table.images.images.flatten(1).float() / 255
+    images = session.config.table.inputs.inputs.flatten(1).float() / 255
     allowed = {tuple(row) for row in images[inside].tolist()}
     state = session.train_state.state
     for number in range(20):
         numbered = state._replace(step=state.step + number)
-        (batch,) = session.config.batches(numbered, session.sample_indices.held_out, held_out=True)
+        (batch,) = session.config.batches(numbered, session.sample_indices, held_out=True)
         assert {tuple(row) for row in batch.x[0].flatten(1).tolist()} <= allowed
 
 

@@ -35,7 +35,7 @@ def accuracies(run, data, **changes):
 def expected(session, transform):
     """Return the accuracies on each segment of images that were transformed by ``transform``."""
     config, state, indices = session.config, session.train_state.state, session.sample_indices
-    images, sizes = config.table.images.images[indices.evaluate], config.table.sizes[indices.evaluate]
+    images, sizes = config.table.inputs.inputs[indices.evaluate], config.table.sizes[indices.evaluate]
     logits = config.problem.model(state.params, state)(transform(config, state, images, sizes))
     right = (logits.argmax(1) == config.table.labels[indices.evaluate]).double()
     return [part.mean().item() for part in right.split(session.segments)]
@@ -69,7 +69,7 @@ def loss_by_hand(session, trained):
     model, losses = config.problem.model(state.params, state), []
     for number, part in enumerate(indices.evaluate.split(session.segments)[1::2]):
         if number in trained:
-            logits = model(config.transform.to_inputs(config.table.images.images[part], torch.float32))
+            logits = model(config.transform.to_inputs(config.table.inputs.inputs[part], torch.float32))
             losses.append(torch.nn.functional.cross_entropy(logits, config.table.labels[part]))
     return torch.stack(losses).mean().item()
 

@@ -9,7 +9,7 @@ from pogm._system.errors import UsageError
 from pogm.core import random, trees
 from pogm.core.state import Purpose
 from pogm.diagnostics import Probe
-from pogm.engine.image_store import Resident, fits_on_device
+from pogm.engine.input_store import Resident, fits_on_device
 from pogm.engine.prefetch import Streamed
 from pogm.engine.session import Engine, Session
 
@@ -20,8 +20,8 @@ def sessions(algorithm, device="cpu", **options):
 
 
 def assert_same_run(resident, streamed):
-    assert isinstance(streamed.config.table.images, Streamed)
-    assert isinstance(resident.config.table.images, Resident)
+    assert isinstance(streamed.config.table.inputs, Streamed)
+    assert isinstance(resident.config.table.inputs, Resident)
     for _ in range(4):
         resident.step(probing=True)
         streamed.step(probing=True)
@@ -39,7 +39,7 @@ def test_streamed_run_equals_resident_run(algorithm, probe):
 def test_window_holds_the_samples_that_the_device_draws():
     """The device looks up labels and sizes by sample index, so the images must have the same indices."""
     resident, streamed = sessions(POGM(inner_steps=2))
-    store, indices = streamed.config.table.images, resident.sample_indices
+    store, indices = streamed.config.table.inputs, resident.sample_indices
     for number in range(3):
         state = streamed.train_state.state
         store.prepare(state)
@@ -47,7 +47,7 @@ def test_window_holds_the_samples_that_the_device_draws():
             key = state.random_key(Purpose.DATA, 2 * number + turn)
             share = random.uniform(key, (indices.train.indices.shape[0], store.batch_size))
             expected = indices.train.indices.gather(1, (share * indices.train.sizes).long())
-            assert torch.equal(store.take(expected, turn), resident.config.table.images.images[expected])
+            assert torch.equal(store.take(expected, turn), resident.config.table.inputs.inputs[expected])
         streamed.step()
 
 

@@ -6,12 +6,12 @@ from torch.func import vmap
 from pogm.core import random, trees
 from pogm.data.datasets.base import Domain
 from pogm.data.transforms.base import Pixels
-from pogm.engine.image_store import Resident
+from pogm.engine.input_store import Resident
 from pogm.engine.sampling import (
-    ImageTable,
+    SampleTable,
     build_sample_indices,
     collect_labels_and_sizes,
-    concatenate_images,
+    concatenate_inputs,
     draw_batch,
     draw_indices,
 )
@@ -20,7 +20,7 @@ SIZES = (40, 25, 60)
 
 
 def table_of(domains, _device):
-    return ImageTable(Resident(concatenate_images(domains)), *collect_labels_and_sizes(domains))
+    return SampleTable(Resident(concatenate_inputs(domains)), *collect_labels_and_sizes(domains))
 
 
 def draw(table, indices, key, batch_size, dtype):
@@ -95,7 +95,7 @@ def test_balanced_classes_are_drawn_equally_often():
 
 
 def test_balanced_minibatches_contain_all_samples_of_the_in_split_and_no_others():
-    domains = [Domain(d.images, d.labels // 7) for d in make_domains()]
+    domains = [Domain(d.inputs, d.labels // 7) for d in make_domains()]
     indices, segments = build_sample_indices(domains, (1,), trial_seed=3, device="cpu", class_balanced=True)
     parts = indices.evaluate.split(segments)
     drawn = draw_indices(indices.train, random.key(0), 20_000)
@@ -122,8 +122,8 @@ def test_images_that_are_adjacent_in_memory_are_not_copied():
     whole = torch.arange(24, dtype=torch.uint8).reshape(6, 1, 2, 2)
     labels = torch.zeros(3, dtype=torch.long)
     adjacent = [Domain(whole[:3], labels), Domain(whole[3:], labels)]
-    assert concatenate_images(adjacent).data_ptr() == whole.data_ptr()
-    assert torch.equal(concatenate_images(adjacent), whole)
+    assert concatenate_inputs(adjacent).data_ptr() == whole.data_ptr()
+    assert torch.equal(concatenate_inputs(adjacent), whole)
     for separate in ([adjacent[1], adjacent[0]], [adjacent[0], Domain(whole[3:].clone(), labels)]):
-        assert concatenate_images(separate).data_ptr() != whole.data_ptr()
-        assert torch.equal(concatenate_images(separate), torch.cat([domain.images for domain in separate]))
+        assert concatenate_inputs(separate).data_ptr() != whole.data_ptr()
+        assert torch.equal(concatenate_inputs(separate), torch.cat([domain.inputs for domain in separate]))

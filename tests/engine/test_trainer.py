@@ -57,7 +57,7 @@ def test_accuracies_of_every_domain_and_split():
     session = Session([run.task(None)], Engine())
     state, config = session.train_state.state, session.config
     logits = config.problem.model(state.params, state)(
-        config.table.images.images[session.sample_indices.evaluate].float() / 255
+        config.table.inputs.inputs[session.sample_indices.evaluate].float() / 255
     )
     right = logits.argmax(1) == config.table.labels[session.sample_indices.evaluate]
     expected = [part.double().mean().item() for part in right.split(session.segments)]

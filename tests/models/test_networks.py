@@ -8,7 +8,7 @@ import torch
 
 from pogm import models
 from pogm._system.errors import UsageError
-from pogm.models import all_networks, build_features, resnet
+from pogm.models import AXES, all_networks, build_features, resnet
 
 
 @pytest.mark.parametrize(("channels", "parameters"), [(1, 370560), (2, 371136)])
@@ -36,8 +36,26 @@ def test_mnist_cnn_blocks_are_convolution_relu_norm():
 
 @pytest.mark.parametrize("name", all_networks())
 def test_network_width_equals_number_of_outputs(name):
-    features, width = build_features(name, (2, 8, 8))
-    assert features(torch.zeros(3, 2, 8, 8)).shape == (3, width)
+    shape = (2, 8, 8)[: AXES.get(name, (3,))[-1]]
+    features, width = build_features(name, shape)
+    assert features(torch.zeros(3, *shape)).shape == (3, width)
+
+
+def test_cnn1d_does_not_depend_on_the_position_in_time():
+    """A pattern far from both ends gives the same features at any multiple of the stride of all blocks, 8."""
+    torch.manual_seed(0)
+    features, _ = build_features("cnn1d", (2, 256))
+    pattern = torch.randn(2, 16)
+    first, second = torch.zeros(2, 2, 256)
+    first[:, 96:112], second[:, 136:152] = pattern, pattern
+    torch.testing.assert_close(*(features(x[None]) for x in (first, second)))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn1d", (5,)), ("resnet18", (3, 8)), ("timm/resnet10t", (7,))])
+def test_network_for_other_inputs_is_refused(name, shape):
+    listed = ", ".join(map(str, shape))
+    with pytest.raises(UsageError, match=rf"inputs of shape \[{listed}\]; found {name}.*--set network="):
+        build_features(name, shape)
 
 
 @pytest.mark.parametrize(

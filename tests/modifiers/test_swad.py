@@ -257,7 +257,7 @@ def plain_loss(session, one):
     parts = session.sample_indices.evaluate.split(session.segments)[1::2]
     losses = []
     for number in one.train_domains:
-        images, labels = config.table.images.images[parts[number]], config.table.labels[parts[number]]
+        images, labels = config.table.inputs.inputs[parts[number]], config.table.labels[parts[number]]
         losses.append(
             torch.nn.functional.cross_entropy(model(config.transform.to_inputs(images, config.dtype)), labels)
         )

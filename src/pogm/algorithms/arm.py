@@ -41,7 +41,7 @@ class ARM(Algorithm):
 
     prediction_batch_size: ClassVar[int] = 64
 
-    def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
+    def featurizer(self, make: MakeFeatures, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return a featurizer with one more input channel, and a first stage that computes this channel."""
         features, width = make((shape[0] + 1, *shape[1:]))
         if not isinstance(features, nn.Sequential):
@@ -86,7 +86,7 @@ class Context(nn.Module):
     """Appends the mean context of a group as an additional channel to all images of the group.
 
     The input is groups of images [G, M, ...], or images [M, ...], which are one group. A vector is treated as an image
-    of one pixel.
+    of one pixel, and a time series as an image of one column.
     """
 
     def __init__(self, shape: tuple[int, ...]):
@@ -102,7 +102,7 @@ class Context(nn.Module):
         """Return images with the context, [G · M, channels + 1, ...]."""
         groups = x if x.ndim > 1 + self.axes else x[None]
         pooled = groups.flatten(0, 1)
-        maps = self.maps(pooled if self.axes > 1 else pooled[:, :, None, None])
+        maps = self.maps(pooled.reshape(*pooled.shape, *[1] * (3 - self.axes)))
         maps = maps.view(*groups.shape[:2], 1, *groups.shape[3:])
         mean = maps.mean(1, keepdim=True).expand_as(maps)
         return torch.cat([groups, mean], dim=2).flatten(0, 1)

@@ -21,7 +21,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, Purpose, State
 from pogm.core.trees import Params
 
-MakeFeatures = Callable[[tuple[int, int, int]], tuple[nn.Module, int]]
+MakeFeatures = Callable[[tuple[int, ...]], tuple[nn.Module, int]]
 """Builds a featurizer for inputs of a shape (C, H, W); returns the module and the number of its outputs."""
 
 
@@ -98,7 +98,7 @@ class Algorithm:
         """Axes that processes may divide without changing the result: "domains", "samples", both or none."""
         return ()
 
-    def featurizer(self, make: MakeFeatures, shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
+    def featurizer(self, make: MakeFeatures, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the featurizer for inputs of a shape and the number of its outputs, using ``make`` to build it."""
         return make(shape)
 

@@ -104,10 +104,11 @@ def _modifier_lines(name: str, modifier: type[Modifier]) -> Iterator[str]:
     yield from _hyperparameter_lines(modifier())
 
 
-def _dataset_lines(name: str, dataset: type[DomainDataset]) -> Iterator[str]:
+def _dataset_lines(name: str, kind: type[DomainDataset]) -> Iterator[str]:
+    dataset = kind()
     source = "comes with the package" if dataset.embedded else "needs --data"
     shape = "×".join(map(str, dataset.input_shape))
-    yield f"{name}  ({source})\n  {first_line(dataset)}"
+    yield f"{name}  ({source})\n  {first_line(kind)}"
     if dataset.domains:
         listed = ", ".join(dataset.domains)
         yield f"  domains {listed}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"

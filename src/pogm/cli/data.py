@@ -13,6 +13,7 @@ from pogm.cli.parser import Command, argument, group, option
 if TYPE_CHECKING:
     from pogm.data.datasets import DomainDataset
     from pogm.data.images.metadata import Listing
+    from pogm.data.tables.check import SampleFindings
 
 DOWNLOADS = "downloads"  # subfolder of the data folder
 
@@ -27,21 +28,24 @@ class List(Command):
 
     def run(self) -> int:
         """Print a line for each dataset."""
-        from pogm.data.datasets import all_datasets
-        from pogm.data.datasets.folder import Folder
+        from pogm.data.datasets import named_datasets
 
-        for name, dataset in all_datasets().items():
-            if dataset is not Folder:
-                print(f"{name:<15} {_describe(dataset, self.data.data)}")
+        for name, dataset in named_datasets().items():
+            print(f"{name:<15} {_describe(dataset, self.data.data)}")
         print("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
+        print("So is a table or a file of arrays with labels and domains: --dataset <file>")
         return 0
 
 
 def _describe(dataset: type["DomainDataset"], data: Path | None) -> str:
     """Return whether a dataset is present, complete or damaged."""
+    from pogm.data.datasets.array_dataset import ArrayDataset
     from pogm.data.datasets.image_dataset import ImageDataset
     from pogm.data.images.class_folders import list_tree
 
+    if issubclass(dataset, ArrayDataset):
+        here = data is not None and all((data / dataset.folder / file).is_file() for file in dataset.files)
+        return "here" if here else f"missing; copy {', '.join(dataset.files)} to <data folder>/{dataset.folder}"
     if not issubclass(dataset, ImageDataset):
         if dataset.embedded:
             return "comes with the package"
@@ -62,13 +66,15 @@ def _describe(dataset: type["DomainDataset"], data: Path | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Command):
-    """Read every image of a dataset; list images that are corrupt, similar, in several domains, or in two classes."""
+    """Read every image or sample of a dataset; list what is corrupt, doubled, in several domains or in two classes."""
 
     examples: ClassVar[str] = (
-        "pogm data check PACS\npogm data check ./hospitals\npogm data check sites/metadata.csv:label=y --group patient"
+        "pogm data check PACS\npogm data check ./hospitals\n"
+        "pogm data check sites/metadata.csv:label=y --group patient\n"
+        "pogm data check patients.csv:label=outcome        a table: missing values, constant columns, equal rows"
     )
 
-    dataset: str = argument("Name of a dataset, a folder of images, or a metadata file.")
+    dataset: str = argument("Name of a dataset, a folder of images, a metadata file, a table, or a file of arrays.")
     group_column: str | None = option(
         "Column of a metadata file with the group of each image, such as a patient (default: the column group).",
         None,
@@ -85,6 +91,9 @@ class Check(Command):
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.check import check
 
+        if (samples := self._check_samples()) is not None:
+            print(samples.json() if self.json else samples.text(), end="")
+            return 0 if samples.clean else DataError.exit_code
         findings = check(self._listing(), progress=partial(show_progress, what="images"))
         print(findings.json() if self.json else findings.text(), end="")
         known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
@@ -96,9 +105,29 @@ class Check(Command):
             print(f"pogm: {miscounted}", file=sys.stderr)
         return 0 if findings.clean else DataError.exit_code
 
+    def _check_samples(self) -> "SampleFindings | None":
+        """Check a dataset that is not images; return None if it is images."""
+        from pogm.benchmark.plan.parsing import data_folder, find_data_path, find_dataset
+        from pogm.data.datasets import dataset_class, is_named_dataset
+        from pogm.data.datasets.array_dataset import ArrayDataset
+        from pogm.data.images.metadata import add_options, split_options
+        from pogm.data.tables.check import check_samples
+        from pogm.data.tables.samples import is_array_file
+
+        name, data = self.dataset, self.data.data
+        if is_named_dataset(name):
+            found = dataset_class(name)()
+            return check_samples(found, data) if isinstance(found, ArrayDataset) else None
+        path, options = split_options(name)
+        file = find_data_path(path, data)
+        if file is None or not is_array_file(file, options):
+            return None
+        dataset = find_dataset(add_options(name, group=self.group_column), data)
+        return check_samples(dataset, data_folder([name], data)) if isinstance(dataset, ArrayDataset) else None
+
     def _listing(self) -> "Listing":
         """Return where the images of the dataset are; they need not be readable."""
-        from pogm.benchmark.plan.parsing import find_image_folder
+        from pogm.benchmark.plan.parsing import find_data_path
         from pogm.data.datasets import all_datasets, dataset_class, is_dataset
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
@@ -113,7 +142,7 @@ class Check(Command):
                 )
             return Listing(found().directory(data))
         path, options = split_options(add_options(name, group=self.group_column))
-        folder = find_image_folder(path, data)
+        folder = find_data_path(path, data)
         if folder is None:
             raise unknown_name_error("a dataset or a folder of images", path, all_datasets())
         return make_listing(folder, options)

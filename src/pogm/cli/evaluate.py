@@ -4,15 +4,19 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm.cli.parser import Command, argument, group, option
 from pogm.cli.predict import Prediction
 
+if TYPE_CHECKING:
+    from pogm.deployment.evaluate import Evaluation
+    from pogm.deployment.samples import RegressionEvaluation
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Command):
-    """Measure a trained model on labelled images of new sites, with confidence intervals."""
+    """Measure a trained model on labelled images, or a labelled table, of new sites, with confidence intervals."""
 
     examples: ClassVar[str] = """
 pogm evaluate runs/first new_site                           one site: new_site/CLASS/IMAGE
@@ -44,13 +48,15 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
 
     def run(self) -> int:
         """Print the metrics, and write the files."""
-        from pogm._system.files import readable_json, write_atomic
         from pogm.benchmark.runs.progress import show_progress
         from pogm.cli.predict import load_model, say_if_adapting
         from pogm.deployment.evaluate import evaluate
+        from pogm.deployment.samples import evaluate_file, is_sample_model
 
         model = load_model(self.model, self.prediction)
         say_if_adapting(model, "site")
+        if is_sample_model(model):
+            return self._report(evaluate_file(model, self.images, sites=self.site, split=self.split))
         found = evaluate(
             model,
             self.images,
@@ -61,6 +67,11 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
             on_bad_image=self.prediction.on_bad_image,
             progress=partial(show_progress, what="images"),
         )
+        return self._report(found)
+
+    def _report(self, found: "Evaluation | RegressionEvaluation") -> int:
+        from pogm._system.files import readable_json, write_atomic
+
         for warning in found.warnings():
             print(f"pogm: {warning}", file=sys.stderr)
         print(found.text(), end="")

@@ -131,8 +131,7 @@ pogm list experiments                              names and scales"""
         """
         from pogm.algorithms import all_algorithms
         from pogm.benchmark.plan.parsing import algorithm_names
-        from pogm.data.datasets import all_datasets, dataset_class
-        from pogm.data.datasets.folder import Folder
+        from pogm.data.datasets import is_named_dataset, named_datasets
         from pogm.experiments.base import find_scale
         from pogm.models import check_network
 
@@ -155,9 +154,8 @@ pogm list experiments                              names and scales"""
                 changes[name] = value
                 words += [f"--{name.replace('_', '-')}", str(value)]
         for name in given.datasets:
-            if name == Folder.__name__:
-                raise unknown_name_error("a dataset", name, all_datasets().keys() - {name})
-            dataset_class(name)
+            if not is_named_dataset(name):
+                raise unknown_name_error("a dataset", name, named_datasets())
         for name, values in lists.items():
             if len(set(values)) < len(values):
                 raise UsageError(f"Expected each of --{name} once; found {', '.join(values)}. Leave one out.")

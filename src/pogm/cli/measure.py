@@ -117,7 +117,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             divergence=self.divergence,
         )
         find = dataset_without_images if self.planning.only_count else find_dataset
-        data = find(add_options(self.dataset, group=self.settings.group_column), run_options.data)
+        data = find(add_options(self.dataset, **self.settings.column_options), run_options.data)
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in algorithms}
         check_settings(texts, list(combinations.values()))

@@ -111,17 +111,27 @@ class Hyperparameters:
         metavar="NAME=VALUE",
     )
     group_column: str | None = option(
-        "Column of a metadata file with the patient, video or slide of each image. The images of a group stay in one "
-        "split (default: the column group, if there is one).",
+        "Column of a metadata file or table with the patient, video or slide of each sample. The samples of a group "
+        "stay in one split (default: the column group, if there is one).",
         None,
         flag="--group",
         metavar="COLUMN",
+    )
+    task: Literal["classification", "regression"] | None = option(
+        "Task of a table or of a file of arrays (default: regression if the label is a number with more than 20 "
+        "different values).",
+        None,
     )
     on_bad_image: Literal["refuse", "skip", "pad"] | None = option(
         "Treatment of an image that cannot be read: refuse to train, skip it, or pad (keep what was decoded, "
         "fill the rest) (default: refuse).",
         None,
     )
+
+    @property
+    def column_options(self) -> dict[str, str | None]:
+        """Options that are written after the path of a table: FILE:group=COLUMN,task=TASK."""
+        return {"group": self.group_column, "task": self.task}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,15 @@ from statistics import median
 from typing import Any
 
 from pogm._system.files import read_json
-from pogm.benchmark.plan.parsing import find_dataset, find_image_folder
+from pogm.benchmark.plan.parsing import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import finite, read_runs
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.runner import RunOptions
-from pogm.data.datasets import DomainDataset, is_dataset
+from pogm.data.datasets import DomainDataset, is_named_dataset
 from pogm.data.datasets.folder import Folder
 from pogm.data.images.metadata import split_options
+from pogm.data.tables.samples import is_array_file
 
 SAMPLES = 3  # finished runs of each kind whose time is read
 Kind = tuple[str, str]  # dataset and label of a trial
@@ -38,7 +39,8 @@ def trial_kind(content: Mapping[str, Any]) -> Kind:
 def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
     """Return a dataset for planning. No image is read, only the names of subfolders or a metadata file."""
     path, options = split_options(name)
-    if (is_dataset(name) and name != Folder.__name__) or (folder := find_image_folder(path, data)) is None:
+    folder = None if is_named_dataset(name) else find_data_path(path, data)
+    if folder is None or is_array_file(folder, options):
         return find_dataset(name, data)
     dataset = Folder.from_path(folder, options, read_images=False)
     where = "in its rows" if dataset.file else "subfolders"

@@ -27,19 +27,20 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Command):
-    """Predict the classes of images with a trained model, with the probability of every class."""
+    """Predict the classes of images, or of the rows of a table, with the probability of every class."""
 
     examples: ClassVar[str] = """
 pogm predict runs/first images --csv predictions.csv        a folder, searched recursively
 pogm predict runs/first one.png two.jpg                     print CSV
-pogm predict runs/first images --on-bad-image skip --csv predictions.csv"""
+pogm predict runs/first images --on-bad-image skip --csv predictions.csv
+pogm predict runs/heart patients.csv --csv predictions.csv  a table with the columns of the training data"""
     notes: ClassVar[str] = (
         "Images may have any size; they are resized as in training. The CSV file has the columns path, prediction and\n"
         "probability_CLASS for every class; with --on-bad-image skip also reason."
     )
 
     model: Path = argument("Folder of a run, or of a model.", metavar="MODEL")
-    paths: tuple[Path, ...] = argument("Images, or folders of images.", metavar="PATH")
+    paths: tuple[Path, ...] = argument("Images, folders of images, or a table or file of arrays.", metavar="PATH")
     csv: Path | None = option("File to write; - for standard output (default: -).", None, metavar="FILE")
     prediction: Prediction = group(Prediction)
 
@@ -47,9 +48,11 @@ pogm predict runs/first images --on-bad-image skip --csv predictions.csv"""
         """Write the predictions as CSV."""
         from pogm.benchmark.runs.progress import show_progress
         from pogm.deployment.predict import find_images, predict
+        from pogm.deployment.samples import is_sample_model
 
+        if is_sample_model(model := load_model(self.model, self.prediction)):
+            return self._predict_samples(model)
         groups = find_images(self.paths)
-        model = load_model(self.model, self.prediction)
         say_if_adapting(model, "folder")
         predictions = predict(
             model,
@@ -60,6 +63,26 @@ pogm predict runs/first images --on-bad-image skip --csv predictions.csv"""
         )
         write_csv(predictions.csv(reasons=self.prediction.on_bad_image == "skip"), self.csv or STDOUT)
         print(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)
+        return 0
+
+    def _predict_samples(self, model: "TrainedModel") -> int:
+        """Write the predictions of a model of tables or arrays."""
+        from pogm._system.errors import UsageError
+        from pogm.deployment.predict import Predictions
+        from pogm.deployment.samples import predict_file
+
+        if len(self.paths) != 1:
+            raise UsageError(
+                f"Expected one table or file of arrays, for a model of {model.dataset.title}; found {len(self.paths)} "
+                "paths. Give them one by one."
+            )
+        found = predict_file(model, str(self.paths[0]))
+        if isinstance(found, Predictions):
+            write_csv(found.csv(), self.csv or STDOUT)
+            print(f"{len(found.paths)} rows: {found.counts()}", file=sys.stderr)
+        else:
+            write_csv(found.csv(), self.csv or STDOUT)
+            print(f"{len(found.values)} rows", file=sys.stderr)
         return 0
 
 

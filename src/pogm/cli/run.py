@@ -92,7 +92,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             )
         run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
         trial = build_trial(
-            add_options(self.dataset, group=self.settings.group_column),
+            add_options(self.dataset, **self.settings.column_options),
             self.algorithm,
             self.test_domain,
             data=run_options.data,

@@ -82,7 +82,7 @@ pogm status runs/sweep"""
         return sweeps.Sweep(
             algorithms=self.algorithms,
             datasets=tuple(
-                find(add_options(name, group=self.settings.group_column), run_options.data) for name in self.datasets
+                find(add_options(name, **self.settings.column_options), run_options.data) for name in self.datasets
             ),
             configurations=self.configurations,
             trials=self.trials,

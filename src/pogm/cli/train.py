@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Command):
-    """Train a model on images of several sites, and forecast its accuracy at a new site."""
+    """Train a model on images or tables of several sites, and forecast its accuracy at a new site."""
 
     examples: ClassVar[str] = """
 pogm train ./hospitals --out model
 pogm train ./hospitals --hold-out site_c --out model                  then: pogm evaluate model ./hospitals/site_c
 pogm train ./hospitals --compare ERM Fish POGM --minutes 30 --out model
+pogm train patients.csv:label=outcome,domain=hospital --out model      a table, or arrays in an .npz file
 pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_size=128 --out model"""
     notes: ClassVar[str] = (
         "The folder has the form <site>/<class>/<image>. For the forecast, each site is held out once; then a model\n"
         "is trained on all sites. The same command again continues after a stop."
     )
 
-    folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.")
+    folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.")
     algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "POGM")
     compare: tuple[str, ...] = option(
         "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
@@ -81,7 +82,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             raise UsageError(f"Expected --minutes above 0; found {self.minutes:g}. Leave it out for no limit.")
         check_counts(workers=self.workers)
         run_options = make_run_options(self.execution, [self.folder])
-        dataset = find_dataset(add_options(self.folder, group=self.settings.group_column), run_options.data)
+        dataset = find_dataset(add_options(self.folder, **self.settings.column_options), run_options.data)
         options = self._plan_options(dataset)
         steps = training.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training.LEAST_STEPS)
@@ -124,14 +125,17 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         return make_plan(dataset, algorithms, self.hold_out, settings, steps, seed=self.seed, precision=self.precision)
 
     def _show_sites(self, dataset: "DomainDataset", domains: "Sequence[Domain]") -> list[int]:
-        """Print the number of images of each site, and return it for the training sites."""
+        """Print the number of images or samples of each site, and return it for the training sites."""
+        from pogm.data.datasets.array_dataset import ArrayDataset
         from pogm.data.images.listing import printable
 
         counts = {name: len(domain.labels) for name, domain in zip(dataset.domains, domains, strict=True)}
         shown = ", ".join(
             f"{printable(name)} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items()
         )
-        print(f"{dataset.title}: {dataset.num_classes} classes; images by site: {shown}")
+        task = "regression" if dataset.task == "regression" else f"{dataset.num_classes} classes"
+        what = "samples" if isinstance(dataset, ArrayDataset) else "images"
+        print(f"{dataset.title}: {task}; {what} by site: {shown}")
         return [count for name, count in counts.items() if name not in self.hold_out]
 
     def _choose_steps(
@@ -193,14 +197,15 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         }
 
     def _summarise(self, chosen: str) -> None:
-        from pogm.data.images.metadata import is_table, split_options
+        from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options
 
         new = "NEW_SITE"
         if self.hold_out:
-            is_file = is_table(split_options(self.folder)[0])
+            is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
             new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
+        what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
         print(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
-        print(f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} IMAGES --csv predictions.csv")
+        print(f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} {what} --csv predictions.csv")
 
 
 COMMAND = Train

@@ -45,7 +45,7 @@ pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verd
         run_options = make_run_options(self.execution, [self.folder])
         run_options.enter()
         with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
-            dataset = find_dataset(add_options(self.folder, group=self.settings.group_column), run_options.data)
+            dataset = find_dataset(add_options(self.folder, **self.settings.column_options), run_options.data)
             if len(dataset.domains) < 2:
                 raise UsageError(
                     f"Expected at least two sites in {self.folder}; found {len(dataset.domains)}. One site says "

@@ -13,10 +13,13 @@ from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import ClassificationMetrics, classification_metrics, softmax
 from pogm.benchmark.results.classification_tables import confusion_table, metrics_table, recall_table
+from pogm.benchmark.results.regression import RegressionMetrics, regression_table
 from pogm.benchmark.results.table import Column, Row, Table
 from pogm.deployment.forecast import FEW_SITES, Forecast, SiteResult
 from pogm.report.draw import MissingPackageError
 from pogm.report.page import Section, image, write_page
+
+SiteMetrics = ClassificationMetrics | RegressionMetrics
 
 HARDEST = 24  # images of the contact sheet
 COLUMNS = 8  # of the contact sheet
@@ -28,7 +31,7 @@ HARDEST_FILE = "hardest_images.png"
 def write_card(
     folder: Path,
     description: Mapping[str, Any],
-    sites: Mapping[str, ClassificationMetrics],
+    sites: Mapping[str, SiteMetrics],
     results: Sequence[SiteResult],
     trial: Trial,
     data: Path | None,
@@ -43,10 +46,12 @@ def write_card(
         trial: Trial of the model.
         data: Data folder.
     """
-    write_atomic(folder / HARDEST_FILE, contact_sheet(results, trial, description["classes"], data))
+    pictures = {}
+    if description["stored_size"]:
+        write_atomic(folder / HARDEST_FILE, contact_sheet(results, trial, description["classes"], data))
+        pictures["Hardest images"] = (image((folder / HARDEST_FILE).read_bytes(), HARDEST_CAPTION),)
     sections = card_sections(description, sites, results)
     write_atomic(folder / "card.md", _markdown(description, sections).encode())
-    pictures = {"Hardest images": (image((folder / HARDEST_FILE).read_bytes(), HARDEST_CAPTION),)}
     try:
         pages = [Section(title, (*tables, *pictures.get(title, ())), text) for title, text, tables in sections]
         write_page(folder / "card.html", _title(description), pages, facts=_facts(description))
@@ -62,34 +67,45 @@ HARDEST_CAPTION = "Below each image: true class, and the class that was predicte
 
 
 def card_sections(
-    description: Mapping[str, Any], sites: Mapping[str, ClassificationMetrics], results: Sequence[SiteResult]
+    description: Mapping[str, Any], sites: Mapping[str, SiteMetrics], results: Sequence[SiteResult]
 ) -> list[tuple[str, str, list[Table]]]:
-    """Return the sections of a card: title, paragraphs and tables."""
-    found = description["forecast"]
-    forecast = Forecast(tuple(found["accuracies"]), found["mean"], found["low"], found["high"])
-    pooled = classification_metrics(
-        softmax(torch.cat([result.logits for result in results]).numpy()),
-        torch.cat([result.labels for result in results]).numpy(),
-        description["classes"],
-    )
-    return [
+    """Return the sections of a card: title, paragraphs and tables. A regression has no calibration."""
+    found, task = description["forecast"], description.get("task", "classification")
+    forecast = Forecast(tuple(found["accuracies"]), found["mean"], found["low"], found["high"], task)
+    sections = [
         ("Task", _task(description), []),
         (
-            "Accuracy at a new site",
+            f"{'Accuracy' if task == 'classification' else 'R²'} at a new site",
             forecast.text(),
             [_compared(description)] if len(description["compared"]) > 1 else [],
         ),
         (
             "Results by site",
-            "Each site was held out once: the model of its row was trained on the other sites and never saw an image "
-            "of it.",
-            [metrics_table(sites), recall_table(pooled), confusion_table(pooled)],
+            "Each site was held out once: the model of its row was trained on the other sites and never saw "
+            f"{'an image' if description['stored_size'] else 'a sample'} of it.",
+            _site_tables(sites, results, description["classes"]),
         ),
-        ("Calibration", _calibration(description), []),
-        ("Hardest images", HARDEST_TEXT, []),
-        ("Limitations", _limitations(description), []),
-        ("Load the model", _usage(), []),
     ]
+    if task == "classification":
+        sections.append(("Calibration", _calibration(description), []))
+    if description["stored_size"]:
+        sections.append(("Hardest images", HARDEST_TEXT, []))
+    return [*sections, ("Limitations", _limitations(description), []), ("Load the model", _usage(description), [])]
+
+
+def _site_tables(
+    sites: Mapping[str, SiteMetrics], results: Sequence[SiteResult], classes: Sequence[str]
+) -> list[Table]:
+    numbers = {name: found for name, found in sites.items() if isinstance(found, RegressionMetrics)}
+    if numbers:
+        return [regression_table(numbers)]
+    pooled = classification_metrics(
+        softmax(torch.cat([result.logits for result in results]).numpy()),
+        torch.cat([result.labels for result in results]).numpy(),
+        classes,
+    )
+    found = {name: metrics for name, metrics in sites.items() if isinstance(metrics, ClassificationMetrics)}
+    return [metrics_table(found), recall_table(pooled), confusion_table(pooled)]
 
 
 def _title(description: Mapping[str, Any]) -> str:
@@ -110,18 +126,26 @@ def _facts(description: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _task(description: Mapping[str, Any]) -> str:
-    channels, height, width = description["input_shape"]
     classes = description["classes"]
+    into = f"into {len(classes)} classes: {', '.join(classes)}"
+    if description["stored_size"]:
+        channels, height, width = description["input_shape"]
+        task = f"Classification of images {into}. Images are resized to {height} × {width} pixels with {channels} "
+        task += "channels."
+    else:
+        shape = " × ".join(map(str, description["input_shape"]))
+        kind = f"Classification of samples {into}." if classes else "Regression: one number for each sample."
+        task = f"{kind} The network sees {shape} numbers, imputed and standardised by the training sites."
     return (
-        f"Classification of images into {len(classes)} classes: {', '.join(classes)}. Images are resized to "
-        f"{height} × {width} pixels with {channels} channels. The network {description['network']} was trained with "
-        f"{description['algorithm']} on {len(description['domains'])} sites: {', '.join(description['domains'])}."
+        f"{task} The network {description['network']} was trained with {description['algorithm']} on "
+        f"{len(description['domains'])} sites: {', '.join(description['domains'])}."
     )
 
 
 def _compared(description: Mapping[str, Any]) -> Table:
+    score = "accuracy (%)" if description.get("task", "classification") == "classification" else "100 R²"
     columns = (
-        Column("mean", "accuracy at held-out sites (%)", kind="number", digits=".1f"),
+        Column("mean", f"{score} at held-out sites", kind="number", digits=".1f"),
         Column("interval", "95 % interval for a new site", kind="text"),
     )
     rows = tuple(
@@ -149,15 +173,21 @@ def _limitations(description: Mapping[str, Any]) -> str:
         if count < FEW_SITES
         else ""
     )
+    what = "images" if description["stored_size"] else "samples"
+    always = f"The model always chooses one of its classes, also for {what} of something else. "
     return (
         f"{few}The forecast assumes that a new site differs from the training sites as they differ from one another. "
-        "Intervals of single sites take images to be independent; images of one patient or video are not.\n\n"
-        "The model always chooses one of its classes, also for images of something else. Evaluate it on labelled "
-        "images of the new site before use."
+        f"Intervals of single sites take {what} to be independent; {what} of one patient or video are not.\n\n"
+        f"{always if description['classes'] else ''}Evaluate it on labelled {what} of the new site before use."
     )
 
 
-def _usage() -> str:
+def _usage(description: Mapping[str, Any]) -> str:
+    if not description["stored_size"]:
+        return (
+            "In Python: model = pogm.load(FOLDER); model(model.transform(samples)), with columns by name or an array."
+            "\n\nOn the command line: pogm predict FOLDER FILE --csv predictions.csv, pogm evaluate FOLDER FILE."
+        )
     return (
         "In Python: model = pogm.load(FOLDER); model(model.transform(image)[None]).softmax(-1), with the classes in "
         "model.classes.\n\nOn the command line: pogm predict FOLDER IMAGES --csv predictions.csv, pogm evaluate FOLDER "
@@ -194,7 +224,7 @@ def contact_sheet(results: Sequence[SiteResult], trial: Trial, classes: Sequence
     draw = ImageDraw.Draw(sheet)
     for position, (_, number, index, label, predicted) in enumerate(hardest):
         left, top = position % COLUMNS * TILE, position // COLUMNS * (TILE + TEXT)
-        sheet.paste(_tile(domains[number].images[index].numpy()), (left, top))
+        sheet.paste(_tile(domains[number].inputs[index].numpy()), (left, top))
         for line, name in enumerate((classes[label], f"as {classes[predicted]}")):
             draw.text((left + 2, top + TILE + 1 + 12 * line), name[:LETTERS], fill="black")
     stream = io.BytesIO()

@@ -27,7 +27,7 @@ from pogm._system.files import digest, readable_json, write_atomic
 from pogm.data.images.intensity import LOWER, UPPER, Intensity
 from pogm.data.transforms.base import Pixels
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
-from pogm.deployment.model import TrainedModel
+from pogm.deployment.model import ImageTransform, TrainedModel
 from pogm.deployment.predict import read_temperature
 from pogm.models.timm_models import PREFIX
 
@@ -149,12 +149,22 @@ def describe_export(model: TrainedModel, to: Format) -> dict[str, Any]:
     }
 
 
+def image_transform(model: TrainedModel) -> ImageTransform:
+    """Return the preprocessing of a model of images; raise a `UsageError` for a model of other data."""
+    if not isinstance(model.transform, ImageTransform):
+        raise UsageError(
+            f"Expected a model of images to export; found one of {model.dataset.title}, whose preprocessing no other "
+            "program has. Use it in Python: pogm.load(FOLDER)."
+        )
+    return model.transform
+
+
 def describe_preprocessing(model: TrainedModel) -> dict[str, Any]:
     """Return the preprocessing of ``model.transform`` in words and numbers."""
-    transform, (height, width) = model.transform.transform, model.transform.stored_size
+    transform, (height, width) = model.transform.transform, image_transform(model).stored_size
     channels, rows, columns = transform.shape
     colour = {1: "8-bit greyscale", 3: "8-bit RGB"}.get(channels, f"8-bit images with {channels} channels")
-    intensity = model.transform.intensity
+    intensity = image_transform(model).intensity
     steps = [
         f"Decode the image, apply its EXIF orientation, drop transparency, and convert it to {colour}."
         + ("" if intensity is None else f" {_describe_intensity(intensity)}"),
@@ -230,7 +240,7 @@ def _relative_difference(expected: Tensor, found: Tensor) -> float:
 def probe_inputs(model: TrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Yield the inputs of a comparison, with names. They are always the same."""
     generator = torch.Generator().manual_seed(0)
-    transform, (height, width) = model.transform.transform, model.transform.stored_size
+    transform, (height, width) = model.transform.transform, image_transform(model).stored_size
     for size in BATCH_SIZES:
         noise = torch.randn(size, *transform.shape, generator=generator)
         yield "random inputs", noise

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pogm._system.errors import UsageError
 from pogm.benchmark.plan.trial import Trial
+from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.deployment.verdict import MOST_IMAGES, Array, Labels
 from pogm.engine.session import Engine
 from pogm.models import build_features
@@ -26,16 +28,24 @@ def extract_features(
         engine: Device.
         progress: Shows how many batches are done.
         seed: Seed of the choice of images.
+
+    Raises:
+        UsageError: The dataset does not consist of images.
     """
+    if isinstance(trial.dataset, ArrayDataset):
+        raise UsageError(
+            f"Expected a dataset of images, whose features a pretrained network computes; found {trial.dataset.title}. "
+            "Hold out each site of it with: pogm train"
+        )
     device = engine.torch_device()
-    transform = trial.training.transform(trial.dataset.input_shape)
+    transform = trial.dataset.transform(trial.training)
     module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
     module = module.eval().to(device)
     draw = np.random.default_rng(seed)
     chosen, labels, sizes = [], [], []
     for domain in trial.task(data).load():
         index = torch.from_numpy(np.sort(draw.permutation(len(domain.labels))[:MOST_IMAGES]))
-        chosen += list(torch.split(domain.images[index], BATCH))
+        chosen += list(torch.split(domain.inputs[index], BATCH))
         labels.append(domain.labels[index].numpy())
         sizes.append(len(index))
 

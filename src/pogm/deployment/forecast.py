@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from torch import Tensor
 
+from pogm.benchmark.results.regression import regression_metrics
 from pogm.benchmark.results.statistics import student_quantile
 
 LEVEL = 0.95
@@ -18,24 +19,26 @@ class SiteResult:
     """Predictions of a model for one site."""
 
     site: str
-    logits: Tensor  # [N, classes]
-    labels: Tensor  # [N]
+    logits: Tensor  # [N, classes], or the predicted numbers [N, 1] of a regression
+    labels: Tensor  # [N] class indices, or targets of a regression
 
     @property
     def accuracy(self) -> float:
-        """Share of images that are classified correctly."""
+        """Share of samples that are classified correctly; for a regression, R²."""
+        if self.labels.is_floating_point():
+            return regression_metrics(self.logits.squeeze(-1).numpy(), self.labels.numpy()).r2
         return float((self.logits.argmax(-1) == self.labels).double().mean())
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Accuracy to expect at a new site.
+    """Accuracy, or R² of a regression, to expect at a new site.
 
     The interval is a prediction interval: it should contain the accuracy at *one* further site with probability 95 %,
     if that site is drawn like the others.
 
     Attributes:
-        accuracies: Accuracy at each held-out site.
+        accuracies: Accuracy, or R², at each held-out site.
         mean: Mean over sites.
         low: Lower end of the interval.
         high: Upper end of the interval.
@@ -45,11 +48,14 @@ class Forecast:
     mean: float
     low: float
     high: float
+    task: str = "classification"
 
     def text(self) -> str:
         """Return the forecast in words, with a warning if it rests on few sites."""
         count = len(self.accuracies)
-        found = f"Expected accuracy at a new site: {self.mean:.1%}, 95 % interval {self.low:.1%} to {self.high:.1%}"
+        name, form = ("R²", "{:.3f}") if self.task == "regression" else ("accuracy", "{:.1%}")
+        mean, low, high = (form.format(value) for value in (self.mean, self.low, self.high))
+        found = f"Expected {name} at a new site: {mean}, 95 % interval {low} to {high}"
         if count < 2:
             return f"{found}. One held-out site says nothing about the spread between sites."
         if count < FEW_SITES:
@@ -57,17 +63,19 @@ class Forecast:
         return f"{found}, from {count} sites."
 
 
-def forecast(accuracies: Sequence[float]) -> Forecast:
+def forecast(accuracies: Sequence[float], task: str = "classification") -> Forecast:
     """Return the forecast for a new site.
 
     With K sites of mean m and sample standard deviation s, the interval is m ± t s √(1 + 1/K), where t is the quantile
-    of Student's distribution with K − 1 degrees of freedom. It is cut at 0 and 1. With one site it is [0, 1].
+    of Student's distribution with K − 1 degrees of freedom. It is cut at 0 and 1; the R² of a regression has no lower
+    limit. With one site it is [0, 1], or (−∞, 1].
 
     Args:
-        accuracies: Accuracy at each held-out site; at least one.
+        accuracies: Accuracy, or R², at each held-out site; at least one.
+        task: Task of the model.
     """
-    count, mean = len(accuracies), fmean(accuracies)
+    count, mean, least = len(accuracies), fmean(accuracies), -math.inf if task == "regression" else 0.0
     if count < 2:
-        return Forecast(tuple(accuracies), mean, 0.0, 1.0)
+        return Forecast(tuple(accuracies), mean, least, 1.0, task)
     reach = student_quantile((1 + LEVEL) / 2, count - 1) * stdev(accuracies) * math.sqrt(1 + 1 / count)
-    return Forecast(tuple(accuracies), mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
+    return Forecast(tuple(accuracies), mean, max(mean - reach, least), min(mean + reach, 1.0), task)

@@ -1,11 +1,12 @@
 """A trained model: load it from the folder of a run or of a model, and apply it to images."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,9 +15,12 @@ from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights, version_of
 from pogm.core.model import Model, Network
+from pogm.data.datasets.base import DomainDataset
 from pogm.data.images.decode import BadImage, convert_image, decode, read_header
 from pogm.data.images.intensity import NONE, Intensity
-from pogm.data.transforms.base import Transform
+from pogm.data.transforms.base import Statistics, Transform
+from pogm.engine.sampling import denormalise_outputs
+from pogm.engine.session import STATISTICS
 from pogm.modifiers.base import Modifier, Predictor
 
 if TYPE_CHECKING:
@@ -82,18 +86,67 @@ class ImageTransform:
         return f"ImageTransform({self.transform}, stored_size={self.stored_size}{scaling})"
 
 
+class ArrayTransform:
+    """Preprocessing of a model of tables, time series, audio or text: the same as in its training.
+
+    Args:
+        transform: Transform from stored inputs to inputs of the network.
+        dataset: Dataset of the training, with the names and the encoding of the columns.
+        statistics: Statistics of the training data.
+    """
+
+    def __init__(self, transform: Transform, dataset: DomainDataset, statistics: Statistics):
+        self.transform, self.dataset, self.statistics = transform, dataset, statistics
+
+    def __call__(self, samples: "Mapping[str, Any] | npt.ArrayLike | Tensor") -> Tensor:
+        """Return the inputs of the network, [N, ...].
+
+        Args:
+            samples: Columns of a table by name; or samples [N, ...] in the form of the training data.
+        """
+        return self.transform.prepare(self.to_stored(samples), self.statistics)
+
+    def to_stored(self, samples: "Mapping[str, Any] | npt.ArrayLike | Tensor") -> Tensor:
+        """Return samples in their stored form.
+
+        Raises:
+            DataError: A column is missing, or a value is not a number.
+            UsageError: The samples have another shape than those of the training.
+        """
+        if isinstance(samples, Mapping):
+            encoding = getattr(self.dataset, "encoding", None)
+            if encoding is None or not encoding.names:
+                raise UsageError(
+                    f"Expected samples as an array, for a model of {self.dataset.title}; found columns. Stack them."
+                )
+            columns = {name: np.asarray(column) for name, column in samples.items()}
+            return torch.from_numpy(encoding.encode(columns, "the table"))
+        stored = samples if isinstance(samples, Tensor) else torch.as_tensor(np.asarray(samples))
+        shape = self.dataset.input_shape
+        if stored.shape[1:] != shape:
+            raise UsageError(
+                f"Expected samples of shape [N, {', '.join(map(str, shape))}]; found {list(stored.shape)}. Give them "
+                "in the form of the training data."
+            )
+        return stored
+
+
 class TrainedModel(nn.Module):
-    """A trained classifier in evaluation mode. `pogm.load` returns it.
+    """A trained model in evaluation mode. `pogm.load` returns it.
 
     Attributes:
-        classes: Names of the classes, in the order of the logits.
-        transform: Preprocessing: PIL image or path in, tensor [C, H, W] out.
+        classes: Names of the classes, in the order of the logits; empty for a regression.
+        transform: Preprocessing: PIL image or path in, tensor [C, H, W] out; for other data, `ArrayTransform`.
         description: Contents of ``model.json``: network, algorithm, selection, provenance.
         adapts: True if a prediction depends on the other images of its batch (ARM, MTL, ITTA). Such a batch must come
             from one domain.
     """
 
-    def __init__(self, network: Network, trial: Trial, description: dict[str, Any]):
+    transform: ImageTransform | ArrayTransform
+
+    def __init__(
+        self, network: Network, trial: Trial, description: dict[str, Any], statistics: Statistics | None = None
+    ):
         super().__init__()
         parts: list[Algorithm | Modifier] = [trial.algorithm, *trial.modifiers]
         self.adapts = any(part.prediction_batch_size for part in parts) or type(trial.algorithm).predict is not (
@@ -102,21 +155,24 @@ class TrainedModel(nn.Module):
         # Other parts, such as discriminators, are needed in training only.
         self.network = network if self.adapts else Network(network.features, network.head)
         self.classes: tuple[str, ...] = tuple(description["classes"])
-        transform = trial.training.transform(trial.dataset.input_shape)
-        scaling = description.get("provenance", {}).get("intensity")
-        self.transform = ImageTransform(
-            transform,
-            (description["stored_size"][0], description["stored_size"][1]),
-            Intensity.parse(scaling) if scaling else None,
-        )
+        transform = trial.dataset.transform(trial.training)
+        self._statistics = tuple(statistics or ())
+        for name, value in (statistics or {}).items():
+            self.register_buffer(f"statistic_{name}", value)
+        if description["stored_size"]:
+            height, width = description["stored_size"]
+            scaling = description.get("provenance", {}).get("intensity")
+            self.transform = ImageTransform(transform, (height, width), Intensity.parse(scaling) if scaling else None)
+        else:
+            self.transform = ArrayTransform(transform, trial.dataset, self.statistics)
         self.description = description
         self._trial = trial
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits [N, classes] of inputs [N, C, H, W]."""
+        """Return the logits [N, classes], or the predicted numbers [N, 1], of inputs [N, ...]."""
         shape = self.transform.transform.shape
-        if not torch.compiler.is_exporting() and (x.ndim != 4 or tuple(x.shape[1:]) != shape):
+        if not torch.compiler.is_exporting() and tuple(x.shape[1:]) != shape:
             raise UsageError(
                 f"Expected inputs of shape [N, {', '.join(map(str, shape))}]; found {list(x.shape)}. "
                 "Use model.transform on images, and stack the results."
@@ -128,6 +184,11 @@ class TrainedModel(nn.Module):
 
         A model that adapts at test time (ITTA) keeps what it learns from one batch to the next, as in evaluations.
         """
+        if self.task == "regression":
+            return lambda x: denormalise_outputs(self._logits()(x), self.statistics)
+        return self._logits()
+
+    def _logits(self) -> Predictor:
         if not self.adapts:
             return self.network
         model = Model(self.network, dict(self.network.named_parameters()), dict(self.network.named_buffers()))
@@ -141,16 +202,38 @@ class TrainedModel(nn.Module):
         return predictor
 
     @property
+    def statistics(self) -> dict[str, Tensor]:
+        """Statistics of the training data that the transform uses, on the device of the model."""
+        return {name: self.get_buffer(f"statistic_{name}") for name in self._statistics}
+
+    @property
+    def task(self) -> str:
+        """Task of the model: classification or regression."""
+        return self._trial.dataset.task
+
+    @property
+    def dataset(self) -> DomainDataset:
+        """Dataset of the training, without its data."""
+        return self._trial.dataset
+
+    @property
     def batch_size(self) -> int | None:
         """Number of images to predict together if the model adapts to its batch, else None."""
         parts: list[Algorithm | Modifier] = [self._trial.algorithm, *self._trial.modifiers]
         sizes = [part.prediction_batch_size for part in parts]
         return min(filter(None, sizes), default=None)
 
-    def probabilities(self, images: Iterable["Image | Path | str"]) -> Tensor:
-        """Return the class probabilities [N, classes] of images or paths, predicted as one batch."""
+    def probabilities(self, images: Any) -> Tensor:
+        """Return the class probabilities [N, classes], predicted as one batch.
+
+        Args:
+            images: Images or their paths; for a model of other data, what `ArrayTransform` takes.
+        """
         device = next(self.parameters()).device
-        inputs = torch.stack([self.transform(image) for image in images]).to(device)
+        if isinstance(self.transform, ArrayTransform):
+            inputs = self.transform(images).to(device)
+        else:
+            inputs = torch.stack([self.transform(image) for image in images]).to(device)
         with torch.no_grad():
             return self.forward(inputs).softmax(-1)
 
@@ -180,17 +263,19 @@ def load(folder: Path | str) -> TrainedModel:
         trial = Trial.from_json(description["trial"])
         training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
         trial = replace(trial, training=training)
-        if len(description["classes"]) != trial.dataset.num_classes:
+        is_classifier = trial.dataset.task == "classification"
+        if is_classifier and len(description["classes"]) != trial.dataset.num_classes:
             raise ValueError(f"{trial.dataset.num_classes} classes, and {len(description['classes'])} names of them.")
         network = trial.task(None).build_network()
-        _set_tensors(network, tensors)
+        statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}
+        _set_tensors(network, {name: leaf for name, leaf in tensors.items() if not name.startswith(STATISTICS)})
     except (PogmError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise IntegrityError(
             f"Expected weights of the network {description.get('network')} in {folder}; found others: {reason} "
             f"Install pogm {version_of(description)}, which wrote the model, or train it again."
         ) from error
-    return TrainedModel(network.float(), trial, description)
+    return TrainedModel(network.float(), trial, description, statistics)
 
 
 def _set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:

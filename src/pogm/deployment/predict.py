@@ -43,6 +43,7 @@ class Predictions:
     logits: npt.NDArray[np.float32]  # [N, C]; NaN for an image that cannot be decoded
     reasons: tuple[str, ...]  # why an image has no prediction; empty if it has one
     temperature: float = 1.0  # divides the logits
+    key: str = "path"  # what the paths are, the name of the first column of CSV
 
     @cached_property
     def is_predicted(self) -> npt.NDArray[np.bool_]:
@@ -77,7 +78,7 @@ class Predictions:
         out, more = io.StringIO(), more or {}
         writer = csv.writer(out, lineterminator="\n")
         probabilities = [f"probability_{name}" for name in self.classes]
-        writer.writerow(["path", *more, "prediction", *probabilities, *(["reason"] if reasons else [])])
+        writer.writerow([self.key, *more, "prediction", *probabilities, *(["reason"] if reasons else [])])
         for i, name in enumerate(self.names):
             numbers = [f"{value:.6g}" for value in self.probabilities[i]] if name else [""] * len(self.classes)
             columns = (values[i] for values in more.values())

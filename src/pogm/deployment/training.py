@@ -21,6 +21,7 @@ from pogm.benchmark.results.classification import (
     scale_temperature,
     softmax,
 )
+from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics
 from pogm.benchmark.runs.directory import DONE
 from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
@@ -191,7 +192,7 @@ def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int
 def predict_site(model: TrainedModel, trial: Trial, site: int, data: Path | None) -> SiteResult:
     """Predict all images of a site, as they are stored in the cache."""
     domain = trial.task(data).load()[site]
-    return SiteResult(trial.dataset.domains[site], predict_stored(model, domain.images), domain.labels)
+    return SiteResult(trial.dataset.domains[site], predict_stored(model, domain.inputs), domain.labels)
 
 
 def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> SiteResult:
@@ -200,19 +201,19 @@ def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> 
     logits, labels = [], []
     for number in trial.train_domains:
         _, chosen = split_domain(domains[number], number, trial.trial_seed, trial.dataset.domains[number])
-        logits.append(predict_stored(model, domains[number].images[chosen]))
+        logits.append(predict_stored(model, domains[number].inputs[chosen]))
         labels.append(domains[number].labels[chosen])
     return SiteResult("validation", torch.cat(logits), torch.cat(labels))
 
 
 def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
-    """Return the logits of stored images of one site, uint8 [N, C, H, W]."""
+    """Return the logits of stored inputs [N, ...] of one site."""
     device = next(model.parameters()).device
     size = model.batch_size or PREDICTION_BATCH
     predict = model.predictor()  # one for the site: ITTA keeps state between batches
     with torch.no_grad():
         parts = [
-            predict(model.transform.transform.to_inputs(part.to(device), torch.float32)).cpu()
+            predict(model.transform.transform.prepare(part.to(device), model.statistics)).cpu()
             for part in torch.split(images, size)
         ]
     return torch.cat(parts)
@@ -240,11 +241,11 @@ def held_out_results(
 
 
 def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, dict[str, Forecast]]:
-    """Return the algorithm with the highest mean accuracy at held-out sites, and the forecast of each.
+    """Return the algorithm with the highest mean accuracy, or R², at held-out sites, and the forecast of each.
 
     The first one of equals is chosen.
     """
-    forecasts = {name: forecast([site.accuracy for site in sites]) for name, sites in results.items()}
+    forecasts = {name: forecast([site.accuracy for site in sites], _task(sites)) for name, sites in results.items()}
     return max(forecasts, key=lambda name: forecasts[name].mean), forecasts
 
 
@@ -269,24 +270,31 @@ def finish_model(
     final = plan.finals[chosen]
     run = folder / RUNS / final.id
     model = load(run)
-    validation = predict_validation(model, final, data)
-    temperature = fit_temperature(validation.logits.numpy(), validation.labels.numpy())
     sites = {found.site: _metrics(found, model.classes) for found in results[chosen]}
-    extra = {
-        "temperature": temperature,
+    extra: dict[str, Any] = {
         "forecast": _forecast_json(forecasts[chosen]),
         "compared": {name: _forecast_json(found) for name, found in forecasts.items()},
         "sites": {name: found.to_json() for name, found in sites.items()},
-        "calibration": {
+    }
+    if model.task == "classification":
+        validation = predict_validation(model, final, data)
+        temperature = fit_temperature(validation.logits.numpy(), validation.labels.numpy())
+        extra["temperature"] = temperature
+        extra["calibration"] = {
             found.site: scale_temperature(found.logits.numpy(), found.labels.numpy(), temperature).to_json()
             for found in results[chosen]
-        },
-    }
+        }
     description = write_model(run, folder, extra)
     write_card(folder, description, sites, results[chosen], final, data)
 
 
-def _metrics(found: SiteResult, classes: Sequence[str]) -> ClassificationMetrics:
+def _task(results: Sequence[SiteResult]) -> str:
+    return "regression" if results[0].labels.is_floating_point() else "classification"
+
+
+def _metrics(found: SiteResult, classes: Sequence[str]) -> ClassificationMetrics | RegressionMetrics:
+    if found.labels.is_floating_point():
+        return regression_metrics(found.logits.squeeze(-1).numpy(), found.labels.numpy())
     return classification_metrics(softmax(found.logits.numpy()), found.labels.numpy(), classes)
 
 

@@ -1,6 +1,6 @@
-"""Streaming of images that do not fit on the device.
+"""Streaming of inputs that do not fit on the device.
 
-A thread gathers the images of the next round on the host while the device computes, and sends them through pinned
+A thread gathers the inputs of the next round on the host while the device computes, and sends them through pinned
 memory. Minibatches are a function of a random key, so the host knows their sample indices without asking the device.
 """
 
@@ -17,10 +17,10 @@ from pogm.engine.sampling import HELD_OUT, SampleIndices, draw_indices
 
 
 class Streamed:
-    """Image store on the host, with a window on the device that holds the images of one round.
+    """Input store on the host, with a window on the device that holds the inputs of one round.
 
     Args:
-        images: [N, channels, height, width] on the host or in a memory-mapped file.
+        inputs: [N, ...] on the host or in a memory-mapped file.
         sample_indices: Sample indices of the trial.
         batch_size: Samples of each domain in a minibatch.
         turns: Minibatches of a round.
@@ -30,43 +30,43 @@ class Streamed:
 
     def __init__(
         self,
-        images: Tensor,
+        inputs: Tensor,
         sample_indices: SampleIndices,
         batch_size: int,
         turns: int,
         device: torch.device,
         held_out: bool = False,
     ):
-        self.images = images
+        self.inputs = inputs
         sample_indices = trees.map_leaves(torch.Tensor.cpu, sample_indices)
         self.pools = [sample_indices.train, sample_indices.held_out] if held_out else [sample_indices.train]
         self.batch_size, self.turns, self.device = batch_size, turns, device
         domains = [pool.indices.shape[0] for pool in self.pools]
-        shapes = [(turns, count, batch_size, *images.shape[1:]) for count in domains]
+        shapes = [(turns, count, batch_size, *inputs.shape[1:]) for count in domains]
         sizes = [torch.Size(shape).numel() for shape in shapes]
-        self.window = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        self.window = torch.empty(sum(sizes), dtype=inputs.dtype, device=device)
         parts = torch.split(self.window, sizes)
         self.views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]  # one for each pool
-        self.staging = [_Staging(self.window.numel(), device) for _ in range(2)]
-        self.executor = ThreadPoolExecutor(1, "images")
-        self.state: State | None = None  # the state for whose next round images are being gathered
+        self.staging = [_Staging(self.window.numel(), inputs.dtype, device) for _ in range(2)]
+        self.executor = ThreadPoolExecutor(1, "inputs")
+        self.state: State | None = None  # the state for whose next round inputs are being gathered
         self.future: Future[Tensor]
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of all images together."""
-        return self.images.shape
+        """Shape of all inputs together."""
+        return self.inputs.shape
 
     def take(self, indices: Tensor, turn: int, part: Part | None = None) -> Tensor:
-        """Return the images of a minibatch from the window, which ``prepare`` has filled with these indices.
+        """Return the inputs of a minibatch from the window, which ``prepare`` has filled with these indices.
 
         Turns from ``turns`` on are those of the held-out domains.
         """
-        images: Tensor = self.views[turn // self.turns][turn % self.turns]
-        return images if part is None else images[part]
+        inputs: Tensor = self.views[turn // self.turns][turn % self.turns]
+        return inputs if part is None else inputs[part]
 
     def prepare(self, state: State) -> None:
-        """Fill the window with the images of the next round of a state."""
+        """Fill the window with the inputs of the next round of a state."""
         if state is not self.state:  # the first round, or a restored state
             self.round, self.key = int(state.step), state.key.cpu()
             self.future = self.executor.submit(self._gather, state._replace(key=self.key), self.round)
@@ -75,7 +75,7 @@ class Streamed:
         self.staging[self.round % 2].record_copy()
 
     def follow(self, state: State) -> None:
-        """Start to gather the images of the round after this state."""
+        """Start to gather the inputs of the round after this state."""
         self.state, self.round = state, self.round + 1
         self.future = self.executor.submit(self._gather, state._replace(key=self.key), self.round)
 
@@ -85,38 +85,38 @@ class Streamed:
         pools = [pool for pool in self.pools for _ in range(self.turns)]
         drawn = [draw_indices(pool, key, self.batch_size) for pool, key in zip(pools, keys, strict=False)]
         indices = torch.cat([some.flatten() for some in drawn])
-        return self.staging[number % 2].gather(self.images, indices)
+        return self.staging[number % 2].gather(self.inputs, indices)
 
     def iterate(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the images of one set of sample indices after the other. The next set is gathered in the meantime."""
+        """Yield the inputs of one set of sample indices after the other. The next set is gathered in the meantime."""
         on_host = [part.cpu() for part in parts]
-        shape = self.images.shape[1:]
-        buffers = [_Staging(max(map(len, on_host)) * shape.numel(), self.device) for _ in range(2)]
-        with ThreadPoolExecutor(1, "images") as executor:
-            future = executor.submit(buffers[0].gather, self.images, on_host[0])
+        shape = self.inputs.shape[1:]
+        buffers = [_Staging(max(map(len, on_host)) * shape.numel(), self.inputs.dtype, self.device) for _ in range(2)]
+        with ThreadPoolExecutor(1, "inputs") as executor:
+            future = executor.submit(buffers[0].gather, self.inputs, on_host[0])
             for number, part in enumerate(on_host):
                 staged = future.result()
-                images = staged.view(len(part), *shape).to(self.device, non_blocking=True)
+                inputs = staged.view(len(part), *shape).to(self.device, non_blocking=True)
                 buffers[number % 2].record_copy()
                 if number + 1 < len(on_host):
-                    future = executor.submit(buffers[(number + 1) % 2].gather, self.images, on_host[number + 1])
-                yield images
+                    future = executor.submit(buffers[(number + 1) % 2].gather, self.inputs, on_host[number + 1])
+                yield inputs
 
 
 class _Staging:
     """Pinned memory from which the device copies asynchronously."""
 
-    def __init__(self, size: int, device: torch.device):
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device):
         self.on_gpu = device.type == "cuda"
-        self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.on_gpu)
+        self.memory = torch.empty(size, dtype=dtype, pin_memory=self.on_gpu)
         self.copied = torch.cuda.Event() if self.on_gpu else None  # type: ignore[no-untyped-call]
 
-    def gather(self, images: Tensor, indices: Tensor) -> Tensor:
-        """Copy images into this memory, after the last copy from it to the device has finished."""
+    def gather(self, inputs: Tensor, indices: Tensor) -> Tensor:
+        """Copy inputs into this memory, after the last copy from it to the device has finished."""
         if self.copied is not None:
             self.copied.synchronize()
-        target = self.memory[: indices.numel() * images[0].numel()]
-        torch.index_select(images.flatten(1), 0, indices, out=target.view(indices.numel(), -1))
+        target = self.memory[: indices.numel() * inputs[0].numel()]
+        torch.index_select(inputs.flatten(1), 0, indices, out=target.view(indices.numel(), -1))
         return target
 
     def record_copy(self) -> None:

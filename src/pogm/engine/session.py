@@ -1,7 +1,9 @@
 """A session: one trial, or several similar trials at once, set up on a device and ready to train."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,12 +23,12 @@ from pogm.diagnostics.probe import Rounds
 from pogm.distributed.world import World
 from pogm.engine.capture import GraphedStep
 from pogm.engine.engine import Engine as Engine
-from pogm.engine.evaluator import accuracies, predict_logits, validation_accuracies, validation_loss
-from pogm.engine.image_store import Resident, fits_on_device
+from pogm.engine.evaluator import SCORES, predict_logits, scores, validation_loss, validation_scores
+from pogm.engine.input_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
 from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
 from pogm.engine.prefetch import Streamed
-from pogm.engine.sampling import ImageTable, SampleIndices, collect_labels_and_sizes, concatenate_images
+from pogm.engine.sampling import SampleIndices, SampleTable, collect_labels_and_sizes, concatenate_inputs
 from pogm.engine.setup import check_alike, deterministic_mode, load_domains
 from pogm.engine.task import Task
 from pogm.engine.trajectory_storage import choose_storage, offload_trajectories
@@ -44,6 +46,7 @@ from pogm.engine.vectorise import (
 )
 from pogm.modifiers.base import Modifier
 
+STATISTICS = "transform."  # prefix of statistics among the tensors of a model
 DOMAIN_STRATEGIES = {"loop": map_by_loop, "streams": map_by_streams, "vmap": map_by_vmap}
 
 
@@ -65,6 +68,7 @@ class Session:
         self.deterministic = engine.deterministic
         self.has_trial_axis = len(tasks) > 1
         check_alike(tasks)
+        tasks[0].loss.check_method([tasks[0].algorithm, *tasks[0].modifiers])
         dtype = configure_runtime(self.device, tasks[0].precision, self.deterministic)
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
@@ -103,25 +107,25 @@ class Session:
 
     def _build_table(
         self, domains: list[Domain], sample_indices: list[SampleIndices], engine: Engine
-    ) -> tuple[ImageTable, Streamed | None]:
-        """Return the table of all images, and the object that streams them if they are not resident."""
-        images = concatenate_images(domains)
+    ) -> tuple[SampleTable, Streamed | None]:
+        """Return the table of all samples, and the object that streams inputs if they are not resident."""
+        inputs = concatenate_inputs(domains)
         labels, sizes = (part.to(self.device) for part in collect_labels_and_sizes(domains))
-        if engine.images == "resident" or (engine.images == "auto" and fits_on_device(images, self.device)):
-            return ImageTable(Resident(images.to(self.device)), labels, sizes), None
+        if engine.images == "resident" or (engine.images == "auto" and fits_on_device(inputs, self.device)):
+            return SampleTable(Resident(inputs.to(self.device)), labels, sizes), None
         if self.has_trial_axis:
             raise UsageError(
                 "Expected images that fit on the device, for a batch of trials; found "
-                f"{images.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Run them one by one."
+                f"{inputs.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Run them one by one."
             )
         task = self.tasks[0]
         size, turns, target = task.training.batch_size, task.algorithm.minibatches, task.probe.target
-        prefetcher = Streamed(images, sample_indices[0], size, turns, self.device, held_out=target)
-        return ImageTable(prefetcher, labels, sizes), prefetcher
+        prefetcher = Streamed(inputs, sample_indices[0], size, turns, self.device, held_out=target)
+        return SampleTable(prefetcher, labels, sizes), prefetcher
 
-    def _build_config(self, task: Task, engine: Engine, table: ImageTable, dtype: torch.dtype) -> TrainConfig:
+    def _build_config(self, task: Task, engine: Engine, table: SampleTable, dtype: torch.dtype) -> TrainConfig:
         rates = Rates(task.training.lr, task.training.weight_decay)
-        pixels = task.transform.shape[-2] * task.transform.shape[-1]
+        pixels = math.prod(task.transform.shape[-2:])
         strategy = engine.choose_domain_strategy(self.network, pixels)
         if self.has_trial_axis and not self.uses_vmap and strategy == "streams":
             strategy = "loop"  # the trials already run on parallel streams
@@ -135,6 +139,7 @@ class Session:
             penalties=Modifier.penalties(task.modifiers),
             custom_risks=Modifier.find_risks(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
+            loss=task.loss,
             live=live_buffers(self.network),
             mixes=any(modifier.mixes_samples for modifier in task.modifiers),
         )
@@ -189,17 +194,29 @@ class Session:
             self.train_state = gathered
 
     def accuracies(self) -> list[list[float]]:
-        """Return the accuracy of every task on each segment (domain and split)."""
+        """Return the accuracy, or the R² of a regression, of every task on each segment (domain and split)."""
+        name = self.score_names[0]
+        return [found[name] for found in self.scores()]
+
+    def scores(self) -> list[dict[str, list[float]]]:
+        """Return the scores of every task on each segment, by name."""
 
         def evaluate(config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices) -> Tensor:
-            return self._accuracies(config, train_state.state, sample_indices)
+            return self._scores(config, train_state.state, sample_indices)
 
-        numbers: list[list[float]] = self._evaluate_tasks(evaluate).tolist()
-        return numbers
+        return [self._name_scores(found) for found in self._evaluate_tasks(evaluate).tolist()]
 
-    def _accuracies(self, config: TrainConfig, state: State, sample_indices: SampleIndices) -> Tensor:
-        """Return the accuracy on each segment; NaN for segments that the task does not evaluate."""
-        evaluate = validation_accuracies if self.tasks[0].evaluation == "validation" else accuracies
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Names of the scores of the task; the first one selects models."""
+        return SCORES[self.tasks[0].dataset.task]
+
+    def _name_scores(self, found: list[list[float]]) -> dict[str, list[float]]:
+        return dict(zip(self.score_names, found, strict=True))
+
+    def _scores(self, config: TrainConfig, state: State, sample_indices: SampleIndices) -> Tensor:
+        """Return the scores on each segment; NaN for segments that the task does not evaluate."""
+        evaluate = validation_scores if self.tasks[0].evaluation == "validation" else scores
         return evaluate(config, state, sample_indices, self.segments, self._trials_at_once)
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
@@ -218,8 +235,8 @@ class Session:
         self.train_state = self.train_state._replace(modifiers=memory)
         return [{"validation_loss": loss} for loss in losses.tolist()]
 
-    def final(self) -> list[tuple[int, list[float]]]:
-        """Return the final step of every task and the accuracies there; empty if no modifier chooses final weights."""
+    def final(self) -> list[tuple[int, dict[str, list[float]]]]:
+        """Return the final step of every task and the scores there; empty if no modifier chooses final weights."""
         index = Modifier.find_final(self.config.modifiers)
         if index is None:
             return []
@@ -229,18 +246,23 @@ class Session:
         ) -> tuple[Tensor, Tensor]:
             params, step = config.modifiers[index].final(train_state.modifiers[str(index)], train_state.state.params)
             state = train_state.state._replace(params=params)
-            return step, self._accuracies(config, state, sample_indices)
+            return step, self._scores(config, state, sample_indices)
 
         steps, numbers = self._evaluate_tasks(evaluate)
-        return list(zip(steps.tolist(), numbers.tolist(), strict=True))
+        return list(zip(steps.tolist(), map(self._name_scores, numbers.tolist()), strict=True))
 
     def predicting_tensors(self, row: int = 0) -> Params:
-        """Return the weights and buffers that predict, of one task: final weights if a modifier chooses them."""
+        """Return the weights and buffers that predict, of one task: final weights if a modifier chooses them.
+
+        Statistics of the training data that the transform uses have names that begin with `STATISTICS`.
+        """
         train_state = trees.index(self.train_state, row) if self.has_trial_axis else self.train_state
         params, index = train_state.state.params, Modifier.find_final(self.config.modifiers)
         if index is not None:
             params, _ = self.config.modifiers[index].final(train_state.modifiers[str(index)], params)
-        return {**params, **train_state.state.buffers}
+        indices = trees.index(self.sample_indices, row) if self.has_trial_axis else self.sample_indices
+        statistics = {f"{STATISTICS}{name}": value for name, value in indices.statistics.items()}
+        return {**params, **train_state.state.buffers, **statistics}
 
     def predict(
         self, tensors: Mapping[str, Tensor], segments: Sequence[int], row: int = 0
@@ -258,15 +280,16 @@ class Session:
             For each segment, logits [N, C] as float32 and labels [N], on the host.
         """
         config = self.configs[row]
-        indices = self.sample_indices.evaluate[row] if self.has_trial_axis else self.sample_indices.evaluate
-        chosen = [torch.split(indices, self.segments)[segment] for segment in segments]
+        sample_indices = trees.index(self.sample_indices, row) if self.has_trial_axis else self.sample_indices
+        chosen = [torch.split(sample_indices.evaluate, self.segments)[segment] for segment in segments]
         names = {name for name, _ in self.network.named_parameters()}
         on_device = {name: leaf.to(self.device) for name, leaf in tensors.items()}
         params = {name: leaf for name, leaf in on_device.items() if name in names}
-        buffers = {name: leaf for name, leaf in on_device.items() if name not in names}
+        buffers = {n: leaf for n, leaf in on_device.items() if n not in names and not n.startswith(STATISTICS)}
         model = Model(self.network, params, buffers, autocast=config.problem.autocast)
         with self._deterministic_mode(), evaluation_mode(self.network), compiling(False):
-            return [(predict_logits(config, model, part), config.table.labels[part].cpu()) for part in chosen]
+            predict = partial(predict_logits, config, model, statistics=sample_indices.statistics)
+            return [(predict(part), config.table.labels[part].cpu()) for part in chosen]
 
     def _evaluate_tasks(self, function: Callable[[TrainConfig, TrainState, SampleIndices], Tree]) -> Tree:
         """Apply a function to every task in evaluation mode, and stack the results."""

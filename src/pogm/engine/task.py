@@ -9,6 +9,7 @@ import torch
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.hyperparameters import fields
+from pogm.core.losses import LOSSES, SampleLoss
 from pogm.core.model import Network
 from pogm.data.datasets.base import Domain, DomainDataset, Training, seed_hash
 from pogm.data.transforms.base import Transform
@@ -42,8 +43,13 @@ class Task:
 
     @property
     def transform(self) -> Transform:
-        """Transform from stored images to inputs of the network."""
-        return self.training.transform(self.dataset.input_shape)
+        """Transform from stored inputs to inputs of the network."""
+        return self.dataset.transform(self.training)
+
+    @property
+    def loss(self) -> SampleLoss:
+        """Loss of the task of the dataset."""
+        return LOSSES["mse" if self.dataset.task == "regression" else "cross_entropy"]
 
     def build_network(self) -> Network:
         """Build the network with initial weights. They depend only on the seed."""

@@ -33,11 +33,16 @@ class Evaluation:
     """Results of one evaluation. Lists have one entry for each trial of the session."""
 
     step: int  # number of the minibatch
-    accuracies: list[list[float]]  # for each trial, the accuracy on each domain and split
+    scores: list[dict[str, list[float]]]  # for each trial, each score on each domain and split
     metrics: list[Metrics]  # means since the last evaluation
     diverged: list[bool]  # True if weights are not finite
     seconds_per_step: float | None  # per minibatch; None if there was none since the last evaluation
     rounds: list[Rounds | None]  # measurements of the probe since the last evaluation; None without a probe
+
+    @property
+    def accuracies(self) -> list[list[float]]:
+        """For each trial, its first score on each domain and split: the accuracy, or the R² of a regression."""
+        return [next(iter(found.values())) for found in self.scores]
 
 
 def train(
@@ -79,12 +84,12 @@ def train(
                 return
         diverged = session.diverged()  # synchronises with the device, so the time below includes all of its work
         seconds, trained = time.monotonic() - start_time, (rounds - start_rounds) * minibatches
-        accuracies, metrics, observed = session.accuracies(), session.fetch_metrics(), session.observe(point)
+        scores, metrics, observed = session.scores(), session.fetch_metrics(), session.observe(point)
         measured = session.fetch_rounds()
         probed: list[Metrics] = [{} if one is None else round_means(one) for one in measured]
         yield Evaluation(
             step=point,
-            accuracies=accuracies,
+            scores=scores,
             metrics=[one | loss | means for one, loss, means in zip(metrics, observed, probed, strict=True)],
             diverged=diverged,
             seconds_per_step=seconds / trained if trained else None,
@@ -94,4 +99,4 @@ def train(
 
 def final(session: Session) -> list[Evaluation]:
     """Return the final evaluation of each trial, at the step that a modifier chose; empty without such a modifier."""
-    return [Evaluation(step, [accuracies], [{}], [False], None, [None]) for step, accuracies in session.final()]
+    return [Evaluation(step, [scores], [{}], [False], None, [None]) for step, scores in session.final()]

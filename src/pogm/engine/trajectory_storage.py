@@ -20,7 +20,7 @@ from pogm.core.problem import Problem
 from pogm.core.trajectory_reduce import Local
 from pogm.core.trees import Params, Tree
 from pogm.engine.engine import Engine
-from pogm.engine.image_store import fits_on_device
+from pogm.engine.input_store import fits_on_device
 from pogm.engine.per_domain import allocate_like, stack_results
 from pogm.engine.vectorise import TrainConfig
 

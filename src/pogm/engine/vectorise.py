@@ -30,7 +30,7 @@ from pogm.diagnostics import Probe
 from pogm.diagnostics.measurements import Round
 from pogm.distributed.world import ProcessGroup
 from pogm.engine.per_domain import run_on_streams
-from pogm.engine.sampling import HELD_OUT, ImageTable, SampleIndices, SamplePool, draw_batch
+from pogm.engine.sampling import HELD_OUT, SampleIndices, SampleTable, draw_batch
 from pogm.modifiers.base import Modifier, Predictor
 
 
@@ -58,7 +58,7 @@ class TrainConfig:
     modifiers: tuple[Modifier, ...]
     rates: Rates
     problem: Problem
-    table: ImageTable
+    table: SampleTable
     transform: Transform
     batch_size: int
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
@@ -84,12 +84,12 @@ class TrainConfig:
 
     @property
     def prediction_batch_size(self) -> int:
-        """Number of images of one domain that are predicted together; 0 if predictions are independent."""
+        """Number of samples of one domain that are predicted together; 0 if predictions are independent."""
         sizes = [self.algorithm.prediction_batch_size, *(modifier.prediction_batch_size for modifier in self.modifiers)]
         return min(filter(None, sizes), default=0)
 
     def predictor(self, model: Model) -> Predictor:
-        """Return the function that predicts the images of one domain and split."""
+        """Return the function that predicts the samples of one domain and split."""
         predict: Predictor = partial(self.algorithm.predict, model)
         for modifier in self.modifiers:
             predict = modifier.predictor(predict, model)
@@ -109,21 +109,22 @@ class TrainConfig:
             probing: Measure the round with the probe.
         """
         before = train_state.state
-        batches = self.batches(before, sample_indices.train)
+        batches = self.batches(before, sample_indices)
         state, metrics = self.algorithm.step(before, batches, self.problem)
         memory = dict(train_state.modifiers)
         for i, modifier in enumerate(self.modifiers):
             memory[str(i)], state = modifier.after(memory[str(i)], state, batches, self.problem)
         probe = self.probe.update_snapshot(train_state.probe, before)
         if probing and self.probe.every:
-            held_out = self.batches(before, sample_indices.held_out, held_out=True) if self.probe.target else []
+            held_out = self.batches(before, sample_indices, held_out=True) if self.probe.target else []
             probe = self.probe.measure(probe, Round(self.algorithm, self.problem, before, state, batches, held_out))
         return TrainState(state, memory, probe, add_to_totals(train_state.totals, metrics))
 
-    def batches(self, state: State, pool: SamplePool, held_out: bool = False) -> list[Batch]:
+    def batches(self, state: State, sample_indices: SampleIndices, held_out: bool = False) -> list[Batch]:
         """Draw the minibatches of the next round and apply the modifiers. Held-out domains have other random keys."""
         batches = []
         count = self.algorithm.minibatches
+        pool, statistics = sample_indices.held_out if held_out else sample_indices.train, sample_indices.statistics
         for turn in range(count):
             number = state.step * count + turn
             key = state.random_key(Purpose.DATA, number)
@@ -131,7 +132,9 @@ class TrainConfig:
                 key, turn = random.fold(key, HELD_OUT), count + turn
             unchanged = not any(modifier.changes_batches for modifier in self.modifiers)
             part = self.part if unchanged else None  # modifiers may mix samples, so they need the whole minibatch
-            batch = draw_batch(self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part)
+            batch = draw_batch(
+                self.table, pool, key, self.batch_size, self.transform, self.dtype, turn, part, statistics
+            )
             if self.modifiers:
                 modifier_key = state.random_key(Purpose.MODIFIER, number)
                 modifier_key = random.fold(modifier_key, HELD_OUT) if held_out else modifier_key

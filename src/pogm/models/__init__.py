@@ -1,4 +1,4 @@
-"""Networks from images to features. The files of this folder are the registry.
+"""Networks from inputs to features. The files of this folder are the registry.
 
 A file with a function ``build(input_shape)`` is a network with the name of the file. A file with a dictionary
 ``NETWORKS`` holds several networks: names and functions.
@@ -22,7 +22,8 @@ from pogm.models.timm_models import PREFIX, build_timm
 from pogm.models.weights import RANDOM, check_weights, load_weights
 from pogm.models.weights import hash_weights as hash_weights
 
-Build = Callable[[tuple[int, int, int]], Featurizer]
+Build = Callable[[tuple[int, ...]], Featurizer]
+AXES = {"mlp": range(1, 16), "cnn1d": (2,)}  # numbers of axes of an input that a network takes; others take images
 
 
 def all_networks() -> list[str]:
@@ -72,7 +73,7 @@ def check_network(name: str, weights: str = RANDOM) -> None:
 
 def build_features(
     name: str,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     *,
     weights: str = RANDOM,
     freeze_bn: bool = True,
@@ -82,7 +83,7 @@ def build_features(
 
     Args:
         name: A network of this folder, ``timm/MODEL``, or a plug-in.
-        input_shape: Channels, height and width of the images.
+        input_shape: Shape of one input; for images, channels, height and width.
         weights: "random", "pretrained" (published with the architecture), or "sha256:..." (a file with this hash, at or
             in $POGM_WEIGHTS).
         freeze_bn: Keep the running statistics of batch norm fixed.
@@ -90,8 +91,18 @@ def build_features(
 
     Returns:
         The module, and the number of features.
+
+    Raises:
+        UsageError: The name is unknown, or the network does not take inputs of this shape.
     """
     check_network(name, weights)
+    is_own = name in all_networks() or name.startswith(PREFIX)
+    if is_own and len(input_shape) not in AXES.get(name, (3,)):
+        fitting = [other for other in all_networks() if len(input_shape) in AXES.get(other, (3,))]
+        raise UsageError(
+            f"Expected a network for inputs of shape {list(input_shape)}; found {name}, which does not take them. "
+            f"Choose {' or '.join(fitting)}: --set network={fitting[0]}"
+        )
     featurizer = find_network_builder(name)(input_shape)
     if not isinstance(featurizer, Featurizer):  # a function of another package
         raise UsageError(
@@ -110,7 +121,7 @@ def build_features(
 def has_batch_norm(name: str) -> bool:
     """Return True if a network has layers of batch norm. No memory is allocated for its weights."""
     with torch.device("meta"):
-        module, _ = build_features(name, (3, 224, 224))
+        module, _ = build_features(name, (3, 224, 224)[: AXES.get(name, (3,))[-1]])
     return any(isinstance(layer, _BatchNorm) for layer in module.modules())
 
 

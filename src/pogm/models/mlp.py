@@ -1,4 +1,4 @@
-"""Multilayer perceptron with two hidden layers, for 8×8 digits."""
+"""Multilayer perceptron with two hidden layers, for vectors, counts of words and 8×8 digits."""
 
 import math
 
@@ -9,8 +9,8 @@ from pogm.models.featurizer import Featurizer
 WIDTH = 128
 
 
-def build(input_shape: tuple[int, int, int]) -> Featurizer:
-    """Build linear, ReLU, linear, ReLU on the flattened image; 128 features."""
+def build(input_shape: tuple[int, ...]) -> Featurizer:
+    """Build linear, ReLU, linear, ReLU on the flattened input; 128 features."""
     layers = [
         nn.Flatten(),
         nn.Linear(math.prod(input_shape), WIDTH),

@@ -10,7 +10,7 @@ from pogm.models.layers import FEW_CHANNELS, Im2colConv2d
 WIDTH = 64
 
 
-def build(input_shape: tuple[int, int, int], width: int = WIDTH) -> Featurizer:
+def build(input_shape: tuple[int, ...], width: int = WIDTH) -> Featurizer:
     """Build four blocks of convolution, ReLU and group norm, then the mean over positions; 128 features."""
     stages: OrderedDict[str, nn.Module] = OrderedDict(
         block1=_block(input_shape[0], width),

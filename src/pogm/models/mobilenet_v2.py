@@ -10,7 +10,7 @@ from pogm.models.featurizer import Featurizer, Stages
 from pogm.models.weights import load_published, set_input_channels
 
 
-def build(input_shape: tuple[int, int, int]) -> Featurizer:
+def build(input_shape: tuple[int, ...]) -> Featurizer:
     """Build nineteen stages, ``features.0`` … ``features.18``, and the mean over positions; 1280 features."""
     from torchvision import models
 

@@ -11,7 +11,7 @@ from pogm.models.featurizer import Featurizer, Stages
 from pogm.models.weights import load_published, set_input_channels
 
 
-def build_resnet(depth: int, input_shape: tuple[int, int, int]) -> Featurizer:
+def build_resnet(depth: int, input_shape: tuple[int, ...]) -> Featurizer:
     """Build torchvision's ResNet without its last layer, as a sequence with the stages ``layer1`` … ``layer4``.
 
     In ResNet-50, the stride of a stage is in the 3×3 convolution of its first block.
@@ -33,7 +33,7 @@ def build_resnet(depth: int, input_shape: tuple[int, int, int]) -> Featurizer:
     )
 
 
-def build_resnet50_v1(input_shape: tuple[int, int, int]) -> Featurizer:
+def build_resnet50_v1(input_shape: tuple[int, ...]) -> Featurizer:
     """Build the ResNet-50 of the paper and of Keras: the stride of a stage is in its first 1×1 convolution.
 
     The weights have the names and shapes of ``resnet50``. A file for one network also fits the other, but the accuracy

@@ -9,7 +9,7 @@ from pogm.models.featurizer import Featurizer, Stages
 WIDTH = 16
 
 
-def build(input_shape: tuple[int, int, int]) -> Featurizer:
+def build(input_shape: tuple[int, ...]) -> Featurizer:
     """Build three blocks of convolution, ReLU and group norm; each halves the number of rows and columns.
 
     The last feature maps are flattened and not averaged over positions, because positions matter in such small digits.

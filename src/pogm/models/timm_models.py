@@ -15,7 +15,7 @@ from pogm.models.featurizer import Featurizer
 PREFIX = "timm/"
 
 
-def build_timm(name: str, input_shape: tuple[int, int, int]) -> Featurizer:
+def build_timm(name: str, input_shape: tuple[int, ...]) -> Featurizer:
     """Build a model of timm without its classifier.
 
     Its own dropout and stochastic depth are switched off, because they use torch's global random generators. Our keyed

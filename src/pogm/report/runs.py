@@ -19,7 +19,7 @@ from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
 from pogm.report.draw import write_svg
 from pogm.report.figure import Figure, Panel
 from pogm.report.page import Exhibit, Part, Section, listing, paragraph, slug, write_page
-from pogm.report.series import ACCURACY, COSINE, cosines, curves, small_charts
+from pogm.report.series import ACCURACY, COSINE, cosines, curves, score_label, small_charts
 
 CURVES = """
 Each chart shows the accuracy on one held-out domain while the algorithms train on the others. Higher is better; if a
@@ -83,7 +83,7 @@ def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = N
         f"{dataset}: cosine of the update with source domains, and accuracy on the unseen domain",
         (
             Panel("Cosine of the update with source domains", (*cosines(runs, dataset),), y_label=COSINE),
-            Panel("Accuracy on the unseen domain", (*curves(runs, dataset),), y_label=ACCURACY),
+            Panel("Accuracy on the unseen domain", (*curves(runs, dataset),), y_label=score_label(runs, dataset)),
         ),
     )
     return write_svg(figure, path)
@@ -214,9 +214,10 @@ def figures_of(runs: Sequence[Run], dataset: str) -> list[Figure]:
     accuracies = {f"Held out: {name}": curves(runs, dataset, i) for i, name in enumerate(domains)}
     measured = {"Mean over source domains": cosines(runs, dataset)}
     measured |= {f"Source domain: {name}": cosines(runs, dataset, i) for i, name in enumerate(domains)}
-    name = slug(dataset).replace("-", "_")
+    name, label = slug(dataset).replace("-", "_"), score_label(runs, dataset)
+    title = f"{'Accuracy' if label == ACCURACY else 'R²'} on the unseen domain"
     return [
-        *small_charts(f"{name}_accuracy", "Accuracy on the unseen domain", accuracies, ACCURACY, CURVES, 100.0),
+        *small_charts(f"{name}_accuracy", title, accuracies, label, CURVES, 100.0),
         *small_charts(f"{name}_cosine", "Cosine of the update with its source domains", measured, COSINE, COSINES, 1.0),
     ]
 
@@ -241,7 +242,7 @@ def _chosen(chosen: Iterable[tuple[str, Choice]], domains: Sequence[str]) -> Par
         )
         for selection, choice in chosen
     ]
-    head = ("Selection", "Algorithm", "Held out", "Trial seed", "Accuracy, %", "Run", "Step")
+    head = ("Selection", "Algorithm", "Held out", "Trial seed", "Accuracy, % (or 100 R²)", "Run", "Step")
     return listing(head, rows, "Selected runs and steps")
 
 

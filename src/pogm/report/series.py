@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pogm.benchmark.results.accuracy_tables import labels_of
+from pogm.benchmark.results.accuracy_tables import R2, labels_of
 from pogm.benchmark.results.records import Run, accuracy, finite
 from pogm.benchmark.results.statistics import mean_of
 from pogm.report.figure import Figure, Line, Panel, Point, y_extent
@@ -20,8 +20,13 @@ MEANS = (
 Sample = tuple[int, int, float]  # trial seed, step, value
 
 
+def score_label(runs: Iterable[Run], dataset: str) -> str:
+    """Return the label of the axis of `curves`."""
+    return R2 if any(run.task == "regression" for run in runs if run.dataset == dataset) else ACCURACY
+
+
 def curves(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list[Line]:
-    """Return the accuracy in percent on a held-out domain over steps, one line per algorithm.
+    """Return the accuracy in percent, or 100 R², on a held-out domain over steps, one line per algorithm.
 
     Args:
         runs: The runs.

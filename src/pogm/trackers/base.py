@@ -31,7 +31,8 @@ def scalars(record: Record, config: Config) -> dict[str, float]:
     domains = config["domains"]
     trained = [name for number, name in enumerate(domains) if number not in config["trial"]["test_domains"]]
     numbers: dict[str, Any] = {name: record.get(name) for name in ("epoch", "seconds_per_step", "memory_gb")}
-    numbers |= _flatten("accuracy", record.get("accuracy"), domains)
+    for score in ("accuracy", "r2", "rmse", "mae"):  # the last three are those of a regression
+        numbers |= _flatten(score, record.get(score), domains)
     numbers |= _flatten("metrics", record.get("metrics"), trained)
     return {add_mark(name, record): float(value) for name, value in numbers.items() if _is_number(value)}
 

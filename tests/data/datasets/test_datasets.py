@@ -13,6 +13,7 @@ from PIL import Image
 from pogm._system.errors import DataError, UsageError
 from pogm.data import datasets
 from pogm.data.datasets import all_datasets, dataset_class
+from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.data.datasets.base import seed_hash, split
 from pogm.data.datasets.colored_mnist import color_digits, make_colored_domains
 from pogm.data.datasets.digits import read_digits, read_idx, read_mnist
@@ -42,7 +43,7 @@ def small_mnist(request, tmp_path):
     return tmp_path
 
 
-DIGITS = [name for name, found in all_datasets().items() if not issubclass(found, ImageDataset)]
+DIGITS = [name for name, found in all_datasets().items() if not issubclass(found, ImageDataset | ArrayDataset)]
 
 
 @pytest.mark.parametrize("name", DIGITS)
@@ -51,9 +52,9 @@ def test_class_attributes_match_loaded_data(name, small_mnist):
     domains = dataset.load(small_mnist, seed=0)
     assert len(domains) == len(dataset.domains)
     for domain in domains:
-        assert domain.images.dtype == torch.uint8
-        assert domain.images.shape[1:] == dataset.input_shape
-        assert len(domain.images) == len(domain.labels)
+        assert domain.inputs.dtype == torch.uint8
+        assert domain.inputs.shape[1:] == dataset.input_shape
+        assert len(domain.inputs) == len(domain.labels)
         assert set(domain.labels.tolist()) <= set(range(dataset.num_classes))
     assert dataset.__doc__
 
@@ -61,14 +62,14 @@ def test_class_attributes_match_loaded_data(name, small_mnist):
 @pytest.mark.parametrize("name", ["RotatedDigits", "ColoredDigits"])
 def test_seed_decides_which_digits_are_in_a_domain(name):
     first, again, other = (dataset_class(name)().load(None, seed) for seed in (1, 1, 2))
-    assert all(torch.equal(a.images, b.images) for a, b in zip(first, again, strict=True))
-    assert not torch.equal(first[0].images, other[0].images)
+    assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0].inputs, other[0].inputs)
 
 
 def test_no_digit_is_in_two_domains():
     images = torch.arange(70, dtype=torch.uint8).reshape(70, 1, 1)
     domains = make_colored_domains(images, torch.zeros(70, dtype=torch.long), seed=0)
-    seen = torch.cat([domain.images.sum((1, 2, 3)) for domain in domains])
+    seen = torch.cat([domain.inputs.sum((1, 2, 3)) for domain in domains])
     assert sorted(seen.tolist()) == list(range(70))
     assert [len(domain.labels) for domain in domains] == [24, 23, 23]
 
@@ -78,8 +79,8 @@ def test_color_and_label_noise_have_their_probabilities():
     images = torch.full((len(digits), 2, 2), 255, dtype=torch.uint8)
     for noise in (0.1, 0.2, 0.9):
         domain = color_digits(images, digits, noise, torch.Generator().manual_seed(0))
-        colors = (domain.images[:, 1].sum((1, 2)) > 0).long()  # colour 1 is channel 1
-        assert ((domain.images.sum((2, 3)) > 0).sum(1) == 1).all(), "the other channel is black"
+        colors = (domain.inputs[:, 1].sum((1, 2)) > 0).long()  # colour 1 is channel 1
+        assert ((domain.inputs.sum((2, 3)) > 0).sum(1) == 1).all(), "the other channel is black"
         assert abs((colors != domain.labels).float().mean() - noise) < 0.01
         assert abs((domain.labels == (digits < 5)).float().mean() - 0.75) < 0.01
 

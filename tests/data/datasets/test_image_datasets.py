@@ -39,8 +39,8 @@ def test_class_attributes_match_folder_layout(published):
     assert len(domains) == len(dataset.domains) == len(dataset.counts) == len(dataset.folders)
     for domain in domains:
         assert domain.labels.tolist() == list(range(dataset.num_classes))
-        assert domain.images.shape == (dataset.num_classes, 3, 4, 4)
-        assert domain.images.dtype == torch.uint8
+        assert domain.inputs.shape == (dataset.num_classes, 3, 4, 4)
+        assert domain.inputs.dtype == torch.uint8
     assert sorted(dataset.folders) == list(dataset.folders), "domains are numbered in the order of sorted folders"
 
 
@@ -100,7 +100,7 @@ def test_image_folder_is_a_dataset(own):
     assert [domain.labels.tolist() for domain in domains] == [[0] * 10 + [1] * 10] * 3
     assert all(domain.sizes.unique(dim=0).tolist() == [[12, 10]] for domain in domains)
     first = torch.from_numpy(np.array(picture(1))).permute(2, 0, 1)
-    assert torch.equal(domains[0].images[0], first)
+    assert torch.equal(domains[0].inputs[0], first)
 
 
 def test_moved_or_renamed_folder_is_same_dataset(own, tmp_path):
@@ -166,7 +166,7 @@ def test_prepare_shows_progress_only_when_it_builds(own, tmp_path, monkeypatch):
 
 
 def test_domains_are_slices_of_one_mapped_file(own):
-    from pogm.engine.sampling import concatenate_images
+    from pogm.engine.sampling import concatenate_inputs
 
     domains = Folder.from_directory(own).load(own.parent, seed=0)
-    assert concatenate_images(domains).data_ptr() == domains[0].images.data_ptr()
+    assert concatenate_inputs(domains).data_ptr() == domains[0].inputs.data_ptr()

@@ -41,7 +41,7 @@ def test_table_has_the_images_of_the_folder(folder):
     )
     assert table.content == plain.content
     for one, other in zip(table.load(folder.parent, 0), plain.load(folder.parent, 0), strict=True):
-        assert one.images.equal(other.images)
+        assert one.inputs.equal(other.inputs)
         assert one.labels.equal(other.labels)
         assert one.groups is None
 

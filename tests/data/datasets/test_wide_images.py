@@ -66,7 +66,7 @@ def test_folder_chooses_auto_only_for_wide_images(folders):
 def test_stored_pixels_are_equal_for_8_and_12_bits(folders):
     eight, twelve = (Folder.from_directory(folder).load(folder.parent, 0) for folder in folders.values())
     for one, other in zip(eight, twelve, strict=True):
-        assert one.images.equal(other.images)
+        assert one.inputs.equal(other.inputs)
 
 
 def test_description_of_the_data_names_the_scaling_of_wide_images_only(folders):

@@ -185,7 +185,7 @@ def test_folder_of_dicom_files_is_a_dataset(tmp_path):
     root = make_folder(tmp_path / "ct")
     dataset = Folder.from_directory(root)
     assert dataset.intensity == "auto"
-    assert [domain.images.shape for domain in dataset.load(tmp_path, 0)] == [(4, 3, 6, 8)] * 2
+    assert [domain.inputs.shape for domain in dataset.load(tmp_path, 0)] == [(4, 3, 6, 8)] * 2
     low, high = (float(number) for number in dataset.describe_data(tmp_path)["intensity"].split(":")[1:])
     assert -1024 <= low < -900
     assert 2900 < high <= 3071

@@ -11,10 +11,12 @@ from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.plan.trial import Trial
 from pogm.core.hyperparameters import apply_large_defaults, fields, replace_fields
 from pogm.core.plugins import registered_name, short_name
-from pogm.data.datasets import all_datasets, dataset_class, is_dataset
+from pogm.data.datasets import dataset_class, is_named_dataset, named_datasets
+from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
 from pogm.data.images.metadata import is_table, split_options
+from pogm.data.tables.samples import is_array_file
 from pogm.modifiers import all_modifiers, modifier_class
 
 LISTED = 6  # maximum number of methods that an error lists by name
@@ -65,7 +67,7 @@ def build_trial(
     """Return the trial that names and texts describe.
 
     Args:
-        dataset: A dataset, its name, or the path of a folder of images or of a metadata file.
+        dataset: A dataset, its name, or the path of a folder of images, of a table or of a file of arrays.
         algorithm: Name of an algorithm.
         test_domains: Names or indices of the held-out domains.
         data: Folder of the datasets.
@@ -104,33 +106,36 @@ def modifier_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_dataset(name: str, data: Path | None = None) -> DomainDataset:
-    """Return a dataset by name, or a folder of images or a metadata file by its path, or its name in the data folder.
+    """Return a dataset by name, or a folder of images, a metadata file, a table or arrays by the path.
 
-    Options may follow the path: ``sites/metadata.csv:label=y,group=patient``.
+    A path may be relative to the data folder. Options may follow it: ``sites/metadata.csv:label=y,group=patient``.
     """
-    if is_dataset(name) and name != Folder.__name__:
+    if is_named_dataset(name):
         return dataset_class(name)()
     path, options = split_options(name)
-    found = find_image_folder(path, data)
+    found = find_data_path(path, data)
     if found is not None:
-        return Folder.from_path(found, options)
-    if os.sep in name or is_table(path):
+        kind = ArrayFile if is_array_file(found, options) else Folder
+        return kind.from_path(found, options)
+    if os.sep in name or is_table(path) or is_array_file(Path(path)):
         raise UsageError(f"Expected a folder of images or a metadata file at {path}; found none. Check the path.")
-    raise unknown_name_error("a dataset", name, all_datasets().keys() - {Folder.__name__})
+    raise unknown_name_error("a dataset", name, named_datasets())
 
 
-def find_image_folder(name: str, data: Path | None) -> Path | None:
-    """Return a folder of images or a metadata file by its path, or by its name in the data folder; None if missing."""
+def find_data_path(name: str, data: Path | None) -> Path | None:
+    """Return the path of images, a table or arrays, or of this name in the data folder; None if it is missing."""
     paths = [Path(name), *([data / name] if data else [])]
-    return next((path for path in paths if path.is_dir() or (is_table(path) and path.is_file())), None)
+    is_data = (path.is_dir() or (path.is_file() and (is_table(path) or is_array_file(path))) for path in paths)
+    return next((path for path, found in zip(paths, is_data, strict=True) if found), None)
 
 
 def data_folder(names: Sequence[str], data: Path | None) -> Path | None:
     """Return the folder of the datasets: ``data``, or the parent folder of a dataset that is given as a path."""
+    given = [split_options(name) for name in names if not is_named_dataset(name)]
     paths = [
-        path if path.is_dir() else path.parent  # the folder of a metadata file
-        for name in names
-        if not is_dataset(name) and (path := find_image_folder(split_options(name)[0], None)) is not None
+        path if path.is_dir() or is_array_file(path, options) else path.parent  # the folder of a metadata file
+        for name, options in given
+        if (path := find_data_path(name, None)) is not None
     ]
     parents = {path.resolve().parent for path in paths}
     elsewhere = data is not None and len(paths) < len(names) and parents != {data.resolve()}

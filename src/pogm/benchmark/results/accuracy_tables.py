@@ -10,21 +10,27 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
 from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, estimate
 
+R2 = "100 R²"  # unit of the score of a regression
 AVERAGE = "Avg"  # name of the column with averages
 ALL_DATASETS = "Averages"  # in CSV, the dataset of an average over all datasets
 CSV_KEYS = ("dataset", "algorithm", "selection", "domain")
 REPORTED = {"failed", "unfinished", "diverged", "ambiguous: settings differ", "no records"}  # counted in a footnote
 
 
-def accuracy_column(title: str, dataset: str, domain: str, images: int | None = None) -> Column:
+def accuracy_column(title: str, dataset: str, domain: str, images: int | None = None, unit: str = "%") -> Column:
     """Return the column of the accuracy on a domain, or on a dataset if ``domain`` is `AVERAGE`."""
     ids = {"dataset": dataset, "domain": domain}
-    return Column(title, unit="%", best="highest", per_trial=True, ids=ids, test_images=images)
+    return Column(title, unit=unit, best="highest", per_trial=True, ids=ids, test_images=images)
 
 
-def average_column(dataset: str) -> Column:
+def average_column(dataset: str, unit: str = "%") -> Column:
     """Return the last column of an accuracy table: the mean of the other cells of a row."""
-    return Column(AVERAGE, unit="%", best="highest", ids={"dataset": dataset, "domain": AVERAGE})
+    return Column(AVERAGE, unit=unit, best="highest", ids={"dataset": dataset, "domain": AVERAGE})
+
+
+def score_unit(runs: Iterable[Run]) -> str:
+    """Return the unit of the numbers of a table: "%" for accuracies, and `R2` if a run is a regression."""
+    return R2 if any(run.task == "regression" for run in runs) else "%"
 
 
 def dataset_table(runs: Iterable[Run], dataset: str, selection: Selection) -> Table:
@@ -38,8 +44,9 @@ def dataset_table(runs: Iterable[Run], dataset: str, selection: Selection) -> Ta
         for label, found in by_label.items()
     }
     images = count_test_images(runs, choices)
-    columns = [accuracy_column(domain, dataset, domain, images.get(i)) for i, domain in enumerate(domains)]
-    return _accuracy_table(dataset, selection, columns, cells, average_column(dataset), choices)
+    unit = score_unit(runs)
+    columns = [accuracy_column(domain, dataset, domain, images.get(i), unit) for i, domain in enumerate(domains)]
+    return _accuracy_table(dataset, selection, columns, cells, average_column(dataset, unit), choices)
 
 
 def averages_table(runs: Iterable[Run], selection: Selection) -> Table:
@@ -57,8 +64,10 @@ def averages_table(runs: Iterable[Run], selection: Selection) -> Table:
         label: [_dataset_cell([c for c in found if c.dataset == name], domains[name]) for name in datasets]
         for label, found in by_label.items()
     }
-    columns = [accuracy_column(name, name, AVERAGE, totals[name]) for name in datasets]
-    return _accuracy_table("All datasets", selection, columns, cells, average_column(ALL_DATASETS), choices)
+    units = {name: score_unit(run for run in runs if run.dataset == name) for name in datasets}
+    columns = [accuracy_column(name, name, AVERAGE, totals[name], units[name]) for name in datasets]
+    last = average_column(ALL_DATASETS, R2 if R2 in units.values() else "%")
+    return _accuracy_table("All datasets", selection, columns, cells, last, choices)
 
 
 def _accuracy_table(
@@ -74,7 +83,7 @@ def _accuracy_table(
         columns=(*columns, last),
         rows=tuple(Row((*row, average(row)), label) for label, row in cells.items()),
         selection=selection,
-        footnotes=_footnotes([cell for row in cells.values() for cell in row], choices),
+        footnotes=(*_footnotes([cell for row in cells.values() for cell in row], choices), *_score_note(columns)),
         row_key="algorithm",
         csv_keys=CSV_KEYS,
     )
@@ -139,6 +148,13 @@ def _footnotes(cells: Sequence[Estimate], choices: Iterable[Choice]) -> tuple[st
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
         notes.append(f"Left out: {counts}.")
     return tuple(notes)
+
+
+def _score_note(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Say which columns are not accuracies."""
+    names = [column.title or column.key for column in columns if column.unit == R2]
+    which = "The numbers" if len(names) == len(columns) else f"The numbers of {', '.join(names)}"
+    return (f"{which} are 100 R² of a regression, not accuracies.",) if names else ()
 
 
 def _trials_note(counts: Sequence[int]) -> str:

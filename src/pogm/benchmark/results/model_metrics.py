@@ -170,6 +170,8 @@ def _read(path: Path, modified: int) -> ModelMetrics | None:
     """Read a file. It is read again if it was modified later."""
     try:
         content = read_json(path, MOST_BYTES)
+        if content.get("task", "classification") != "classification":  # it has no metrics of classes
+            return ModelMetrics(int(content["selection"]["step"]), {})
         domains = content["domains"]
         held_out = {name: _held_out(domains[name]["in"]) for name in content["held_out"] if name in domains}
         return ModelMetrics(int(content["selection"]["step"]), held_out)

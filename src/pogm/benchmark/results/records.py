@@ -56,6 +56,11 @@ class Run:
         return str(dataset.get("title", dataset["name"]))
 
     @property
+    def task(self) -> str:
+        """Task of the dataset: classification, whose score is the accuracy, or regression, whose score is R²."""
+        return str(self.trial["dataset"].get("task", "classification"))
+
+    @property
     def test_domains(self) -> frozenset[int]:
         """Indices of the held-out domains."""
         return frozenset(self.trial["test_domains"])
@@ -94,8 +99,8 @@ class Run:
 
 
 def accuracy(record: Record, split: Literal["in", "out"], domain: int) -> float:
-    """Return the accuracy on one split of one domain; NaN if it is null or missing."""
-    by_split = record.get("accuracy")
+    """Return the accuracy, or the R² of a regression, on one split of one domain; NaN if it is null or missing."""
+    by_split = record.get("accuracy", record.get("r2"))
     values = by_split.get(split) if isinstance(by_split, dict) else None
     return finite(values[domain]) if isinstance(values, list) and domain < len(values) else math.nan
 

@@ -19,6 +19,7 @@ from pogm._system.files import canonical_json, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import classification_metrics, fit_temperature, scale_temperature, softmax
 from pogm.benchmark.results.model_metrics import METRICS
+from pogm.benchmark.results.regression import regression_metrics
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
 from pogm.core.plugins import Plugins
 from pogm.engine.sampling import SPLITS
@@ -56,11 +57,12 @@ def write_metrics(run: Path, trial: Trial, session: Session, row: int = 0) -> No
         text = f"The logits of the selected model in {run} are not finite on {', '.join(bad)}: {METRICS} was left out."
         warnings.warn(text, MetricsWarning, stacklevel=2)
         return
+    describe = _describe_regression if trial.dataset.task == "regression" else _describe_classifier
     content: dict[str, Any] = {
         "format": FORMAT,
         "selection": description["selection"],
         "held_out": [names[number] for number in trial.test_domains],
-        **_describe_classifier(dict(zip(parts, predictions, strict=True)), trial, description["classes"]),
+        **describe(dict(zip(parts, predictions, strict=True)), trial, description["classes"]),
     }
     for (number, split), found in zip(parts, predictions, strict=True):
         if others := compute_plugin_metrics(content["task"], *(part.numpy() for part in found)):
@@ -110,7 +112,7 @@ def _reported_parts(trial: Trial) -> list[Part]:
 def _describe_classifier(
     predictions: Mapping[Part, tuple[Tensor, Tensor]], trial: Trial, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the entries of ``metrics.json`` for a classifier. A dataset with another task needs another function.
+    """Return the entries of ``metrics.json`` for a classifier.
 
     The temperature is fitted on the *out* splits of the training domains.
     """
@@ -123,3 +125,14 @@ def _describe_classifier(
         scaling = scale_temperature(z.numpy(), y.numpy(), temperature).to_json()
         domains.setdefault(trial.dataset.domains[number], {})[split] = found | {"temperature_scaling": scaling}
     return {"task": "classification", "temperature": temperature, "domains": domains}
+
+
+def _describe_regression(
+    predictions: Mapping[Part, tuple[Tensor, Tensor]], trial: Trial, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the entries of ``metrics.json`` for a regression."""
+    domains: dict[str, dict[str, Any]] = {}
+    for (number, split), (outputs, y) in predictions.items():
+        found = regression_metrics(outputs.squeeze(-1).numpy(), y.numpy())
+        domains.setdefault(trial.dataset.domains[number], {})[split] = found.to_json()
+    return {"task": "regression", "domains": domains}

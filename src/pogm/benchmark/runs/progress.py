@@ -348,11 +348,14 @@ class EvaluationLines:
     def __call__(self, record: dict[str, Any]) -> None:
         """Print the line of a record."""
         now, step, last = time.monotonic(), record["step"], self.trial.steps - 1
-        inside, outside = record["accuracy"]["in"], record["accuracy"]["out"]
+        is_regression = self.trial.dataset.task == "regression"
+        scores, form = (record["r2"], "R² {:.3f}") if is_regression else (record["accuracy"], "{:.1%}")
+        inside, outside = scores["in"], scores["out"]
         validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
         known = [i for i in self.trial.test_domains if not math.isnan(inside[i])]
-        held_out = " ".join(f"{self.domains[i]} {inside[i]:.1%}" for i in known)
-        line = f"step {step}/{last}  validation {validation:.1%}" + (f"  held out {held_out}" if held_out else "")
+        held_out = " ".join(f"{self.domains[i]} {form.format(inside[i])}" for i in known)
+        line = f"step {step}/{last}  validation {form.format(validation)}"
+        line += f"  held out {held_out}" if held_out else ""
         if is_final(record):
             line += "  with averaged weights"
         elif self.first is None:

@@ -303,8 +303,8 @@ class _Batch:
             self.selected[row].consider(record["step"], validation, partial(self.session.predicting_tensors, row))
 
     def _write_model(self, row: int) -> None:
-        size = self.session.config.table.images.shape[-2:]
-        description = describe(self.trials[row], self.classes, (size[0], size[1]), self.facts)
+        shape = self.session.config.table.inputs.shape
+        description = describe(self.trials[row], self.classes, shape[2:] if len(shape) == 4 else (), self.facts)
         self.selected[row].write(self.folders[row], description)
 
     def _finish(self, row: int) -> None:
@@ -417,8 +417,8 @@ def _restore_records(folder: Path, trial: Trial, after: int) -> list[Record]:
 
 def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
     """Return one line of ``records.jsonl`` for the trial in row ``row`` of a session."""
-    accuracies, metrics = evaluation.accuracies[row], evaluation.metrics[row]
-    count = len(SPLITS)  # accuracies are ordered by domain, then by split
+    scores, metrics = evaluation.scores[row], evaluation.metrics[row]
+    count = len(SPLITS)  # scores are ordered by domain, then by split
     _warn_of_nonfinite_domains(trial, metrics.get("nonfinite"), evaluation.step)
     smallest = min(session.segments[::count])  # images of the smallest training split: DomainBed's definition of epoch
     memory = torch.cuda.max_memory_allocated(session.device) / 2**30 if session.device.type == "cuda" else 0.0
@@ -426,7 +426,7 @@ def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int
     return {
         "step": evaluation.step,
         "epoch": evaluation.step * trial.training.batch_size / smallest,
-        "accuracy": {split: accuracies[index::count] for index, split in enumerate(SPLITS)},
+        **{name: {split: found[i::count] for i, split in enumerate(SPLITS)} for name, found in scores.items()},
         "metrics": metrics,
         "seconds_per_step": evaluation.seconds_per_step,
         "memory_gb": memory,

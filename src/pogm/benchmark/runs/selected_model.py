@@ -5,7 +5,7 @@ and names the weights file with its checksum. `pogm.load` reads it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -102,13 +102,14 @@ def validation_accuracy(record: Record, trial: Trial) -> float:
     return fmean(accuracy(record, "out", domain) for domain in trial.train_domains)
 
 
-def describe(trial: Trial, classes: tuple[str, ...], stored_size: tuple[int, int], facts: Mapping[str, Any]) -> Any:
+def describe(trial: Trial, classes: tuple[str, ...], stored_size: Sequence[int], facts: Mapping[str, Any]) -> Any:
     """Return the description of a model, without paths of this machine.
 
     Args:
         trial: The trial.
         classes: Names of the classes, in the order of the logits.
-        stored_size: Height and width to which images are resized before the transform of the network.
+        stored_size: Height and width to which images are resized before the transform of the network; empty for other
+            inputs.
         facts: Provenance of the run.
     """
     private = ("data", "weights", "bad")
@@ -117,10 +118,11 @@ def describe(trial: Trial, classes: tuple[str, ...], stored_size: tuple[int, int
         "network": trial.training.network,
         "dataset": trial.dataset.title,
         "classes": list(classes),
+        **({} if trial.dataset.task == "classification" else {"task": trial.dataset.task}),
         "domains": [trial.dataset.domains[number] for number in trial.train_domains],
         "held_out": [trial.dataset.domains[number] for number in trial.test_domains],
         "stored_size": list(stored_size),
-        "input_shape": list(trial.training.transform(trial.dataset.input_shape).shape),
+        "input_shape": list(trial.dataset.transform(trial.training).shape),
         "provenance": {name: value for name, value in facts.items() if name not in private},
         "trial": trial.to_json(),
         "trial_id": trial.id,
@@ -149,7 +151,7 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"Install the version that wrote it: pogm {version_of(description)}."
         )
     for name, (is_valid, form) in _FIELDS.items():
-        if name in description and not is_valid(description[name]):
+        if name in description and not is_valid(description[name]) and not _may_be_empty(name, description):
             raise IntegrityError(
                 f"Expected {name} to be {form} in {folder / DESCRIPTION}; found {str(description[name])[:80]!r}. "
                 "Restore the file from a copy."
@@ -165,6 +167,15 @@ def _is_weights(value: Any) -> bool:
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+
+
+def _may_be_empty(name: str, description: Mapping[str, Any]) -> bool:
+    """Return True for an empty field that the model does not need: classes of a regression, the size of no image."""
+    needless = {
+        "classes": description.get("task") == "regression",
+        "stored_size": isinstance(description.get("input_shape"), list) and len(description["input_shape"]) < 3,
+    }
+    return description[name] == [] and needless.get(name, False)
 
 
 def _is_list_of_names(value: Any) -> bool:

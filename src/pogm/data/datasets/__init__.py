@@ -4,13 +4,18 @@ from functools import cache
 
 from pogm.core.registry import Registry
 from pogm.data.datasets.base import DomainDataset as DomainDataset
-from pogm.data.images.metadata import is_table
+from pogm.data.images.metadata import ARRAY_FILES, TABLES
 
 
 @cache
 def all_datasets() -> Registry[DomainDataset]:
     """Return all dataset classes of pogm by name."""
     return Registry(__name__, DomainDataset)
+
+
+def named_datasets() -> dict[str, type[DomainDataset]]:
+    """Return the dataset classes that are chosen by name; the others are made from a path."""
+    return {name: found for name, found in all_datasets().items() if not hasattr(found, "facts")}
 
 
 def dataset_class(name: str) -> type[DomainDataset]:
@@ -20,4 +25,10 @@ def dataset_class(name: str) -> type[DomainDataset]:
 
 def is_dataset(name: str) -> bool:
     """Return True if a name is that of a dataset class, and not the path of a folder or a file."""
-    return name in all_datasets() or (all_datasets().plugins.has(name) and not is_table(name.partition(":")[0]))
+    is_file = name.partition(":")[0].lower().endswith((*TABLES, *ARRAY_FILES))
+    return name in all_datasets() or (all_datasets().plugins.has(name) and not is_file)
+
+
+def is_named_dataset(name: str) -> bool:
+    """Return True if a name is that of a dataset class that is not made from a path."""
+    return is_dataset(name) and not hasattr(dataset_class(name), "facts")

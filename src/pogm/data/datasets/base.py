@@ -20,13 +20,13 @@ TRAIN, VAL, TEST = range(3)  # given splits
 
 
 class Domain(NamedTuple):
-    """Images and labels of one domain."""
+    """Inputs and labels of one domain."""
 
-    images: Tensor  # [N, channels, height, width] uint8
-    labels: Tensor  # [N] int64
+    inputs: Tensor  # [N, ...] stored inputs, of any shape and dtype; images are [N, channels, height, width] uint8
+    labels: Tensor  # [N] int64 class indices, or [N] float32 targets of a regression
     sizes: Tensor | None = None  # [N, 2] heights and widths before images were resized; None if they were not
-    groups: Tensor | None = None  # [N] number of the group of each image; a group is not divided by a split
-    splits: Tensor | None = None  # [N] given split of each image: TRAIN, VAL or TEST
+    groups: Tensor | None = None  # [N] number of the group of each sample; a group is not divided by a split
+    splits: Tensor | None = None  # [N] given split of each sample: TRAIN, VAL or TEST
     stratified: bool = False  # keep the proportions of the classes in a split
 
 
@@ -43,24 +43,25 @@ class Training:
     nonlinear_classifier: bool = hyper(False)  # use a classifier of three layers instead of one
     lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)  # learning rate
     weight_decay: float = hyper(0.0, least=0)  # L2 penalty of the optimizer
-    batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # images of each domain in a minibatch
+    batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # samples of each domain in a minibatch
     class_balanced: bool = hyper(False)  # sample all classes of a domain equally often
 
     def __post_init__(self) -> None:
         validate(self)
 
-    def transform(self, input_shape: tuple[int, int, int]) -> Transform:
+    def transform(self, input_shape: tuple[int, ...]) -> Transform:
         """Return the transform from stored images to inputs of this shape."""
         return Pixels(input_shape)
 
 
 @dataclass(frozen=True)
 class DomainDataset:
-    """Images of the same classes in several domains. A subclass sets the class attributes and implements `load`."""
+    """Samples of the same task in several domains. A subclass sets the class attributes and implements `load`."""
 
     domains: ClassVar[tuple[str, ...]]  # names of the domains
-    num_classes: ClassVar[int]
-    input_shape: ClassVar[tuple[int, int, int]]  # channels, height, width
+    num_classes: ClassVar[int]  # number of outputs of the network; 1 for a regression
+    task: ClassVar[str] = "classification"  # or "regression"; it determines loss, scores and model selection
+    input_shape: ClassVar[tuple[int, ...]]  # of one sample; images: channels, height, width
     training: ClassVar[Training] = Training()  # default training settings
     steps: ClassVar[int] = 5001  # minibatches of each domain
     evaluate_every: ClassVar[int] = 100  # minibatches between two evaluations
@@ -105,6 +106,10 @@ class DomainDataset:
     def class_names(self, root: Path | None) -> tuple[str, ...]:
         """Return the names of the classes, in the order of the labels; by default their numbers."""
         return tuple(map(str, range(self.num_classes)))
+
+    def transform(self, training: Training) -> Transform:
+        """Return the transform from stored inputs to inputs of the network, with these training settings."""
+        return training.transform(self.input_shape)
 
     def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
         """Raise a `DataError` if the data cannot be used with these domains held out."""

@@ -39,7 +39,7 @@ class LargeImages(Training):
     eval_augment: bool = hyper(True)  # evaluate training domains on augmented images
     image_size: int = hyper(224, least=8, most=1024)  # height and width of the network's input
 
-    def transform(self, input_shape: tuple[int, int, int]) -> Transform:
+    def transform(self, input_shape: tuple[int, ...]) -> Transform:
         """Return the transform that resizes to a square of `image_size`, normalises and, if set, augments."""
         shape = (input_shape[0], self.image_size, self.image_size)
         return Photographs(shape, self.data_augmentation, self.eval_augment)

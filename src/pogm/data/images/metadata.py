@@ -19,6 +19,8 @@ from pogm.data.images.class_folders import ImageFile, ImageTree, check_domains, 
 from pogm.data.images.listing import printable
 
 TABLES = (".csv", ".tsv")
+ARRAY_FILES = (".npz", ".parquet", ".pq")  # files of samples that are not images, see `pogm.data.tables`
+TABLE_OPTIONS = ("drop", "kind", "task")  # options of such files, and of tables, besides the columns
 CLASSES = "classes.csv"  # class mapping in the folder of a dataset, if its columns are from and to
 REQUIRED = ("path", "label", "domain")
 USUAL = {  # usual names of columns, besides the first
@@ -90,11 +92,15 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
     if not colon or not re.match(r"\w+=", rest):
         return text, {}
     options: dict[str, str] = {}
-    known = ("classes", *USUAL) if is_table(path) else ("classes",)
+    known = ("classes", *USUAL, *TABLE_OPTIONS) if is_table(path) else ("classes",)
+    if path.lower().endswith(ARRAY_FILES):
+        known = (*(role for role in USUAL if role != "path"), *TABLE_OPTIONS)
     for part in rest.split(","):
         name, equals, value = part.partition("=")
         if name not in known:
-            kind = "an option of a metadata file" if is_table(path) else "an option of an image folder"
+            kind = "an option of an image folder"
+            if is_table(path) or path.lower().endswith(ARRAY_FILES):
+                kind = f"an option of a {'metadata file' if is_table(path) else 'file of arrays'}"
             raise unknown_name_error(kind, name, known)
         if not equals or not value or name in options:
             raise UsageError(f"Expected {name}=VALUE once after the colon; found {text!r}. Write it once.")
@@ -107,7 +113,7 @@ def add_options(text: str, **options: str | None) -> str:
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     if not given:
         return text
-    if not is_table(split_options(text)[0]):
+    if not split_options(text)[0].lower().endswith((*TABLES, *ARRAY_FILES)):
         raise UsageError(
             f"Expected a metadata file for {', '.join(given)}; found {text}. List the images in a file with the "
             "columns path, label, domain and group, and give its path."

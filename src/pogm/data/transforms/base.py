@@ -1,26 +1,46 @@
-"""Base class of transforms from stored images to network inputs, and the transform of small images."""
+"""Base class of transforms from stored inputs to network inputs, and the transform of small images."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 Part = tuple[slice, slice]  # domains and samples of a minibatch
+Statistics = Mapping[str, Tensor]  # of training inputs, by name; empty for images
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Transform from stored images to inputs of a network.
+    """Transform from stored inputs to inputs of a network.
 
     A subclass overrides `to_inputs`, and `to_augmented_inputs` if training images are augmented. Images are uint8
     ``[..., C, H, W]``, all of one size. Outputs have the same leading axes, followed by `shape`.
+
+    A transform that uses statistics of the training data, such as means, also overrides `fit` and `normalise`. The
+    engine fits the statistics of every trial on the *in* splits of its training domains, and never on other samples.
     """
 
-    shape: tuple[int, int, int]  # shape of one input: channels, height, width
+    is_fitted: ClassVar[bool] = False  # True if `fit` returns statistics
+
+    shape: tuple[int, ...]  # shape of one input of the network; images: channels, height, width
 
     def to_inputs(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return inputs without augmentation."""
         raise NotImplementedError
+
+    def fit(self, stored: Sequence[Tensor]) -> Statistics:
+        """Return the statistics that `normalise` uses; by default none.
+
+        Args:
+            stored: Stored inputs [N, ...] of each training domain, without its validation samples.
+        """
+        return {}
+
+    def normalise(self, x: Tensor, statistics: Statistics) -> Tensor:
+        """Return the outputs of `to_inputs`, normalised by statistics of the training data; by default unchanged."""
+        return x
 
     def to_augmented_inputs(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None
@@ -36,6 +56,10 @@ class Transform:
                 are the same as in the whole minibatch.
         """
         return self.to_inputs(images, dtype)
+
+    def prepare(self, stored: Tensor, statistics: Statistics, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return inputs of the network for stored inputs, without augmentation, as a prediction needs them."""
+        return self.normalise(self.to_inputs(stored, dtype), statistics)
 
     def for_training(
         self, images: Tensor, sizes: Tensor, key: Tensor, dtype: torch.dtype, part: Part | None = None

@@ -1,0 +1,123 @@
+"""Base class and training settings of datasets that are not images: tables, time series, audio and text."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pogm._system.errors import DataError
+from pogm._system.files import digest
+from pogm.core.hyperparameters import Power, hyper
+from pogm.data.datasets.base import Domain, DomainDataset, Training
+
+Array = npt.NDArray[Any]
+
+
+class ArrayWarning(UserWarning):
+    """Data that can be used, but that are probably not what the user expects."""
+
+
+@dataclass(frozen=True)
+class SmallArrays(Training):
+    """Settings of small networks on vectors, time series and counts, which train in seconds on a CPU."""
+
+    network: str = hyper("mlp")  # name of the network: mlp or cnn1d
+    lr: float = hyper(1e-3, Power(10, -4, -2), above=0)  # learning rate
+    weight_decay: float = hyper(0.0, Power(10, -6, -2), least=0)  # L2 penalty of the optimizer
+    batch_size: int = hyper(32, Power(2, 3, 7, integer=True), least=1)  # samples of each domain in a minibatch
+
+
+@dataclass(frozen=True)
+class ArrayDataset(DomainDataset):
+    """Base class of datasets that are not images. A subclass names its files and implements `load` and `transform`."""
+
+    abstract: ClassVar[bool] = True  # a base class; not registered
+
+    folder: ClassVar[str]  # name of the dataset's folder in the data folder
+    files: ClassVar[tuple[str, ...]]  # names of the published files in this folder
+    training: ClassVar[Training] = SmallArrays()
+    steps: ClassVar[int] = 301
+    evaluate_every: ClassVar[int] = 30
+    uses_seed: ClassVar[bool] = False
+
+    def paths(self, root: Path | None) -> list[Path]:
+        """Return the paths of the files; raise a `DataError` if one is missing."""
+        if root is None:
+            raise DataError(
+                f"Expected the folder that holds {self.folder}; found none given. Pass --data FOLDER or set POGM_DATA."
+            )
+        paths = [root / self.folder / file for file in self.files]
+        if missing := [path for path in paths if not path.is_file()]:
+            raise DataError(
+                f"Expected {missing[0].name} in {missing[0].parent}; found none. Copy the published files of "
+                f"{self.title} there, or pass another --data."
+            )
+        return paths
+
+    def describe_data(self, root: Path | None) -> dict[str, Any]:
+        """Return the fingerprint of the files."""
+        return {"content": fingerprint(self.paths(root))}
+
+    def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
+        """Refuse classes of a test domain that no training domain has; warn of training domains with one class."""
+        if domains[0].labels.is_floating_point():
+            return
+        trained = {number: set(domain.labels.tolist()) for number, domain in enumerate(domains)}
+        seen = set().union(*(found for number, found in trained.items() if number not in test_domains))
+        for number in test_domains:
+            if unseen := sorted(trained[number] - seen):
+                names = ", ".join(self.label_names[label] for label in unseen)
+                raise DataError(
+                    f"Expected every class of the test domain {self.domains[number]} in some training domain; found "
+                    f"none with samples of class {names}. Remove those samples, or hold out another domain."
+                )
+        for number, found in trained.items():
+            if len(found) == 1 and number not in test_domains:
+                warnings.warn(
+                    f"Expected several classes in every training domain; found only {self.label_names[min(found)]} in "
+                    f"{self.domains[number]}. A network can learn the domain instead of the class there.",
+                    ArrayWarning,
+                    stacklevel=2,
+                )
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the labels."""
+        return tuple(map(str, range(self.num_classes)))
+
+    def class_names(self, root: Path | None) -> tuple[str, ...]:
+        """Return the names of the classes."""
+        return self.label_names
+
+
+def fingerprint(paths: list[Path]) -> str:
+    """Return a hash of the contents of files."""
+    return digest("".join(digest(path.read_bytes()) for path in paths).encode())
+
+
+def find_constant_columns(domains: Sequence[Tensor]) -> Tensor:
+    """Return True for each column with at most one value, besides NaN, in all domains [N, columns] together."""
+    low = torch.stack([torch.where(x.isnan(), torch.inf, x).amin(0) for x in domains]).amin(0)
+    high = torch.stack([torch.where(x.isnan(), -torch.inf, x).amax(0) for x in domains]).amax(0)
+    return low >= high
+
+
+def split_by_domain(inputs: Array | Tensor, labels: Array, numbers: Array, count: int) -> list[Domain]:
+    """Return one `Domain` for each number of a domain, with its samples in their order.
+
+    Args:
+        inputs: [N, ...] inputs.
+        labels: [N] class indices or targets.
+        numbers: [N] number of the domain of each sample.
+        count: Number of domains.
+    """
+    stored, targets = torch.as_tensor(inputs), torch.as_tensor(labels)
+    targets = targets.float() if targets.is_floating_point() else targets.long()
+    rows = [torch.from_numpy(np.flatnonzero(numbers == number)) for number in range(count)]
+    return [Domain(stored[index], targets[index]) for index in rows]

@@ -1,0 +1,1 @@
+"""Files of arrays and tables: reading, and encoding of columns."""

@@ -1,0 +1,138 @@
+"""Check of a dataset that is not images: missing values, constant columns, classes, and samples that occur twice."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pogm.data.datasets.array_dataset import ArrayDataset, find_constant_columns
+from pogm.data.datasets.base import Domain
+
+LISTED = 10  # findings of one kind that the text names
+
+
+@dataclass(frozen=True)
+class SampleFindings:
+    """Everything that `check_samples` found."""
+
+    dataset: ArrayDataset
+    domains: Sequence[Domain]
+
+    @property
+    def clean(self) -> bool:
+        """True if there is nothing to correct. Missing values are imputed, so they need no correction."""
+        return not (self.constant or self.single_class or self.repeated or self.contradictory)
+
+    @cached_property
+    def missing(self) -> dict[str, dict[str, float]]:
+        """Share of missing values by column and domain, for columns that have some."""
+        found: dict[str, dict[str, float]] = {}
+        for name, domain in zip(self.dataset.domains, self.domains, strict=True):
+            if domain.inputs.is_floating_point() and domain.inputs.ndim == 2:
+                for column, share in zip(self._names, domain.inputs.isnan().double().mean(0).tolist(), strict=True):
+                    found.setdefault(column, {})[name] = share
+        return {column: shares for column, shares in found.items() if any(shares.values())}
+
+    @cached_property
+    def constant(self) -> list[str]:
+        """Columns with one value, or none, in all domains together."""
+        if self.domains[0].inputs.ndim != 2 or not self.domains[0].inputs.is_floating_point():
+            return []
+        is_constant = find_constant_columns([domain.inputs for domain in self.domains])
+        return [name for name, constant in zip(self._names, is_constant.tolist(), strict=True) if constant]
+
+    @cached_property
+    def classes(self) -> dict[str, dict[str, int]]:
+        """Number of samples by domain and class; empty for a regression."""
+        if self.dataset.task == "regression":
+            return {}
+        names = self.dataset.label_names
+        counts = [torch.bincount(domain.labels, minlength=len(names)).tolist() for domain in self.domains]
+        return {
+            domain: dict(zip(names, found, strict=True))
+            for domain, found in zip(self.dataset.domains, counts, strict=True)
+        }
+
+    @cached_property
+    def single_class(self) -> list[str]:
+        """Domains with samples of one class only."""
+        return [name for name, found in self.classes.items() if sum(count > 0 for count in found.values()) == 1]
+
+    @cached_property
+    def repeated(self) -> list[list[str]]:
+        """Samples with equal inputs in several domains, as domain:row from 1 within the domain."""
+        return [places for places, _ in self._equal if len({place.rpartition(":")[0] for place in places}) > 1]
+
+    @cached_property
+    def contradictory(self) -> list[list[str]]:
+        """Samples with equal inputs and different labels."""
+        return [places for places, labels in self._equal if len(labels) > 1]
+
+    @cached_property
+    def _equal(self) -> list[tuple[list[str], set[float]]]:
+        """Return the places and labels of samples with equal inputs."""
+        found: dict[bytes, tuple[list[str], set[float]]] = defaultdict(lambda: ([], set()))
+        for name, domain in zip(self.dataset.domains, self.domains, strict=True):
+            rows = domain.inputs.flatten(1).numpy()
+            rows = np.where(np.isnan(rows), np.float32(np.inf), rows) if rows.dtype.kind == "f" else rows
+            for number, (row, label) in enumerate(zip(rows, domain.labels.tolist(), strict=True)):
+                places, labels = found[np.ascontiguousarray(row).tobytes()]
+                places.append(f"{name}:{number + 1}")
+                labels.add(label)
+        return [group for group in found.values() if len(group[0]) > 1]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        encoding = getattr(self.dataset, "encoding", None)
+        if encoding is not None and encoding.names:
+            return (*encoding.numbers, *(f"{column}={value}" for column, value in encoding.pairs))
+        return tuple(f"column {number + 1}" for number in range(self.domains[0].inputs.shape[1]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as a JSON object."""
+        samples = dict(zip(self.dataset.domains, (len(domain.labels) for domain in self.domains), strict=True))
+        names = ("missing", "constant", "classes", "single_class", "repeated", "contradictory", "clean")
+        return {"samples": samples, "task": self.dataset.task, **{name: getattr(self, name) for name in names}}
+
+    def json(self) -> str:
+        """Return `to_json` as text."""
+        return json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
+
+    def text(self) -> str:
+        """Return the findings in words."""
+        counts = ", ".join(f"{name} {count}" for name, count in self.to_json()["samples"].items())
+        shape = " × ".join(map(str, self.domains[0].inputs.shape[1:]))
+        lines = [f"{self.dataset.title}: {self.dataset.task}; samples of {shape} numbers by domain: {counts}"]
+        for domain, found in self.classes.items():
+            lines.append(f"  {domain}: " + ", ".join(f"{name} {count}" for name, count in found.items()))
+        if self.missing:
+            lines.append("Missing values, imputed by the median of the training domains:")
+            for column, shares in self.missing.items():
+                lines.append(f"  {column}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
+        lists: dict[str, list[str]] = {
+            "Columns with one value": self.constant,
+            "Domains with one class": self.single_class,
+            "Equal samples in several domains": [" = ".join(places) for places in self.repeated],
+            "Equal samples with different labels": [" = ".join(places) for places in self.contradictory],
+        }
+        for title, entries in lists.items():
+            if entries:
+                more = f" and {len(entries) - LISTED} more" if len(entries) > LISTED else ""
+                lines.append(f"{title} ({len(entries)}): {', '.join(entries[:LISTED])}{more}")
+        lines.append("Nothing to correct." if self.clean else "Correct or leave out what is listed, or accept it.")
+        return "\n".join(lines) + "\n"
+
+
+def check_samples(dataset: ArrayDataset, root: Path | None) -> SampleFindings:
+    """Load a dataset and look for values and samples that should be corrected.
+
+    Raises:
+        DataError: The data cannot be read.
+    """
+    return SampleFindings(dataset, dataset.load(root, seed=0))

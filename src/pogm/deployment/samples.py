@@ -1,0 +1,200 @@
+"""Predictions and metrics of a model of tables, time series, audio or text, for files of samples."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pogm._system.errors import DataError, UsageError
+from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics, regression_table
+from pogm.data.datasets.array_file import ArrayFile
+from pogm.data.images.listing import printable
+from pogm.data.images.metadata import SPLITS, split_options
+from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
+from pogm.deployment.evaluate import Evaluation, Site
+from pogm.deployment.model import ArrayTransform, TrainedModel
+from pogm.deployment.predict import Predictions, read_temperature
+
+BATCH = 1024
+ALL = "all sites"
+
+
+def is_sample_model(model: TrainedModel) -> bool:
+    """Return True if the inputs of a model are not images."""
+    return isinstance(model.transform, ArrayTransform)
+
+
+@dataclass(frozen=True)
+class PredictedNumbers:
+    """Predictions of a regression for the rows of a file."""
+
+    values: npt.NDArray[np.float64]  # [N]
+    rows: tuple[str, ...]  # number of each row in the file, from 1
+
+    def csv(self, *, more: Mapping[str, Any] | None = None) -> bytes:
+        """Return CSV with the columns row, further columns, and prediction."""
+        out, more = io.StringIO(), more or {}
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["row", *more, "prediction"])
+        for i, value in enumerate(self.values):
+            writer.writerow([self.rows[i], *(column[i] for column in more.values()), f"{value:.9g}"])
+        return out.getvalue().encode()
+
+
+@dataclass(frozen=True)
+class RegressionEvaluation:
+    """Predictions and metrics of a regression on one or more sites."""
+
+    sites: npt.NDArray[np.str_]  # [N] site of each row
+    predictions: PredictedNumbers
+    targets: npt.NDArray[np.float64]  # [N]
+    description: Mapping[str, Any]  # of the model
+
+    @cached_property
+    def metrics(self) -> dict[str, RegressionMetrics]:
+        """Metrics by site and, if there are several sites, of all rows together."""
+        found = {
+            name: regression_metrics(self.predictions.values[self.sites == name], self.targets[self.sites == name])
+            for name in dict.fromkeys(self.sites.tolist())
+        }
+        return found if len(found) == 1 else found | {ALL: regression_metrics(self.predictions.values, self.targets)}
+
+    def warnings(self) -> list[str]:
+        """Return sentences about sites that are not new."""
+        known = [name for name in self.metrics if name in self.description.get("domains", ())]
+        return [f"{printable(name)} has the name of a training site of the model." for name in known]
+
+    def text(self) -> str:
+        """Return the table for a terminal."""
+        title = f"{self.description.get('algorithm')}, {self.description.get('network')}"
+        return regression_table(self.metrics, f"{title}: metrics by site").text()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object: model, metrics by site, warnings."""
+        names = ("algorithm", "network", "dataset", "trial_id", "domains", "held_out")
+        sites = {name: found.to_json() for name, found in self.metrics.items()}
+        pooled = {"all_sites": sites.pop(ALL)} if ALL in sites else {}
+        model = {name: self.description[name] for name in names if name in self.description}
+        return {"model": model, "sites": sites, **pooled, "warnings": self.warnings()}
+
+    def csv(self) -> bytes:
+        """Return the predictions as CSV, with the columns site and target."""
+        return self.predictions.csv(more={"site": self.sites, "target": self.targets})
+
+
+def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbers:
+    """Predict the samples of a file; labels and domains are not needed.
+
+    Args:
+        model: A model of a table or of arrays.
+        name: Path of a CSV, TSV, Parquet or ``.npz`` file; options may follow a colon.
+
+    Raises:
+        DataError: The file cannot be read, or a column is missing.
+        UsageError: The model was not trained on a file.
+    """
+    return _predict(model, read_inputs(model, _read_file(model, name)))
+
+
+def evaluate_file(
+    model: TrainedModel, name: str, *, sites: Sequence[str] = (), split: str | None = None
+) -> Evaluation | RegressionEvaluation:
+    """Evaluate a model on the samples of a file, with the column of the label of the training.
+
+    Each value of the column of the domain is a site. Without such a column, the file is one site.
+
+    Args:
+        model: A model of a table or of arrays.
+        name: Path of a file, see `predict_file`.
+        sites: Sites to evaluate; empty for all.
+        split: Given split to evaluate: "train", "val" or "test"; None for all rows.
+
+    Raises:
+        DataError: The file cannot be read, a column or a site is missing, or a class is unknown.
+    """
+    file = _read_file(model, name, required=("label",) if split is None else ("label", "split"))
+    labels, found = _dataset(model).read_labels(file), _predict(model, read_inputs(model, file))
+    site_of = file.texts("domain") if "domain" in file.roles else np.full(file.count, file.path.stem)
+    known = sorted(set(site_of.tolist()))
+    if missing := [site for site in sites if site not in known]:
+        raise DataError(
+            f"Expected sites of {file.where}: {', '.join(known)}; found {', '.join(missing)}. Name one of those."
+        )
+    is_used = np.ones(file.count, bool) if split is None else file.splits() == list(SPLITS).index(split)
+    rows = {site: np.flatnonzero(is_used & (site_of == site)) for site in known if not sites or site in sites}
+    if empty := [site for site, index in rows.items() if not len(index)]:
+        raise DataError(
+            f"Expected rows of the split {split} in every site of {file.where}; found none in {', '.join(empty)}. Name "
+            "other sites with --site, or leave --split out."
+        )
+    order = np.concatenate(list(rows.values()))
+    numbered = tuple(str(row + 1) for row in order)
+    if isinstance(found, PredictedNumbers):
+        chosen = PredictedNumbers(found.values[order], numbered)
+        return RegressionEvaluation(site_of[order], chosen, labels.double().numpy()[order], model.description)
+    listed = [
+        Site(site, tuple(str(row + 1) for row in index), tuple(labels[torch.from_numpy(index)].tolist()))
+        for site, index in rows.items()
+    ]
+    ordered = replace(found, paths=numbered, logits=found.logits[order], reasons=("",) * len(order))
+    return Evaluation(tuple(listed), ordered, model.description, {})
+
+
+def read_inputs(model: TrainedModel, file: SampleFile) -> Tensor:
+    """Return the stored inputs [N, ...] of a file for a model."""
+    return _dataset(model).read_inputs(file)
+
+
+def _read_file(model: TrainedModel, name: str, required: Sequence[str] = ()) -> SampleFile:
+    """Read a file in which columns have the roles of the training, unless others are given."""
+    text, given = split_options(name)
+    path, dataset = Path(text), _dataset(model)
+    wanted = "CSV, TSV or Parquet" if dataset.kind == "table" else ".npz"
+    if not path.is_file() or (dataset.kind == "table") == text.lower().endswith(ARRAYS) or path.suffix == "":
+        raise DataError(
+            f"Expected a {wanted} file, as the model was trained on, at {printable(text)}; found "
+            f"{'another kind of file' if path.is_file() else 'none'}. Check the path."
+        )
+    columns = read_columns(path, given)
+    roles = {role: column for role, column in {**dataset.options, **given}.items() if role in ROLES}
+    if missing := [roles.get(role, role) for role in required if roles.get(role, role) not in columns]:
+        found = ", ".join(map(printable, columns))
+        raise DataError(
+            f"Expected the column {', '.join(missing)} in {printable(path.name)}; found {found}. "
+            f"Add it, or name another one after the path: {printable(path.name)}:{required[0]}=COLUMN"
+        )
+    roles = {role: roles.get(role, role) for role in {*roles, *required} if roles.get(role, role) in columns}
+    return SampleFile(path, dataset.kind, columns, roles)
+
+
+def _dataset(model: TrainedModel) -> ArrayFile:
+    if not isinstance(model.dataset, ArrayFile):
+        raise UsageError(
+            f"Expected a model of a table or of a file of arrays; found one of {model.dataset.title}. Train it on the "
+            "file: pogm train FILE, or call the model in Python with model.transform."
+        )
+    return model.dataset
+
+
+def _predict(model: TrainedModel, stored: Tensor) -> Predictions | PredictedNumbers:
+    device = next(model.parameters()).device
+    predict, transform = model.predictor(), model.transform.transform
+    size = model.batch_size or BATCH
+    with torch.no_grad():
+        outputs = [
+            predict(transform.prepare(part.to(device), model.statistics)).float().cpu()
+            for part in torch.split(stored, size)
+        ]
+    found = torch.cat(outputs)
+    rows = tuple(str(row + 1) for row in range(len(stored)))
+    if model.task == "regression":
+        return PredictedNumbers(found.squeeze(-1).double().numpy(), rows)
+    return Predictions(rows, model.classes, found.numpy(), ("",) * len(stored), read_temperature(model), "row")

@@ -1,0 +1,180 @@
+"""Test commands on tables: run, predict, evaluate, train, sweep and measure."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sample_files import OPTIONS, write_table
+
+import pogm
+from pogm.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with tables, a run of a classification and a run of a regression."""
+    folder = tmp_path_factory.mktemp("tables")
+    write_table(folder / "classes.csv")
+    write_table(folder / "numbers.csv", regression=True)
+    write_table(folder / "new.csv", seed=1)
+    write_table(folder / "new_numbers.csv", regression=True, seed=1)
+    short = ["--test-domain", "c", "--steps", "61", "--evaluate-every", "20", "--algorithm", "ERM", "--set", "lr=0.01"]
+    for name in ("classes", "numbers"):
+        data = f"{folder / name}.csv:label=outcome,drop=version"
+        assert main(["run", "--dataset", data, "--group", "patient", *short, "--out", str(folder / f"run_{name}")]) == 0
+    return folder
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def columns(path: Path) -> dict[str, np.ndarray]:
+    found = rows(path.read_text())
+    return {name: np.array([row[name] for row in found]) for name in found[0]}
+
+
+def test_predictions_of_the_command_are_those_of_the_model(folder, capsys):
+    assert main(["predict", str(folder / "run_classes"), str(folder / "new.csv")]) == 0
+    found = rows(capsys.readouterr().out)
+    model = pogm.load(folder / "run_classes")
+    expected = model.probabilities(columns(folder / "new.csv"))
+    written = torch.tensor([[float(row[f"probability_{name}"]) for name in model.classes] for row in found])
+    torch.testing.assert_close(written, expected, atol=1e-5, rtol=1e-4)
+    assert [row["row"] for row in found] == [str(number) for number in range(1, 121)]
+
+
+def test_prediction_needs_neither_labels_nor_domains(folder, tmp_path, capsys):
+    table = columns(folder / "new.csv")
+    kept = ["age", "dose", "colour"]
+    lines = [",".join(kept), *(",".join(cells) for cells in zip(*(table[name] for name in kept), strict=True))]
+    (tmp_path / "plain.csv").write_text("\n".join(lines) + "\n")
+    for path in (folder / "new.csv", tmp_path / "plain.csv"):
+        assert main(["predict", str(folder / "run_classes"), str(path)]) == 0
+    first, second = capsys.readouterr().out.split("row,", 2)[1:]
+    assert first == second
+
+
+def test_column_with_a_usual_name_of_a_label_stays_an_input(tmp_path, capsys):
+    """In training, another column is the label; a prediction must not take this one for it."""
+    numbers = np.random.default_rng(0)
+    lines = ["site,class,outcome", *(f"{'ab'[n % 2]},{numbers.normal():.3f},{n % 3}" for n in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    run = ["run", "--dataset", f"{tmp_path / 't.csv'}:label=outcome", "--algorithm", "ERM", "--steps", "3"]
+    assert main([*run, "--test-domain", "b", "--out", str(tmp_path / "run")]) == 0
+    (tmp_path / "new.csv").write_text("class\n0.5\n")
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    assert len(rows(capsys.readouterr().out)) == 1
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 3
+    assert "Expected the column outcome in new.csv; found class" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "run" / "trial.npz")]) == 3
+    assert "Expected a CSV, TSV or Parquet file, as the model was trained on" in capsys.readouterr().err
+
+
+def test_unknown_category_is_predicted_and_a_missing_column_is_named(folder, tmp_path, capsys):
+    model = pogm.load(folder / "run_classes")
+    x = model.transform({"age": [50.0, 50.0], "dose": [1.0, np.nan], "colour": ["violet", "red"]})
+    assert x[0, 2:5].eq(0).all()
+    assert x[1, 2:5].eq(torch.tensor([0.0, 0.0, 1.0])).all()
+    (tmp_path / "t.csv").write_text("age,colour\n50,red\n")
+    assert main(["predict", str(folder / "run_classes"), str(tmp_path / "t.csv")]) == 3
+    assert "found none named dose" in capsys.readouterr().err
+
+
+def test_evaluation_of_a_table(folder, tmp_path, capsys):
+    new = str(folder / "new.csv")
+    files = ["--json", str(tmp_path / "m.json"), "--csv", str(tmp_path / "p.csv")]
+    assert main(["evaluate", str(folder / "run_classes"), f"{new}:domain=site", *files]) == 0
+    found = json.loads((tmp_path / "m.json").read_text())
+    written = rows((tmp_path / "p.csv").read_text())
+    for site, metrics in found["sites"].items():
+        own = [row for row in written if row["site"] == site]
+        right = sum(row["label"] == row["prediction"] for row in own)
+        assert metrics["accuracy"]["value"] == pytest.approx(right / len(own))
+    truth = columns(folder / "new.csv")
+    assert all(row["label"] == truth["outcome"][int(row["row"]) - 1] for row in written)
+    assert found["all_sites"]["accuracy"]["value"] > 0.7
+    capsys.readouterr()
+
+
+def test_evaluation_of_a_regression(folder, tmp_path, capsys):
+    files = ["--json", str(tmp_path / "m.json"), "--csv", str(tmp_path / "p.csv")]
+    assert main(["evaluate", str(folder / "run_numbers"), str(folder / "new_numbers.csv"), *files]) == 0
+    found, written = json.loads((tmp_path / "m.json").read_text()), rows((tmp_path / "p.csv").read_text())
+    error = [float(row["prediction"]) - float(row["target"]) for row in written]
+    assert found["all_sites"]["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(error))), rel=1e-4)
+    assert found["all_sites"]["r2"] > 0.5
+    assert "R²" in capsys.readouterr().out
+
+
+def test_records_and_metrics_of_a_regression(folder):
+    run = folder / "run_numbers"
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    assert {"r2", "rmse", "mae"} <= records[0].keys()
+    assert "accuracy" not in records[0]
+    metrics = json.loads((run / "metrics.json").read_text())
+    chosen = next(record for record in records if record["step"] == metrics["selection"]["step"])
+    assert metrics["domains"]["c"]["in"]["rmse"] == pytest.approx(chosen["rmse"]["in"][2], rel=1e-4)
+    best = max(records, key=lambda record: np.mean([record["r2"]["out"][number] for number in (0, 1, 3)]))
+    assert metrics["selection"]["step"] == best["step"]
+
+
+def test_report_names_the_score_of_a_regression(folder, capsys):
+    assert main(["report", str(folder / "run_numbers"), "--out", str(folder / "report")]) == 0
+    assert "The numbers are 100 R² of a regression, not accuracies." in capsys.readouterr().out
+
+
+def test_run_again_does_nothing_and_other_content_is_refused(folder, tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    arguments = ["run", "--dataset", f"{path}:{OPTIONS}", "--algorithm", "ERM", "--test-domain", "a", "--steps", "3"]
+    write_table(path)
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    write_table(path, seed=1)
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 2
+    assert "dataset.content" in capsys.readouterr().err
+
+
+def test_train_on_a_regression_forecasts_r2(folder, tmp_path, capsys):
+    data = f"{folder / 'numbers.csv'}:{OPTIONS}"
+    out = tmp_path / "model"
+    options = ["--algorithm", "ERM", "--steps", "31", "--workers", "1", "--hold-out", "d", "--set", "lr=0.01"]
+    assert main(["train", data, *options, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "numbers: regression; samples by site: a 30, b 30, c 30, d 30 (held out)" in text
+    assert "Expected R² at a new site" in text
+    description = json.loads((out / "model.json").read_text())
+    assert description["task"] == "regression"
+    assert set(description["sites"]) == {"a", "b", "c"}
+    card = (out / "card.md").read_text()
+    assert "Regression: one number for each sample." in card
+    assert "Calibration" not in card
+    assert str(tmp_path) not in card
+    prediction = pogm.load(out)(pogm.load(out).transform(columns(folder / "new_numbers.csv")))
+    target = columns(folder / "new_numbers.csv")["outcome"].astype(float)
+    assert np.corrcoef(prediction[:, 0], target)[0, 1] > 0.7
+
+
+def test_verdict_on_a_table_is_refused(folder, capsys):
+    assert main(["verdict", f"{folder / 'classes.csv'}:{OPTIONS}"]) == 2
+    assert "Expected a dataset of images" in capsys.readouterr().err
+
+
+def test_one_site_of_a_table_is_evaluated(folder, tmp_path, capsys):
+    model, new = str(folder / "run_classes"), f"{folder / 'new.csv'}:domain=site"
+    assert main(["evaluate", model, new, "--site", "c", "--json", str(tmp_path / "m.json")]) == 0
+    found = json.loads((tmp_path / "m.json").read_text())
+    assert list(found["sites"]) == ["c"]
+    assert found["sites"]["c"]["n"] == 30
+    assert main(["evaluate", model, new, "--site", "z"]) == 3
+    assert "Expected sites of new.csv: a, b, c, d; found z" in capsys.readouterr().err
+
+
+def test_export_of_a_table_model_is_refused(folder, tmp_path, capsys):
+    assert main(["export", str(folder / "run_classes"), "--to", "safetensors", "--out", str(tmp_path / "m")]) == 2
+    assert "Expected a model of images to export" in capsys.readouterr().err

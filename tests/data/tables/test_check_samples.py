@@ -1,0 +1,60 @@
+"""Test the check of tables: missing values, constant columns, classes, and equal rows."""
+
+import json
+
+import pytest
+from sample_files import OPTIONS, write_heart, write_table
+
+from pogm.cli import main
+
+ROWS = """domain,age,dose,version,label
+a,30,1,7,ill
+a,40,,7,well
+a,50,3,7,ill
+b,30,1,7,well
+b,40,2,7,well
+b,55,,7,well
+"""
+
+
+def test_everything_is_found(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(ROWS)
+    assert main(["data", "check", str(tmp_path / "t.csv"), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "samples": {"a": 3, "b": 3},
+        "task": "classification",
+        "missing": {"dose": {"a": pytest.approx(1 / 3), "b": pytest.approx(1 / 3)}},
+        "constant": ["version"],
+        "classes": {"a": {"ill": 2, "well": 1}, "b": {"ill": 0, "well": 3}},
+        "single_class": ["b"],
+        "repeated": [["a:1", "b:1"]],
+        "contradictory": [["a:1", "b:1"]],
+        "clean": False,
+    }
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 3
+    out = capsys.readouterr().out
+    for text in ("dose: a 33%, b 33%", "Columns with one value (1): version", "Domains with one class (1): b"):
+        assert text in out
+    assert "Equal samples with different labels (1): a:1 = b:1" in out
+
+
+def test_clean_data_have_exit_code_0(tmp_path, capsys):
+    path = write_table(tmp_path / "t.csv")
+    assert main(["data", "check", f"{path}:{OPTIONS}"]) == 0
+    assert "Nothing to correct." in capsys.readouterr().out
+
+
+def test_published_dataset_is_checked_by_name(tmp_path, capsys):
+    write_heart(tmp_path)
+    main(["data", "check", "HeartDisease", "--data", str(tmp_path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["missing"]["chol"] == {"cleveland": 0, "hungarian": 0, "switzerland": 1, "va": 0}
+    assert "fbs" in found["constant"]
+
+
+def test_regression_has_no_classes(tmp_path, capsys):
+    path = write_table(tmp_path / "t.csv", regression=True)
+    main(["data", "check", f"{path}:{OPTIONS}", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["classes"], found["constant"]) == ("regression", {}, [])
