@@ -62,6 +62,7 @@ def test_links_lead_to_existing_files():
         "docs/data.md",
         "docs/methods.md",
         "docs/plugins.md",
+        "docs/scikit_learn.md",
         "docs/tables.md",
         "docs/theory.md",
         "docs/trainers.md",
@@ -81,6 +82,7 @@ def test_pages_have_no_placeholders():
         "docs/data.md",
         "docs/methods.md",
         "docs/plugins.md",
+        "docs/scikit_learn.md",
         "docs/theory.md",
         "docs/trainers.md",
     ):

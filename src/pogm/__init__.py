@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 
 sys.meta_path.append(MovedModules())
 
+ESTIMATORS = ("DomainGeneralizer", "DomainRegressor")  # imported alone, because scikit-learn takes a second
+
 
 def _public_objects() -> dict[str, Any]:
     """Return all public objects by name: algorithms, modifiers, ``Learner``, ``backward`` and others."""
@@ -33,7 +35,9 @@ def _public_objects() -> dict[str, Any]:
 def __getattr__(name: str) -> Any:
     """Import a public name, or a subpackage such as ``pogm.algorithms``, on first use (PEP 562)."""
     if name == "__all__":  # asked for by ``from pogm import *``
-        return sorted(_public_objects())
+        return sorted((*_public_objects(), *ESTIMATORS))
+    if name in ESTIMATORS:
+        return getattr(importlib.import_module("pogm.estimators"), name)
     if not name.startswith("_"):
         if name in {module.name for module in pkgutil.iter_modules(__path__)}:
             return importlib.import_module(f"pogm.{name}")
@@ -46,4 +50,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names and the names that are defined in this file."""
-    return sorted({*globals(), *_public_objects()})
+    return sorted({*globals(), *_public_objects(), *ESTIMATORS})

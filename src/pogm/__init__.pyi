@@ -34,6 +34,8 @@ from pogm.algorithms.upgrad import UPGrad as UPGrad
 from pogm.algorithms.vrex import VREx as VREx
 from pogm.core.batch import Batch as Batch
 from pogm.deployment.model import load as load
+from pogm.estimators import DomainGeneralizer as DomainGeneralizer
+from pogm.estimators import DomainRegressor as DomainRegressor
 from pogm.learner.backward import backward as backward
 from pogm.learner.learner import Learner as Learner
 from pogm.learner.torchjd import TorchJD as TorchJD

@@ -268,7 +268,7 @@ def load(folder: Path | str) -> TrainedModel:
             raise ValueError(f"{trial.dataset.num_classes} classes, and {len(description['classes'])} names of them.")
         network = trial.task(None).build_network()
         statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}
-        _set_tensors(network, {name: leaf for name, leaf in tensors.items() if not name.startswith(STATISTICS)})
+        set_tensors(network, {name: leaf for name, leaf in tensors.items() if not name.startswith(STATISTICS)})
     except (PogmError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise IntegrityError(
@@ -278,7 +278,7 @@ def load(folder: Path | str) -> TrainedModel:
     return TrainedModel(network.float(), trial, description, statistics)
 
 
-def _set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
+def set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
     """Copy weights and buffers into a network. Unlike ``load_state_dict``, shared weights have one name."""
     targets = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     if different := sorted(targets.keys() ^ tensors.keys()):
