@@ -257,3 +257,22 @@ def test_docstring_names_all_methods_that_combine_gradients():
     variants = {"OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM"}
     assert able == variants | {"POGM", "Reptile", "CAGrad", "MGDA", "PCGrad", "UPGrad", "ANDMask", "SANDMask"}
     assert all(name in pogm.backward.__doc__ for name in able - variants)
+
+
+def test_compiled_modules_need_buffers_that_stay():
+    module = torch.compile(
+        torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)), backend="aot_eager"
+    )
+
+    def losses() -> list[torch.Tensor]:
+        labels = torch.tensor([0, 1] * 4)
+        module(torch.randn(16, 4))  # another size: the second graph has dynamic shapes and donated buffers
+        return [F.cross_entropy(module(torch.randn(8, 4)), labels) for _ in range(2)]
+
+    with pytest.raises(UsageError, match="donated_buffer = False"):
+        pogm.backward(losses(), module.parameters(), POGM())
+    torch._dynamo.reset()
+    with torch._functorch.config.patch(donated_buffer=False):
+        pogm.backward(losses(), module.parameters(), POGM())
+    torch._dynamo.reset()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())

@@ -102,9 +102,18 @@ def _domain_gradients(
 ) -> tuple[FlatParams, list[Tensor]]:
     """Return the gradients [K, ...] of the losses, and the parameters on which at least one loss depends."""
     last = len(losses) - 1
-    rows = [
-        torch.autograd.grad(loss, parameters, retain_graph=k < last, allow_unused=True) for k, loss in enumerate(losses)
-    ]
+    rows = []
+    for k, loss in enumerate(losses):
+        try:
+            rows.append(torch.autograd.grad(loss, parameters, retain_graph=k < last, allow_unused=True))
+        except RuntimeError as error:
+            if "donated" not in str(error):
+                raise
+            raise UsageError(
+                "Expected a graph that can be differentiated once for each domain; found a module of torch.compile "
+                "that frees its buffers after the first time. Before its first call set "
+                "torch._functorch.config.donated_buffer = False."
+            ) from error
     indices = [i for i in range(len(parameters)) if keep_unused or any(row[i] is not None for row in rows)]
     used = [parameters[i] for i in indices]
     vectors = [torch.cat([_dense(row[i], parameters[i]).flatten() for i in indices]) for row in rows]
