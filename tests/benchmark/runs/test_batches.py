@@ -136,7 +136,7 @@ def test_a_batch_leaves_a_trial_to_the_process_that_began_it(tmp_path, begun):
 
 def test_a_batch_that_fails_as_a_whole_leaves_its_trials_interrupted(tmp_path, monkeypatch):
     """They may succeed alone: a single trial needs less memory."""
-    monkeypatch.setattr(Session, "accuracies", lambda session: 1 / 0)
+    monkeypatch.setattr(Session, "scores", lambda session: 1 / 0)
     errors = run_job(FOUR[:2], tmp_path, RunOptions())
     assert all("ZeroDivisionError" in error for error in errors)
     assert not list(tmp_path.glob("*/failed.json"))

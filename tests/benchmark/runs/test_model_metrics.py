@@ -95,7 +95,7 @@ def test_metrics_are_those_of_the_loaded_model(tmp_path):
     for domain, name in reported(one):
         chosen = split(len(domains[domain].labels), domain, one.trial_seed)[name == "out"]
         labels[domain, name] = domains[domain].labels[chosen].numpy()
-        logits[domain, name] = model(domains[domain].images[chosen].float() / 255).numpy()
+        logits[domain, name] = model(domains[domain].inputs[chosen].float() / 255).numpy()
     outside = [part for part in logits if part[1] == "out"]
     fitted = fit_temperature(*(np.concatenate([values[part] for part in outside]) for values in (logits, labels)))
     assert content["temperature"] == pytest.approx(fitted, rel=1e-3)

@@ -289,7 +289,7 @@ def test_a_batch_that_does_not_fit_into_memory_ends_with_exit_code_5(tmp_path):
 
 def test_a_bug_is_noted_in_the_run_directory_until_the_next_run(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "accuracies", lambda session: 1 / 0)
+        patch.setattr(Session, "scores", lambda session: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(trial(ERM()), tmp_path / "run")
     assert "ZeroDivisionError" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
