@@ -2,8 +2,9 @@
 
 Every domain is held out once, for each of several seeds. All methods train on the *in* splits of the other domains and
 are tested on the *in* split of the held-out domain. Networks use the defaults of their dataset; their step is chosen by
-training-domain validation. Baselines of scikit-learn see the same inputs; their regularisation is chosen in the same
-way. Finished runs are kept, so the script can be stopped and started again.
+training-domain validation. Baselines of scikit-learn see the same inputs (of a spectrogram, mean and deviation over
+time of each band); their regularisation is chosen in the same way. Finished runs are kept, so the script can be stopped
+and started again.
 
 Run: python benchmarks/tabular.py --data FOLDER [--seeds 5] [--out runs/tabular] [--page docs/tables.md]
 """
@@ -22,6 +23,7 @@ from scipy.sparse import csr_matrix
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.parsing import build_trial
@@ -110,13 +112,15 @@ def baselines(name: str, data: Path, seeds: int, path: Path) -> dict[str, dict[s
                 stored = torch.cat([domains[n].inputs[splits[n][part]] for n in numbers])  # noqa: B023
                 labels = torch.cat([domains[n].labels[splits[n][part]] for n in numbers])  # noqa: B023
                 x = transform.prepare(stored, statistics) if scaled else stored  # noqa: B023
-                x = x.flatten(1).numpy()
+                if x.ndim == 3:  # mean and deviation over time of each band
+                    x = torch.cat([x.mean(-1), x.std(-1)], 1)
+                x = x.numpy()
                 return csr_matrix(x) if name == "AmazonReviews" else x, labels.numpy()
 
             train, test = samples(trained, 0), samples([held_out], 0)
             parts = [samples([number], 1) for number in trained]
             models = [LogisticRegression(C=c, max_iter=100) for c in (1e-3, 1e-2, 1e-1)]
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), threadpool_limits(1):
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 for model in models:
                     model.fit(*train)
