@@ -256,10 +256,7 @@ class Learner:
         }
 
     def _check_module(self, saved: Mapping[str, Tensor]) -> None:
-        expected = self.module.state_dict()
-        different = sorted(expected.keys() ^ saved.keys())
-        different += [name for name in expected.keys() & saved.keys() if expected[name].shape != saved[name].shape]
-        if different:
+        if different := _find_differences(self.module.state_dict(), saved):
             raise UsageError(
                 "Expected the saved state of a module with the same weights; found differences in name or shape: "
                 f"{', '.join(different[:8])}{', ...' if len(different) > 8 else ''}. Create the same module."
@@ -273,9 +270,7 @@ class Learner:
         memory = {str(i): modifier.start(template, problem) for i, modifier in enumerate(self.modifiers)}
         tree = {"optimizer": template.optimizer, "memory": template.memory, "modifiers": memory}
         expected, found = dict(trees.named_leaves(tree)), saved["tensors"]
-        different = sorted(expected.keys() ^ found.keys())
-        different += [name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape]
-        if different:
+        if different := _find_differences(expected, found):
             raise UsageError(
                 "Expected a saved state with the same trained weights, optimizer and domains; found differences in "
                 f"name or shape: {', '.join(different[:8])}. Freeze the same weights as before."
@@ -458,6 +453,14 @@ class Learner:
 
 def _need_classes(*methods: Algorithm | Modifier) -> bool:
     return any(method.needs_classes for method in methods)
+
+
+def _find_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that are in only one of two mappings, or have another shape."""
+    both = expected.keys() & found.keys()
+    return sorted(
+        (expected.keys() ^ found.keys()) | {name for name in both if expected[name].shape != found[name].shape}
+    )
 
 
 def _sort_key(name: Hashable) -> tuple[str, Any]:
