@@ -4,10 +4,8 @@ import gc
 import multiprocessing
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median, quantiles
@@ -104,18 +102,6 @@ class Captured:
 def capture(function: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
     """Return the function as a CUDA graph; on a CPU, return it unchanged."""
     return Captured(function) if device.type == "cuda" else function
-
-
-@contextmanager
-def no_synchronisation() -> Iterator[None]:
-    """Make every wait of the host for the GPU an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 class Memory:

@@ -17,6 +17,7 @@ from pogm.core.state import State
 from pogm.engine.engine import Engine
 from pogm.engine.session import Session
 from pogm.engine.task import Task
+from pogm.testing import no_synchronisation
 from rows.figure import Figure, reason
 from rows.pacs import photographs
 from rows.run import Measurement, Run
@@ -41,7 +42,7 @@ def meta_figure(run: Run, inner_optimizer: str) -> Figure:
         uncaptured = meta_update(task, replace(run.engine, capture=False))
         uncaptured.step()
         try:
-            with clock.no_synchronisation():
+            with no_synchronisation():
                 uncaptured.step()
             note += ", without a synchronisation"
         except RuntimeError as error:
