@@ -125,10 +125,14 @@ def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch)
     monkeypatch.setattr(training, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
     dataset = Folder.from_directory(photographs[0])
     plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
-    # Four runs share 0.7 · 10 · 60 s of two processes; each spends 12 · 2 s on evaluations and 0.5 s on a minibatch.
-    steps = steps_in_time(plan, 10, RunOptions(engine=Engine("cpu")), workers=2)
-    assert steps == int((0.7 * 600 * 2 / 4 - 24) / 0.5)
-    assert steps_in_time(plan, 10, RunOptions(engine=Engine("cpu")), workers=1) < steps
+    # Each of two processes trains two of four runs in 0.6 · 10 · 60 s. A run spends 12 · 2 s on evaluations and 0.5 s
+    # on a minibatch. Predictions of all images of all sites take the time of five evaluations.
+    options = RunOptions(engine=Engine("cpu"))
+    assert steps_in_time(plan, 10, options, workers=2) == int((360 - 2 * 24 - 5 * 2) / (2 * 0.5))
+    assert steps_in_time(plan, 10, options, workers=1) == int((360 - 4 * 24 - 5 * 2) / (4 * 0.5))
+    # With two algorithms, the run on all sites waits for six others.
+    compared = make_plan(dataset, ["ERM", "Fish"], (), ["network=small_cnn", "weights=random"], 100)
+    assert steps_in_time(compared, 10, options, workers=2) == int((360 - 4 * 24 - 2 * 5 * 2) / (4 * 0.5))
     with pytest.raises(UsageError, match=r"at least 10 minibatches in each of 4 runs; found 0\.5 minutes.*--minutes"):
         steps_in_time(plan, 0.5, RunOptions(engine=Engine("cpu")), workers=2)
 

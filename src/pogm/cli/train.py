@@ -13,7 +13,6 @@ from pogm.cli.parser import Command, argument, group, option
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
     from pogm.data.datasets.base import Domain, DomainDataset
-    from pogm.deployment.forecast import SiteResult
     from pogm.deployment.training import TrainingPlan
 
 
@@ -161,40 +160,34 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.cli.execution import train_run
         from pogm.deployment import training
 
-        results = self._held_out_results(plan, run_options)
-        if results is None:
+        if not self._run_first_trials(plan, run_options):
             return 1
+        results = {
+            name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data))
+            for name, trials in plan.forecasts.items()
+        }
         chosen, forecasts = training.choose_algorithm(results)
         for name, found in forecasts.items():
             mark = " <- chosen" if name == chosen and len(forecasts) > 1 else ""
             print(f"{name}: {found.text()}{mark}")
         final = plan.finals[chosen]
-        print(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
-        folder = self.out / training.RUNS / final.id
-        train_run(final, folder, run_options)
+        if final not in plan.first_trials:
+            print(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
+            train_run(final, self.out / training.RUNS / final.id, run_options)
         training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data)
         self._summarise(chosen)
         return 0
 
-    def _held_out_results(
-        self, plan: "TrainingPlan", run_options: "RunOptions"
-    ) -> "dict[str, list[SiteResult]] | None":
-        """Run what is left of the runs that hold out a site, and return their predictions; None if one failed."""
+    def _run_first_trials(self, plan: "TrainingPlan", run_options: "RunOptions") -> bool:
+        """Run what is left of the runs that need no result of others. Return False if one failed."""
         from pogm.benchmark.runs.executors import executor, run_waiting_trials
         from pogm.benchmark.runs.progress import track_steps
         from pogm.cli.results import print_failures
-        from pogm.deployment import training
+        from pogm.deployment.training import RUNS
 
-        folder = self.out / training.RUNS
-        outcomes = run_waiting_trials(
-            plan.trials, folder, run_options, executor("local", self.workers), retry_failed=True
-        )
-        if print_failures(track_steps(outcomes, plan.trials, folder), folder):
-            return None
-        return {
-            name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data))
-            for name, trials in plan.forecasts.items()
-        }
+        trials, folder = plan.first_trials, self.out / RUNS
+        outcomes = run_waiting_trials(trials, folder, run_options, executor("local", self.workers), retry_failed=True)
+        return not print_failures(track_steps(outcomes, trials, folder), folder)
 
     def _summarise(self, chosen: str) -> None:
         from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options

@@ -1,6 +1,7 @@
 """From images of several sites to one model: leave one site out at a time, choose an algorithm, train on all sites."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from pogm.benchmark.results.classification import (
     softmax,
 )
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics
+from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.directory import DONE
 from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
@@ -36,7 +38,8 @@ RUNS = "runs"
 EPOCHS = 20  # default length: each image of a site of median size is drawn about this often
 LEAST_STEPS, MOST_STEPS = 100, 5001
 EVALUATIONS = 10  # of each run
-BUDGET_SHARE = 0.7  # part of --minutes that is planned: processes that run in parallel slow one another down
+VALIDATION_SHARE = 0.2  # part of a site that an evaluation predicts; at the end all of it is predicted
+BUDGET_SHARE = 0.6  # part of --minutes that is planned: processes start, and slow one another down
 PREDICTION_BATCH = 64
 
 
@@ -58,6 +61,11 @@ class TrainingPlan:
     def trials(self) -> list[Trial]:
         """All runs that hold out a site."""
         return [trial for trials in self.forecasts.values() for trial in trials]
+
+    @property
+    def first_trials(self) -> list[Trial]:
+        """The runs that need no result of others: with one algorithm also the run on all sites."""
+        return [*self.trials, *(self.finals.values() if len(self.finals) == 1 else ())]
 
 
 def make_plan(
@@ -138,21 +146,25 @@ def default_steps(dataset: DomainDataset, counts: Sequence[int], batch_size: int
 def steps_in_time(plan: TrainingPlan, minutes: float, options: RunOptions, workers: int) -> int:
     """Return the number of minibatches that fits into a time budget, from a measurement of a few steps.
 
+    The time is that of the runs which one process trains one after the other, and of the predictions at all sites.
+
     Raises:
         UsageError: If the time does not suffice for a useful number of minibatches.
     """
-    runs = len(plan.trials) + 1
-    costs = [measure_cost(trials[0], options) for trials in plan.forecasts.values()]
+    with use_threads(options.threads):
+        costs = [measure_cost(trials[0], options) for trials in plan.forecasts.values()]
     step, evaluation = fmean(cost[0] for cost in costs), fmean(cost[1] for cost in costs)
-    parallel = workers if options.engine.torch_device().type == "cpu" else 1
-    one_run = BUDGET_SHARE * 60 * minutes * min(parallel, len(plan.trials)) / runs - (EVALUATIONS + 2) * evaluation
-    steps = int(one_run / step)
+    processes = workers if options.engine.torch_device().type == "cpu" else 1
+    runs = math.ceil(len(plan.first_trials) / processes) + (len(plan.finals) > 1)  # one after the other
+    evaluations = runs * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
+    available = BUDGET_SHARE * 60 * minutes - evaluations * evaluation
+    steps = int(available / (runs * step))
     if steps < EVALUATIONS:
-        least = (EVALUATIONS * step + (EVALUATIONS + 2) * evaluation) * runs / (BUDGET_SHARE * 60 * parallel)
+        least = (EVALUATIONS * step * runs + evaluations * evaluation) / (BUDGET_SHARE * 60)
         raise UsageError(
-            f"Expected time for at least {EVALUATIONS} minibatches in each of {runs} runs; found {minutes:g} minutes, "
-            f"with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. Pass --minutes "
-            f"{max(5 * least, 1):.0f} or more, a smaller --network, or smaller images (--set image_size=128)."
+            f"Expected time for at least {EVALUATIONS} minibatches in each of {len(plan.trials) + 1} runs; found "
+            f"{minutes:g} minutes, with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. Pass "
+            f"--minutes {max(5 * least, 1):.0f} or more, a smaller --network, or smaller images (--set image_size=128)."
         )
     return min(steps, MOST_STEPS)
 
