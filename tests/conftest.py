@@ -1,7 +1,9 @@
 """Settings of all tests."""
 
 import os
+import sys
 import tempfile
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -23,6 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the tests that wait for other processes to the front."""
     rank = {name: number for number, name in enumerate(STARTED_FIRST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """Start the fork server of `processes.py`, if a test uses it."""
+    if "processes" in sys.modules:
+        forkserver.ensure_running()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -27,8 +27,8 @@ from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect
 from pogm.modifiers.base import Modifier
 
-# A process has one fork server. Tests that need one must use this context: another list of modules would replace this
-# one, and every command would import torch again.
+# A process has one fork server, which imports these modules when it starts. `conftest.py` starts it before the first
+# test: the executor asks for other modules, and every command would import torch again.
 CONTEXT = _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [

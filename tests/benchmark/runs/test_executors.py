@@ -1,5 +1,6 @@
 """The local executor: many trials in many processes, with faults in some of them."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -110,10 +111,11 @@ def test_workers_stop_with_checkpoints_when_the_driver_ends(tmp_path, number):
 
 def test_no_process_is_left_if_the_consumer_stops_early(tmp_path):
     outcomes = run_all([trial(ERM(), seed=seed) for seed in range(3)], tmp_path, RunOptions(), 1)
+    before = {process.pid for process in multiprocessing.active_children()}
     next(outcomes)
-    (worker,) = _children(os.getpid(), "spawn_main")
+    (worker,) = {process.pid for process in multiprocessing.active_children()} - before
     outcomes.close()
-    assert not Path(f"/proc/{worker}").exists()
+    until(lambda: not Path(f"/proc/{worker}").exists())
 
 
 def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path):
@@ -127,24 +129,20 @@ def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path)
     assert "The same command continues from here" in err
     started = [path.parent for path in tmp_path.glob("*/trial.json")]
     assert all(list(folder.glob("checkpoints/*.json")) for folder in started)
-    assert not _children(process.pid, "spawn_main")
+    until(lambda: not _has_processes(process.pid))
 
 
 def test_there_is_at_least_one_core():
     assert count_cores() >= 1
 
 
-def _children(pid: int, name: str) -> list[int]:
-    """Return the child processes of a process with a name in their command line."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            if parent == pid and name in (status.parent / "cmdline").read_text():
-                found.append(int(status.parent.name))
-        except (OSError, ValueError):  # the process ended in the meantime
-            continue
-    return found
+def _has_processes(group: int) -> bool:
+    """Return whether a process group still has processes."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 COMPILED_SWEEP = (
@@ -158,7 +156,7 @@ COMPILED_SWEEP = (
     "--trials",
     "1",
 )
-COMPILED_SWEEP += ("--workers", "1", "--device", "cpu", "--compile", "on")
+COMPILED_SWEEP += ("--set", "network=mlp", "--workers", "1", "--device", "cpu", "--compile", "on")
 NOISE = ("Traceback", "leaked", "resource_tracker", "Warning", "torch/")
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -198,9 +199,9 @@ class _Worker:
     job: list[Trial]
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy locks held by threads of torch
+        context = _process_context()
         self.pipe, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child,), daemon=True)
+        self.process = context.Process(target=_serve, args=(child, dict(os.environ)), daemon=True)
         # Ctrl-C sends SIGINT to every process of the terminal. Workers start with SIGINT blocked: this process stops
         # them. The resource tracker is started first, because its start would unblock the signal.
         resource_tracker.ensure_running()
@@ -232,13 +233,32 @@ class _Worker:
         self.process.close()
 
 
-def _serve(pipe: Connection) -> None:
+def _process_context() -> BaseContext:
+    """Return the context that starts workers: a fork server, which imports torch once for all of them.
+
+    The server has imported modules and done nothing else, so no thread of torch can hold a lock when it forks.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _serve(pipe: Connection, environment: dict[str, str]) -> None:
     """Run jobs until the pipe is closed, this process gets a stop signal, or the parent process dies.
 
     All three end the process by a normal exit. An exit by a signal would skip the release of semaphores, such as those
     of torch's compiler, and the resource tracker would report them as leaked.
+
+    Args:
+        pipe: Connection for jobs and outcomes.
+        environment: Environment variables of the parent; those of the fork server may be older.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _exit)
+    os.environ.clear()
+    os.environ.update(environment)
     threading.Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, ConnectionError, StoppedError):
         while True:
