@@ -16,7 +16,6 @@ from pogm.core.hyperparameters import hyper
 from pogm.core.state import Loss
 from pogm.testing import (
     ALGORITHM_CHECKS,
-    NETWORKS,
     check_algorithm,
     check_batched_trials,
     check_captured_steps,
@@ -28,7 +27,8 @@ PER_NETWORK = (check_batched_trials, check_loop_and_vmap_in_runs)
 UNDERTRAINED = "PaperTextPOGM"  # with the published hyperparameters its steps are too short to learn in 101 of them
 
 every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
-networks = pytest.mark.parametrize("network", NETWORKS)
+networks = pytest.mark.parametrize("network", ["mlp", "small_cnn"])
+gpu_networks = pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
 
 
 @every
@@ -64,7 +64,7 @@ def test_vmap_over_domains_equals_loop_in_a_session(cls, network):
 
 
 @every
-@networks
+@gpu_networks
 @pytest.mark.gpu
 @needs_gpu
 def test_step_does_not_synchronise(cls, network):
@@ -72,7 +72,7 @@ def test_step_does_not_synchronise(cls, network):
 
 
 @every
-@networks
+@gpu_networks
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("count", [1, 2])

@@ -89,7 +89,7 @@ def test_parts_that_only_training_needs_are_left_out(tmp_path):
 
 @pytest.mark.parametrize(("algorithm", "modifiers"), [(ARM(), ()), (ERM(), (ITTA(),))], ids=["ARM", "ITTA"])
 def test_models_that_adapt_to_a_batch_say_so_and_predict(tmp_path, algorithm, modifiers):
-    training = replace(trial(algorithm).training, network="mnist_cnn" if modifiers else "mlp")
+    training = replace(trial(algorithm).training, network="small_cnn" if modifiers else "mlp")
     run(trial(algorithm, modifiers=modifiers, steps=2, training=training), tmp_path / "run")
     model = pogm.load(tmp_path / "run")
     assert (model.adapts, model.batch_size) == (True, 64)

@@ -171,7 +171,7 @@ def digit_folders(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(("algorithm", "modifiers"), [(ARM(), ()), (ERM(), (ITTA(),))], ids=["ARM", "ITTA"])
 def test_models_that_adapt_predict_each_folder_as_one_domain(tmp_path, digit_folders, algorithm, modifiers):
     known = trial(algorithm)
-    training = type(known.training)(network="mnist_cnn" if modifiers else "mlp")
+    training = type(known.training)(network="small_cnn" if modifiers else "mlp")
     run(trial(algorithm, modifiers=modifiers, steps=2, training=training), tmp_path / "run")
     model = pogm.load(tmp_path / "run")
     together = predict(model, find_images([digit_folders / "dark", digit_folders / "light"]))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from digests import RELEASED
 from promises import modified, session
 from support import assert_close
 
-from pogm import ERM, POGM, SWAD, Mixup, models
+from pogm import ERM, POGM, SWAD, Mixup
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
@@ -20,7 +20,6 @@ from pogm.core.hyperparameters import fields
 from pogm.core.trees import Params
 from pogm.engine.session import Session
 from pogm.engine.trainer import final
-from pogm.models import mnist_cnn
 from pogm.modifiers import all_modifiers
 from pogm.modifiers.augment import Augment
 from pogm.modifiers.base import Modifier
@@ -45,12 +44,6 @@ REFUSED = {
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
 TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}
-
-
-@pytest.fixture(autouse=True)
-def narrow(monkeypatch):
-    """Make the network for small images an eighth as wide."""
-    monkeypatch.setitem(models._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:

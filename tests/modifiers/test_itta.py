@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections import OrderedDict
-from functools import partial
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from support import assert_close, needs_gpu, no_synchronisation, trial
 from torch import nn
 
-from pogm import ERM, POGM, Fish, Learner, Mixup, models
+from pogm import ERM, POGM, Fish, Learner, Mixup
 from pogm._system.errors import UsageError
 from pogm.core import random, trees
 from pogm.core.batch import Batch
@@ -20,7 +19,6 @@ from pogm.engine import checkpoint
 from pogm.engine.per_domain import gradient, map_by_loop, map_by_vmap
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import train
-from pogm.models import mnist_cnn
 from pogm.models.featurizer import Stages
 from pogm.modifiers.itta import ITTA, mismatch_gradient
 from pogm.modifiers.styles import mix_styles
@@ -333,12 +331,6 @@ def test_head_with_other_inputs_raises():
         ITTA().penalty(model, images())
 
 
-@pytest.fixture
-def narrow(monkeypatch):
-    """Make the network for small images an eighth as wide."""
-    monkeypatch.setitem(models._builders(), "mnist_cnn", partial(mnist_cnn.build, width=8))
-
-
 def trials(algorithm, modifiers=(), **options):
     """Return two trials that differ in everything that can differ within a batch."""
     base = trial(algorithm, precision="fp64", modifiers=(*modifiers, ITTA(adaptation=0.1)), **options)
@@ -359,7 +351,7 @@ several = pytest.mark.parametrize(
 
 
 @several
-def test_batched_trials_equal_single_trials(algorithm, modifiers, narrow):
+def test_batched_trials_equal_single_trials(algorithm, modifiers):
     both = trials(algorithm, modifiers)
     together = Session([t.task(None) for t in both], Engine())
     apart = [Session([t.task(None)], Engine()) for t in both]
@@ -379,7 +371,7 @@ def test_vmap_over_domains_equals_loop():
 
 
 @several
-def test_saved_and_loaded_run_continues_with_the_same_bits(algorithm, modifiers, narrow, tmp_path):
+def test_saved_and_loaded_run_continues_with_the_same_bits(algorithm, modifiers, tmp_path):
     task = trials(algorithm, modifiers)[0].task(None)
     whole, first, second = (Session([task], Engine()) for _ in range(3))
     for session, steps in ((whole, 4), (first, 2)):
@@ -392,7 +384,7 @@ def test_saved_and_loaded_run_continues_with_the_same_bits(algorithm, modifiers,
     assert_close(second.train_state, whole.train_state, 0.0)
 
 
-def test_accuracy_is_above_chance(narrow):
+def test_accuracy_is_above_chance():
     """Chance is 10% on the unseen domain."""
     learner = trials(ERM(), steps=41, evaluate_every=40, test_domains=(2,))[0]
     training = dataclasses.replace(learner.training, batch_size=16)
@@ -405,7 +397,7 @@ def test_accuracy_is_above_chance(narrow):
 @several
 @pytest.mark.gpu
 @needs_gpu
-def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers, narrow):
+def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers):
     both = trials(algorithm, modifiers)
     captured = Session([t.task(None) for t in both], Engine("cuda"))
     plain = [Session([t.task(None)], Engine("cpu")) for t in both]
@@ -422,7 +414,7 @@ def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers, narrow):
 @several
 @pytest.mark.gpu
 @needs_gpu
-def test_step_does_not_synchronise(algorithm, modifiers, narrow):
+def test_step_does_not_synchronise(algorithm, modifiers):
     session = Session([trials(algorithm, modifiers)[0].task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step()
