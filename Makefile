@@ -3,6 +3,7 @@
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo paper test lint types tests oldest lock clean
 .DELETE_ON_ERROR:
@@ -28,8 +29,10 @@ tests: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pogm needs Python 3.11 or newer; none was found. Install one, or call: make PYTHON=/path/to/python3"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) "uv>=0.8"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock || \
+		$(PIP) --require-hashes -r requirements.lock  # slower, but pip may know of an index that uv does not
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 # The tests with the oldest torch that pyproject.toml allows: it may fail to compile what the newest one compiles.

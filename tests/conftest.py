@@ -35,5 +35,5 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers for ``-n auto``: one more than cores, because some tests wait."""
-    return (os.cpu_count() or 1) + 1
+    """Return the number of workers for ``-n auto``: two more than cores, because many tests wait."""
+    return (os.cpu_count() or 1) + 2
