@@ -228,9 +228,10 @@ class _DomainEstimator(BaseEstimator):  # type: ignore[misc]
         with use_threads(1):  # the same bits on every machine; more threads are slower for small networks
             session = Session([task], Engine(self.device))
             for found in train(session, trial.schedule):
-                if found is None or found.diverged[0]:
+                assert found is not None  # nothing stops the training
+                if found.diverged[0]:
                     raise DivergedError(
-                        f"Expected finite weights; found others after step {found.step if found else 0} of "
+                        f"Expected finite weights and losses; found {found.diverged[0]}, at step {found.step} of "
                         f"{type(trial.algorithm).__name__}. Choose a smaller lr than {self.lr:g}."
                     )
                 score = _validation_score(found.scores[0])

@@ -27,7 +27,7 @@ class DataError(PogmError):
 
 
 class DivergedError(PogmError):
-    """Training that produced weights that are not finite."""
+    """Training with weights, losses or trajectories that are not finite."""
 
     exit_code = 4
 

@@ -1,5 +1,6 @@
 """The training loop."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Evaluation:
     step: int  # number of the minibatch
     scores: list[dict[str, list[float]]]  # for each trial, each score on each domain and split
     metrics: list[Metrics]  # means since the last evaluation
-    diverged: list[bool]  # True if weights are not finite
+    diverged: list[str]  # why the trial diverged; empty if it did not
     seconds_per_step: float | None  # per minibatch; None if there was none since the last evaluation
     rounds: list[Rounds | None]  # measurements of the probe since the last evaluation; None without a probe
 
@@ -70,6 +71,7 @@ def train(
     probe = session.tasks[0].probe
     rounds = int(session.train_state.state.step.reshape(-1)[0])
     on_round(rounds * minibatches)
+    evaluated = (after + 1) // minibatches  # rounds up to the last evaluation
     for point in schedule.points():
         if point <= after:
             continue
@@ -82,7 +84,7 @@ def train(
             if stop():
                 yield None
                 return
-        diverged = session.diverged()  # synchronises with the device, so the time below includes all of its work
+        overflowed = session.diverged()  # synchronises with the device, so the time below includes all of its work
         seconds, trained = time.monotonic() - start_time, (rounds - start_rounds) * minibatches
         scores, metrics, observed = session.scores(), session.fetch_metrics(), session.observe(point)
         measured = session.fetch_rounds()
@@ -91,12 +93,36 @@ def train(
             step=point,
             scores=scores,
             metrics=[one | loss | means for one, loss, means in zip(metrics, observed, probed, strict=True)],
-            diverged=diverged,
+            diverged=[_divergence(*found, rounds - evaluated) for found in zip(overflowed, metrics, strict=True)],
             seconds_per_step=seconds / trained if trained else None,
             rounds=measured,
         )
+        evaluated = rounds
+
+
+def _divergence(overflowed: bool, metrics: Metrics, rounds: int) -> str:
+    """Return why a trial diverged; empty if it did not.
+
+    A round that is skipped because its direction is zero is no divergence: its norm is finite.
+
+    Args:
+        overflowed: Weights are not finite.
+        metrics: Means of the metrics since the last evaluation, over the rounds in which they were finite.
+        rounds: Number of rounds since the last evaluation.
+    """
+    if overflowed:
+        return "NaN or infinity in the weights"
+    if rounds and _is_nan(metrics.get("norm")) and metrics.get("skipped") == 1:
+        return "only skipped rounds since the last evaluation, with trajectories or updates that are not finite"
+    if rounds and _is_nan(metrics.get("loss")):
+        return "no finite loss since the last evaluation"
+    return ""
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def final(session: Session) -> list[Evaluation]:
     """Return the final evaluation of each trial, at the step that a modifier chose; empty without such a modifier."""
-    return [Evaluation(step, [scores], [{}], [False], None, [None]) for step, scores in session.final()]
+    return [Evaluation(step, [scores], [{}], [""], None, [None]) for step, scores in session.final()]

@@ -124,7 +124,8 @@ def run(
 
     Raises:
         InUseError: If another process runs in the directory.
-        DivergedError: If the weights become NaN or infinite.
+        DivergedError: If the weights or the loss become NaN or infinite, or if every round between two evaluations
+            was skipped because its trajectories were.
         StoppedError: If a signal stopped the run; it left a checkpoint.
     """
     (error,) = run_batch([trial], [folder], options or RunOptions(), on_evaluation, on_round)
@@ -269,7 +270,7 @@ class _Batch:
                 record = make_record(self.trials[row], self.session, evaluation, row)
                 self._write(row, record)
                 if evaluation.diverged[row]:
-                    self._end_diverged(row)
+                    self._end_diverged(row, evaluation.diverged[row])
                 elif not self.has_final:
                     self._select(row, record)
             if not self.active:
@@ -311,9 +312,9 @@ class _Batch:
         write_metrics(self.folders[row], self.trials[row], self.session, row)
         write_atomic(self.folders[row] / DONE, b"done\n")
 
-    def _end_diverged(self, row: int) -> None:
+    def _end_diverged(self, row: int, reason: str) -> None:
         error = DivergedError(
-            f"Expected finite weights; found NaN or infinity in those of {self.folders[row]} at step {self.after}. "
+            f"Expected finite weights and losses; found {reason}, in {self.folders[row]} at step {self.after}. "
             "A smaller learning rate usually helps: --set lr=..."
         )
         self.errors[row] = error
