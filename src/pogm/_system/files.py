@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.fault_injection import fault_point
+from pogm._system.saved import read_regular
 
 TEMPORARY = ".part"
 LOCK = "lock"
@@ -86,13 +87,12 @@ def read_json(path: Path, limit: int = 1 << 20) -> Any:
     """Read a small JSON file that this package wrote.
 
     Raises:
-        UsageError: The file exceeds ``limit`` bytes or is not UTF-8, a field is repeated, or a number is not finite.
+        UsageError: It is not a regular file, exceeds ``limit`` bytes or is not UTF-8, a field is repeated, or a number
+            is not finite.
     """
-    size = path.stat().st_size
-    if size > limit:
-        raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. This package did not write it.")
+    content = read_regular(path, limit)
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"Expected UTF-8 text in {path}; found {error.reason} at byte {error.start}. This package did not write it."

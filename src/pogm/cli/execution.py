@@ -15,11 +15,12 @@ from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import read_json
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import DONE, RECORDS
 from pogm.benchmark.results.records import accuracy, is_final, printable, read_records
-from pogm.benchmark.runs.directory import DONE, read_provenance
+from pogm.benchmark.runs.directory import read_provenance
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.progress import RunProgress, show_progress
-from pogm.benchmark.runs.runner import RECORDS, RunOptions, run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.cli.options import Distributed, Execution, Hyperparameters
 from pogm.core.hyperparameters import fields

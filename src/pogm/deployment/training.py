@@ -22,9 +22,9 @@ from pogm.benchmark.results.classification import (
     scale_temperature,
     softmax,
 )
+from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics
 from pogm.benchmark.runs.context import use_threads
-from pogm.benchmark.runs.directory import DONE
 from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description

@@ -11,6 +11,7 @@ from statistics import fmean
 from pogm._system.errors import PogmError
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import (
     TRIAL,
     RecordWarning,
@@ -22,7 +23,6 @@ from pogm.benchmark.results.records import (
     with_short_names,
 )
 from pogm.benchmark.runs.directory import PLAN, PLAN_BYTES, load_plan, load_sweep, state_of
-from pogm.benchmark.runs.runner import RECORDS
 
 Stamp = tuple[tuple[int, int] | None, ...]  # modification time and size of some files; None: no such file
 Plan = dict[str, Trial]  # by the name of the trial's folder

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import category
 
-from pogm._system.errors import DataError
+from pogm._system.errors import DataError, PogmError
 from pogm._system.fault_injection import fault_point
 from pogm._system.moved import rename_metrics
+from pogm.benchmark.results.record_digest import RECORDS, read_content, read_verified
 from pogm.core.plugins import is_path, short_name
 
 TRIAL = "trial.json"
@@ -159,9 +160,14 @@ def read_records(path: Path) -> tuple[Record, ...]:
     another record, comes last. Lines that are not records (half-written, garbage) are skipped with one
     `RecordWarning`.
     """
+    return parse_records(read_content(path), path)
+
+
+def parse_records(content: bytes, path: Path) -> tuple[Record, ...]:
+    """Do the same with the content of a file."""
     by_step: dict[tuple[bool, int], Record] = {}
     skipped = 0
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+    for line in content.split(b"\n"):
         if not line.strip():
             continue
         try:
@@ -197,7 +203,7 @@ def read_runs(*folders: Path | str) -> list[Run]:
     for path in _run_files(folders, tuple(readers)):
         try:
             run = readers[path.name](path.parent)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (PogmError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
             warnings.warn(f"{path}: run left out ({reason})", RecordWarning, stacklevel=2)
             continue
@@ -292,8 +298,8 @@ def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[
 
 def _read_run(folder: Path) -> Run:
     saved = _validate_trial(_parse((folder / TRIAL).read_bytes()))
-    records = read_records(folder / "records.jsonl")
-    done = (folder / "done").exists()
+    content, done = read_verified(folder)
+    records = parse_records(content, folder / RECORDS)
     provenance = saved.get("provenance")
     return Run(
         folder=folder,

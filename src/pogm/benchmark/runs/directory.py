@@ -20,12 +20,12 @@ from pogm._system.files import (
 )
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
+from pogm.benchmark.results.record_digest import DONE
 
 SCHEMA = 1
 TRIAL = "trial.json"
 SWEEP = "sweep.json"
 PLAN = "plan.json"
-DONE = "done"
 PLAN_BYTES = 1 << 28  # limit for the size of a plan
 STATES = ("done", "running", "interrupted", "failed", "waiting")
 DECISIVE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # facts that affect bits

@@ -13,9 +13,10 @@ import torch
 
 from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.directory import TRIAL
-from pogm.benchmark.runs.runner import RECORDS, RunOptions
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.engine.session import Session
 
 MEASURE_SECONDS = 0.3  # duration of the measured steps of one kind of trial

@@ -21,8 +21,9 @@ from pogm._system.cpu import count_cores
 from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown_name_error
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.runs.context import FAILED, Stop, catch_stop_signals, failure_text, write_failure
-from pogm.benchmark.runs.directory import DONE, TRIAL, make_folder, state_of, write_trial
+from pogm.benchmark.runs.directory import TRIAL, make_folder, state_of, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.engine.engine import SMALL_IMAGE_PIXELS
 

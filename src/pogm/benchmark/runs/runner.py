@@ -8,14 +8,14 @@ One trial is a batch of one. Each trial has a run directory with these files:
 - ``model/``: the weights of the selected step, and their description (see ``selected_model.py``)
 - ``metrics.json``: metrics of that model, written when the run ends (see ``model_metrics.py``)
 - ``failed.json``: the reason if the run failed
-- ``done``: marks a finished run; written last
+- ``done``: marks a finished run, and has the digest of its records; written last
 """
 
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,16 @@ from pogm._system.determinism import fix_cublas_workspace
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
 from pogm._system.files import lock_folder, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import FINAL, Record, append_record, is_final, read_records, record_line
+from pogm.benchmark.results.record_digest import DONE, RECORDS, RecordDigest, check_records, read_content, read_verified
+from pogm.benchmark.results.records import (
+    FINAL,
+    Record,
+    append_record,
+    is_final,
+    parse_records,
+    read_records,
+    record_line,
+)
 from pogm.benchmark.runs.context import (
     Stop,
     catch_stop_signals,
@@ -39,7 +48,7 @@ from pogm.benchmark.runs.context import (
     use_threads,
     write_failure,
 )
-from pogm.benchmark.runs.directory import DONE, TRIAL, check_owner, make_folder, read_provenance, write_trial
+from pogm.benchmark.runs.directory import TRIAL, check_owner, make_folder, read_provenance, write_trial
 from pogm.benchmark.runs.model_metrics import write_metrics
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
@@ -57,8 +66,6 @@ from pogm.modifiers.base import Modifier
 
 if TYPE_CHECKING:
     from pogm.trackers.tracking import Tracking
-
-RECORDS = "records.jsonl"
 
 OnRecord = Callable[[dict[str, Any]], None]
 OnRound = Callable[[int], None]
@@ -183,7 +190,10 @@ def run_batch(
 def _are_done(folders: Sequence[Path], trials: Sequence[Trial]) -> bool:
     for folder, trial in zip(folders, trials, strict=True):
         check_owner(folder, trial)
-    return all((folder / DONE).exists() for folder in folders)
+    done = [folder for folder in folders if (folder / DONE).exists()]
+    for folder in done:
+        read_verified(folder)
+    return len(done) == len(folders)
 
 
 class _Batch:
@@ -205,6 +215,7 @@ class _Batch:
         self.on_record, self.on_round = on_record, on_round
         self.errors: list[PogmError | None] = [None] * len(trials)
         self.selected = [SelectedModel() for _ in trials]
+        self.digests = [RecordDigest() for _ in trials]  # of the records of each trial
         self.has_final = Modifier.find_final(session.config.modifiers) is not None  # only final weights are selected
         self.facts: dict[str, Any] = {}  # provenance
         self.classes: tuple[str, ...] = ()
@@ -293,6 +304,7 @@ class _Batch:
     def _write(self, row: int, record: dict[str, Any]) -> None:
         if self.world.is_first:
             append_record(self.folders[row] / RECORDS, record)
+            self.digests[row].add(record_line(record))
             if row in self.tracking:
                 self.tracking[row].record(record)
             self.on_record(record)
@@ -310,7 +322,7 @@ class _Batch:
 
     def _finish(self, row: int) -> None:
         write_metrics(self.folders[row], self.trials[row], self.session, row)
-        write_atomic(self.folders[row] / DONE, b"done\n")
+        write_atomic(self.folders[row] / DONE, self.digests[row].done())
 
     def _end_diverged(self, row: int, reason: str) -> None:
         error = DivergedError(
@@ -335,7 +347,12 @@ class _Batch:
             self.world.run_on_first(partial(self._save_trial, row, state))
 
     def _save_trial(self, row: int, state: TrainState) -> None:
-        extra = {"pogm": pogm.__version__, "torch": torch.__version__, "selected": self.selected[row].to_json()}
+        extra = {
+            "pogm": pogm.__version__,
+            "torch": torch.__version__,
+            "selected": self.selected[row].to_json(),
+            "records": self.digests[row].to_json(),
+        }
         trial = self.trials[row]
         self._write_model(row)  # first: a checkpoint refers to it
         keep = 1 if self.after == trial.steps - 1 else checkpoint.KEPT  # a sweep has hundreds of finished runs
@@ -355,7 +372,8 @@ class _Batch:
             loaded = checkpoint.load(folder / "checkpoints", self.session.state_template(), trial.id, former)
             states.extend(loaded[:1] if loaded else [])
             after = loaded[1]["after"] if loaded else -1
-            records = _restore_records(folder, trial, after)
+            kept, records = _restore_records(folder, trial, loaded[1] if loaded else {"after": -1})
+            self.digests[0] = RecordDigest(kept)
             if loaded:
                 self.selected[0] = SelectedModel.restore(folder, loaded[1], records, trial)
             return after, loaded is not None
@@ -402,18 +420,28 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     }
 
 
-def _restore_records(folder: Path, trial: Trial, after: int) -> list[Record]:
-    """Delete the records after a checkpoint, which will be computed and written again. Return the others."""
-    records = {record["step"]: record for record in read_records(folder / RECORDS) if not is_final(record)}
-    kept = [point for point in trial.schedule.points() if point <= after]
-    missing = [point for point in kept if point not in records]
-    if missing:
-        raise IntegrityError(
-            f"Expected the evaluations up to step {after} in {folder / RECORDS}; found none of step "
-            f"{', '.join(map(str, missing))}. Restore the file from a copy, or delete {folder} to start again."
-        )
-    write_atomic(folder / RECORDS, b"".join(record_line(records[point]) for point in kept))
-    return [records[point] for point in kept]
+def _restore_records(folder: Path, trial: Trial, manifest: Mapping[str, Any]) -> tuple[bytes, list[Record]]:
+    """Delete the records after a checkpoint, which will be computed and written again. Return the others, twice.
+
+    Raises:
+        IntegrityError: The records up to the checkpoint differ from what was written.
+    """
+    path, after = folder / RECORDS, manifest["after"]
+    content = read_content(path)
+    kept = check_records(path, content, manifest["records"]) if "records" in manifest else None
+    found = parse_records(content, path)  # warns about a line that a killed process left incomplete
+    records = {record["step"]: record for record in found if not is_final(record) and record["step"] <= after}
+    if kept is None:  # no checkpoint, or one of an earlier version, which has no digest
+        points = [point for point in trial.schedule.points() if point <= after]
+        missing = [str(point) for point in points if point not in records]
+        if missing:
+            raise IntegrityError(
+                f"Expected the evaluations up to step {after} in {path}; found none of step {', '.join(missing)}. "
+                f"Restore the file from a copy, or delete {folder} to start again."
+            )
+        kept = b"".join(record_line(records[point]) for point in points)
+    write_atomic(path, kept)
+    return kept, list(records.values())
 
 
 def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:

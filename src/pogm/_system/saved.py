@@ -1,0 +1,97 @@
+"""Reading of saved files: only regular files of limited size, and only values of the expected form."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from pogm._system.errors import UsageError
+
+LARGEST = 1e100  # sums and squares of larger numbers overflow; no measurement has them
+DIGITS = 18  # of an integer
+
+Form = type | tuple[type, ...] | list[Any] | dict[Any, Any]
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Read a file that someone else may have put there. A FIFO or a device would block or never end.
+
+    Raises:
+        FileNotFoundError: There is no file.
+        UsageError: It is not a regular file, or it has more than ``limit`` bytes.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # before it is opened, which can have an effect on a device
+        raise _not_regular(path)
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _not_regular(path)
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise UsageError(
+            f"Expected at most {limit} bytes in {path}; found {found.st_size}. This package did not write it."
+        )
+    return content
+
+
+def _not_regular(path: Path) -> UsageError:
+    return UsageError(f"Expected a regular file at {path}; found a folder, FIFO or device. Remove it.")
+
+
+def parse_numbers(text: bytes) -> Any:
+    """Parse JSON of measurements. NaN, infinity and numbers above `LARGEST` become None.
+
+    Raises:
+        ValueError: The text is not JSON, or an integer has more than `DIGITS` digits.
+    """
+    return _DECODER.decode(text.decode())
+
+
+def _parse_float(text: str) -> float | None:
+    value = float(text)
+    return value if -LARGEST <= value <= LARGEST else None
+
+
+def _parse_int(text: str) -> int:
+    if len(text) > DIGITS:
+        raise ValueError(f"expected integers of at most {DIGITS} digits, found {len(text)}")
+    return int(text)
+
+
+_DECODER = json.JSONDecoder(parse_float=_parse_float, parse_int=_parse_int, parse_constant=lambda _: None)
+
+
+def check_form(value: Any, form: Form, name: str) -> None:
+    """Raise ValueError unless a value that was read from a file has the expected form.
+
+    Args:
+        value: The value.
+        form: A type, or several; ``[form]`` for a list; ``{str: form}`` for an object with any fields; or
+            ``{"field": form}`` for an object with at least these fields. The name of a field that may be missing or
+            null ends with "?".
+        name: Name of the value, for the error.
+    """
+    if isinstance(form, dict):
+        _require(isinstance(value, dict), "an object", value, name)
+        if str in form:
+            for field, inner in value.items():
+                check_form(inner, form[str], f"{name}.{field}")
+            return
+        for field, inner in form.items():
+            known = field.removesuffix("?")
+            if known == field or value.get(known) is not None:
+                check_form(value.get(known), inner, f"{name}.{known}")
+    elif isinstance(form, list):
+        _require(isinstance(value, list), "a list", value, name)
+        for number, item in enumerate(value):
+            check_form(item, form[0], f"{name}[{number}]")
+    else:
+        kinds = form if isinstance(form, tuple) else (form,)
+        fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        _require(fits, " or ".join(kind.__name__ for kind in kinds), value, name)
+
+
+def _require(holds: bool, expected: str, value: Any, name: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {name} to be {expected}, found {str(value)[:80]!r}")
