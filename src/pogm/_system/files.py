@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.fault_injection import fault_point
-from pogm._system.saved import read_regular
+from pogm._system.saved import parse_int, read_regular
 
 TEMPORARY = ".part"
 LOCK = "lock"
@@ -112,14 +112,14 @@ def read_json(path: Path, limit: int = 1 << 20) -> Any:
         raise UsageError(f"Expected JSON in {path}; found {literal}, which JSON does not have. Write a number.")
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_int=parse_int)
     except UsageError:
         raise
     except json.JSONDecodeError as error:
         raise UsageError(
             f"Expected JSON in {path}; found an error at line {error.lineno}: {error.msg}. Undo the change."
         ) from error
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
+    except (ValueError, RecursionError) as error:  # a number of 30 digits; a thousand brackets
         raise UsageError(f"Expected JSON in {path}; found: {error}. This package did not write it.") from error
 
 

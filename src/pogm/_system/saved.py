@@ -9,7 +9,7 @@ from typing import Any
 from pogm._system.errors import UsageError
 
 LARGEST = 1e100  # sums and squares of larger numbers overflow; no measurement has them
-DIGITS = 18  # of an integer
+DIGITS = 25  # of an integer; seeds have up to 20
 
 Form = type | tuple[type, ...] | list[Any] | dict[Any, Any]
 
@@ -39,6 +39,17 @@ def _not_regular(path: Path) -> UsageError:
     return UsageError(f"Expected a regular file at {path}; found a folder, FIFO or device. Remove it.")
 
 
+def parse_int(text: str) -> int:
+    """Parse an integer of JSON. Larger ones cannot be converted to a float.
+
+    Raises:
+        ValueError: It has more than `DIGITS` digits.
+    """
+    if len(text) > DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
+
+
 def parse_numbers(text: bytes) -> Any:
     """Parse JSON of measurements. NaN, infinity and numbers above `LARGEST` become None.
 
@@ -53,13 +64,7 @@ def _parse_float(text: str) -> float | None:
     return value if -LARGEST <= value <= LARGEST else None
 
 
-def _parse_int(text: str) -> int:
-    if len(text) > DIGITS:
-        raise ValueError(f"expected integers of at most {DIGITS} digits, found {len(text)}")
-    return int(text)
-
-
-_DECODER = json.JSONDecoder(parse_float=_parse_float, parse_int=_parse_int, parse_constant=lambda _: None)
+_DECODER = json.JSONDecoder(parse_float=_parse_float, parse_int=parse_int, parse_constant=lambda _: None)
 
 
 def check_form(value: Any, form: Form, name: str) -> None:

@@ -3,6 +3,7 @@
 This module imports torch. Commands import it when they run.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pogm._system.files import read_json
 from pogm.benchmark.plan.parsing import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import finite, read_runs
+from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import DomainDataset, is_named_dataset
@@ -26,8 +26,14 @@ Kind = tuple[str, str]  # dataset and label of a trial
 
 
 def read_finished(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the content of trial.json of the finished runs in a folder, by trial id."""
-    return {path.parent.name: read_json(path.with_name("trial.json")) for path in sorted(folder.glob("*/done"))}
+    """Return the content of trial.json of the finished runs in a folder, by trial id; leave out unreadable ones."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for path in sorted(folder.glob("*/done")):
+        try:
+            found[path.parent.name] = read_trial_file(path.parent)
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{path.parent}: run left out ({error})", RecordWarning, stacklevel=2)
+    return found
 
 
 def trial_kind(content: Mapping[str, Any]) -> Kind:
@@ -114,7 +120,7 @@ def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) ->
         for run in (runs[number] for number in ids if number in runs):
             measured = [finite(record.get("seconds_per_step")) for record in run.records]
             if known := [seconds for seconds in measured if seconds > 0]:
-                times.setdefault(kind, []).append(median(known) * run.trial["steps"])
+                times.setdefault(kind, []).append(median(known) * run.trial.get("steps", 0))
     return {kind: median(found) for kind, found in times.items()}
 
 

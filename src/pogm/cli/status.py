@@ -2,11 +2,14 @@
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from pogm.cli.parser import Command, argument
+
+SHOWN = 20  # problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +24,13 @@ pogm status runs/paper                              all scales of pogm experimen
 
     def run(self) -> int:
         """Print a line for each algorithm and dataset, and the total."""
-        from pogm.benchmark.runs.directory import STATES, SWEEP, load_sweep, status
+        from pogm.benchmark.runs.directory import STATES, SWEEP, find_problems, load_sweep, status
 
-        is_sweep = (self.folder / SWEEP).exists()
-        counts = status(load_sweep(self.folder), self.folder) if is_sweep else self._count_runs()
+        if (self.folder / SWEEP).exists():
+            counts = status(load_sweep(self.folder), self.folder)
+            _print_problems(find_problems(self.folder))
+        else:
+            counts = self._count_runs()
         total: Counter[str] = Counter()
         for (dataset, label), found in counts.items():
             total += found
@@ -43,14 +49,23 @@ pogm status runs/paper                              all scales of pogm experimen
                 f"Expected the folder of a sweep, with sweep.json, or a folder of runs; found none in {self.folder}. "
                 "Start one with: pogm sweep"
             )
-        for problem in found.problems:
-            print(f"pogm: {problem}", file=sys.stderr)
+        failed = [one.run for one in found.started if one.state == "failed"]
+        _print_problems([*found.problems, *(f"{run.folder} failed: {run.failure}" for run in failed)])
         counts: dict[tuple[str, str], Counter[str]] = {}
         for one in found.started:
             counts.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
         for trial in found.waiting:
             counts.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
         return counts
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+    """Print the last line of each problem, which is the message of a traceback; at most `SHOWN`."""
+    for problem in problems[:SHOWN]:
+        first, *others = problem.strip().splitlines()
+        print(f"pogm: {first}{f' … {others[-1]}' if others else ''}", file=sys.stderr)
+    if len(problems) > SHOWN:
+        print(f"pogm: And {len(problems) - SHOWN} more. See: pogm report", file=sys.stderr)
 
 
 COMMAND = Status

@@ -14,11 +14,21 @@ from torch import Tensor
 from pogm._system.errors import IntegrityError, PogmError
 from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_atomic
 from pogm._system.moved import rename_metrics
+from pogm._system.saved import check_form, read_regular
 from pogm.core import trees
 from pogm.core.flat_params import FlatParams, flatten
 from pogm.engine.vectorise import TrainState
 
 KEPT = 2  # checkpoints of a run that are kept
+MANIFEST = {  # form of a manifest; earlier versions did not write all fields
+    "trial": str,
+    "step": int,
+    "after": int,
+    "sha256": str,
+    "bytes": int,
+    "selected?": {"step": int, "validation": (int, float)},
+    "records?": {"bytes": int, "sha256": str},
+}
 
 
 class CheckpointWarning(UserWarning):
@@ -121,13 +131,24 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        ValueError: It is not JSON, or does not have the form `MANIFEST`.
+    """
+    manifest: dict[str, Any] = read_json(path)
+    check_form(manifest, MANIFEST, path.name)
+    return manifest
+
+
 def _read(path: Path, template: TrainState, trials: Sequence[str]) -> tuple[TrainState, dict[str, Any]]:
-    manifest = read_json(path)
+    manifest = read_manifest(path)
     if manifest["trial"] not in trials:
         raise IntegrityError(f"it belongs to trial {manifest['trial']}, not {trials[0]}")
     if _name(manifest["step"], manifest["after"]) != path.stem:
         raise IntegrityError(f"its manifest is of step {manifest['step']}, evaluated up to {manifest['after']}")
-    content = path.with_suffix(".safetensors").read_bytes()
+    content = read_regular(path.with_suffix(".safetensors"), manifest["bytes"])
     if len(content) != manifest["bytes"] or digest(content) != manifest["sha256"]:
         raise IntegrityError(f"its SHA-256 is not the manifest's ({len(content)} of {manifest['bytes']} bytes)")
     return fill_template(template, load_tensors(content)), manifest

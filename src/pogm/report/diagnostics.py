@@ -193,7 +193,7 @@ def over_training(
             return
         values = iter(rounds[run.folder].numbers[measurement.name])
         for record in run.records:
-            since_last = [next(values, math.nan) for _ in record.get("rounds", {}).get("round", ())]
+            since_last = [next(values, math.nan) for _ in (record.get("rounds") or {}).get("round", ())]
             if not math.isnan(value := mean(since_last)):
                 yield run.trial_seed, record["step"], value
 

@@ -76,7 +76,7 @@ class Watcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.runs: dict[Path, tuple[Stamp, Run | None]] = {}  # by folder; None: the run cannot be read
+        self.runs: dict[Path, tuple[Stamp, Run | str]] = {}  # by folder; str: the reason why it cannot be read
         self.plans: dict[Path, tuple[Stamp, Plan | str]] = {}  # by folder; str: the reason why it cannot be read
 
     def read(self) -> FolderState:
@@ -85,9 +85,8 @@ class Watcher:
         problems = [] if self.folder.is_dir() else [f"The folder {self.folder} does not exist any more."]
         self.runs = {folder: self._read_run(folder) for folder in runs}
         self.plans = {folder: self._read_plan(folder) for folder in plans}
-        readable = {folder: run for folder, (_, run) in self.runs.items() if run is not None}
-        if count := len(runs) - len(readable):
-            problems.append(f"{count} run folder{'s' * (count > 1)} could not be read.")
+        readable = {folder: run for folder, (_, run) in self.runs.items() if isinstance(run, Run)}
+        problems += [reason for _, reason in self.runs.values() if isinstance(reason, str)]
         waiting: dict[str, Trial] = {}
         for folder, (_, plan) in self.plans.items():
             if isinstance(plan, str):
@@ -104,17 +103,17 @@ class Watcher:
             with suppress(OSError):  # the folder was removed
                 yield RunState(run, state_of(run.folder), stamp, _seconds_between(stamp))
 
-    def _read_run(self, folder: Path) -> tuple[Stamp, Run | None]:
+    def _read_run(self, folder: Path) -> tuple[Stamp, Run | str]:
         stamp = _stamp(folder, TRIAL, RECORDS, "done", "failed.json")
         before = self.runs.get(folder)
         if before is not None and before[0] == stamp:
             return before
-        with warnings.catch_warnings(), suppress(PogmError, OSError):
-            warnings.simplefilter("ignore", RecordWarning)
+        with warnings.catch_warnings(record=True) as said, suppress(PogmError, OSError):
+            warnings.simplefilter("always", RecordWarning)
             for run in read_runs(folder):
                 if run.folder == folder:
                     return stamp, _without_rounds(run)
-        return stamp, None
+        return stamp, "; ".join(str(warning.message) for warning in said) or f"{folder} could not be read."
 
     def _read_plan(self, folder: Path) -> tuple[Stamp, Plan | str]:
         stamp = _stamp(folder, SWEEP, PLAN)

@@ -12,7 +12,6 @@ import torch
 from support import trial
 
 from pogm import ERM, POGM
-from pogm._system.errors import DataError
 from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
 from pogm.benchmark.results.measurements import (
     Hull,
@@ -32,7 +31,7 @@ from pogm.benchmark.results.measurements import (
     summary,
     worst,
 )
-from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.records import RecordWarning, read_runs
 from pogm.benchmark.runs.runner import run
 from pogm.diagnostics import Probe
 from pogm.pareto import gramian
@@ -255,12 +254,12 @@ def test_run_without_a_probe_has_no_measurements(folder):
         ({"magnitude": None}, "NoneType"),
     ],
 )
-def test_damaged_measurements_are_refused(folder, change, words):
+def test_damaged_measurements_are_left_out_with_a_warning(folder, change, words):
     ((found, _), _) = of(folder, "ERM")
     *others, last = found.records
     damaged = replace(found, records=(*others, {**last, "rounds": {**last["rounds"], **change}}))
-    with pytest.raises(DataError, match=words):
-        read_measurements(damaged)
+    with pytest.warns(RecordWarning, match=words):
+        assert read_measurements(damaged) is None
 
 
 def test_table_has_a_column_for_every_algorithm_and_standard_errors_over_seeds(folder):

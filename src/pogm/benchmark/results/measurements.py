@@ -1,7 +1,8 @@
 """Read the measurements of a probe from the records of a run, and compute quantities from them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from statistics import correlation, fmean
@@ -10,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pogm._system.errors import DataError
-from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.records import RecordWarning, Run, finite
 from pogm.diagnostics.probe import RADIUS
 from pogm.pareto import (
     agreement,
@@ -58,11 +58,10 @@ class Measured:
 def read_measurements(run: Run) -> Measured | None:
     """Return the measurements in the records of a run; None if nothing was measured.
 
-    Raises:
-        DataError: If a measurement is missing or has another shape.
+    Measurements that are incomplete or have another shape are left out with a `RecordWarning`.
     """
-    parts = [record["rounds"] for record in run.records if "rounds" in record]
-    if not any(isinstance(part, Mapping) and part.get("round") for part in parts):
+    parts = [record["rounds"] for record in run.records if record.get("rounds") is not None]
+    if not any(part.get("round") for part in parts):
         return None
     names = [name for name in SHAPES if name in parts[0]]
     sources = tuple(run.domains[i] for i in run.train_domains)
@@ -78,10 +77,10 @@ def read_measurements(run: Run) -> Measured | None:
             raise ValueError("some measurements have more rounds than others")
         return Measured(sources, targets, **values | {"round": [int(number) for number in values["round"]]})
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise DataError(
-            f"Expected the measurements that a probe wrote in {run.folder}; found: {error}. "
-            "Restore the records from a copy, or delete the folder and run it again."
-        ) from error
+        warnings.warn(
+            f"{run.folder}: measurements left out ({type(error).__name__}: {error})", RecordWarning, stacklevel=2
+        )
+        return None
 
 
 def _numbers(value: Any) -> Any:

@@ -13,14 +13,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pogm._system.errors import UsageError
 from pogm._system.files import read_json
-from pogm.benchmark.results.records import RecordWarning, Run, finite
+from pogm._system.saved import check_form
+from pogm.benchmark.results.records import NUMBER, RecordWarning, Run, finite
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice
 from pogm.benchmark.results.table import Column, Row, Table, estimate
 
 METRICS = "metrics.json"
 MOST_BYTES = 1 << 28  # of the file: it has a confusion matrix for each domain
+MOST_IMAGES = 1 << 40  # of one cell of a confusion matrix
+FORM = {"task?": str, "selection": {"step": int}, "held_out": [str], "domains": {str: {}}}  # of the file
+HELD_OUT_FORM = {  # of the *in* split of a held-out domain
+    "n": int,
+    "balanced_accuracy": {"value": NUMBER},
+    "macro_f1": NUMBER,
+    "auroc": NUMBER,
+    "temperature_scaling": {"before": NUMBER, "after": NUMBER},
+    "confusion": {"classes": [str], "counts": [list]},
+    "plugins?": {},
+}
 KEPT = 4096  # runs whose metrics stay in memory, since several tables and a live page need them
 
 
@@ -123,8 +134,9 @@ def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
         matrices = [
             read_json(run.folder / METRICS, MOST_BYTES)["domains"][domain]["in"]["confusion"] for run, _ in chosen
         ]
-        counts = sum(np.array(matrix["counts"], np.int64) for matrix in matrices)
-        found.append(Confusion(label, domain, tuple(matrices[0]["classes"]), np.asarray(counts)))
+        classes = matrices[0]["classes"]
+        counts = sum(np.array(matrix["counts"], np.int64) for matrix in matrices if matrix["classes"] == classes)
+        found.append(Confusion(label, domain, tuple(classes), np.asarray(counts)))
     return found
 
 
@@ -170,19 +182,24 @@ def _read(path: Path, modified: int) -> ModelMetrics | None:
     """Read a file. It is read again if it was modified later."""
     try:
         content = read_json(path, MOST_BYTES)
+        check_form(content, FORM, METRICS)
         if content.get("task", "classification") != "classification":  # it has no metrics of classes
-            return ModelMetrics(int(content["selection"]["step"]), {})
+            return ModelMetrics(content["selection"]["step"], {})
         domains = content["domains"]
-        held_out = {name: _held_out(domains[name]["in"]) for name in content["held_out"] if name in domains}
-        return ModelMetrics(int(content["selection"]["step"]), held_out)
-    except (UsageError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        held_out = {name: _held_out(domains[name].get("in")) for name in content["held_out"] if name in domains}
+        return ModelMetrics(content["selection"]["step"], held_out)
+    except (OSError, ValueError) as error:
         warnings.warn(f"{path}: metrics left out ({type(error).__name__}: {error})", RecordWarning, stacklevel=4)
         return None
 
 
 def _held_out(values: Mapping[str, Any]) -> HeldOutMetrics:
+    check_form(values, HELD_OUT_FORM, "domains")
+    counts, classes = np.array(values["confusion"]["counts"]), len(values["confusion"]["classes"])
+    if counts.shape != (classes, classes) or counts.dtype != np.int64 or counts.max() > MOST_IMAGES:
+        raise ValueError(f"expected a confusion matrix of {classes} classes, found another one")
     scaling = values["temperature_scaling"]
     numbers = (values["balanced_accuracy"]["value"], *(values[name] for name in ("macro_f1", "auroc")))
     others = {str(name): finite(value) for name, value in values.get("plugins", {}).items()}
     balanced, f1, auroc, ece, ece_scaled = map(finite, (*numbers, scaling["before"], scaling["after"]))
-    return HeldOutMetrics(int(values["n"]), balanced, f1, auroc, ece, ece_scaled, others)
+    return HeldOutMetrics(values["n"], balanced, f1, auroc, ece, ece_scaled, others)

@@ -6,6 +6,7 @@ Runs of earlier versions have no digests; their records are not compared with an
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,9 @@ def read_done(folder: Path) -> dict[str, Any] | None:
 def newest_digest(folder: Path) -> Mapping[str, Any] | None:
     """Return the digest in the newest manifest that can be read; None if there is none."""
     for path in sorted((folder / "checkpoints").glob("*.json"), reverse=True):
-        try:
+        with suppress(OSError, ValueError):  # damaged; or the run has deleted it meanwhile
             manifest = read_json(path)
             check_form(manifest, {"records?": FORM}, path.name)
-        except (OSError, ValueError):  # a run deletes old checkpoints while it is read
-            continue
-        stored: Mapping[str, Any] | None = manifest.get("records")
-        return stored
+            stored: Mapping[str, Any] | None = manifest.get("records")
+            return stored
     return None

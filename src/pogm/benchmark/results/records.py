@@ -1,6 +1,7 @@
 """Run folders: write records (one JSON line per evaluation) and read run folders as `Run`s.
 
-What is read from files is validated in `_validate_trial` and `_validate_record`, and nowhere else.
+What is read from files is validated here, against `TRIAL_FORM` and `RECORD_FORM`. A file that does not have the form is
+named in a `RecordWarning` and left out.
 """
 
 import errno
@@ -18,10 +19,14 @@ from unicodedata import category
 from pogm._system.errors import DataError, PogmError
 from pogm._system.fault_injection import fault_point
 from pogm._system.moved import rename_metrics
+from pogm._system.saved import LARGEST, check_form, parse_numbers, read_regular
 from pogm.benchmark.results.record_digest import RECORDS, read_content, read_verified
 from pogm.core.plugins import is_path, short_name
 
 TRIAL = "trial.json"
+TRIAL_BYTES = 1 << 20
+FAILED = "failed.json"
+FAILED_BYTES = 1 << 20
 FINAL = "swad"  # key that marks the record of averaged weights
 Record = Mapping[str, Any]
 
@@ -107,8 +112,8 @@ def accuracy(record: Record, split: Literal["in", "out"], domain: int) -> float:
 
 
 def finite(value: object) -> float:
-    """Return a number from a record; NaN if it is null, infinite or not a number."""
-    usable = isinstance(value, int | float) and math.isfinite(value)
+    """Return a number from a record; NaN if it is null, not finite, above `LARGEST` or not a number."""
+    usable = isinstance(value, int | float) and abs(value) <= LARGEST
     return float(value) if usable else math.nan  # type: ignore[arg-type]
 
 
@@ -171,7 +176,7 @@ def parse_records(content: bytes, path: Path) -> tuple[Record, ...]:
         if not line.strip():
             continue
         try:
-            record = _validate_record(_parse(line))
+            record = _validate_record(parse_numbers(line))
         except (ValueError, RecursionError):
             skipped += 1
         else:
@@ -297,10 +302,9 @@ def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[
 
 
 def _read_run(folder: Path) -> Run:
-    saved = _validate_trial(_parse((folder / TRIAL).read_bytes()))
+    saved = read_trial_file(folder)
     content, done = read_verified(folder)
     records = parse_records(content, folder / RECORDS)
-    provenance = saved.get("provenance")
     return Run(
         folder=folder,
         id=saved["id"],
@@ -309,63 +313,83 @@ def _read_run(folder: Path) -> Run:
         domains=tuple(saved["domains"]),
         records=tuple(record for record in records if not is_final(record)),
         done=done,
-        failure=None if done else _read_failure(folder / "failed.json"),
-        provenance=provenance if isinstance(provenance, dict) else {},
+        failure=None if done else read_failure(folder),
+        provenance=saved.get("provenance") or {},
         final=next(filter(is_final, reversed(records)), None),
     )
 
 
-def _read_failure(path: Path) -> str | None:
+def read_failure(folder: Path) -> str | None:
+    """Return the reason of a failure in ``failed.json``; None if there is no such file."""
+    path = folder / FAILED
     try:
-        return str(_parse(path.read_bytes())["error"])
+        content = parse_numbers(read_regular(path, FAILED_BYTES))
+        check_form(content, {"error": str}, FAILED)
+        return str(content["error"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return f"{path.name} is there but cannot be read"
+    except (OSError, ValueError, RecursionError):
+        return f"{path} is there but cannot be read"
 
 
-def _parse(text: bytes) -> Any:
-    """Parse JSON; the NaN that other programs write becomes None."""
-    return json.loads(text.decode(), parse_constant=lambda _: None)
+# Validation of what was read. Fields that are not listed here may be missing: old run folders do not have all.
+
+NUMBER = (int, float, type(None))
+NUMBERS = (int, float, list, type(None))  # a number, or a list with one for each domain
+TRIAL_FORM = {
+    "id": str,
+    "label": str,
+    "domains": [str],
+    "trial": {
+        "dataset": {"name": str, "title?": str, "task?": str},
+        "algorithm": {"name": str},
+        "modifiers?": [{"name": str}],
+        "training?": {},
+        "test_domains": [int],
+        "hparams_seed": int,
+        "trial_seed": int,
+        "steps?": int,
+        "evaluate_every?": int,
+    },
+    "provenance?": {},
+}
+SCORES_FORM = {"in?": [NUMBER], "out?": [NUMBER]}
+RECORD_FORM = {
+    "step": int,
+    "epoch?": NUMBER,
+    "accuracy?": SCORES_FORM,
+    "r2?": SCORES_FORM,
+    "metrics?": {str: NUMBERS},
+    "rounds?": {str: list},
+    "seconds_per_step?": NUMBER,
+    "memory_gb?": NUMBER,
+    "status?": str,
+}
 
 
-# Validation of what was read. Entries that are not checked here may be missing: old run folders do not have all.
+def read_trial_file(folder: Path) -> dict[str, Any]:
+    """Return the content of ``trial.json``.
+
+    Raises:
+        ValueError: It is not JSON, or does not have the expected form.
+        OSError: It cannot be read.
+    """
+    return _validate_trial(parse_numbers(read_regular(folder / TRIAL, TRIAL_BYTES)))
 
 
 def _validate_trial(saved: Any) -> dict[str, Any]:
-    """Return the content of trial.json; raise ValueError if a required entry is missing or has another type."""
-    _require(isinstance(saved, dict) and isinstance(saved.get("trial"), dict), "an object with a trial in it")
-    trial, domains = saved["trial"], saved.get("domains")
-    dataset, held_out = trial.get("dataset"), trial.get("test_domains")
-    seeds = [trial.get("hparams_seed"), trial.get("trial_seed")]
-    _require(isinstance(saved.get("id"), str) and isinstance(saved.get("label"), str), "id and label to be text")
-    _require(isinstance(dataset, dict) and isinstance(dataset.get("name"), str), "dataset to have a name")
-    _require(_is_list_of(domains, str) and len(domains) > 0, "domains to be a list of names")
-    _require(_is_list_of(held_out, int), "test_domains to be a list of indices")
-    _require(set(held_out) < set(range(len(domains))), f"test_domains to be some of {len(domains)} domains")
-    _require(_is_list_of(seeds, int), "seeds to be integers")
+    check_form(saved, TRIAL_FORM, TRIAL)
+    held_out, count = saved["trial"]["test_domains"], len(saved["domains"])
+    if not set(held_out) < set(range(count)):
+        raise ValueError(f"expected test_domains to be some of {count} domains, found {str(held_out)[:80]}")
     return saved  # type: ignore[no-any-return]
 
 
 def _validate_record(record: Any) -> Record:
-    """Return a record, with present names of metrics; raise ValueError if it has no step.
-
-    The numbers are read by `accuracy` and `finite`.
-    """
-    _require(isinstance(record, dict), "an object")
-    step = record.get("step")
-    _require(isinstance(step, int) and not isinstance(step, bool), "step to be an integer")
-    named = {part: record[part] for part in ("metrics", "rounds") if isinstance(record.get(part), dict)}
+    """Return a record, with present names of metrics; raise ValueError if it does not have the expected form."""
+    check_form(record, RECORD_FORM, "record")
+    named = {part: record[part] for part in ("metrics", "rounds") if record.get(part) is not None}
     return record | {part: rename_metrics(values) for part, values in named.items()}  # type: ignore[no-any-return]
-
-
-def _is_list_of(values: object, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
-
-
-def _require(holds: bool, expectation: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {expectation}")
 
 
 def printable(name: object) -> str:

@@ -19,8 +19,8 @@ import torch
 from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.records import FAILED
 
-FAILED = "failed.json"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send SIGUSR1 before the time limit
 
 

@@ -4,10 +4,11 @@ import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pogm._system.errors import DataError, UsageError
+from pogm._system.errors import DataError, PogmError, UsageError
 from pogm._system.files import (
     LOCK,
     canonical_json,
@@ -18,9 +19,11 @@ from pogm._system.files import (
     readable_json,
     write_atomic,
 )
+from pogm._system.saved import check_form
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
-from pogm.benchmark.results.record_digest import DONE
+from pogm.benchmark.results.record_digest import DONE, RECORDS, read_verified
+from pogm.benchmark.results.records import FAILED, read_failure
 
 SCHEMA = 1
 TRIAL = "trial.json"
@@ -80,11 +83,10 @@ def load_trial(folder: Path) -> Trial:
     if not path.exists():
         raise UsageError(f"Expected a run folder with {TRIAL}; found none in {folder}. Start one with: pogm run")
     content = read_json(path)
-    if not isinstance(content, dict) or "trial" not in content:
-        raise UsageError(f"Expected a field 'trial' in {path}; found none. It was not written by pogm.")
     try:
+        check_form(content, {"trial": {}, "provenance?": {}}, TRIAL)
         trial = Trial.from_json(content["trial"])
-    except UsageError as error:
+    except ValueError as error:
         used = read_provenance("plugins", folder) or {}
         plugins = ", ".join(f"{name} ({package})" for name, package in used.items())
         raise UsageError(f"In {path}: {error}{f' The run began with {plugins}.' if used else ''}") from error
@@ -116,7 +118,7 @@ def write_trial(folder: Path, trial: Trial, provenance: dict[str, Any]) -> None:
         UsageError: If a deterministic run is resumed without the option.
     """
     if (folder / TRIAL).exists():
-        started = read_json(folder / TRIAL).get("provenance", {})
+        started = read_json(folder / TRIAL).get("provenance") or {}
         before = started.get("content")
         if before is not None and before != provenance.get("content"):
             raise DataError(
@@ -154,7 +156,7 @@ def extend_run(folder: Path, steps: int) -> Trial:
     """
     trial, extended = load_trial(folder), extend_trial(folder, steps)
     with lock_folder(folder):
-        provenance = read_json(folder / TRIAL)["provenance"]
+        provenance = read_json(folder / TRIAL).get("provenance") or {}
         former = [*provenance.get("former_ids", ()), trial.id]
         (folder / DONE).unlink(missing_ok=True)  # first: without it, the run is unfinished whatever happens next
         saved = _description(extended) | {"provenance": {**provenance, "former_ids": former}}
@@ -209,10 +211,13 @@ def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, An
 
 
 def read_provenance(what: str, folder: Path) -> Any:
-    """Return a fact from the provenance of a run, or of the first run of a sweep; None if there is none."""
-    runs = [folder / TRIAL, *folder.glob(f"*/{TRIAL}")]
-    saved = next((read_json(run) for run in runs if run.exists()), None)
-    return saved["provenance"].get(what) if isinstance(saved, dict) and "provenance" in saved else None
+    """Return a fact from the provenance of a run, or of the first run of a sweep that can be read; None without one."""
+    for path in (folder / TRIAL, *folder.glob(f"*/{TRIAL}")):
+        with suppress(FileNotFoundError, NotADirectoryError, ValueError):  # the commands that need the file say why
+            saved = read_json(path)
+            check_form(saved, {"provenance": {}}, TRIAL)
+            return saved["provenance"].get(what)
+    return None
 
 
 def read_provenance_path(what: str, folder: Path) -> Path | None:
@@ -227,7 +232,7 @@ def state_of(folder: Path) -> str:
         return "done"
     if is_locked(folder):
         return "running"
-    if (folder / "failed.json").exists():
+    if (folder / FAILED).exists():
         return "failed"
     return "interrupted" if (folder / TRIAL).exists() else "waiting"
 
@@ -268,7 +273,7 @@ def load_sweep(folder: Path) -> Sweep:
         )
     try:
         return Sweep.from_json(read_json(path))
-    except UsageError as error:
+    except ValueError as error:
         raise UsageError(f"In {path}: {error}") from error
 
 
@@ -280,6 +285,22 @@ def status(sweep: Sweep, folder: Path) -> dict[tuple[str, str], Counter[str]]:
     return counts
 
 
+def find_problems(folder: Path) -> list[str]:
+    """Return why runs of a sweep failed, and the names of finished runs whose records were altered.
+
+    Records are read only if their file was modified after the end of the run: a sweep can have many.
+    """
+    failed = [path.parent for path in sorted(folder.glob(f"*/{FAILED}")) if state_of(path.parent) == "failed"]
+    problems = [f"{run} failed: {read_failure(run)}" for run in failed]
+    for done in sorted(folder.glob(f"*/{DONE}")):
+        try:
+            if (done.parent / RECORDS).stat().st_mtime_ns > done.stat().st_mtime_ns:
+                read_verified(done.parent)
+        except (PogmError, OSError) as error:
+            problems.append(str(error))
+    return problems
+
+
 def save_plan(trials: Sequence[Trial], folder: Path) -> None:
     """Write the trials of a directory to ``plan.json`` before they run, so that reports know those still to come."""
     make_folder(folder)
@@ -288,7 +309,10 @@ def save_plan(trials: Sequence[Trial], folder: Path) -> None:
 
 def load_plan(folder: Path) -> list[Trial]:
     """Read the trials that were last planned for a directory."""
-    values = read_json(folder / PLAN, PLAN_BYTES)
-    if not isinstance(values, list):
-        raise UsageError(f"Expected a list of trials in {folder / PLAN}; found something else. Plan them again.")
-    return [Trial.from_json(value) for value in values]
+    path = folder / PLAN
+    values = read_json(path, PLAN_BYTES)
+    try:
+        check_form(values, [dict], PLAN)
+        return [Trial.from_json(value) for value in values]
+    except ValueError as error:
+        raise UsageError(f"In {path}: {error} Plan the trials again.") from error

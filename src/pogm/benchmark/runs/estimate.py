@@ -1,6 +1,5 @@
 """Estimates of the time and memory of a plan: quickly from earlier records, or by measuring a few steps."""
 
-import json
 import resource
 import statistics
 import time
@@ -14,6 +13,7 @@ import torch
 from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import RECORDS
+from pogm.benchmark.results.records import read_records, read_trial_file
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.directory import TRIAL
 from pogm.benchmark.runs.runner import RunOptions
@@ -187,8 +187,8 @@ def _read_costs(folders: Iterable[Path], on_gpu: bool) -> Iterator[tuple[str, _C
             if time.monotonic() > deadline:
                 break
             try:
-                saved = json.loads(path.read_bytes())
-                lines = [json.loads(line) for line in (path.parent / RECORDS).read_bytes().splitlines()]
+                saved = read_trial_file(path.parent)
+                lines = read_records(path.parent / RECORDS)
                 trial = saved["trial"]
                 if (saved["provenance"]["device"] != "cpu") != on_gpu:
                     continue

@@ -19,10 +19,10 @@ from typing import Any
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown_name_error
-from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
-from pogm.benchmark.runs.context import FAILED, Stop, catch_stop_signals, failure_text, write_failure
+from pogm.benchmark.results.records import read_failure
+from pogm.benchmark.runs.context import Stop, catch_stop_signals, failure_text, write_failure
 from pogm.benchmark.runs.directory import TRIAL, make_folder, state_of, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.engine.engine import SMALL_IMAGE_PIXELS
@@ -91,7 +91,7 @@ def run_waiting_trials(
         if state in ("waiting", "interrupted") or (state == "failed" and retry_failed):
             todo.append(trial)
         elif state == "failed":
-            yield Outcome(trial, read_json(folder / trial.id / FAILED)["error"], ran=False)
+            yield Outcome(trial, read_failure(folder / trial.id), ran=False)
         else:
             yield Outcome(trial, ran=False)
     yield from (execute or run_all)(todo, folder, options)

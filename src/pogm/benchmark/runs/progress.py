@@ -1,6 +1,5 @@
 """Progress of jobs and the time left: a bar on a terminal, plain lines elsewhere."""
 
-import json
 import math
 import os
 import sys
@@ -27,7 +26,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from pogm._system.saved import parse_numbers
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import RECORDS, read_content
 from pogm.benchmark.results.records import is_final, printable
 from pogm.engine.trainer import Schedule
 
@@ -207,8 +208,8 @@ def count_steps(trials: Sequence[Trial], folder: Path) -> int:
     count = 0
     for trial in trials:
         try:
-            lines = (folder / trial.id / "records.jsonl").read_bytes().splitlines()
-            count += min(int(json.loads(lines[-1])["step"]) + 1, trial.steps) if lines else 0
+            lines = read_content(folder / trial.id / RECORDS).splitlines()
+            count += min(int(parse_numbers(lines[-1])["step"]) + 1, trial.steps) if lines else 0
         except (OSError, ValueError, KeyError, TypeError):  # not begun, or a line that is being written
             continue
     return count

@@ -19,14 +19,17 @@ from torch import Tensor
 
 from pogm._system.errors import IntegrityError, UsageError
 from pogm._system.files import digest, read_json, readable_json, remove_temporary, write_atomic
+from pogm._system.saved import read_regular
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Record, accuracy
+from pogm.engine.checkpoint import read_manifest
 
 MODEL = "model"  # folder in the run directory
 DESCRIPTION = "model.json"
 FORMAT = 1  # version of the files; raise it when an older version of the package cannot read them
 RULE = "training-domain validation"
 MOST_BYTES = 1 << 24  # of model.json: datasets may have many classes
+WEIGHT_BYTES = 1 << 40  # of the weights
 
 
 class SelectedModel:
@@ -79,8 +82,8 @@ class SelectedModel:
         if manifest["selected"] is None:
             return cls()
         found = cls(manifest["selected"]["step"], manifest["selected"]["validation"])
-        with suppress(OSError, SafetensorError):  # a later checkpoint may have replaced the description: write it again
-            found._tensors = load_tensors((run / MODEL / _file_name(found.step)).read_bytes())
+        with suppress(OSError, UsageError, SafetensorError):  # a later checkpoint may have replaced the description
+            found._tensors = load_tensors(read_regular(run / MODEL / _file_name(found.step), WEIGHT_BYTES))
         return found
 
 
@@ -90,8 +93,11 @@ def remove_unused_weights(run: Path, checkpoints: Path) -> None:
     if not folder.exists():
         return
     remove_temporary(folder)
-    selections = [read_json(path).get("selected") for path in checkpoints.glob("*.json")]
-    used = {_file_name(selection["step"]) for selection in selections if selection}
+    used = set()
+    for path in checkpoints.glob("*.json"):
+        with suppress(ValueError):  # a damaged checkpoint refers to nothing
+            selection = read_manifest(path).get("selected")
+            used.add(_file_name(selection["step"]) if selection else "")
     for path in folder.glob("weights-*.safetensors"):
         if path.name not in used:
             path.unlink(missing_ok=True)
@@ -199,7 +205,7 @@ def read_weights(folder: Path, description: Mapping[str, Any]) -> dict[str, Tens
     expected = description["weights"]
     path = folder / Path(expected["file"]).name
     try:
-        content = path.read_bytes()
+        content = read_regular(path, WEIGHT_BYTES)
     except OSError as error:
         raise IntegrityError(
             f"Expected the weights in {path}; found: {error.strerror}. Copy the whole folder of the model."
