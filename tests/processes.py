@@ -74,11 +74,11 @@ class Started:
         return finished
 
 
-def start(*words: object, fault: str = "", **variables: str) -> Started:
-    """Start ``pogm <words>`` with these environment variables."""
+def start(*words: object, fault: str = "", output: str = "", **variables: str) -> Started:
+    """Start ``pogm <words>`` with these environment variables; write its output to another file if one is given."""
     said = Path(tempfile.mkdtemp(prefix="pogm-test-"))
     variables["POGM_FAULT"] = fault
-    process = _context.Process(target=_command, args=([str(word) for word in words], variables, said))
+    process = _context.Process(target=_command, args=([str(word) for word in words], variables, said, output))
     process.start()
     return Started(process, said)
 
@@ -100,9 +100,11 @@ def together(size: int, *words: object, faults: Mapping[int, str] | None = None)
     return [started.wait() for started in start_together(size, *words, faults=faults)]
 
 
-def _command(words: list[str], variables: dict[str, str], said: Path) -> None:
+def _command(words: list[str], variables: dict[str, str], said: Path, output: str) -> None:
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT), number)
+        if output:
+            os.dup2(os.open(output, os.O_WRONLY), number)
     os.environ.update(variables)
     sys.exit(main(words))
 

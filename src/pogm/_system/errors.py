@@ -1,6 +1,7 @@
 """Errors and their exit codes. Every message says what was expected, what was found and what to do."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -24,6 +25,10 @@ class DataError(PogmError):
     """Missing data, or data with a wrong format."""
 
     exit_code = 3
+
+
+class DiskFullError(DataError):
+    """Run, or sweep, that stopped because the disk is full. It can be resumed when there is space."""
 
 
 class DivergedError(PogmError):
@@ -50,6 +55,15 @@ class StoppedError(PogmError):
     def __init__(self, message: str, exit_code: int = 75):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return True if a full disk, or an exhausted quota, is the reason of an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
 
 
 def unknown_name_error(kind: str, name: object, known: Iterable[str]) -> UsageError:

@@ -21,22 +21,13 @@ def read_regular(path: Path, limit: int) -> bytes:
         FileNotFoundError: There is no file.
         UsageError: It is not a regular file, or it has more than ``limit`` bytes.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # before it is opened, which can have an effect on a device
-        raise _not_regular(path)
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _not_regular(path)
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise UsageError(
-            f"Expected at most {limit} bytes in {path}; found {found.st_size}. This package did not write it."
-        )
-    return content
-
-
-def _not_regular(path: Path) -> UsageError:
-    return UsageError(f"Expected a regular file at {path}; found a folder, FIFO or device. Remove it.")
+    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened, which can have an effect on a device
+        raise UsageError(f"Expected a regular file at {path}; found a folder, FIFO or device. Remove it.")
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise UsageError(f"Expected at most {limit} bytes in {path}; found {size}. This package did not write it.")
+        return file.readall()
 
 
 def parse_int(text: str) -> int:

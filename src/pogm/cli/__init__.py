@@ -10,10 +10,12 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
+from pogm._system.output import ignore_output_errors
 from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
 
 ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed's protocol."
@@ -90,6 +92,11 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Errors for the user are printed as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
     command = parse(words)
+    with ignore_output_errors() if command.trains else nullcontext():
+        return _execute(command)
+
+
+def _execute(command: Command) -> int:
     launch = None
     try:
         from pogm.cli.execution import check_single_process

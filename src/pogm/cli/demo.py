@@ -12,6 +12,7 @@ from pogm.cli.parser import Command, option
 class Demo(Command):
     """Train four methods on two small datasets (about a minute), print tables, write a report."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = "pogm demo --out runs/demo --seeds 3"
 
     out: Path = option("Folder for the runs and the report.", Path("runs/demo"), metavar="FOLDER")

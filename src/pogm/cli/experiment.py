@@ -51,6 +51,7 @@ class Changes:
 class Experiment(Command):
     """Make tables and figures of the paper: train what is missing, print the tables, write files and a page."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = """
 pogm experiment paper --scale embedded             every table and figure of the paper, small: minutes on two cores
 pogm experiment table1 table2 --scale mnist --data ~/data --dry-run

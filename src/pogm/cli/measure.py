@@ -22,6 +22,7 @@ ROUNDS = "measures.csv"
 class Measure(Command):
     """Measure in every round how the step of an algorithm agrees with the step of each domain alone."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = """
 pogm measure                                       ERM, Fish, Fishr and POGM on RotatedDigits, three seeds each
 pogm measure --algorithms ERM POGM --dataset ColoredDigits --test-domain=-90% --target --divergence

@@ -32,6 +32,7 @@ class Command:
 
     examples: ClassVar[str]  # one command per line, optionally followed by spaces and an explanation
     notes: ClassVar[str] = ""  # text below the examples
+    trains: ClassVar[bool] = False  # True if it continues even when its output cannot be written
     under_torchrun: ClassVar[bool] = False  # True if the processes of torchrun may run it together
     commands: ClassVar[tuple[type["Command"], ...]] = ()  # commands below this one, such as those of ``pogm data``
 

@@ -13,6 +13,7 @@ from pogm.cli.parser import Command, argument, group, option
 class Resume(Command):
     """Continue a run, or a sweep, that was stopped or killed."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = """
 pogm resume runs/first
 pogm resume runs/first --steps 10001                 extend a run, finished or not

@@ -13,6 +13,7 @@ from pogm.cli.parser import Command, group, option
 class Run(Command):
     """Train one algorithm on one dataset, with some domains held out."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = """
 pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --out runs/first
 pogm run --dataset ColoredMNIST --data ~/data --algorithm Fishr --set penalty=100 --test-domain=-90% --out runs/second

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class Sweep(Command):
     """Compare algorithms on datasets: every domain held out once, several configurations, several trials."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = """
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
 pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class Train(Command):
     """Train a model on images or tables of several sites, and forecast its accuracy at a new site."""
 
+    trains: ClassVar[bool] = True
     examples: ClassVar[str] = """
 pogm train ./hospitals --out model
 pogm train ./hospitals --hold-out site_c --out model                  then: pogm evaluate model ./hospitals/site_c

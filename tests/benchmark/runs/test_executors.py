@@ -18,8 +18,10 @@ from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
+from pogm.benchmark.runs.directory import find_problems, state_of
 from pogm.benchmark.runs.executors import Outcome, run_all, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.cli.status import Status
 from pogm.data.datasets.base import Training
 from pogm.data.datasets.colored_digits import ColoredDigits
 
@@ -51,10 +53,17 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_process_ended(tmp_path, m
     assert weights(tmp_path / one.id) == weights(tmp_path / "alone")
 
 
-def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path):
+def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path, capsys):
     deadly, fine = trial(ERM(), modifiers=(Deadly(),)), trial(ERM())
     outcomes = {o.trial: o.error for o in run_all([deadly, fine], tmp_path, RunOptions(), 1)}
     assert outcomes == {deadly: "its process died 3 times (out of memory, or killed)", fine: None}
+    assert state_of(tmp_path / deadly.id) == "failed"
+    assert find_problems(tmp_path) == [f"{tmp_path / deadly.id} failed: {outcomes[deadly]}"]
+    assert {run.id: run.failure for run in read_runs(tmp_path)} == {deadly.id: outcomes[deadly], fine.id: None}
+    Status(folder=tmp_path).run()
+    said = capsys.readouterr()
+    assert f"{tmp_path / deadly.id} failed: {outcomes[deadly]}" in said.err
+    assert "1 failed" in said.out
 
 
 def test_only_waiting_and_interrupted_trials_are_run(tmp_path):

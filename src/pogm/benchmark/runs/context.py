@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError
+from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError, is_disk_full
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FAILED
@@ -26,20 +26,24 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers sen
 
 @contextmanager
 def note_failures(directory: Path) -> Iterator[None]:
-    """Write ``failed.json`` if the block raises; delete an older one first. A stopped run has not failed."""
+    """Write ``failed.json`` if the block raises; delete an older one first.
+
+    A run that was stopped has not failed, and neither has one that found the disk full: both can be resumed.
+    """
     (directory / FAILED).unlink(missing_ok=True)
     try:
         yield
     except StoppedError:
         raise
     except Exception as error:
-        write_failure(directory, error)
+        if not is_disk_full(error):
+            write_failure(directory, error)
         raise
 
 
 def write_failure(directory: Path, error: Exception) -> None:
     """Write the reason of a failure to ``failed.json``, for reports."""
-    with suppress(DataError):  # the disk may be the reason of the failure
+    with suppress(DataError):  # the disk may be full
         write_atomic(directory / FAILED, json.dumps({"error": failure_text(error)}).encode())
 
 
@@ -64,8 +68,9 @@ def explain_out_of_memory(trial: Trial) -> Iterator[None]:
         raise MemoryLimitError(
             f"Expected {trial.label} on {trial.dataset.title} to fit into memory; found it full ({_peak_memory()}) "
             f"with batches of {trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
-            f"{str(error).splitlines()[0]} Start a new run with a smaller batch (--set batch_size=...) or network "
-            "(--set network=...), with --precision bf16, with --trajectories host for POGM, or on a larger device."
+            f"{(str(error) or type(error).__name__).splitlines()[0]} Start a new run with a smaller batch "
+            "(--set batch_size=...) or network (--set network=...), with --precision bf16, with "
+            "--trajectories host for POGM, or on a larger device."
         ) from error
 
 

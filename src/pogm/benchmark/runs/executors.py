@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -18,12 +20,20 @@ from types import FrameType
 from typing import Any
 
 from pogm._system.cpu import count_cores
-from pogm._system.errors import InUseError, PogmError, StoppedError, UsageError, unknown_name_error
+from pogm._system.errors import (
+    DiskFullError,
+    InUseError,
+    PogmError,
+    StoppedError,
+    UsageError,
+    is_disk_full,
+    unknown_name_error,
+)
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import Stop, catch_stop_signals, failure_text, write_failure
-from pogm.benchmark.runs.directory import TRIAL, make_folder, state_of, write_trial
+from pogm.benchmark.runs.directory import SWEEP, TRIAL, make_folder, state_of, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.engine.engine import SMALL_IMAGE_PIXELS
 
@@ -108,7 +118,10 @@ def run_all(trials: Sequence[Trial], root: Path, options: RunOptions, workers: i
     done, waiting = split_done(trials, root)
     yield from (Outcome(trial, ran=False) for trial in done)
     with catch_stop_signals() as stop:
-        yield from _run_in_workers(waiting, root, options, workers, stop)
+        try:
+            yield from _run_in_workers(waiting, root, options, workers, stop)
+        except DiskFullError as error:
+            raise stop_sweep(trials, root, error) from error
 
 
 def split_done(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[Trial]]:
@@ -151,6 +164,7 @@ def _run_in_workers(
                     if deaths[trial.id] < ATTEMPTS:
                         jobs.append([trial])
                     else:
+                        note_failure(trial, root, PogmError(GIVEN_UP))
                         yield Outcome(trial, GIVEN_UP)
     finally:
         for worker in busy.values():
@@ -220,11 +234,17 @@ class _Worker:
             self.pipe.send((job, root, options))
 
     def outcomes(self) -> list[Outcome] | None:
-        """Receive the outcomes of the job; None if the process died."""
+        """Receive the outcomes of the job; None if the process died.
+
+        Raises:
+            DiskFullError: If the disk is full.
+        """
         try:
             errors = self.pipe.recv()
         except (EOFError, ConnectionError):
             return None
+        if isinstance(errors, DiskFullError):
+            raise errors
         return [Outcome(trial, error) for trial, error in zip(self.job, errors, strict=True)]
 
     def close(self) -> None:
@@ -263,7 +283,11 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, ConnectionError, StoppedError):
         while True:
-            pipe.send(run_job(*pipe.recv()))
+            job = pipe.recv()
+            try:
+                pipe.send(run_job(*job))
+            except DiskFullError as error:
+                pipe.send(error)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -285,6 +309,7 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
 
     Raises:
         StoppedError: If a signal stopped the job.
+        DiskFullError: If the disk is full.
     """
     try:
         errors = run_batch(job, [root / trial.id for trial in job], options)
@@ -293,16 +318,43 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
     except InUseError:
         return [None] * len(job)
     except Exception as error:
+        if is_disk_full(error):
+            raise DiskFullError(str(error)) from error
         for trial in job:
-            _note_early_failure(trial, root / trial.id, error)
+            if not has_begun(trial, root):  # the reason is missing data, for example
+                note_failure(trial, root, error)
         return [failure_text(error)] * len(job)
     return [None if error is None or isinstance(error, InUseError) else str(error) for error in errors]
 
 
-def _note_early_failure(trial: Trial, folder: Path, error: Exception) -> None:
-    """Write the reason of a failure before the run began, such as missing data, to the run directory."""
-    if not (folder / TRIAL).exists():
-        with suppress(PogmError, OSError):
-            make_folder(folder)
+def note_failure(trial: Trial, root: Path, error: Exception) -> None:
+    """Write the reason of a failure that the run itself could not write to its directory."""
+    folder = root / trial.id
+    with suppress(PogmError, OSError):
+        make_folder(folder)
+        if not has_begun(trial, root):
             write_trial(folder, trial, {})
-            write_failure(folder, error)
+        write_failure(folder, error)
+
+
+def stop_sweep(trials: Sequence[Trial], root: Path, reason: DiskFullError) -> DiskFullError:
+    """Return the error that ends a sweep on a full disk: the space that the trials need, and how to continue."""
+    _, left = split_done(trials, root)
+    sizes = [_count_bytes(root / trial.id) for trial in trials]
+    used = sum(_count_bytes(root / trial.id) for trial in left)
+    needed = max(max(sizes) * len(left) - used, 0)
+    command = f"pogm resume {shlex.quote(str(root))}" if (root / SWEEP).exists() else "the same command"
+    return DiskFullError(
+        f"Expected about {needed / 2**20:.1f} MiB for {len(left)} runs that are left in {root}; found "
+        f"{shutil.disk_usage(root).free / 2**20:.1f} MiB free. {reason} The runs are interrupted. Continue with: "
+        f"{command}"
+    )
+
+
+def _count_bytes(folder: Path) -> int:
+    """Return the size of all files in a run directory, which other processes may change."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total

@@ -364,10 +364,7 @@ class EvaluationLines:
         else:
             start, began = self.first
             line += f"  {(now - began) / (step - start) * (last - step):.0f} s left"
-        try:
-            print(line, flush=True)
-        except BrokenPipeError:  # the run continues
-            silence()
+        print(line, flush=True)
 
 
 class RunProgress:

@@ -19,12 +19,22 @@ import torch
 
 import pogm
 from pogm._system.cpu import count_cores
-from pogm._system.errors import StoppedError, UsageError
+from pogm._system.errors import DiskFullError, PogmError, StoppedError, UsageError
 from pogm._system.files import TEMPORARY, is_locked
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, has_begun, make_jobs, run_job, split_done
+from pogm.benchmark.runs.executors import (
+    ATTEMPTS,
+    GIVEN_UP,
+    Outcome,
+    has_begun,
+    make_jobs,
+    note_failure,
+    run_job,
+    split_done,
+    stop_sweep,
+)
 from pogm.benchmark.runs.runner import RunOptions
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
@@ -111,12 +121,16 @@ def _run_tasks(
                         if attempts[trial.id, result] < result.attempts:
                             jobs.append([trial])
                         else:
+                            if result == DIED:
+                                note_failure(trial, root, PogmError(GIVEN_UP))
                             yield Outcome(trial, result.error)
+        except DiskFullError as error:
+            raise stop_sweep(trials, root, error) from error
         finally:
             _cancel(ray, list(busy))
 
 
-def _task(job: list[Trial], root: Path, options: RunOptions) -> list[str | None] | Unfinished:
+def _task(job: list[Trial], root: Path, options: RunOptions) -> list[str | None] | Unfinished | DiskFullError:
     """Run a job on a node."""
     if not root.is_dir():  # the node may have joined after the check of the nodes
         return [f"Expected the folder {root} on {socket.gethostname()}; found none. Mount it there."] * len(job)
@@ -128,6 +142,8 @@ def _task(job: list[Trial], root: Path, options: RunOptions) -> list[str | None]
         errors = run_job(job, root, options)
     except StoppedError:  # a signal to this process does not end the sweep
         return DIED
+    except DiskFullError as error:
+        return error
     return IN_USE if _is_in_use(job, root) else errors
 
 
@@ -136,13 +152,19 @@ def _is_in_use(job: list[Trial], root: Path) -> bool:
 
 
 def _result(ray: Any, reference: Any, job: list[Trial]) -> list[str | None] | Unfinished:
-    """Return the result of a task that has ended."""
+    """Return the result of a task that has ended.
+
+    Raises:
+        DiskFullError: If the disk is full.
+    """
     try:
-        result: list[str | None] | Unfinished = ray.get(reference)
+        result: list[str | None] | Unfinished | DiskFullError = ray.get(reference)
     except (ray.exceptions.RayTaskError, ray.exceptions.RaySystemError) as error:  # the node cannot read the trial
         return [str(error)] * len(job)
     except ray.exceptions.RayError:
         return DIED
+    if isinstance(result, DiskFullError):
+        raise result
     return result
 
 
