@@ -90,4 +90,4 @@ def check_form(value: Any, form: Form, name: str) -> None:
 
 def _require(holds: bool, expected: str, value: Any, name: str) -> None:
     if not holds:
-        raise ValueError(f"expected {name} to be {expected}, found {str(value)[:80]!r}")
+        raise ValueError(f"Expected {name} to be {expected}; found {str(value)[:80]!r}.")

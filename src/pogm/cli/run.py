@@ -56,6 +56,11 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, metavar="N"
     )
     out: Path = option("Folder of the run.", metavar="FOLDER")
+    allow_change: bool = option(
+        "Continue the run in --out although --steps or --evaluate-every differ from those that it began with; list the "
+        "changes. Other settings cannot change.",
+        False,
+    )
     dry_run: bool = option(
         "Print the trial as JSON, its sizes and its time, and stop. Reads the data, and trains a few steps.", False
     )
@@ -73,6 +78,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm._system.errors import UsageError
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import build_trial
+        from pogm.benchmark.runs.directory import TRIAL, change_run
         from pogm.cli.execution import (
             add_launch,
             make_run_options,
@@ -119,6 +125,9 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
             print(f"{trial.label} on {where}{count}", file=sys.stderr)
+        if self.allow_change and (self.out / TRIAL).exists() and (launch is None or launch.rank == 0):
+            changes = change_run(self.out, trial)
+            print(f"Changes of {self.out}: {changes or 'none'}", file=sys.stderr)
         train_run(trial, self.out, run_options)
         print_summary(trial, self.out, run_options)
         return 0

@@ -121,6 +121,11 @@ def _name(step: int, after: int) -> str:
     return f"{step:08d}-{after + 1:08d}"
 
 
+def newest_step(folder: Path) -> int:
+    """Return the number of rounds of the newest checkpoint with a manifest; 0 if there is none."""
+    return max((int(path.stem.split("-")[0]) for path in folder.glob("*-*.json")), default=0)
+
+
 def _names(folder: Path) -> list[str]:
     """Return the names of all checkpoints, valid or not, the newest first."""
     return sorted({path.stem for path in _files(folder)}, reverse=True)

@@ -73,7 +73,7 @@ def train(
     on_round(rounds * minibatches)
     evaluated = (after + 1) // minibatches  # rounds up to the last evaluation
     for point in schedule.points():
-        if point <= after:
+        if point <= after or (point + 1) // minibatches < rounds:  # passed; a changed schedule has new points there
             continue
         start_time, start_rounds = time.monotonic(), rounds
         while (rounds + 1) * minibatches <= point + 1:

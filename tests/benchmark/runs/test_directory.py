@@ -1,19 +1,23 @@
 """Run directories: checks before anything is written to them, and saved plans."""
 
 import json
+import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import records
 from support import trial
 
 from pogm import ERM, POGM
-from pogm._system.errors import UsageError
+from pogm._system.errors import StoppedError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark import demo
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs.directory import (
     PLAN,
+    change_run,
     check_owner,
     load_plan,
     load_sweep,
@@ -24,6 +28,7 @@ from pogm.benchmark.runs.directory import (
     state_of,
 )
 from pogm.benchmark.runs.runner import run
+from pogm.cli import main
 from pogm.data.datasets.colored_digits import ColoredDigits
 
 SWEEP = Sweep(("ERM", "POGM"), (ColoredDigits(),), configurations=2, trials=1, steps=5, evaluate_every=4)
@@ -98,7 +103,7 @@ CHANGES = {
     "a comma": (lambda text: text.replace(",", "", 1), "line 4"),
     "a BOM": (lambda text: "\ufeff" + text, "BOM"),
     "its size": (lambda text: text + " " * 2**20, "at most 1048576 bytes"),
-    "everything": (lambda text: "[]", "Expected a field 'trial'"),
+    "everything": (lambda text: "[]", "Expected trial.json to be an object"),
 }
 
 
@@ -180,3 +185,58 @@ def test_an_invalid_plan_is_an_error(tmp_path, content):
     (tmp_path / PLAN).write_text(content)
     with pytest.raises(UsageError, match="Expected"):
         load_plan(tmp_path)
+
+
+# Changes of a run that has begun.
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run of 21 minibatches with 3 evaluations that was stopped after 15."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(StoppedError):
+        run(trial(ERM()), folder, on_round=lambda count: count == 15 and signal.raise_signal(signal.SIGTERM))
+    return folder
+
+
+def test_a_changed_setting_is_refused_with_the_difference_and_the_safe_settings(stopped):
+    other = trial(ERM(), seed=3, evaluate_every=5)
+    for check in (check_owner, change_run):
+        with pytest.raises(UsageError) as error:
+            check(stopped, other)
+        assert "seed is 0 there and 3 here" in str(error.value)
+        assert "evaluate_every is 10 there and 5 here" in str(error.value)
+        assert "Choose another --out. A run can continue with other values of steps and evaluate_every" in str(
+            error.value
+        )
+    with pytest.raises(UsageError, match=r"evaluate_every is 10 .*Add --allow-change to continue with them"):
+        check_owner(stopped, trial(ERM(), evaluate_every=5))
+
+
+def test_a_safe_change_continues_the_run_and_is_listed(stopped, tmp_path):
+    folder = shutil.copytree(stopped, tmp_path / "run")
+    changed = trial(ERM(), steps=31, evaluate_every=4)
+    assert change_run(folder, changed) == "evaluate_every is 10 there and 4 here; steps is 21 there and 31 here"
+    assert change_run(folder, changed) == ""
+    run(changed, folder)
+    run(changed, tmp_path / "whole")
+    found = {one["step"]: one["accuracy"] for one in records(folder)}
+    whole = {one["step"]: one["accuracy"] for one in records(tmp_path / "whole")}
+    assert list(found) == [0, 10, 16, 20, 24, 28, 30]
+    assert all(found[step] == whole[step] for step in (0, 16, 20, 24, 28, 30))
+
+
+def test_a_run_cannot_have_fewer_minibatches_than_it_has_trained(stopped, tmp_path):
+    folder = shutil.copytree(stopped, tmp_path / "run")
+    with pytest.raises(UsageError, match="Expected --steps of at least 15"):
+        change_run(folder, trial(ERM(), steps=12))
+
+
+def test_the_command_lists_the_changes_that_it_allows(stopped, tmp_path, capsys):
+    folder = shutil.copytree(stopped, tmp_path / "run")
+    words = ["run", "--dataset", "RotatedDigits", "--algorithm", "ERM", "--test-domain", "0", "--out", str(folder)]
+    words += ["--device", "cpu", "--steps", "21", "--evaluate-every", "5"]
+    assert main(words) == 2
+    assert "Add --allow-change" in capsys.readouterr().err
+    assert main([*words, "--allow-change"]) == 0
+    assert "evaluate_every is 10 there and 5 here" in capsys.readouterr().err

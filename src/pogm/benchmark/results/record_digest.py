@@ -101,7 +101,7 @@ def read_done(folder: Path) -> dict[str, Any] | None:
     try:
         check_form(content, {"records": FORM}, DONE)
     except ValueError as error:
-        raise UsageError(f"In {path}: {error}. Delete the file, and resume the run.") from error
+        raise UsageError(f"In {path}: {error} Delete the file, and resume the run.") from error
     found: dict[str, Any] = content
     return found
 

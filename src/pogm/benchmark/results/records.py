@@ -381,7 +381,7 @@ def _validate_trial(saved: Any) -> dict[str, Any]:
     check_form(saved, TRIAL_FORM, TRIAL)
     held_out, count = saved["trial"]["test_domains"], len(saved["domains"])
     if not set(held_out) < set(range(count)):
-        raise ValueError(f"expected test_domains to be some of {count} domains, found {str(held_out)[:80]}")
+        raise ValueError(f"Expected test_domains to be some of {count} domains; found {str(held_out)[:80]}.")
     return saved  # type: ignore[no-any-return]
 
 

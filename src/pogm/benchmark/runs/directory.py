@@ -24,6 +24,7 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
 from pogm.benchmark.results.record_digest import DONE, RECORDS, read_verified
 from pogm.benchmark.results.records import FAILED, read_failure
+from pogm.engine import checkpoint
 
 SCHEMA = 1
 TRIAL = "trial.json"
@@ -31,6 +32,7 @@ SWEEP = "sweep.json"
 PLAN = "plan.json"
 PLAN_BYTES = 1 << 28  # limit for the size of a plan
 STATES = ("done", "running", "interrupted", "failed", "waiting")
+CHANGEABLE = ("steps", "evaluate_every")  # settings of a trial that its state does not depend on
 DECISIVE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # facts that affect bits
 
 
@@ -51,10 +53,23 @@ def check_owner(folder: Path, trial: Trial) -> None:
     if foreign:
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
     if taken and (owner := load_trial(folder)).id != trial.id:
-        raise UsageError(
-            f"Expected {folder} to be new or to belong to this run; found another run: "
-            f"{differences(owner.to_json(), trial.to_json())}. Choose another --out."
-        )
+        raise _another_run(folder, owner, trial)
+
+
+def _another_run(folder: Path, owner: Trial, trial: Trial) -> UsageError:
+    """Return the error for a run directory of a trial with other settings."""
+    is_safe = _with_changes(owner, trial).id == trial.id
+    how = "Add --allow-change to continue with them, or choose" if is_safe else "Choose"
+    return UsageError(
+        f"Expected {folder} to be new or to belong to this run; found another run: "
+        f"{differences(owner.to_json(), trial.to_json())}. {how} another --out. A run can continue with other values "
+        f"of {' and '.join(CHANGEABLE)} only."
+    )
+
+
+def _with_changes(owner: Trial, trial: Trial) -> Trial:
+    """Return a trial with those settings of another one that may change while it runs."""
+    return dataclasses.replace(owner, **{name: getattr(trial, name) for name in CHANGEABLE})
 
 
 def make_folder(folder: Path) -> None:
@@ -154,13 +169,8 @@ def extend_run(folder: Path, steps: int) -> Trial:
     Raises:
         UsageError: If the run has as many minibatches already, or belongs to a sweep.
     """
-    trial, extended = load_trial(folder), extend_trial(folder, steps)
-    with lock_folder(folder):
-        provenance = read_json(folder / TRIAL).get("provenance") or {}
-        former = [*provenance.get("former_ids", ()), trial.id]
-        (folder / DONE).unlink(missing_ok=True)  # first: without it, the run is unfinished whatever happens next
-        saved = _description(extended) | {"provenance": {**provenance, "former_ids": former}}
-        write_atomic(folder / TRIAL, readable_json(saved))
+    extended = extend_trial(folder, steps)
+    change_run(folder, extended)
     return extended
 
 
@@ -169,12 +179,48 @@ def extend_trial(folder: Path, steps: int) -> Trial:
     trial = load_trial(folder)
     if steps <= trial.steps:
         raise UsageError(f"Expected --steps above {trial.steps}, which {folder} has already; found {steps}.")
+    _check_single(folder, trial)
+    return dataclasses.replace(trial, steps=steps)
+
+
+def change_run(folder: Path, trial: Trial) -> str:
+    """Let a run continue with other values of `CHANGEABLE`. Its provenance keeps the ids that it had before.
+
+    Args:
+        folder: Directory of the run, finished or not.
+        trial: The trial with its new settings.
+
+    Returns:
+        The changes as text; empty if there are none.
+
+    Raises:
+        UsageError: If other settings differ, too, if the run has trained more minibatches than the trial has, or if it
+            belongs to a sweep.
+    """
+    owner = load_trial(folder)
+    if owner.id == trial.id:
+        return ""
+    if _with_changes(owner, trial).id != trial.id:
+        raise _another_run(folder, owner, trial)
+    _check_single(folder, owner)
+    trained = checkpoint.newest_step(folder / "checkpoints") * owner.algorithm.minibatches
+    if trial.steps < trained:
+        raise UsageError(f"Expected --steps of at least {trained}, which {folder} has trained; found {trial.steps}.")
+    with lock_folder(folder):
+        provenance = read_json(folder / TRIAL).get("provenance") or {}
+        former = [*provenance.get("former_ids", ()), owner.id]
+        (folder / DONE).unlink(missing_ok=True)  # first: without it, the run is unfinished whatever happens next
+        saved = _description(trial) | {"provenance": {**provenance, "former_ids": former}}
+        write_atomic(folder / TRIAL, readable_json(saved))
+    return differences(owner.to_json(), trial.to_json())
+
+
+def _check_single(folder: Path, trial: Trial) -> None:
     if folder.resolve().name == trial.id:
         raise UsageError(
-            f"Expected a single run to extend; found {folder}, a run of a sweep, whose trials are fixed. "
-            "Start a sweep with more --steps."
+            f"Expected a single run to change; found {folder}, a run of a sweep, whose trials are fixed. "
+            "Start another sweep."
         )
-    return dataclasses.replace(trial, steps=steps)
 
 
 def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
