@@ -121,10 +121,10 @@ def test_measurements_of_probes_are_not_kept_in_memory(tmp_path):
     assert "rounds" not in one.run.records[0]
 
 
-@pytest.mark.parametrize(("steps", "share"), [(300, 31 / 300), (10, 1.0), ("many", 1.0), (0, 1.0)])
+@pytest.mark.parametrize(("steps", "share"), [(300, 31 / 300), (10, 1.0), (0, 1.0)])
 def test_the_finished_share_of_a_run_is_between_0_and_1(tmp_path, steps, share):
     folder = write_run(tmp_path, [at(0), at(30)], done=False)
     text = (folder / "trial.json").read_text()
-    (folder / "trial.json").write_text(text.replace('"steps": 300', f'"steps": {steps!r}'.replace("'", '"')))
+    (folder / "trial.json").write_text(text.replace('"steps": 300', f'"steps": {steps}'))
     (one,) = Watcher(tmp_path).read().started
     assert one.share == pytest.approx(share)

@@ -1,6 +1,7 @@
 """One damaged file of one run: it is named, and reports of the other runs are as without it."""
 
 import json
+import math
 import os
 import shutil
 import warnings
@@ -15,6 +16,7 @@ from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.model_metrics import confusions, selected_metrics_table
 from pogm.benchmark.results.records import RecordWarning, read_failure, read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.statistics import mean_of
 from pogm.benchmark.runs.executors import Outcome, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.report.runs import figures_of
@@ -129,3 +131,7 @@ def test_a_copy_of_a_run_with_damaged_records_does_not_hide_the_original(runs, t
     (copy / "records.jsonl").write_text('{"step": 0, "metrics": "x"}\n')
     with pytest.warns(RecordWarning, match=f"{copy}.*skipped 1 unreadable line"):
         assert len(read_runs(runs)) == 5
+
+
+def test_measurements_that_give_infinity_are_left_out_of_means():
+    assert mean_of([1.0, math.inf, 3.0, math.nan]) == mean_of([1.0, 3.0])

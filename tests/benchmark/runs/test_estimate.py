@@ -22,7 +22,8 @@ def write_run(folder, one, times, device="cpu"):
     """Write the files of a run with these seconds per step."""
     path = folder / one.id
     path.mkdir(parents=True)
-    facts = {"id": one.id, "label": one.label, "trial": one.to_json(), "provenance": {"device": device}}
+    facts = {"id": one.id, "label": one.label, "trial": one.to_json(), "domains": list(one.dataset.domains)}
+    facts["provenance"] = {"device": device}
     (path / "trial.json").write_text(json.dumps(facts))
     lines = [{"step": step, "seconds_per_step": value, "memory_gb": 0.0} for step, value in enumerate(times)]
     (path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -15,11 +15,11 @@ class Mean(NamedTuple):
 
 
 def mean_of(values: Iterable[float]) -> Mean:
-    """Return mean, standard error and n of the values that are not NaN.
+    """Return mean, standard error and n of the values that are finite.
 
     The standard error is the population standard deviation divided by √n, as in DomainBed.
     """
-    known = [value for value in values if not math.isnan(value)]
+    known = [value for value in values if math.isfinite(value)]
     if not known:
         return Mean(math.nan, None, 0)
     error = pstdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
