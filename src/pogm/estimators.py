@@ -25,7 +25,7 @@ from pogm.algorithms import Algorithm, algorithm_class
 from pogm.algorithms.erm import ERM
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
-from pogm.core.hyperparameters import hyper
+from pogm.core.hyperparameters import MOST_SAMPLES, hyper
 from pogm.data.datasets.array_dataset import ArrayDataset, SmallArrays
 from pogm.data.datasets.base import TRAIN, VAL, Domain, Training
 from pogm.data.tables.encoding import Encoding, find_encoding
@@ -172,7 +172,7 @@ class _DomainEstimator(BaseEstimator):  # type: ignore[misc]
     def _check_parameters(self) -> None:
         limits: dict[str, tuple[Any, float, float]] = {
             "steps": (numbers.Integral, 1, 1e8),
-            "batch_size": (numbers.Integral, 1, 1e8),
+            "batch_size": (numbers.Integral, 1, MOST_SAMPLES),
             "lr": (numbers.Real, 1e-12, 1e12),
             "weight_decay": (numbers.Real, 0, 1e12),
             "validation_fraction": (numbers.Real, 0, 0.9),

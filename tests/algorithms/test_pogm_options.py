@@ -138,7 +138,7 @@ def test_classifier_partition_reports_no_cosine():
 
 
 def test_weights_do_not_overflow():
-    pogm = POGM(meta_lr=1e308)
+    pogm = POGM(meta_lr=torch.tensor(1e308, dtype=torch.float64))  # tensors are not validated
     state, problem = toy(pogm, lr=1e3)
     after, _ = pogm.step(state, batches(), problem)
     assert_close(after.params, state.params, 0.0)

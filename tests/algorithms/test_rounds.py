@@ -187,7 +187,7 @@ def test_nonfinite_domain_is_reported_if_only_unmatched_weights_are_nonfinite(ba
 def test_step_that_could_overflow_is_not_taken(method):
     """The lengths of the trajectories decide this before the new weights are computed."""
     for rate, taken in ((1e200, True), (1e300, False)):
-        algorithm = method(meta_lr=rate)
+        algorithm = method(meta_lr=torch.tensor(rate, dtype=torch.float64))  # tensors are not validated
         state, problem = toy(algorithm)
         after, metrics = algorithm.step(state, batches(), problem)
         assert trees.all_finite(after.params)

@@ -1,6 +1,7 @@
 """The command line: output of each command, errors and exit codes."""
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -11,15 +12,17 @@ from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
-from processes import SHORT, pogm
+from processes import SHORT, pogm, torchrun_variables
 
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
 from pogm.benchmark.runs.executors import EXECUTORS
 from pogm.cli import VERBS, main, options, parse, parser, report
 from pogm.cli import list as list_verb
+from pogm.cli.parser import _read_number
 from pogm.core.hyperparameters import fields
 from pogm.data.datasets import all_datasets
 from pogm.data.images.cache import ON_BAD_IMAGE
@@ -254,15 +257,20 @@ def test_run_with_averaged_weights_or_without_a_held_out_domain_has_a_summary(tm
         (("--dataset", "RotatedDigit"), "Did you mean 'RotatedDigits'?"),
         (("--algorithm", "pogn"), "Did you mean 'POGM'?"),
         (("--set", "kapa=1"), "Did you mean 'kappa'?"),
-        (("--set", "kappa=-1"), "at least 0; found '-1'"),
+        (("--set", "kappa=-1"), "at least 0 and at most 1000; found '-1'"),
         (("--set", "kappa=nan"), "found 'nan'"),
-        (("--set", "inner_steps=0"), "at least 1; found '0'"),
-        (("--set", "meta_lr=0"), "above 0; found '0'"),
+        (("--set", "inner_steps=0"), "at least 1 and at most 10000; found '0'"),
+        (("--set", "meta_lr=0"), "above 0 and at most 1e+30; found '0'"),
         (("--test-domain", "90"), "a domain of RotatedDigits"),
         (("--test-domain", "0", "--test-domain", "0"), "each once"),
-        (("--steps", "0"), "steps to be a whole number from 1"),
-        (("--threads", "0"), "--threads of at least 1; found 0"),
-        (("--checkpoint-seconds", "nan"), "--checkpoint-seconds of at least 0; found nan"),
+        (("--test-domain", "9" * 5000), "(5002 characters)"),
+        (("--set", "kappa=1e155"), "at most 1000; found '1e155'"),
+        (("--set", "batch_size=1e30"), "at most 1048576; found '1e30'"),
+        (("--set", f"batch_size={'9' * 400}"), "(402 characters)"),
+        (("--algorithm", "DANN", "--set", "mlp_depth=1e9"), "at most 100; found '1e9'"),
+        (("--algorithm", "IRM", "--set", "penalty_anneal_iters=1e30"), "at most 100000000; found '1e30'"),
+        (("--steps", "100000000", "--evaluate-every", "1"), "at most 1000000 evaluations"),
+        (("--probe-every", "1", "--steps", "100000000", "--evaluate-every", "100000000"), "at most 1000000 measured"),
         (("--device", "toaster"), "a device such as cpu"),
     ],
 )
@@ -276,10 +284,54 @@ def test_usage_error_is_one_paragraph_with_exit_code_2_and_writes_nothing(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [["demo", "--seeds", "0"], ["demo", "--workers", "0"], ["resume", "/absent"]])
-def test_usage_errors_of_other_commands(capsys, words):
-    assert main(words) == 2
+def test_resume_of_an_absent_folder_is_a_usage_error(capsys):
+    assert main(["resume", "/absent"]) == 2
     assert "Expected" in capsys.readouterr().err
+
+
+def number_options() -> list[tuple[str, argparse.ArgumentParser, argparse.Action]]:
+    """Return every option of every command that is a number."""
+    return [
+        (name, one, action)
+        for name, one in parsers()
+        for action in one._actions
+        if getattr(action.type, "func", action.type) in (int, float, _read_number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "parser", "action"), [pytest.param(*one, id=f"{one[0]} {one[2].dest}") for one in number_options()]
+)
+def test_numbers_outside_their_limits_are_refused_when_the_command_line_is_read(capsys, name, parser, action):
+    _, least, most = action.type.args
+    assert action.default is None or least <= action.default <= most
+    assert action.type(str(least)) == least
+    assert action.type(str(most)) == most
+    for text in ("nan", "inf", "-inf", "", "many", "-1", str(least - 1), str(most + 1), "1e400", "9" * 5000, "1\0"):
+        with pytest.raises(SystemExit) as end:
+            parser.parse_args([f"{action.option_strings[0]}={text}"])
+        assert end.value.code == 2
+        *_, message = capsys.readouterr().err.splitlines()
+        assert message.startswith(f"pogm {name}: error: argument {action.option_strings[0]}: Expected a ")
+        assert "; found " in message
+        assert len(message) < 300
+
+
+def test_limits_of_options_are_those_of_trials():
+    limits = {field.name: field.metadata for field in dataclasses.fields(Trial)}
+    for name, _, action in number_options():
+        if name == "run" and action.dest in limits:
+            _, least, most = action.type.args
+            assert (limits[action.dest]["least"], limits[action.dest]["most"]) == (least, most)
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "x"), ("WORLD_SIZE", "9" * 5000), ("MASTER_PORT", "-1")])
+def test_invalid_variables_of_torchrun_are_named(capsys, monkeypatch, name, value):
+    for variable, number in torchrun_variables(0, 1, 29500).items():
+        monkeypatch.setenv(variable, number)
+    monkeypatch.setenv(name, value)
+    assert main(["list", "networks"]) == 2
+    assert f"pogm: Expected the environment variable {name} to be a whole number from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["trian"], ["run"], ["run", "--steps", "many"], ["list", "colours"]])

@@ -120,7 +120,6 @@ def test_status_of_a_folder_without_runs_is_an_error(tmp_path, capsys):
     [
         (("tabel3", "--scale", "embedded"), "Did you mean 'table3'?"),
         (("table3", "--scale", "large"), "a scale out of embedded, full, mnist, pacs; found 'large'"),
-        (("table3", "--scale", "embedded", "--workers", "0"), "--workers of at least 1"),
     ],
 )
 def test_usage_error_writes_nothing(tmp_path, capsys, words, message):
@@ -140,8 +139,6 @@ def test_usage_error_writes_nothing(tmp_path, capsys, words, message):
         (("table1", "--datasets", "Folder"), "a dataset out of .*found 'Folder'"),
         (("table1", "--network", "resnet19"), "Did you mean 'resnet18'?"),
         (("table1", "--precision", "fp31"), "Did you mean 'fp32'?"),
-        (("table1", "--steps", "0"), "--steps of at least 1; found 0"),
-        (("table1", "--trials", "0"), "--trials of at least 1; found 0"),
         (("table1", "--set", "kappa=0.1"), "'kappa', which is missing from .*--set POGM.kappa=0.1"),
         (("table5", "--set", "Fish.meta_lr=0.1"), "found 'Fish.meta_lr=0.1'. Leave out this setting"),
         (("table5", "--set", "POGM.kapa=0.1"), "Did you mean 'kappa'?"),
@@ -272,7 +269,7 @@ def test_stopped_experiment_continues_and_then_only_writes_output(tiny, tmp_path
 
 def test_failed_run_leaves_an_empty_cell_and_the_others_continue(tiny, tmp_path, capsys, monkeypatch):
     planned = table1.plan(TINY)[Row("ERM")]
-    failing = replace(planned[0], training=replace(planned[0].training, lr=1e38))
+    failing = replace(planned[0], training=replace(planned[0].training, lr=1e30))
     shortened = replace(find_experiments(["table1"])[0], plan=lambda scale: {Row("ERM"): [failing, *planned[1:]]})
     monkeypatch.setitem(all_experiments(), "table1", shortened)
     assert command(tmp_path, "table1") == 1

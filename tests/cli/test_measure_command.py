@@ -102,7 +102,7 @@ def test_algorithms_share_seeds_and_get_their_settings(folder):
 
 
 def test_finished_runs_stay_unfinished_ones_continue_and_failures_are_named(tmp_path, capsys):
-    words = (*SHORT, "--algorithms", "ERM", "Fish", "POGM", "--set", "ERM.lr=1e38")
+    words = (*SHORT, "--algorithms", "ERM", "Fish", "POGM", "--set", "ERM.lr=1e30")
     folder = filled(tmp_path / "m", (*SHORT, "--algorithms", "Fish", "POGM"))
     done = {path.parent: path.stat().st_mtime_ns for path in folder.glob("*/records.jsonl")}
     interrupted = next(iter(done))
@@ -152,11 +152,7 @@ def test_penalty_that_never_starts_gives_a_warning(tmp_path, capsys):
         (("--algorithms", "ERM", "ERM"), "each of --algorithms once"),
         (("--dataset", "RotatedDigit"), "Did you mean 'RotatedDigits'?"),
         (("--test-domain", "90"), "a domain of RotatedDigits"),
-        (("--seeds", "0"), "--seeds of at least 1; found 0"),
-        (("--every", "0"), "--every of at least 1; found 0"),
-        (("--workers", "0"), "--workers of at least 1; found 0"),
         (("--every", "3", "--lag", "10"), "a multiple of 3, for example 12, or the cyclic lag"),
-        (("--lag", "0"), "Probe.lag to be a whole number of at least 1"),
         (("--algorithms", "ERM", "POGM", "--set", "kappa=0.1"), "'kappa', which is missing from ERM on RotatedDigits"),
         (("--algorithms", "ERM", "--set", "POGM.kappa=1"), "Add POGM to --algorithms, or leave out this setting"),
         (("--set", "POGM.kapa=1"), "Did you mean 'kappa'?"),

@@ -102,6 +102,11 @@ def test_launch_reads_the_variables_of_torchrun(monkeypatch):
     assert Launch.from_environment(5.0, "both") == Launch(2, 3, 2, 5.0, "both")
     with pytest.raises(UsageError, match="timeout-seconds above 0"):
         Launch.from_environment(0.0)
+    for name, value in (("RANK", "3"), ("RANK", ""), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "-1"), ("MASTER_PORT", "1e3")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            with pytest.raises(UsageError, match=f"variable {name} to be a whole number"):
+                Launch.from_environment()
 
 
 def test_result_of_rank_0_is_known_to_all_ranks(team):

@@ -76,7 +76,7 @@ def test_metrics_are_means_since_the_last_evaluation():
 
 def test_weights_that_are_not_finite_are_reported():
     run = trial(ERM(), steps=11, evaluate_every=5)
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, lr=1e38))
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, lr=1e30))
     diverged = [e.diverged[0] for e in train(Session([run.task(None)], Engine()), run.schedule)]
     assert diverged[-1]
     assert not any(e.diverged[0] for e in train(Session([trial(ERM()).task(None)], Engine()), run.schedule))

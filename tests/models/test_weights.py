@@ -242,3 +242,18 @@ def test_pretrained_loads_published_weights(monkeypatch):
     features, _ = build_features("resnet18", (3, 32, 32), weights="pretrained")
     assert seen == ["https://download.pytorch.org/models/resnet18-f37072fd.pth"]
     assert torch.equal(features.get_parameter("layer3.0.conv1.weight"), wanted["layer3.0.conv1.weight"])
+
+
+def test_devices_pipes_and_files_that_are_too_large_are_refused_without_reading_them(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.pth")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.pth", tmp_path):
+        with pytest.raises(DataError, match="is not a regular file"):
+            hash_weights(path)
+    with open(tmp_path / "w.pth", "wb") as file:
+        file.truncate((64 << 30) + 1)
+    with pytest.raises(DataError, match="at most 64 GiB"):
+        hash_weights(tmp_path / "w.pth")
+    monkeypatch.setenv("POGM_WEIGHTS", str(tmp_path))
+    (tmp_path / "w.pth").unlink()
+    with pytest.raises(DataError, match="found no weights file"):
+        build_features(NAME, (3, 32, 32), weights="sha256:" + "0" * 64)

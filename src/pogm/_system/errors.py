@@ -66,10 +66,16 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
+def shorten(value: object, most: int = 100) -> str:
+    """Return the value as Python writes it, for a message; the middle of a long text is left out."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-10:]} ({len(text)} characters)"
+
+
 def unknown_name_error(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown name. Its message lists the known names and suggests the most similar one."""
     known = sorted(known)
     by_folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)
     hint = f"Did you mean {by_folded[near[0]]!r}?" if near else "Choose one of those." if known else "Leave it out."
-    return UsageError(f"Expected {kind} out of {', '.join(known) or 'none'}; found {name!r}. {hint}")
+    return UsageError(f"Expected {kind} out of {', '.join(known) or 'none'}; found {shorten(name)}. {hint}")

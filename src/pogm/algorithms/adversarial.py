@@ -11,7 +11,7 @@ from torch.func import grad
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.hyperparameters import Choice, Large, Power, hyper
+from pogm.core.hyperparameters import MOST_WIDTH, Choice, Large, Power, hyper
 from pogm.core.losses import CROSS_ENTROPY
 from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_step
@@ -50,15 +50,17 @@ class Adversarial(Algorithm):
     abstract: ClassVar[bool] = True
 
     adversary_weight: float = hyper(1.0, Power(10, -2, 2), least=0, draw_as="lambda")  # λ
-    discriminator_steps: int = hyper(1, Power(2, 0, 3, integer=True), least=1, draw_as="d_steps_per_g_step")  # m
+    discriminator_steps: int = hyper(
+        1, Power(2, 0, 3, integer=True), least=1, most=1000, draw_as="d_steps_per_g_step"
+    )  # m
     gradient_penalty: float = hyper(0.0, Power(10, -2, 1), least=0, draw_as="grad_penalty")  # ρ
     lr_g: float = hyper(1e-3, RATE, large=LARGE_RATE, above=0)
     lr_d: float = hyper(1e-3, RATE, large=LARGE_RATE, above=0)
     weight_decay_g: float = hyper(0.0, large=Large(0.0, DECAY), least=0)
     weight_decay_d: float = hyper(0.0, DECAY, least=0)
     beta1: float = hyper(0.5, Choice(0.0, 0.5), least=0, most=0.999999)
-    mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), least=1)
-    mlp_depth: int = hyper(3, Choice(3, 4, 5), least=2)
+    mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), least=1, most=MOST_WIDTH)
+    mlp_depth: int = hyper(3, Choice(3, 4, 5), least=2, most=100)
     mlp_dropout: float = hyper(0.0, Choice(0.0, 0.1, 0.5), least=0, most=0.99)
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm, MakeFeatures
 from pogm.core.batch import Batch
-from pogm.core.hyperparameters import Large, hyper
+from pogm.core.hyperparameters import MOST_SAMPLES, Large, hyper
 from pogm.core.model import Model
 from pogm.core.problem import Problem
 from pogm.core.state import Loss, Metrics, State
@@ -36,7 +36,7 @@ class ARM(Algorithm):
         train_context: Whether to train the context network.
     """
 
-    support_size: int = hyper(64, large=Large(8), least=1)
+    support_size: int = hyper(64, large=Large(8), least=1, most=MOST_SAMPLES)
     train_context: bool = hyper(True)
 
     prediction_batch_size: ClassVar[int] = 64

@@ -24,7 +24,9 @@ class CAGrad(WeightedRounds):
     range are our choice, because the paper uses different values for different tasks.
     """
 
-    radius: float = hyper(0.4, Choice(0.1, 0.2, 0.4, 0.8), least=0, draw_as="cagrad_c")  # c: radius of the ball / ‖h_0‖
+    radius: float = hyper(
+        0.4, Choice(0.1, 0.2, 0.4, 0.8), least=0, most=1000, draw_as="cagrad_c"
+    )  # c: radius of the ball / ‖h_0‖
 
     def weights(self, gram: Tensor, state: State) -> Tensor:
         """Return the weights of Theorem 1, divided by 1 + c²."""

@@ -39,7 +39,9 @@ class DomainCopies(Algorithm):
 
     abstract: ClassVar[bool] = True
 
-    inner_steps: int = hyper(1, Choice(1, 5, 10), least=1, draw_as="pogm_local_steps")  # E: minibatches of a copy
+    inner_steps: int = hyper(
+        1, Choice(1, 5, 10), least=1, most=10_000, draw_as="pogm_local_steps"
+    )  # E: minibatches of a copy
     inner_optimizer: str = hyper("adam", options=("adam", "sgd"))  # optimizer of the copies
     inner_state: str = hyper("persist", options=("persist", "reset"))  # optimizer states of the copies between rounds
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pogm.algorithms.base import Algorithm
 from pogm.core.batch import Batch
-from pogm.core.hyperparameters import Choice, Large, hyper
+from pogm.core.hyperparameters import MOST_WIDTH, Choice, Large, hyper
 from pogm.core.losses import CROSS_ENTROPY, probabilities
 from pogm.core.model import Model, Network, over_samples
 from pogm.core.optimizer_groups import OptimizerGroup, OptimizerGroups, group_gradient
@@ -53,7 +53,7 @@ class MADG(Algorithm):
 
     margin: float = hyper(2.0, Choice(1.0, 2.0, 3.0, 4.0), above=0, draw_as="madg_margin")  # γ
     reversal: float = hyper(0.1, Choice(0.05, 0.1, 0.2), least=0, draw_as="madg_beta_max")  # β
-    width: int = hyper(128, large=Large(1024), least=1, draw_as="madg_width")
+    width: int = hyper(128, large=Large(1024), least=1, most=MOST_WIDTH, draw_as="madg_width")
     as_released: bool = hyper(False)
 
     min_domains: ClassVar[int] = 2  # at least one pair

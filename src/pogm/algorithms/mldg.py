@@ -38,7 +38,7 @@ class MLDG(Algorithm):
     """
 
     beta: float = hyper(1.0, Power(10, -1, 1), least=0, draw_as="mldg_beta")
-    n_meta_test: int = hyper(2, Choice(1, 2), least=1)
+    n_meta_test: int = hyper(2, Choice(1, 2), least=1, most=1000)
     pairs: str = hyper("split", options=("split", "cyclic"))
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {"cyclic": {"pairs": "cyclic"}}

@@ -38,7 +38,7 @@ class POGM(DomainRounds):
     """
 
     kappa: float = hyper(
-        0.1, Choice(0.05, 0.1, 0.2, 0.5), least=0, draw_as="pogm_kappa"
+        0.1, Choice(0.05, 0.1, 0.2, 0.5), least=0, most=1000, draw_as="pogm_kappa"
     )  # κ: radius of the ball / ‖h_0‖
     _: KW_ONLY
     meta_lr: float = hyper(1.0, Choice(0.1, 0.5, 1.0), above=0)  # α: step size of the update

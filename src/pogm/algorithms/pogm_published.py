@@ -22,7 +22,9 @@ class OfficialPOGM(POGM):
     exact solver (see `pogm.pareto.official_weights`). The direction is divided by 1 + κ².
     """
 
-    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # κ: radius of the ball / ‖h_0‖
+    kappa: float = hyper(
+        0.5, Choice(0.05, 0.1, 0.5), least=0, most=1000, draw_as="pogm_kappa"
+    )  # κ: radius of the ball / ‖h_0‖
     _: KW_ONLY
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # α: step size of the update
     centre: str = hyper("mean", options=("mean",))
@@ -46,7 +48,9 @@ class MeasurementPOGM(POGM):
     inner products with this h_0, and not with the mean of the h_i: no description of the code states it.
     """
 
-    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # κ: radius of the ball / ‖h_0‖
+    kappa: float = hyper(
+        0.5, Choice(0.05, 0.1, 0.5), least=0, most=1000, draw_as="pogm_kappa"
+    )  # κ: radius of the ball / ‖h_0‖
     _: KW_ONLY
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # α: step size of the update
     centre: str = hyper("erm", options=("erm",))
@@ -70,10 +74,14 @@ class PaperTextPOGM(POGM):
     these values the weights hardly change: a step is at most 1.5·α·η = 1.5e-5 times a gradient on MNIST.
     """
 
-    kappa: float = hyper(0.5, Choice(0.05, 0.1, 0.5), least=0, draw_as="pogm_kappa")  # κ: radius of the ball / ‖h_0‖
+    kappa: float = hyper(
+        0.5, Choice(0.05, 0.1, 0.5), least=0, most=1000, draw_as="pogm_kappa"
+    )  # κ: radius of the ball / ‖h_0‖
     _: KW_ONLY
     meta_lr: float = hyper(0.01, Choice(0.01, 0.1, 0.5), above=0)  # α: step size of the update
-    inner_steps: int = hyper(5, Choice(1, 5, 10), least=1, draw_as="pogm_local_steps")  # E: minibatches of a copy
+    inner_steps: int = hyper(
+        5, Choice(1, 5, 10), least=1, most=10_000, draw_as="pogm_local_steps"
+    )  # E: minibatches of a copy
     inner_optimizer: str = hyper("sgd", options=("adam", "sgd"))
     centre: str = hyper("mean", options=("mean",))
     rescale: str = hyper("none", options=("none",))

@@ -20,7 +20,7 @@ class Board(Command):
     examples: ClassVar[str] = "pogm board runs/sweep\npogm board runs --port 8000 --open"
 
     folder: Path = argument("Folder of a sweep, of an experiment or of any runs.")
-    port: int | None = option("Port on this machine (default: 6007, or the next free port).", None)
+    port: int | None = option("Port on this machine (default: 6007, or the next free port).", None, least=0, most=65535)
     open: bool = option("Also open the page in the browser.", False)
 
     def run(self) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pogm._system.cpu import count_cores
+from pogm.cli.options import MOST_PROCESSES, MOST_REPETITIONS
 from pogm.cli.parser import Command, option
 
 
@@ -16,9 +17,14 @@ class Demo(Command):
     examples: ClassVar[str] = "pogm demo --out runs/demo --seeds 3"
 
     out: Path = option("Folder for the runs and the report.", Path("runs/demo"), metavar="FOLDER")
-    seeds: int = option("Number of runs with different seeds for each held-out domain.", 3)
+    seeds: int = option(
+        "Number of runs with different seeds for each held-out domain.", 3, least=1, most=MOST_REPETITIONS
+    )
     workers: int = option(
-        "Number of processes that train runs in parallel (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel (default: one per core).",
+        default_factory=count_cores,
+        least=1,
+        most=MOST_PROCESSES,
     )
     dry_run: bool = option("List the runs and stop.", False)
 
@@ -28,10 +34,8 @@ class Demo(Command):
         from pogm.benchmark.runs.directory import save_plan
         from pogm.benchmark.runs.executors import run_all
         from pogm.benchmark.runs.runner import RunOptions
-        from pogm.cli.execution import check_counts
         from pogm.cli.results import finish
 
-        check_counts(seeds=self.seeds, workers=self.workers)
         trials = plan(self.seeds)
         if self.dry_run:
             print(f"{len(trials)} runs of {trials[0].steps} minibatches on {self.workers} processes, into {self.out}:")

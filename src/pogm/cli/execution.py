@@ -39,15 +39,9 @@ def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOpt
         datasets: Datasets of the command line. One given as a path determines the data folder.
 
     Raises:
-        UsageError: If a value is out of range, or the datasets are not in one folder.
+        UsageError: If the datasets are not in one folder.
     """
     device = options.device
-    if device.threads < 1:
-        raise UsageError(f"Expected --threads of at least 1; found {device.threads}. Leave it out.")
-    if not 0 <= options.checkpoint_seconds < math.inf:
-        raise UsageError(
-            f"Expected --checkpoint-seconds of at least 0; found {options.checkpoint_seconds}. Leave it out."
-        )
     engine = Engine(
         device=device.device,
         capture=not device.no_capture,
@@ -106,13 +100,6 @@ def check_single_process(what: str) -> None:
             f"Expected pogm run or the resume of one run under torchrun, which train one model; found {what} and "
             f"{launch.world_size} processes. Start it without torchrun."
         )
-
-
-def check_counts(**counts: int) -> None:
-    """Raise an error for an option that counts something and is below 1."""
-    for name, count in counts.items():
-        if count < 1:
-            raise UsageError(f"Expected --{name} of at least 1; found {count}. Leave it out.")
 
 
 def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:

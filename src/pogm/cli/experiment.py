@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.errors import UsageError, unknown_name_error
-from pogm.cli.options import Execution, Planning, Scheduling
+from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Planning, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
@@ -38,12 +38,17 @@ class Changes:
     precision: str | None = option(
         "Precision of the network: fp32, tf32, bf16 or fp64 (default: that of the scale).", None
     )
-    steps: int | None = option("Number of minibatches of each training domain (default: that of the scale).", None)
+    steps: int | None = option(
+        "Number of minibatches of each training domain (default: that of the scale).", None, least=1, most=MOST_STEPS
+    )
     evaluate_every: int | None = option(
-        "Number of minibatches between two evaluations (default: that of the scale).", None
+        "Number of minibatches between two evaluations (default: that of the scale).", None, least=1, most=MOST_STEPS
     )
     trials: int | None = option(
-        "Number of repetitions with different seeds and splits (default: that of the scale).", None
+        "Number of repetitions with different seeds and splits (default: that of the scale).",
+        None,
+        least=1,
+        most=MOST_REPETITIONS,
     )
 
 
@@ -82,7 +87,6 @@ pogm list experiments                              names and scales"""
         from pogm.benchmark.runs.directory import save_plan
         from pogm.benchmark.runs.executors import executor, run_waiting_trials
         from pogm.cli.execution import (
-            check_counts,
             check_weights_exist,
             make_run_options,
             prepare,
@@ -96,7 +100,6 @@ pogm list experiments                              names and scales"""
         from pogm.experiments.trials import first_trial
 
         chosen, scale, workers = find_experiments(self.names), self.make_scale(), self.scheduling.workers
-        check_counts(workers=workers)
         check_scale(chosen, scale)
         run_options = make_run_options(self.execution)
         plans = {one.name: one.rows(scale) for one in chosen}
@@ -128,7 +131,7 @@ pogm list experiments                              names and scales"""
         """Return the scale, changed by the options; ``Scale.changed_by`` lists these options.
 
         Raises:
-            UsageError: If a name is unknown or given twice, or a number is below 1.
+            UsageError: If a name is unknown or given twice.
         """
         from pogm.algorithms import all_algorithms
         from pogm.benchmark.plan.parsing import algorithm_names
@@ -160,10 +163,6 @@ pogm list experiments                              names and scales"""
         for name, values in lists.items():
             if len(set(values)) < len(values):
                 raise UsageError(f"Expected each of --{name} once; found {', '.join(values)}. Leave one out.")
-        for name in ("steps", "evaluate_every", "trials"):
-            if changes.get(name, 1) < 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"Expected {flag} of at least 1; found {changes[name]}. Leave it out.")
         if "network" in changes:
             check_network(changes["network"])
             changes["large_network"] = None

@@ -41,6 +41,8 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         "Largest difference of the logits from those of the original, relative to the largest logit or to 1 "
         "(default: 0.0001).",
         None,
+        least=0,
+        most=10**6,
     )
 
     def run(self) -> int:

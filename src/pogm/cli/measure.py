@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
-from pogm.cli.options import Execution, Hyperparameters, Planning, Training
+from pogm.cli.options import (
+    MOST_PROCESSES,
+    MOST_REPETITIONS,
+    MOST_STEPS,
+    Execution,
+    Hyperparameters,
+    Planning,
+    Training,
+)
 from pogm.cli.parser import Command, group, option
 
 if TYPE_CHECKING:
@@ -48,12 +56,14 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
     )
     settings: Hyperparameters = group(Hyperparameters)
-    seeds: int = option("Number of runs of each algorithm, with the seeds 0, 1, ...", 3)
-    every: int = option("Measure every N-th round (default: 1 = every round).", 1, metavar="N")
+    seeds: int = option("Number of runs of each algorithm, with the seeds 0, 1, ...", 3, least=1, most=MOST_REPETITIONS)
+    every: int = option("Measure every N-th round (default: 1 = every round).", 1, least=1, most=MOST_STEPS)
     lag: int | None = option(
         "Lag τ of the invariant cosine, in rounds (default: 10, or the next multiple of --every).",
         None,
         metavar="ROUNDS",
+        least=1,
+        most=MOST_STEPS,
     )
     cyclic: bool = option(
         "As the authors' code: compare with a snapshot of the weights that is renewed every --lag rounds.", False
@@ -68,7 +78,10 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     out: Path = option("Folder for the runs.", Path("runs/measure"), metavar="FOLDER")
     format: Literal["text", "csv", "json"] = option("Format of the table on standard output.", "text")
     workers: int = option(
-        "Number of processes that train runs in parallel on a CPU (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel on a CPU (default: one per core).",
+        default_factory=count_cores,
+        least=1,
+        most=MOST_PROCESSES,
     )
     planning: Planning = group(Planning)
     execution: Execution = group(Execution)
@@ -101,12 +114,11 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             find_dataset,
             settings_for,
         )
-        from pogm.cli.execution import check_counts, setting_texts, warn_late_schedules
+        from pogm.cli.execution import setting_texts, warn_late_schedules
         from pogm.cli.planning import dataset_without_images
         from pogm.data.images.metadata import add_options
         from pogm.diagnostics import Probe
 
-        check_counts(seeds=self.seeds, workers=self.workers, every=self.every)
         algorithms = algorithm_names(self.algorithms)
         if len(set(algorithms)) < len(algorithms):
             raise UsageError(f"Expected each of --algorithms once; found {', '.join(self.algorithms)}. Leave one out.")

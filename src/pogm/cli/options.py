@@ -8,6 +8,12 @@ from typing import ClassVar, Literal
 from pogm._system.cpu import count_cores
 from pogm.cli.parser import group, option
 
+MOST_STEPS = 10**8  # minibatches of a run
+MOST_REPETITIONS = 1000  # seeds or trials of a plan
+MOST_PROCESSES = 1024  # processes, or threads of a process
+MOST_SECONDS = 10**8
+MOST_SEED = 2**63 - 1
+
 
 def _data_from_environment() -> Path | None:
     return Path(os.environ["POGM_DATA"]) if os.environ.get("POGM_DATA") else None
@@ -42,7 +48,10 @@ class Device:
         "auto",
     )
     memory_gb: float | None = option(
-        "Device memory for weights and trajectories, in GiB (default: half of the free memory).", None
+        "Device memory for weights and trajectories, in GiB (default: half of the free memory).",
+        None,
+        least=0,
+        most=10**6,
     )
     deterministic: bool = option(
         "On a GPU: use only deterministic kernels, so that repeated and resumed runs give the same bits; slower, and "
@@ -50,7 +59,9 @@ class Device:
         "bits.",
         False,
     )
-    threads: int = option("CPU threads of each process (default: 1). Results can differ by rounding.", 1)
+    threads: int = option(
+        "CPU threads of each process (default: 1). Results can differ by rounding.", 1, least=1, most=MOST_PROCESSES
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +75,9 @@ class Execution:
         None,
         metavar="FILE",
     )
-    checkpoint_seconds: float = option("Minimum time between two checkpoints, in seconds.", 30.0)
+    checkpoint_seconds: float = option(
+        "Minimum time between two checkpoints, in seconds.", 30.0, least=0, most=MOST_SECONDS
+    )
     track: tuple[str, ...] = option(
         "Also log to tensorboard, wandb or mlflow; may be repeated (default: none).",
         (),
@@ -82,7 +95,10 @@ class Scheduling:
     executor: Literal["local", "ray"] = option("local: processes of this machine; ray: a Ray cluster.", "local")
     address: str | None = option("Address of the Ray cluster (default: start one on this machine).", None)
     workers: int = option(
-        "Number of processes that train runs in parallel on a CPU (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel on a CPU (default: one per core).",
+        default_factory=count_cores,
+        least=1,
+        most=MOST_PROCESSES,
     )
     retry_failed: bool = option("Run failed trials again (default: report them and skip them).", False)
 
@@ -95,7 +111,9 @@ class Distributed:
     spread: Literal["auto", "domains", "samples", "both"] | None = option(
         "Axes to divide among the processes (default: auto = domains, then samples).", None
     )
-    timeout_seconds: float = option("Maximum time to wait for another process, in seconds.", 600.0)
+    timeout_seconds: float = option(
+        "Maximum time to wait for another process, in seconds.", 600.0, least=0.001, most=MOST_SECONDS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +156,11 @@ class Hyperparameters:
 class Training:
     """Length and precision of a run."""
 
-    steps: int | None = option("Number of minibatches of each training domain (default: that of the dataset).", None)
+    steps: int | None = option(
+        "Number of minibatches of each training domain (default: that of the dataset).", None, least=1, most=MOST_STEPS
+    )
     evaluate_every: int | None = option(
-        "Number of minibatches between two evaluations (default: that of the dataset).", None
+        "Number of minibatches between two evaluations (default: that of the dataset).", None, least=1, most=MOST_STEPS
     )
     precision: str = option("Precision of the network: fp32, tf32, bf16 or fp64. It is part of the trial.", "fp32")
 

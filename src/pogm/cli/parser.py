@@ -7,7 +7,8 @@ of the command line are read:
 | type | option |
 |---|---|
 | ``bool`` | a flag without a value |
-| ``int``, ``float``, ``str``, ``Path``, or one of these or ``None`` | one value |
+| ``int``, ``float``, or one of these or ``None`` | one number, with a smallest and a largest value |
+| ``str``, ``Path``, or one of these or ``None`` | one value |
 | ``Literal["a", "b"]``, or this or ``None`` | one of the values |
 | ``tuple[str, ...]`` | one or more values; with ``repeat=True``, one value each time that the option is given |
 """
@@ -15,10 +16,14 @@ of the command line are read:
 import argparse
 import dataclasses
 import difflib
+import math
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from pogm._system.errors import shorten
 
 Default = Any
 MISSING = dataclasses.MISSING
@@ -49,6 +54,8 @@ def option(
     flag: str = "",
     metavar: str | None = None,
     repeat: bool = False,
+    least: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """Return a dataclass field that is an option of the command line.
 
@@ -60,8 +67,10 @@ def option(
         flag: Name on the command line, if it is not the name of the field.
         metavar: Name of the value in --help.
         repeat: For a tuple: the option may be given several times, with one value each.
+        least: Smallest value of a number. Every number has both limits.
+        most: Largest value of a number.
     """
-    metadata = {"help": help, "flag": flag, "metavar": metavar, "repeat": repeat}
+    metadata = {"help": help, "flag": flag, "metavar": metavar, "repeat": repeat, "limits": (least, most)}
     if default_factory is not None:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -195,7 +204,7 @@ def _add_fields(parser: Parser, target: Any, kind: type[Any]) -> None:
 
 
 def _add_field(target: Any, field: dataclasses.Field[Any], hint: Any) -> None:
-    metadata, arguments = field.metadata, _reading(hint, field.metadata.get("repeat", False))
+    metadata, arguments = field.metadata, _reading(hint, field.metadata)
     arguments["help"] = _help(field).replace("%", "%%")
     if metadata["metavar"]:
         arguments["metavar"] = metadata["metavar"]
@@ -212,7 +221,7 @@ def _add_field(target: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     target.add_argument(_flag(field), dest=field.name, **arguments)
 
 
-def _reading(hint: Any, repeat: bool) -> dict[str, Any]:
+def _reading(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``add_argument`` for a type."""
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (one for one in get_args(hint) if one is not type(None))
@@ -221,8 +230,22 @@ def _reading(hint: Any, repeat: bool) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if get_origin(hint) is tuple:
-        return {"type": get_args(hint)[0], **({"action": "append"} if repeat else {"nargs": "+"})}
-    return {"type": hint, **({"metavar": "N" if hint is int else "X"} if hint in (int, float) else {})}
+        return {"type": get_args(hint)[0], **({"action": "append"} if metadata.get("repeat") else {"nargs": "+"})}
+    if hint in (int, float):
+        least, most = metadata["limits"]
+        return {"type": partial(_read_number, hint, least, most), "metavar": "N" if hint is int else "X"}
+    return {"type": hint}
+
+
+def _read_number(kind: type[int] | type[float], least: float, most: float, text: str) -> float:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:  # also refuses nan
+        expected = f"a whole number from {least} to {most}" if kind is int else f"a number from {least:g} to {most:g}"
+        raise argparse.ArgumentTypeError(f"Expected {expected}; found {shorten(text)}.")
+    return number
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -22,7 +22,9 @@ class Prediction:
         "Treatment of an image that cannot be read: refuse to predict, or skip it (default: refuse).", "refuse"
     )
     device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
-    batch_size: int | None = option("Number of images in one pass (default: 32 on a CPU, 256 on a GPU).", None)
+    batch_size: int | None = option(
+        "Number of images in one pass (default: 32 on a CPU, 256 on a GPU).", None, least=1, most=2**20
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

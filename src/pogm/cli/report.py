@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pogm.cli.options import MOST_STEPS
 from pogm.cli.parser import Command, argument, option
 
 
@@ -28,6 +29,8 @@ pogm report runs --against paper                   differences to the tables of 
         "Print only the test-domain selection with early stopping after this minibatch (default: all selections).",
         None,
         metavar="STEP",
+        least=0,
+        most=MOST_STEPS,
     )
     against: Literal["paper", "domainbed", "official", "official-log"] | None = option(
         "Also print differences to published results; with --format csv, only these (default: none).", None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pogm._system.errors import UsageError
-from pogm.cli.options import Distributed, Execution, Scheduling
+from pogm.cli.options import MOST_STEPS, Distributed, Execution, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
 
@@ -21,7 +21,9 @@ pogm resume runs/sweep --retry-failed"""
     under_torchrun: ClassVar[bool] = True
 
     folder: Path = argument("Folder of a run, or of a sweep.")
-    steps: int | None = option("Extend one run to this number of minibatches (default: its number).", None)
+    steps: int | None = option(
+        "Extend one run to this number of minibatches (default: its number).", None, least=1, most=MOST_STEPS
+    )
     dry_run: bool = option("Show what is left and its time, and stop.", False)
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
@@ -47,12 +49,11 @@ pogm resume runs/sweep --retry-failed"""
 
     def _resume_sweep(self, execution: Execution) -> int:
         from pogm.benchmark.runs.directory import load_sweep
-        from pogm.cli.execution import check_counts, check_single_process, make_run_options, prepare
+        from pogm.cli.execution import check_single_process, make_run_options, prepare
         from pogm.cli.planning import count_trials, read_finished, show_plan
         from pogm.cli.results import run_sweep
 
         check_single_process("a sweep")
-        check_counts(workers=self.scheduling.workers)
         if self.steps is not None:
             raise UsageError(f"Expected --steps for one run; found the sweep {self.folder}. Leave it out.")
         if self.distributed.spread:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pogm.cli.options import Distributed, Execution, Hyperparameters, Training
+from pogm.cli.options import MOST_SEED, MOST_STEPS, Distributed, Execution, Hyperparameters, Training
 from pogm.cli.parser import Command, group, option
 
 
@@ -49,11 +49,15 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     )
     settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
-    seed: int = option("Seed of the initial weights and of the minibatches.", 0)
-    data_seed: int | None = option("Seed of generated datasets, such as RotatedDigits (default: --seed).", None)
-    trial_seed: int | None = option("Seed of the split into training and validation images (default: --seed).", None)
+    seed: int = option("Seed of the initial weights and of the minibatches.", 0, least=0, most=MOST_SEED)
+    data_seed: int | None = option(
+        "Seed of generated datasets, such as RotatedDigits (default: --seed).", None, least=0, most=MOST_SEED
+    )
+    trial_seed: int | None = option(
+        "Seed of the split into training and validation images (default: --seed).", None, least=0, most=MOST_SEED
+    )
     probe_every: int = option(
-        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, metavar="N"
+        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, least=0, most=MOST_STEPS
     )
     out: Path = option("Folder of the run.", metavar="FOLDER")
     allow_change: bool = option(

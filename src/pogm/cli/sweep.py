@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pogm.cli.options import Execution, Hyperparameters, Planning, Scheduling, Training
+from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Hyperparameters, Planning, Scheduling, Training
 from pogm.cli.parser import Command, group, option
 
 if TYPE_CHECKING:
@@ -37,13 +37,18 @@ pogm status runs/sweep"""
     )
     settings: Hyperparameters = group(Hyperparameters)
     configurations: int = option(
-        "Number of hyperparameter configurations: first the default values, then random draws.", 20
+        "Number of hyperparameter configurations: first the default values, then random draws.",
+        20,
+        least=1,
+        most=10**5,
     )
-    trials: int = option("Number of repetitions of everything, with different seeds and splits.", 3)
+    trials: int = option(
+        "Number of repetitions of everything, with different seeds and splits.", 3, least=1, most=MOST_REPETITIONS
+    )
     mode: str = option("single: hold out each domain once; full: hold out each pair of domains, too.", "single")
     training: Training = group(Training)
     probe_every: int = option(
-        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, metavar="N"
+        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, least=0, most=MOST_STEPS
     )
     out: Path = option("Folder of the sweep.", metavar="FOLDER")
     planning: Planning = group(Planning)
@@ -53,13 +58,12 @@ pogm status runs/sweep"""
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
         from pogm.benchmark.runs.directory import save_sweep
-        from pogm.cli.execution import check_counts, make_run_options, prepare
+        from pogm.cli.execution import make_run_options, prepare
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep
 
         run_options = make_run_options(self.execution, self.datasets)
         sweep = self.sweep(run_options)
-        check_counts(workers=self.scheduling.workers)
         if self.planning.only_count:
             self._show_plan(sweep, run_options)
             return 0

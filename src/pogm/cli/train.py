@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.cpu import count_cores
-from pogm.cli.options import Execution, Hyperparameters
+from pogm.cli.options import MOST_PROCESSES, MOST_SEED, MOST_STEPS, Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
@@ -47,18 +47,27 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     )
     network: str | None = option("Name of the network (default: that of --weights, or resnet50).", None)
     minutes: float | None = option(
-        "Time limit for all runs, which sets the number of steps, in minutes (default: no limit).", None
+        "Time limit for all runs, which sets the number of steps, in minutes (default: no limit).",
+        None,
+        least=0.01,
+        most=10**5,
     )
     steps: int | None = option(
-        "Number of minibatches of each site (default: 20 passes over a site of median size).", None
+        "Number of minibatches of each site (default: 20 passes over a site of median size).",
+        None,
+        least=1,
+        most=MOST_STEPS,
     )
-    seed: int = option("Seed of weights, minibatches and splits.", 0)
+    seed: int = option("Seed of weights, minibatches and splits.", 0, least=0, most=MOST_SEED)
     precision: str = option("Precision of the network: fp32, tf32, bf16 or fp64.", "fp32")
     settings: Hyperparameters = group(Hyperparameters)
     out: Path = option("Folder of the model.", metavar="FOLDER")
     dry_run: bool = option("Show the runs and their time, and stop.", False)
     workers: int = option(
-        "Number of processes that train runs in parallel on a CPU (default: one per core).", default_factory=count_cores
+        "Number of processes that train runs in parallel on a CPU (default: one per core).",
+        default_factory=count_cores,
+        least=1,
+        most=MOST_PROCESSES,
     )
     execution: Execution = group(Execution)
 
@@ -72,15 +81,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _train(self) -> int:
         from pogm._system.errors import UsageError
         from pogm.benchmark.plan.parsing import find_dataset
-        from pogm.cli.execution import check_counts, make_run_options, prepare
+        from pogm.cli.execution import make_run_options, prepare
         from pogm.data.images.metadata import add_options
         from pogm.deployment import training
 
         if self.minutes is not None and self.steps is not None:
             raise UsageError("Expected --minutes or --steps; found both. Leave one out.")
-        if self.minutes is not None and not 0 < self.minutes < 1e5:
-            raise UsageError(f"Expected --minutes above 0; found {self.minutes:g}. Leave it out for no limit.")
-        check_counts(workers=self.workers)
         run_options = make_run_options(self.execution, [self.folder])
         dataset = find_dataset(add_options(self.folder, **self.settings.column_options), run_options.data)
         options = self._plan_options(dataset)

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from pogm.cli.options import Execution, Hyperparameters
+from pogm.cli.options import MOST_SEED, Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
 
@@ -24,7 +24,7 @@ pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verd
     folder: str = argument("Folder of images <site>/<class>/<image>, or the name of a dataset.")
     network: str | None = option("Network of the features (default: that of --weights, or of the dataset).", None)
     settings: Hyperparameters = group(Hyperparameters)
-    seed: int = option("Seed of the choice of images and of cross-validation.", 0)
+    seed: int = option("Seed of the choice of images and of cross-validation.", 0, least=0, most=MOST_SEED)
     json: Path | None = option("File for all numbers (default: none).", None, metavar="FILE")
     execution: Execution = group(Execution)
 

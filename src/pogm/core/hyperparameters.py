@@ -10,7 +10,12 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.errors import UsageError, shorten, unknown_name_error
+
+MOST_STEPS = 10**8  # largest whole number without another limit: minibatches of a run
+MOST = 1e30  # largest number without another limit: its square is finite in float64, and the number in float32
+MOST_SAMPLES = 2**20  # of a minibatch
+MOST_WIDTH = 2**14  # of a layer
 
 
 class Source(Protocol):
@@ -111,9 +116,10 @@ def hyper(
         default: Default value. Its type is the type of the field.
         space: Search space.
         large: Other default and space for large images, for methods that were tuned separately on them.
-        least: Smallest allowed value.
+        least: Smallest allowed value (default: minus the largest).
         above: Exclusive lower bound.
-        most: Largest allowed value.
+        most: Largest allowed value (default: 1e30, or 1e8 for a whole number). Sizes of layers and minibatches need
+            a smaller one, so that a mistake is found before memory is allocated.
         options: Allowed texts.
         draw_as: Name that seeds the random draw, if published searches used another name than the field has.
         added_later: Leave the field out of saved trials at its default, so that trials of earlier versions, which do
@@ -151,6 +157,16 @@ def fields(owner: Any) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(owner) if field.init]
 
 
+def limits(field: dataclasses.Field[Any]) -> tuple[float, float]:
+    """Return the smallest and the largest value of a hyperparameter that is a number."""
+    found = field.metadata
+    most = found.get("most")
+    if most is None:
+        most = MOST_STEPS if isinstance(field.default, int) else MOST
+    bounds = [bound for bound in (found.get("least"), found.get("above")) if bound is not None]
+    return max(bounds, default=-most), most
+
+
 def validate(owner: Any) -> None:
     """Check every field against its type and limits, and convert it to its type.
 
@@ -183,20 +199,16 @@ def replace_fields(owner: Any, values: dict[str, Any]) -> Any:
 def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
     expected = _describe_expected(field)
     found = _convert(field, value)
-    limits = field.metadata
     wrong = found is None
     if isinstance(found, float | int) and not isinstance(found, bool):
-        wrong = (
-            not math.isfinite(found)
-            or (limits.get("least") is not None and found < limits["least"])
-            or (limits.get("above") is not None and found <= limits["above"])
-            or (limits.get("most") is not None and found > limits["most"])
-        )
-    elif isinstance(found, str) and found not in (limits.get("options") or (found,)):
-        raise unknown_name_error(f"{owner}.{field.name}", found, limits["options"])
+        least, most = limits(field)
+        above = field.metadata.get("above")
+        wrong = not least <= found <= most or (above is not None and found <= above)  # also refuses nan
+    elif isinstance(found, str) and found not in (field.metadata.get("options") or (found,)):
+        raise unknown_name_error(f"{owner}.{field.name}", found, field.metadata["options"])
     if wrong:
         raise UsageError(
-            f"Expected {owner}.{field.name} to be {expected}; found {value!r}. "
+            f"Expected {owner}.{field.name} to be {expected}; found {shorten(value)}. "
             f"Leave it out for its default, {field.default!r}."
         )
     return found
@@ -211,7 +223,7 @@ def _convert(field: dataclasses.Field[Any], value: Any) -> Any:
     if kind in (int, float):
         try:
             number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         if kind is float:
             return number
@@ -225,11 +237,8 @@ def _convert(field: dataclasses.Field[Any], value: Any) -> Any:
 def _describe_expected(field: dataclasses.Field[Any]) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
     text = words.get(type(field.default), type(field.default).__name__)
-    limits = field.metadata
-    if limits.get("least") is not None:
-        text += f" of at least {limits['least']:g}"
-    if limits.get("above") is not None:
-        text += f" above {limits['above']:g}"
-    if limits.get("most") is not None:
-        text += f" and at most {limits['most']:g}"
-    return text
+    if type(field.default) not in (int, float):
+        return text
+    least, most = limits(field)
+    above = field.metadata.get("above")
+    return f"{text} {f'of at least {least}' if above is None else f'above {above}'} and at most {most}"

@@ -37,7 +37,8 @@ from pogm.diagnostics.measurements import (
 from pogm.pareto import alignment_from_cosine, alignment_variance, inner_product_sum, relative_alignment_variance
 from pogm.pareto.hull import hull_positions, worst_alignments
 
-MOST = 10**8
+MOST_SNAPSHOTS = 1000  # of the weights, for the lag
+MOST_ROUNDS = 10**6  # measured between two evaluations
 LAG = 10  # default of tau, in rounds
 RADIUS = 0.5  # radius of the ball for p*, relative to the length of the mean trajectory: the paper's kappa
 PROBED = (  # metrics of `round_means`; the last three are optional
@@ -71,8 +72,8 @@ class Probe:
     Adam has seen fewer minibatches than the Adam of the run, so the measured cosines are too small.
     """
 
-    every: int = hyper(0, least=0, most=MOST)  # rounds between two measurements; 0 never measures
-    lag: int = hyper(LAG, least=1, most=MOST)  # tau, in rounds
+    every: int = hyper(0, least=0)  # rounds between two measurements; 0 never measures
+    lag: int = hyper(LAG, least=1)  # tau, in rounds
     cyclic: bool = hyper(False)  # as the authors: measure from a snapshot that is replaced every ``lag`` rounds
     target: bool = hyper(False)  # measure trajectories of held-out domains, too; the run never trains on their labels
     divergence: bool = hyper(False)  # measure how much the predictions of the copies differ
@@ -84,6 +85,11 @@ class Probe:
                 f"Expected a lag that is a multiple of {self.every} rounds, because only measured rounds are kept; "
                 f"found {self.lag}. Choose a multiple of {self.every}, for example {_lag(self.every)}, or the cyclic "
                 "lag."
+            )
+        if self.every and not self.cyclic and self.lag // self.every > MOST_SNAPSHOTS:
+            raise UsageError(
+                f"Expected a lag of at most {MOST_SNAPSHOTS} measured rounds, because the weights of each are kept; "
+                f"found {self.lag // self.every}. Choose a shorter lag, or measure fewer rounds."
             )
 
     @classmethod
@@ -100,9 +106,18 @@ class Probe:
 
         Args:
             ends: Number of rounds before each evaluation.
+
+        Raises:
+            UsageError: The number is too large to keep the measurements in memory.
         """
         counts = [end // self.every if self.every else 0 for end in ends]
-        return max(later - earlier for earlier, later in pairwise([0, *counts]))
+        most = max(later - earlier for earlier, later in pairwise([0, *counts]))
+        if most > MOST_ROUNDS:
+            raise UsageError(
+                f"Expected at most {MOST_ROUNDS} measured rounds between two evaluations; found {most}. Evaluate more "
+                "often, or measure fewer rounds."
+            )
+        return most
 
     # The following methods run on the device. The keys of their trees are part of the checkpoint format.
 

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from pogm._system.errors import PogmError, UsageError
+from pogm._system.errors import PogmError, UsageError, shorten
 
 Result = TypeVar("Result")
 
 SETUP_TIMEOUT = timedelta(hours=12)  # one process may decode images while the others wait; torchrun ends all if it dies
+MOST_RANKS = 10**5
 GRACE_SECONDS = 2.0  # for the other processes to report that they noticed a failure
 STOP_CHECK_SECONDS = 0.05  # approximate time between two checks for a stop signal; a check takes below 1 % of that
 STOP_CHECK_ROUNDS = 50  # most rounds between two checks
@@ -50,8 +51,21 @@ class Launch:
         names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         if not all(name in os.environ for name in names):
             return None
-        rank, world_size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        world_size = _read_variable("WORLD_SIZE", 1, MOST_RANKS)
+        rank, local_rank = (_read_variable(name, 0, world_size - 1) for name in ("RANK", "LOCAL_RANK"))
+        _read_variable("MASTER_PORT", 0, 65535)  # torch reads it itself
         return cls(rank, world_size, local_rank, timeout, spread)
+
+
+def _read_variable(name: str, least: int, most: int) -> int:
+    """Read a whole number from a variable of the environment; 0 if it is not set."""
+    text = os.environ.get(name, "0")
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+        raise UsageError(
+            f"Expected the environment variable {name} to be a whole number from {least} to {most}; found "
+            f"{shorten(text)}. Start the processes by torchrun, or unset it."
+        )
+    return int(text)
 
 
 class SingleProcess:

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import stat
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".pkl")
 WRAPPERS = ("state_dict", "model", "model_dict")  # keys of checkpoints that contain the tensors
 DOMAINBED = "featurizer.network."  # prefix of the tensors of the network in model.pkl of DomainBed
 LISTED = 8  # differences that a message names
+MOST_BYTES = 64 << 30  # of a weights file
 TRAINED_WITH = {  # network of known files, whose tensors also fit other networks or do not name one
     HASH_PREFIX + "ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf": "resnet50_v1",
     HASH_PREFIX + "73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0": "mobilenet_v2",
@@ -216,11 +218,20 @@ def _find_file(weights: str) -> tuple[Path, bytes]:
 
 def _list_files(path: Path) -> list[Path]:
     """Return the path of a file, or of all weights files in a folder."""
-    return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
 
 
 def _read_file(path: Path) -> bytes:
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError(f"Expected a weights file; found that {path} is not a regular file. Name a file.")
+        if found.st_size > MOST_BYTES:
+            raise DataError(
+                f"Expected at most {MOST_BYTES >> 30} GiB in {path}; found {found.st_size} bytes. Name a weights file."
+            )
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"Expected to read {path}; found: {error.strerror}. Name a weights file.") from error

@@ -37,7 +37,7 @@ class Augment(Modifier):
 
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
-    operations: int = hyper(2, least=0)
+    operations: int = hyper(2, least=0, most=100)
     magnitude: int = hyper(9, least=0, most=30)
     degrees: float = hyper(10.0, least=0, most=180)
     shift: float = hyper(0.1, least=0, most=1)

@@ -66,7 +66,7 @@ class CIRL(Modifier):
     mask_percent: int = hyper(60, Choice(50, 60, 80), least=1, most=100, draw_as="cirl_mask_ratio")
     ramp_steps: int = hyper(500, least=1)  # T
     warmup_steps: int = hyper(600, least=0)
-    masker_width: int = hyper(4, least=1)
+    masker_width: int = hyper(4, least=1, most=64)
 
     def network(self, network: Network) -> Network:
         """Add an adversary, with the architecture of the head, and a masker."""

@@ -41,7 +41,7 @@ class MixStyle(Modifier):
 
     probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p
     alpha: float = hyper(0.1, Choice(0.1, 0.2, 0.3), above=0, draw_as="mixstyle_alpha")  # a
-    blocks: int = hyper(2, large=Large(3), least=1)
+    blocks: int = hyper(2, large=Large(3), least=1, most=100)
 
     def network(self, network: Network) -> Network:
         """Add a mixing layer after each of the first blocks; the names of the weights do not change."""

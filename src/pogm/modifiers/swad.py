@@ -15,6 +15,8 @@ from pogm.core.state import State
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.base import Modifier
 
+MOST_COPIES = 1000  # of the weights, in memory
+
 
 @dataclass(frozen=True)
 class SWAD(Modifier):
@@ -48,8 +50,8 @@ class SWAD(Modifier):
 
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
 
-    converge: int = hyper(3, least=1)  # N_s
-    tolerate: int = hyper(6, least=1)  # N_e
+    converge: int = hyper(3, least=1, most=MOST_COPIES)  # N_s
+    tolerate: int = hyper(6, least=1, most=MOST_COPIES)  # N_e
     tolerance: float = hyper(0.3, least=0)  # r
     compat: bool = hyper(False)
 

@@ -54,6 +54,7 @@ def test_all_trials_have_different_ids():
         ({"mode": "singel"}, "Did you mean 'single'"),
         ({"configurations": 0}, "--configurations of at least 1"),
         ({"trials": -1}, "--trials of at least 1"),
+        ({"trials": 10**20}, "at most 1000000 runs"),
         ({"algorithms": ("ERM", "ERM")}, "each of --algorithms once"),
     ],
 )
@@ -91,7 +92,7 @@ def test_a_setting_applies_to_all_algorithms_or_to_the_one_in_its_prefix():
         ("PGOM.kappa=0.1", "found 'PGOM'. Did you mean 'POGM'?"),
         ("POGM.kapa=0.1", "a hyperparameter of POGM on ColoredDigits out of"),
         ("lrr=0.1", "a hyperparameter of ERM, POGM on ColoredDigits out of"),
-        ("POGM.kappa=-1", "POGM.kappa to be a number of at least 0; found '-1'"),
+        ("POGM.kappa=-1", "POGM.kappa to be a number of at least 0 and at most 1000; found '-1'"),
         ("POGM.kappa", "--set NAME=VALUE; found 'POGM.kappa'"),
     ],
 )

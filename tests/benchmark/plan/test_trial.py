@@ -98,7 +98,7 @@ def test_one_training_domain_is_enough_for_a_method_that_allows_it():
         ("algorithm.name", "PGOM", "Did you mean 'POGM'?"),
         ("algorithm.name", ["POGM"], "with a name"),
         ("algorithm.kappa", "0.5", 'algorithm.kappa is "0.5" there and 0.5 here'),
-        ("algorithm.kappa", -1, "POGM.kappa to be a number of at least 0; found -1"),
+        ("algorithm.kappa", -1, "POGM.kappa to be a number of at least 0 and at most 1000; found -1"),
         ("algorithm.kapa", 0.5, "Did you mean 'kappa'?"),
         ("modifiers", [3], "with a name; found 3"),
         ("modifiers", "Mixup", "modifiers of a trial to be of type list"),

@@ -47,6 +47,13 @@ def approximate_numbers(folder, one):
     return [pytest.approx(row, rel=1e-6) for row in numbers(folder, one)]
 
 
+def overflowing(training):
+    """Return a copy with a learning rate above the limit of the field, so that float64 overflows."""
+    copy = dataclasses.replace(training)
+    object.__setattr__(copy, "lr", 1e300)
+    return copy
+
+
 def test_trials_that_can_share_a_batch_are_grouped():
     other = [trial(Fish()), trial(POGM(inner_steps=2)), dataclasses.replace(FOUR[0], steps=7)]
     groups = group_alike([FOUR[0], *other, *FOUR[1:]], most=3)
@@ -75,7 +82,7 @@ def test_a_batch_writes_the_records_of_single_runs(tmp_path):
 
 
 def test_a_diverging_trial_does_not_disturb_its_batch(tmp_path):
-    wild = dataclasses.replace(FOUR[1].training, lr=1e300)
+    wild = overflowing(FOUR[1].training)
     trials = [dataclasses.replace(t, algorithm=ERM()) for t in FOUR[:3]]
     trials[1] = dataclasses.replace(trials[1], training=wild)
     errors = run_batch(trials, folders(tmp_path, trials), RunOptions())
@@ -88,7 +95,7 @@ def test_a_diverging_trial_does_not_disturb_its_batch(tmp_path):
 
 
 def test_a_batch_ends_when_all_its_trials_have_diverged(tmp_path):
-    wild = dataclasses.replace(FOUR[0].training, lr=1e300)
+    wild = overflowing(FOUR[0].training)
     trials = [dataclasses.replace(t, algorithm=ERM(), training=wild) for t in FOUR[:2]]
     errors = run_batch(trials, folders(tmp_path, trials), RunOptions())
     assert all(isinstance(error, DivergedError) for error in errors)

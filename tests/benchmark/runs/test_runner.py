@@ -253,10 +253,11 @@ def test_an_out_of_memory_error_has_the_peak_and_says_what_to_change(tmp_path, m
     assert "batch_size" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
 
 
-def test_a_batch_that_does_not_fit_into_memory_ends_with_exit_code_5(tmp_path):
-    end = pogm(*command(tmp_path / "run", *METHODS["ERM"], "--set", f"batch_size={10**13}"))
-    assert end.code == 5
-    assert "Traceback" not in end.err
+def test_a_batch_that_does_not_fit_into_memory_is_a_memory_error(tmp_path):
+    large = trial(ERM())
+    object.__setattr__(large.training, "batch_size", 10**13)  # above the limit of the field
+    with pytest.raises(MemoryLimitError, match="batch_size"):
+        run(large, tmp_path / "run")
 
 
 def test_a_bug_is_noted_in_the_run_directory_until_the_next_run(tmp_path, monkeypatch):

@@ -300,8 +300,9 @@ def _domain_index(name: str, dataset: DomainDataset) -> int:
     for names in (domains, getattr(dataset, "folders", ())):
         if name in names:
             return int(names.index(name))
-    if name.isdecimal() and int(name) < len(domains):
-        return int(name)
+    numbers = [str(index) for index in range(len(domains))]
+    if name in numbers:
+        return numbers.index(name)
     raise unknown_name_error(
         f"a domain of {dataset.title}, by name or by number from 0 to {len(domains) - 1},", name, domains
     )

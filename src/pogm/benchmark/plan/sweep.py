@@ -25,6 +25,7 @@ from pogm.diagnostics import Probe
 from pogm.modifiers import modifier_class
 
 MODES = ("single", "full")
+MOST_RUNS = 10**6
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Sweep:
         Probe.each(self.probe_every)  # raises an error for an invalid number of rounds
         if self.mode not in MODES:
             raise unknown_name_error("a mode", self.mode, MODES)
+        runs = len(self.algorithms) * sum(map(self.count, self.datasets))
+        if runs > MOST_RUNS:
+            raise UsageError(
+                f"Expected at most {MOST_RUNS} runs; found {runs}. Choose fewer --configurations or --trials."
+            )
         titles = tuple(dataset.title for dataset in self.datasets)
         for name, values in (("algorithms", self.algorithms), ("datasets", titles), ("modifiers", self.modifiers)):
             if len(set(values)) < len(values):

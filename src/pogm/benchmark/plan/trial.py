@@ -28,6 +28,7 @@ from pogm.models import check_network
 from pogm.modifiers import Modifier, modifier_class
 
 ABSENT = object()
+MOST_EVALUATIONS = 10**6
 REQUIRED = dataclasses.MISSING
 
 
@@ -76,6 +77,11 @@ class Trial:
         self._check_domains()
         for field in dataclasses.fields(self):
             _check_field(field, getattr(self, field.name))
+        if self.steps > MOST_EVALUATIONS * self.evaluate_every:
+            raise UsageError(
+                f"Expected at most {MOST_EVALUATIONS} evaluations; found {self.steps} steps and an evaluation every "
+                f"{self.evaluate_every}. Evaluate less often, or train for fewer steps."
+            )
         check_network(self.training.network, self.training.weights)
 
     def _check_domains(self) -> None:

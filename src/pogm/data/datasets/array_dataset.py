@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pogm._system.errors import DataError
 from pogm._system.files import digest
-from pogm.core.hyperparameters import Power, hyper
+from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 
 Array = npt.NDArray[Any]
@@ -30,7 +30,9 @@ class SmallArrays(Training):
     network: str = hyper("mlp")  # name of the network: mlp or cnn1d
     lr: float = hyper(1e-3, Power(10, -4, -2), above=0)  # learning rate
     weight_decay: float = hyper(0.0, Power(10, -6, -2), least=0)  # L2 penalty of the optimizer
-    batch_size: int = hyper(32, Power(2, 3, 7, integer=True), least=1)  # samples of each domain in a minibatch
+    batch_size: int = hyper(
+        32, Power(2, 3, 7, integer=True), least=1, most=MOST_SAMPLES
+    )  # samples of each domain in a minibatch
 
 
 @dataclass(frozen=True)

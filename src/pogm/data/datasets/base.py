@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pogm._system.errors import DataError
 from pogm.core import hyperparameters
-from pogm.core.hyperparameters import Choice, Power, hyper, validate
+from pogm.core.hyperparameters import MOST_SAMPLES, Choice, Power, hyper, validate
 from pogm.core.plugins import registered_name
 from pogm.data.transforms.base import Pixels, Transform
 
@@ -43,7 +43,9 @@ class Training:
     nonlinear_classifier: bool = hyper(False)  # use a classifier of three layers instead of one
     lr: float = hyper(1e-3, Power(10, -4.5, -2.5), above=0)  # learning rate
     weight_decay: float = hyper(0.0, least=0)  # L2 penalty of the optimizer
-    batch_size: int = hyper(64, Power(2, 3, 9, integer=True), least=1)  # samples of each domain in a minibatch
+    batch_size: int = hyper(
+        64, Power(2, 3, 9, integer=True), least=1, most=MOST_SAMPLES
+    )  # samples of each domain in a minibatch
     class_balanced: bool = hyper(False)  # sample all classes of a domain equally often
 
     def __post_init__(self) -> None:

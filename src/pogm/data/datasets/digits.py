@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError
-from pogm.core.hyperparameters import Power, hyper
+from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Training
 
 PARTS = ("train", "t10k")
@@ -25,7 +25,9 @@ class SmallDigits(Training):
 
     network: str = hyper("mlp")  # name of the network, or timm/MODEL
     lr: float = hyper(3e-3, Power(10, -3.5, -2), above=0)  # learning rate
-    batch_size: int = hyper(32, Power(2, 3, 6, integer=True), least=1)  # images of each domain in a minibatch
+    batch_size: int = hyper(
+        32, Power(2, 3, 6, integer=True), least=1, most=MOST_SAMPLES
+    )  # images of each domain in a minibatch
 
 
 def read_digits() -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pogm.core.hyperparameters import Power, hyper
+from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
 
 
@@ -10,7 +10,9 @@ from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
 class ManyImages(LargeImages):
     """Settings for large images, with smaller batches in the search."""
 
-    batch_size: int = hyper(32, Power(2, 3, 5, integer=True), least=1)  # images of each domain in a minibatch
+    batch_size: int = hyper(
+        32, Power(2, 3, 5, integer=True), least=1, most=MOST_SAMPLES
+    )  # images of each domain in a minibatch
 
 
 class DomainNet(ImageDataset):

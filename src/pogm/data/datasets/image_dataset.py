@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from pogm._system.errors import DataError
-from pogm.core.hyperparameters import Power, hyper
+from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.data.images.cache import ON_BAD_IMAGE, CachedImages, load_cached
 from pogm.data.images.class_folders import FolderWarning, ImageTree
@@ -34,7 +34,9 @@ class LargeImages(Training):
     weights: str = hyper("pretrained")  # initial weights: "random", "pretrained", or "sha256:..." for a file
     lr: float = hyper(5e-5, Power(10, -5, -3.5), above=0)  # learning rate
     weight_decay: float = hyper(0.0, Power(10, -6, -2), least=0)  # L2 penalty of the optimizer
-    batch_size: int = hyper(32, Power(2, 3, 5.5, integer=True), least=1)  # images of each domain in a minibatch
+    batch_size: int = hyper(
+        32, Power(2, 3, 5.5, integer=True), least=1, most=MOST_SAMPLES
+    )  # images of each domain in a minibatch
     data_augmentation: bool = hyper(True)  # crop, flip and colour jitter of training images
     eval_augment: bool = hyper(True)  # evaluate training domains on augmented images
     image_size: int = hyper(224, least=8, most=1024)  # height and width of the network's input
