@@ -1,5 +1,6 @@
 """Test the extraction of archives. Malicious archives are refused and leave no files."""
 
+import contextlib
 import gzip
 import io
 import os
@@ -10,6 +11,8 @@ import zlib
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, IntegrityError, UsageError
@@ -192,3 +195,122 @@ def test_existing_target_is_not_changed(tmp_path):
 def test_unsupported_archive_is_refused_by_name(tmp_path):
     with pytest.raises(UsageError, match=r"x\.rar"):
         extract(tmp_path / "x.rar", tmp_path / "target")
+
+
+def pad(content):
+    """Return the content filled to whole blocks of a tar file."""
+    return content.ljust(-(-len(content) // 512) * 512, b"\0")
+
+
+def tar_entry(name=b"first", kind=b"0", content=b"", size=None, **more):
+    """Return the bytes of an entry of a tar file, with any name, type and size."""
+    info = tarfile.TarInfo("P")
+    info.size, info.type = len(content) if size is None else size, kind
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    block[:100] = name.ljust(100, b"\0")
+    block[386 : 386 + len(more.get("sparse", b""))] = more.get("sparse", b"")
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + pad(content)
+
+
+def pax_entry(**attributes):
+    """Return the bytes of extended attributes, followed by the member that they describe."""
+    records = b""
+    for name, value in attributes.items():
+        record = b" " + name.replace("_", ".").encode() + b"=" + value + b"\n"
+        length = len(record) + len(str(len(record) + 2))
+        records += b"%d" % length + record
+    return tar_entry(b"pax", tarfile.XHDTYPE, records) + tar_entry(content=b"1\n0\n")
+
+
+def zip_file(name):
+    """Return the bytes of a zip file with one member of any name, marked as UTF-8."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("é", b"x")
+    content, placeholder = file.getvalue(), "é".encode()
+    start = content.index(placeholder)
+    local = content[:26] + len(name).to_bytes(2, "little") + content[28:start] + name
+    central = content.index(b"PK\1\2")
+    directory = content[central : central + 28] + len(name).to_bytes(2, "little") + content[central + 30 : central + 46]
+    end = content.index(b"PK\5\6")
+    body = local + content[start + 2 : central]
+    size = len(directory + name)
+    return (
+        body
+        + directory
+        + name
+        + content[end : end + 12]
+        + size.to_bytes(4, "little")
+        + len(body).to_bytes(4, "little")
+        + b"\0\0"
+    )
+
+
+def lzma_zip(damage):
+    """Return a zip file compressed by LZMA, with some bytes replaced."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a", os.urandom(500))
+    content = bytearray(file.getvalue())
+    content[damage] = bytes(byte ^ 0xFF for byte in content[damage])
+    return bytes(content)
+
+
+END = bytes(1024)
+MALFORMED = {
+    "empty name.zip": zip_file(b""),
+    "only slashes.zip": zip_file(b"//"),
+    "invalid utf-8.zip": zip_file(b"\xff\xfe"),
+    "dot.zip": zip_file(b"."),
+    "lzma header.zip": lzma_zip(slice(31, 36)),
+    "lzma data.zip": lzma_zip(slice(60, 90)),
+    "empty name.tar": tar_entry(b"") + END,
+    "dot.tar": tar_entry(b".") + END,
+    "invalid utf-8.tar": tar_entry(b"\xff\xfe") + END,
+    "nul in path.tar": pax_entry(path=b"a\0b") + END,
+    "invalid utf-8 in path.tar": pax_entry(path=b"\xff\xfe") + END,
+    "bad header after the first.tar": tar_entry() + b"x" * 512 + END,
+    "negative size.tar": tar_entry() + tar_entry(size=-1024) + END,
+    "negative size of a long name.tar": tar_entry(b"n", tarfile.GNUTYPE_LONGNAME, size=-1024) + END,
+    "size of a long name.tar": tar_entry(b"n", tarfile.GNUTYPE_LONGNAME, size=1 << 40) + END,
+    "negative size by attribute.tar": pax_entry(size=b"-1024") + END,
+    "sparse.tar": tar_entry(kind=tarfile.GNUTYPE_SPARSE, sparse=b"x" * 96) + END,
+    "sparse map.tar": pax_entry(GNU_sparse_size=b"9", GNU_sparse_map=b"1,x,y") + END,
+    "sparse map in data.tar": pax_entry(GNU_sparse_major=b"1", GNU_sparse_minor=b"0", GNU_sparse_realsize=b"x") + END,
+    "file and folder.tar": tar_entry(b"a", content=b"x") + tar_entry(b"a/b", content=b"x") + END,
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_archive_gives_one_error_and_no_files(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(MALFORMED[name])
+    message = extract_error(path, tmp_path)
+    assert message.startswith("Expected ")
+    assert str(path) in message
+    message.encode("utf-8")
+
+
+def test_folder_of_the_target_itself_is_accepted(tmp_path):
+    """``tar -c .`` writes it."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(tar_entry(b"./", tarfile.DIRTYPE) + tar_entry(b"./a", content=b"x") + END)
+    extract(path, tmp_path / "target")
+    assert read_files(tmp_path / "target") == {"a": b"x"}
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_changed_bytes_give_an_integrity_error_or_the_same_files(tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("changed")
+    name, write = data.draw(st.sampled_from(WRITERS))
+    path = write(root / name, GOOD)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with contextlib.suppress(IntegrityError):
+        extract(path, root / "target")
+    assert {one.name for one in root.iterdir()} <= {name, "target"}

@@ -1,12 +1,11 @@
 """Test downloads from a local server with all kinds of faults."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
-import json
 import os
 import threading
-import warnings
 from collections import Counter
 from pathlib import Path
 from urllib.request import Request
@@ -299,31 +298,64 @@ def test_full_disk_raises_data_error_and_keeps_partial_file(site, tmp_path, monk
     assert get(make_file(site.put("/a", serve_ranges(BODY))), tmp_path).read_bytes() == BODY
 
 
-def test_file_without_published_hash_warns_once_and_hash_is_stored(site, tmp_path):
+def test_hash_that_was_not_published_is_shown_and_not_stored(site, tmp_path):
     file = make_file(site.put("/a", serve_ranges(BODY)), sha256=None)
-    with pytest.warns(UnverifiedWarning, match=HASH):
-        get(file, tmp_path)
-    assert json.loads((tmp_path / "data.bin.sha256.json").read_text())["sha256"] == HASH
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    for _ in range(2):  # downloaded, then found in the folder
+        with pytest.warns(UnverifiedWarning, match=HASH):
+            get(file, tmp_path)
+        assert files(tmp_path) == ["data.bin"]
+    (tmp_path / "data.bin").write_bytes(BODY[::-1])  # the first content may have been the wrong one
+    with pytest.warns(UnverifiedWarning, match=hashlib.sha256(BODY[::-1]).hexdigest()):
         get(file, tmp_path)
 
 
-def test_content_that_differs_from_stored_hash_is_refused(site, tmp_path):
-    file = make_file(site.put("/a", serve_ranges(BODY)), sha256=None)
+REFUSED = {
+    "status 204": lambda request: request.give(b"", 204),
+    "status 206": lambda request: request.give(BODY[:100], 206, Content_Range="bytes 0-99/100"),  # not asked for
+    "an empty answer": lambda request: request.give(b""),
+    "a web page": lambda request: request.give(b"<!-- x --><?xml?><html>", Content_Type="application/zip"),
+    "does not begin like an archive": lambda request: request.give(b"Quota exceeded", Content_Type="application/zip"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_answer_that_is_not_the_file_is_refused_and_next_mirror_is_tried(site, tmp_path, reason):
+    body = b"PK" + BODY
+    wrong, right = site.put("/wrong", REFUSED[reason]), site.put("/right", serve_ranges(body))
+    file = PublishedFile("data.zip", (wrong, right), PAGE)
     with pytest.warns(UnverifiedWarning):
-        get(file, tmp_path).unlink()
-    site.put("/a", serve_ranges(BODY[::-1]))
-    assert "data.bin.sha256.json noted the first time" in get_error(file, tmp_path)
-    (tmp_path / "data.bin").write_bytes(BODY[::-1])
-    with pytest.raises(IntegrityError, match="noted the first time"):
-        get(file, tmp_path)
+        assert get(file, tmp_path).read_bytes() == body
+    assert [path for path, _, _ in site.requests] == ["/wrong", "/right"], "without another attempt"
+    (tmp_path / "data.zip").unlink()
+    with pytest.raises(DataError, match=reason):
+        get(dataclasses.replace(file, mirrors=(wrong,)), tmp_path)
+    assert not {"data.zip", "data.zip.part"} & set(files(tmp_path))
 
 
-def test_hash_of_manually_added_file_is_stored(tmp_path):
-    (tmp_path / "data.bin").write_bytes(BODY)
-    with pytest.warns(UnverifiedWarning, match=HASH):
-        get(make_file("https://example.org/data.bin", sha256=None), tmp_path)
+@pytest.mark.parametrize(
+    "location",
+    ["http://[", "https://", "https:///x", f"https://{'a' * 64}.org/", "https://127.0.0.1:99999/", "https://h:x/"],
+)
+def test_malformed_redirection_is_refused_and_next_mirror_is_tried(site, tmp_path, location):
+    wrong = site.put("/wrong", lambda request: request.give(b"", 302, Location=location))
+    assert get(make_file(wrong, site.put("/a", serve_ranges(BODY))), tmp_path).read_bytes() == BODY
+    assert [path for path, _, _ in site.requests] == ["/wrong", "/a"], "without another attempt"
+
+
+@pytest.mark.parametrize("header", ["Content_Length", "Content_Range"])
+def test_absurd_numbers_in_headers_are_ignored(site, tmp_path, header):
+    def answer(request):
+        request.send_response(200)
+        request.send_header(header.replace("_", "-"), "9" * 5000)
+        request.end_headers()
+        request.wfile.write(BODY)
+
+    assert get(make_file(site.put("/a", answer)), tmp_path).read_bytes() == BODY
+
+
+def test_endless_answer_is_refused(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "MOST_BYTES", 1000)
+    assert "more than the expected 1000 bytes" in get_error(make_file(site.put("/a", serve_ranges(BODY))), tmp_path)
 
 
 def test_hash_of_unpacked_content_accepts_any_compression(site, tmp_path):

@@ -1,28 +1,42 @@
 """Extraction of untrusted archives: all files below the target directory, or an error and nothing."""
 
+import errno
 import gzip
 import os
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NoReturn, Self
 
-from pogm._system.errors import DataError, IntegrityError, UsageError
+from pogm._system.errors import DataError, IntegrityError, PogmError, UsageError, shorten
 from pogm._system.fault_injection import fault_point
 from pogm._system.files import TEMPORARY, lock_folder, sync_folder
 
 MOST_MEMBERS = 2_000_000
 MOST_BYTES = 200 << 30
 MOST_RATIO = 1000  # unpacked bytes / packed bytes
+MOST_HEADER_BYTES = 1 << 20  # of a long name or of the extended attributes of a member of a tar file
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".gz")
-DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, NotImplementedError)
+SIGNATURES = {".zip": b"PK", ".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b"}  # first bytes
+DAMAGE_NUMBERS = (  # of system errors that the content of an archive causes
+    None,  # damaged gzip or bzip2 data
+    errno.EINVAL,  # a negative position in the archive
+    errno.ENAMETOOLONG,
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR),  # a member is a file and a folder
+)
+TAR_HEADERS = (  # types of entries that describe the next member
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,13 @@ class Member:
 def is_archive(path: Path) -> bool:
     """Return True if the path is a file with the suffix of a supported archive."""
     return path.name.endswith(SUFFIXES) and path.is_file()
+
+
+def has_signature(path: Path, name: str) -> bool:
+    """Return False if a file does not begin like an archive of this name, but for example like a web page."""
+    expected = SIGNATURES.get(PurePosixPath(name).suffix, b"")
+    with open(path, "rb") as file:
+        return file.read(len(expected)) == expected
 
 
 def extract(archive: Path, target: Path) -> None:
@@ -90,9 +111,11 @@ def _check(archive: Path, members: Iterator[Member]) -> None:
     for count, member in enumerate(members, 1):
         total += member.size
         if member.kind not in ("file", "folder"):
-            raise _refusal(archive, f"{member.name!r}, a {member.kind}")
-        if not _is_inside(member.name):
-            raise _refusal(archive, f"{member.name!r}, which is not a path below the target")
+            raise _refusal(archive, f"{shorten(member.name)}, a {member.kind}")
+        if not _is_inside(member):
+            raise _refusal(archive, f"{shorten(member.name)}, which is not a path below the target")
+        if member.size < 0:
+            raise _refusal(archive, f"{shorten(member.name)}, a file of {member.size} bytes")
         if count > MOST_MEMBERS:
             raise _refusal(archive, f"more than {MOST_MEMBERS} members")
         _check_size(archive, total, packed)
@@ -125,9 +148,11 @@ def _write(archive: Path, members: Iterator[Member], directory: Path) -> None:
                 file.write(chunk)
 
 
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+def _is_inside(member: Member) -> bool:
+    name, path = member.name, PurePosixPath(member.name)
+    is_named = bool(path.parts) or (member.kind == "folder" and name.startswith("."))  # many archives begin with "./"
+    is_text = "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)  # or invalid UTF-8
+    return is_named and is_text and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
 def _refusal(archive: Path, found: str) -> IntegrityError:
@@ -139,11 +164,17 @@ def _refusal(archive: Path, found: str) -> IntegrityError:
 
 @contextmanager
 def _explain_damage(archive: Path) -> Iterator[None]:
+    """Convert all errors of a damaged or manipulated archive to one; those of the disk stay as they are."""
     try:
         yield
-    except DAMAGE as error:
+    except PogmError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in DAMAGE_NUMBERS:
+            raise
+        reason = str(error) or type(error).__name__
         raise IntegrityError(
-            f"Expected a complete archive; found {archive} damaged ({error}). Nothing was kept. Get it again."
+            f"Expected a complete archive; found {archive} damaged ({reason}). Nothing was kept. Get it again."
         ) from error
 
 
@@ -158,7 +189,7 @@ def _open(archive: Path) -> Iterator[Iterator[Member]]:
                 for info in opened.infolist()
             )
     elif name.endswith((".tar", ".tar.gz", ".tgz")):
-        with tarfile.open(archive, "r:" if name.endswith(".tar") else "r:gz") as tar:
+        with tarfile.open(archive, "r:" if name.endswith(".tar") else "r:gz", tarinfo=PlainTarInfo) as tar:
             yield _tar_members(tar)
     else:
         content: Any = gzip.open(archive)  # noqa: SIM115 - closed by the reader, or below
@@ -170,11 +201,39 @@ def _zip_kind(info: zipfile.ZipInfo) -> str:
     kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if the archive has no Unix file types
     if info.flag_bits & 1:
         return "file with a password"
-    if info.is_dir() and kind in (0, stat.S_IFDIR):
+    is_folder = info.filename.endswith("/")
+    if is_folder and kind in (0, stat.S_IFDIR):
         return "folder"
-    if not info.is_dir() and kind in (0, stat.S_IFREG):
+    if not is_folder and kind in (0, stat.S_IFREG):
         return "file"
     return "symbolic link" if kind == stat.S_IFLNK else "device or pipe"
+
+
+class PlainTarInfo(tarfile.TarInfo):
+    """Header in a tar file, which must be valid. tarfile takes an invalid one for the end of the archive.
+
+    Sparse files and large headers are refused: some make tarfile run or allocate memory without end.
+    """
+
+    @classmethod
+    def fromtarfile(cls, tar: Any) -> Self:
+        """Read the next header."""
+        try:
+            return super().fromtarfile(tar)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from error
+
+    def _proc_member(self, tar: Any) -> Any:
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            self._refuse_sparse()
+        if self.size < 0 or (self.type in TAR_HEADERS and self.size > MOST_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header with a size of {self.size} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+    def _refuse_sparse(self, *_: Any) -> NoReturn:
+        raise tarfile.ReadError("a sparse file")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:

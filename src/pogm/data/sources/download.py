@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pogm._system.errors import DataError, IntegrityError
-from pogm._system.files import TEMPORARY, lock_folder, read_json, readable_json, sync_folder, write_atomic
+from pogm._system.files import TEMPORARY, lock_folder, sync_folder
+from pogm.data.sources.archives import has_signature
 from pogm.data.sources.catalogue import PublishedFile, hash_file
 from pogm.data.sources.transfer import ByteProgress, InterruptedTransferError, RefusedError, transfer
 
@@ -29,8 +30,8 @@ def download(
 ) -> Path:
     """Download a file into a folder from the first mirror that has it. A file that exists is only verified.
 
-    An interrupted download is kept as ``<name>.part`` and resumed. The hash of a file without a published one is stored
-    in ``<name>.sha256.json`` the first time, and verified from then on.
+    An interrupted download is kept as ``<name>.part`` and resumed. A file without a published hash gives a warning each
+    time, because nothing shows that its content is the published one.
 
     Args:
         source: The published file.
@@ -61,7 +62,7 @@ def download(
                 except RefusedError as error:
                     failures.append(f"  {mirror}: {error}")
                 else:
-                    _keep(source, mirror, part, path)
+                    _keep(source, part, path)
                     return path
     except OSError as error:
         raise DataError(
@@ -77,9 +78,8 @@ def download(
 
 def manual_steps(source: PublishedFile, folder: Path) -> str:
     """Return instructions to download a file by hand."""
-    wanted = _expected_hash(source, folder / source.name)
     of = " of its unpacked content" if source.unpacked else ""
-    known = f"its SHA-256{of} is {wanted}" if wanted else "its SHA-256 is not published"
+    known = f"its SHA-256{of} is {source.sha256}" if source.sha256 else "its SHA-256 is not published"
     return (
         f"Get it by hand: open {source.page}, download {source.name} and put it into {folder} under that name "
         f"({known}). Then repeat `pogm data fetch`, which checks it, and go on with `pogm data prepare`."
@@ -95,14 +95,18 @@ def _try_mirror(
     timeout: float,
 ) -> None:
     """Download into the partial file. Attempts that make progress are repeated without limit, others after `delays`."""
-    expected = _expected_hash(source, part.with_name(source.name))
     failed, furthest = 0, _size(part)
     while True:
         try:
             resumed = transfer(
-                mirror, part, size=source.size, trust_part=expected is not None, progress=progress, timeout=timeout
+                mirror,
+                part,
+                size=source.size,
+                trust_part=source.sha256 is not None,
+                progress=progress,
+                timeout=timeout,
             )
-            wrong = _find_error(source, part, expected)
+            wrong = _find_error(source, part)
             if wrong is None:
                 return
             part.unlink()
@@ -116,59 +120,42 @@ def _try_mirror(
             time.sleep(delays[failed - 1])
 
 
-def _find_error(source: PublishedFile, path: Path, expected: str | None) -> str | None:
-    """Return a description of what is wrong with a complete file; None if it is right."""
+def _find_error(source: PublishedFile, path: Path) -> str | None:
+    """Return a description of what is wrong with a complete file; None if nothing is known to be wrong."""
     if source.size is not None and _size(path) != source.size:
         return f"{_size(path)} bytes, not {source.size}"
-    if expected is None or (found := hash_file(path, unpacked=source.unpacked)) == expected:
-        return None
-    of = "" if source.sha256 else f", which {_note_path(path.with_name(source.name)).name} noted the first time"
-    return f"the SHA-256 {found or 'of no gzip file'}, not {expected}{of}"
+    if source.sha256 is not None:
+        found = hash_file(path, unpacked=source.unpacked)
+        return None if found == source.sha256 else f"the SHA-256 {found or 'of no gzip file'}, not {source.sha256}"
+    return None if has_signature(path, source.name) else "a file that does not begin like an archive"
 
 
-def _keep(source: PublishedFile, mirror: str, part: Path, path: Path) -> None:
+def _keep(source: PublishedFile, part: Path, path: Path) -> None:
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     os.replace(part, path)
     part.with_name(part.name + ".json").unlink(missing_ok=True)
     sync_folder(path.parent)
-    if _expected_hash(source, path) is None:
-        _note_hash(path, mirror)
+    if source.sha256 is None:
+        _warn_unverified(path)
 
 
 def _check_existing(source: PublishedFile, path: Path) -> None:
     """Verify a file that exists already. It is never deleted, because it may be the user's."""
-    expected = _expected_hash(source, path)
-    wrong = _find_error(source, path, expected)
+    wrong = _find_error(source, path)
     if wrong is not None:
         raise IntegrityError(f"Expected {path} as it was published; found {wrong}. Move it away and fetch again.")
-    if expected is None:
-        _note_hash(path, "put there by hand")
+    if source.sha256 is None:
+        _warn_unverified(path)
 
 
-def _expected_hash(source: PublishedFile, path: Path) -> str | None:
-    """Return the published hash, or the one stored the first time."""
-    note = _note_path(path)
-    if source.sha256 is None and note.exists():
-        known = read_json(note)
-        return str(known["sha256"]) if isinstance(known, dict) and "sha256" in known else None
-    return source.sha256
-
-
-def _note_hash(path: Path, origin: str) -> None:
-    """Store the hash of a file without a published one, and warn that the content could not be verified."""
-    found = hash_file(path)
-    write_atomic(_note_path(path), readable_json({"sha256": found, "from": origin}))
+def _warn_unverified(path: Path) -> None:
     warnings.warn(
-        f"Nobody has published a SHA-256 of {path.name}; found {found}. It is noted in {_note_path(path).name}, "
-        "and other content will be refused from now on. Delete the note to accept other content.",
+        f"Expected a published SHA-256 of {path.name}, to verify it; found none. The SHA-256 of this file is "
+        f"{hash_file(path)}. Compare it with that of a copy that you trust.",
         UnverifiedWarning,
         stacklevel=4,
     )
-
-
-def _note_path(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256.json")
 
 
 def _size(part: Path) -> int:

@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
-from pogm._system.errors import UsageError
+from pogm._system.errors import UsageError, shorten
 from pogm._system.fault_injection import fault_point
 from pogm._system.files import read_json, readable_json, write_atomic
 
@@ -21,7 +21,8 @@ ByteProgress = Callable[[int, int | None], None]  # called with the bytes so far
 CHUNK = 1 << 20
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TEMPORARY_STATUSES = (408, 425, 429, 500, 502, 503, 504)  # another attempt may succeed
-PAGE = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
+PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*(<[?!][^>]*>\s*)*(<!doctype html|<html|<head|<body)", re.IGNORECASE)
+MOST_BYTES = 200 << 30  # of a file without a published size
 TITLE = re.compile(rb"<title[^>]*>([^<]{1,100})", re.IGNORECASE)
 
 
@@ -72,6 +73,8 @@ def transfer(
         raise InterruptedTransferError(f"no byte {have} in its file, which has changed") from error
 
     with response:
+        if response.status not in ((200, 206) if have else (200,)):
+            raise RefusedError(f"status {response.status} ({response.reason})")
         given = response.headers
         start = have if response.status == 206 else 0
         total = _read_total(given, start)
@@ -82,8 +85,11 @@ def transfer(
         if size is not None and total is not None and total != size:
             raise RefusedError(f"a file of {total} bytes, not {size}")
 
+        most = MOST_BYTES if size is None else size
         chunks = _read_chunks(response)
         first = next(chunks, b"")
+        if not first and not total:
+            raise RefusedError("an empty answer")
         if not start and (PAGE.match(first) or given.get_content_type() == "text/html"):
             raise RefusedError(f"a web page instead of the file{_read_title(first)}")
         with open(part, "ab" if start else "wb") as file:
@@ -94,14 +100,14 @@ def transfer(
                 fault_point("write")
                 file.write(first)
                 done += len(first)
-                if size is not None and done > size:
+                if done > most:
                     break
                 if progress:
                     progress(done, total)
                 first = next(chunks, b"")
-    if size is not None and done > size:
+    if done > most:
         part.unlink()
-        raise RefusedError(f"more than the expected {size} bytes")
+        raise RefusedError(f"more than the expected {most} bytes")
     wanted = size if total is None else total
     if wanted is not None and done < wanted:
         raise InterruptedTransferError(f"the connection was closed after {done} of {wanted} bytes")
@@ -110,9 +116,11 @@ def transfer(
 
 def refuse_insecure(address: str) -> None:
     """Raise a `RefusedError` for an address without https; http is allowed for this machine."""
-    scheme = urlsplit(address).scheme
-    if scheme != "https" and not (scheme == "http" and _is_loopback(address)):
+    parts = urlsplit(address)
+    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(address)):
         raise RefusedError(f"an address without https ({address}), which was not contacted")
+    if not parts.hostname or parts.port == 0:  # an invalid port raises a ValueError
+        raise RefusedError(f"an address without a host or a port ({shorten(address)})")
 
 
 class Redirects(HTTPRedirectHandler):
@@ -143,12 +151,14 @@ def _open(request: Request, timeout: float) -> Any:
     except HTTPError as error:
         with error:
             if error.code == 416:
-                raise _RangeError(_parse_int(r"bytes \*/(\d+)$", error.headers.get("Content-Range"))) from error
+                raise _RangeError(_parse_int(r"bytes \*/(\d{1,18})$", error.headers.get("Content-Range"))) from error
             kind = InterruptedTransferError if error.code in TEMPORARY_STATUSES else RefusedError
             raise kind(f"status {error.code} ({error.reason})") from error
     except URLError as error:
         kind = RefusedError if isinstance(error.reason, ssl.SSLCertVerificationError) else InterruptedTransferError
         raise kind(f"no connection ({error.reason})") from error
+    except (ValueError, OverflowError, http.client.InvalidURL) as error:  # of an address or a header that is malformed
+        raise RefusedError(f"a malformed redirection or answer ({_describe(error)})") from error
     except (OSError, http.client.HTTPException) as error:
         raise InterruptedTransferError(f"no answer ({_describe(error)})") from error
 
@@ -158,7 +168,7 @@ def _read_chunks(response: Any) -> Iterator[bytes]:
     while True:
         try:
             chunk = response.read(CHUNK)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise InterruptedTransferError(f"the connection was closed ({_describe(error)})") from error
         if not chunk:
             return
@@ -167,8 +177,8 @@ def _read_chunks(response: Any) -> Iterator[bytes]:
 
 def _read_total(headers: Message, start: int) -> int | None:
     if start:
-        return _parse_int(r"bytes \d+-\d+/(\d+)$", headers.get("Content-Range"))
-    return _parse_int(r"(\d+)$", headers.get("Content-Length"))
+        return _parse_int(r"bytes \d+-\d+/(\d{1,18})$", headers.get("Content-Range"))
+    return _parse_int(r"(\d{1,18})$", headers.get("Content-Length"))
 
 
 def _parse_int(pattern: str, text: str | None) -> int | None:
