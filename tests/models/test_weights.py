@@ -120,6 +120,27 @@ def test_non_strict_load_returns_differences(tensors):
     assert torch.equal(featurizer.module.get_parameter("model." + FIRST), tensors[FIRST].float())
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_weights_that_are_not_floating_point_are_refused(name, dtype, folder, tensors):
+    tensors[FIRST] = tensors[FIRST].to(dtype)
+    with pytest.raises(DataError, match=rf"{FIRST} of dtype {dtype}, not torch\.float32"):
+        build_features(NAME, (3, 32, 32), weights=write(folder / name, tensors))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_weights_that_are_not_finite_are_refused_when_the_file_is_loaded(value, folder, tensors):
+    tensors[FIRST] = tensors[FIRST].double()
+    tensors[FIRST].view(-1)[3] = value
+    with pytest.raises(DataError, match=rf"finite weights in .*w\.pth; found NaN or infinity in {FIRST}"):
+        build_features(NAME, (3, 32, 32), weights=write(folder / "w.pth", tensors))
+
+
+def test_not_finite_classifier_of_the_file_is_ignored(folder, tensors):
+    tensors["fc.bias"][0] = float("nan")
+    build_features(NAME, (3, 32, 32), weights=write(folder / "w.pth", tensors))
+
+
 class Malicious:
     """Object that creates a folder when it is unpickled."""
 

@@ -287,6 +287,8 @@ def set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
         for name, target in targets.items():
             if target.shape != tensors[name].shape:
                 raise ValueError(f"{name} has the shape {list(tensors[name].shape)} and not {list(target.shape)}.")
+            if target.is_floating_point() != tensors[name].is_floating_point():
+                raise ValueError(f"{name} has the dtype {tensors[name].dtype} and not {target.dtype}.")
             target.copy_(tensors[name])
 
 

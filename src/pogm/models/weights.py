@@ -80,7 +80,7 @@ def load_weights(featurizer: Featurizer, weights: str) -> None:
 
 
 def load_tensors(featurizer: Featurizer, tensors: Params, source: str, *, strict: bool = True) -> list[str]:
-    """Copy tensors into a featurizer, converted to its dtypes.
+    """Copy tensors into a featurizer. Floating-point tensors are converted to its precision, others must be equal.
 
     The tensors of the classifier are left out. Input channel i of the first convolution is channel i mod 3 of the file.
 
@@ -88,10 +88,13 @@ def load_tensors(featurizer: Featurizer, tensors: Params, source: str, *, strict
         featurizer: The featurizer.
         tensors: Tensors by name.
         source: Description of where they are from, for the error.
-        strict: Raise a `DataError` if names or shapes differ.
+        strict: Raise a `DataError` if names, shapes or kinds of numbers differ.
 
     Returns:
         Differences between the tensors and the featurizer.
+
+    Raises:
+        DataError: A tensor contains NaN or infinity.
     """
     expected: Params = featurizer.module.get_submodule(featurizer.inside).state_dict()
     given = {name: tensor for name, tensor in tensors.items() if not name.startswith(_prefixes(featurizer.classifier))}
@@ -108,8 +111,13 @@ def load_tensors(featurizer: Featurizer, tensors: Params, source: str, *, strict
         )
     with torch.no_grad():
         for name, tensor in expected.items():
-            if name in given and given[name].shape == tensor.shape:
+            if name in given and _fits(given[name], tensor):
                 tensor.copy_(given[name])
+                if not tensor.isfinite().all():
+                    raise DataError(
+                        f"Expected finite weights in {source}; found NaN or infinity in {name} ({given[name].dtype}). "
+                        "Get the file again, or save it in higher precision."
+                    )
     return differences
 
 
@@ -253,4 +261,12 @@ def _compare(expected: Params, given: Params) -> list[str]:
             found.append(f"{name}, which the network does not have")
         elif expected[name].shape != given[name].shape:
             found.append(f"{name} of shape {list(given[name].shape)}, not {list(expected[name].shape)}")
+        elif not _fits(given[name], expected[name]):
+            found.append(f"{name} of dtype {given[name].dtype}, not {expected[name].dtype}")
     return found
+
+
+def _fits(given: Tensor, expected: Tensor) -> bool:
+    """Return True if a tensor has the shape and the kind of numbers: floating point, or the same dtype."""
+    same_kind = given.dtype == expected.dtype or (given.is_floating_point() and expected.is_floating_point())
+    return given.shape == expected.shape and same_kind
