@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support import trial
 
 from pogm._system.errors import DataError, IntegrityError, PogmError, UsageError
 from pogm.algorithms.erm import ERM
+from pogm.cli import main
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features, hash_weights, resnet
@@ -139,6 +140,37 @@ def test_weights_that_are_not_finite_are_refused_when_the_file_is_loaded(value, 
 def test_not_finite_classifier_of_the_file_is_ignored(folder, tensors):
     tensors["fc.bias"][0] = float("nan")
     build_features(NAME, (3, 32, 32), weights=write(folder / "w.pth", tensors))
+
+
+def test_converted_file_has_the_same_tensors(folder, tensors, capsys):
+    tensors["copy.weight"] = tensors["fc.weight"][::2].T  # shares memory, and is not contiguous
+    torch.save({"state_dict": tensors}, folder / "w.pth")
+    assert main(["weights", "convert", str(folder / "w.pth")]) == 0
+    found = load_file(folder / "w.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor)
+        assert found[name].dtype == tensor.dtype
+    assert hash_weights(folder / "w.safetensors") in capsys.readouterr().out
+    assert main(["weights", "convert", str(folder / "w.pth")]) == 2, "an existing file is not replaced"
+
+
+def test_conversion_of_a_malicious_pickle_runs_no_code_and_writes_nothing(folder, capsys):
+    torch.save({"conv1.weight": Malicious(folder / "proof")}, folder / "w.pth")
+    assert main(["weights", "convert", str(folder / "w.pth"), "--out", str(folder / "new.safetensors")]) == 6
+    assert "would run code; it was not run" in capsys.readouterr().err
+    assert os.listdir(folder) == ["w.pth"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "code"),
+    [(torch.zeros(2, 2).to_sparse(), 3), (torch.zeros(1).expand(10**6, 10**6), 6), (torch.zeros(2, device="meta"), 3)],
+)
+def test_conversion_of_unusual_tensors_is_refused(folder, capsys, tensor, code):
+    torch.save({"x": tensor}, folder / "w.pth")
+    assert main(["weights", "convert", str(folder / "w.pth")]) == code
+    assert capsys.readouterr().err.startswith("pogm: Expected ")
+    assert os.listdir(folder) == ["w.pth"]
 
 
 class Malicious:

@@ -21,7 +21,7 @@ from pogm.cli.parser import Command, TopParser, add_commands, command_summary, m
 ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed's protocol."
 
 VERBS = {  # one file each, in the order of the help
-    "start": ("demo", "list", "data", "verdict"),
+    "start": ("demo", "list", "data", "weights", "verdict"),
     "train": ("train", "run", "sweep", "resume"),
     "watch": ("status", "board"),
     "results": ("report", "export"),
@@ -33,6 +33,7 @@ EPILOG = """examples:
   pogm demo                                          train four methods on two small datasets, write a report
   pogm list algorithms                               every method with its defaults and search space
   pogm data check ./hospitals                        read every image of a folder and list what is wrong
+  pogm weights convert model.pth                     weights as safetensors, without running code
   pogm verdict ./hospitals                           will a model work at the next site?
   pogm train ./hospitals --out model                 train a model, and forecast its accuracy at a new site
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pogm._system.errors import DataError, IntegrityError, UsageError
-from pogm._system.files import digest
+from pogm._system.errors import DataError, IntegrityError, UsageError, shorten
+from pogm._system.files import digest, write_atomic
 from pogm.core.trees import Params
 from pogm.models.featurizer import Featurizer
 
@@ -26,6 +26,7 @@ WRAPPERS = ("state_dict", "model", "model_dict")  # keys of checkpoints that con
 DOMAINBED = "featurizer.network."  # prefix of the tensors of the network in model.pkl of DomainBed
 LISTED = 8  # differences that a message names
 MOST_BYTES = 64 << 30  # of a weights file
+MOST_RATIO = 100  # bytes of the tensors / bytes of the file
 TRAINED_WITH = {  # network of known files, whose tensors also fit other networks or do not name one
     HASH_PREFIX + "ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf": "resnet50_v1",
     HASH_PREFIX + "73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0": "mobilenet_v2",
@@ -168,6 +169,38 @@ def read_tensors(name: str, content: bytes) -> Params:
     if any(key.startswith(DOMAINBED) for key in tensors):
         return {key.removeprefix(DOMAINBED): tensors[key] for key in tensors if key.startswith(DOMAINBED)}
     return dict(tensors)
+
+
+def convert(path: Path, out: Path) -> dict[str, Tensor]:
+    """Write the tensors of a weights file as safetensors, which cannot contain code, and return them.
+
+    Raises:
+        UsageError: The output exists.
+        IntegrityError: The file is damaged or would run code.
+        DataError: The file does not contain tensors by name, or safetensors cannot store them.
+    """
+    from safetensors.torch import save
+
+    if out.exists():
+        raise UsageError(f"Expected to write a new file; found {out}. Choose another name with --out.")
+    content = _read_file(path)
+    tensors = read_tensors(path.name, content)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if size > MOST_RATIO * len(content):
+        raise IntegrityError(
+            f"Expected tensors of at most {MOST_RATIO} times the size of {path}; found {size} bytes in "
+            f"{len(content)}. Get it from its authors again."
+        )
+    try:
+        # Weights that several names share become several tensors.
+        written = save({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()})
+    except (KeyError, NotImplementedError, RuntimeError, ValueError) as error:  # such as a sparse tensor
+        raise DataError(
+            f"Expected dense tensors in {path}; found some that safetensors cannot store ({shorten(str(error))}). "
+            "Convert them to dense floating-point tensors, then save the file again."
+        ) from error
+    write_atomic(out, written)
+    return tensors
 
 
 def _numpy_numbers() -> list[Any]:
