@@ -1,5 +1,8 @@
 """Test tables and files of arrays as datasets: kinds, roles, encoding, tasks, and clear messages for bad input."""
 
+import warnings
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sample_files import OPTIONS, write_table
 
-from pogm._system.errors import DataError, UsageError
+from pogm._system.errors import DataError, PogmError, UsageError
 from pogm.benchmark.plan.parsing import build_trial, data_folder, find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.array_dataset import ArrayWarning
@@ -285,3 +290,75 @@ def test_network_for_images_is_refused_for_vectors(tmp_path):
     trial = build_trial(f"{write_table(tmp_path / 't.csv')}:{OPTIONS}", "ERM", ["c"], settings=["network=small_cnn"])
     with pytest.raises(UsageError, match=r"network for inputs of shape \[7\]; found small_cnn.*--set network=mlp"):
         trial.task(tmp_path).build_network()
+
+
+def read_or_refuse(path: Path, content: bytes) -> None:
+    """Load a file as a dataset, which must succeed or raise an error for users."""
+    path.write_bytes(content)
+    with suppress(PogmError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        find_dataset(str(path)).load(path.parent, 0)
+
+
+SPARSE = {"data": np.ones(3), "indices": np.arange(3), "indptr": np.arange(4), "shape": np.array([3, 5])}
+ODD = {
+    "number": np.array(3.0),
+    "empty": np.zeros((0, 2)),
+    "structure": np.zeros(12, [("a", int)]),
+    "bytes": np.array([b"\xff"] * 12),
+    "nan": np.full(12, np.nan),
+    "inf": np.full((12, 2), np.inf),
+    "complex": np.zeros((12, 2), complex),
+    "largest": np.full((12, 2), 2**64 - 1, np.uint64),
+    "surrogates": np.array(["\ud800"] * 12),
+    "digits": np.array(["9" * 5000] * 12),
+    "dates": np.array(["NaT"] * 12, dtype="datetime64[D]"),
+}
+
+
+@pytest.mark.parametrize("name", ["x", "y", "domain", "group", "split", *SPARSE])
+def test_unusual_arrays_are_read_or_refused(tmp_path, name):
+    for odd in ODD.values():
+        more = dict.fromkeys(("x",)) | SPARSE if name in SPARSE else {}
+        path = write_arrays(tmp_path / "odd.npz", **more | {name: odd})
+        read_or_refuse(path, path.read_bytes())
+
+
+def test_arrays_larger_than_their_file_are_refused_before_memory_is_allocated(tmp_path):
+    path = write_arrays(tmp_path / "large.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10**9, 10**9), }".replace(b"10**9", b"1000000000")
+        archive.writestr("huge.npy", b"\x93NUMPY\1\0" + (len(header) + 1).to_bytes(2, "little") + header + b"\n")
+    with pytest.raises(DataError, match=r"huge\.npy of shape \[1000000000, 1000000000\] in \d+ bytes"):
+        find_dataset(str(path))
+
+
+def test_long_text_in_a_long_table_is_refused_before_memory_is_allocated(tmp_path):
+    rows = [f"x,{'ab'[row % 2]},{'pq'[row % 2]}" for row in range(20_000)]
+    path = tmp_path / "long.csv"
+    path.write_text("\n".join(["note,label,domain", *rows, f"{'x' * 131_000},a,p"]))
+    with pytest.raises(DataError, match=r"column note .* 131000 characters"):
+        find_dataset(str(path))
+
+
+TOKENS = [b"", b"nan", b"-inf", b"1e400", b"9" * 5000, b"\0", b"\xff", b'"', b",", b"\n", b"\xef\xbb\xbf", b"-1", b"x"]
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_changed_files_are_read_or_refused(tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("changed")
+    kind = data.draw(st.sampled_from(("csv", "npz", "parquet")))
+    path = root / f"samples.{kind}"
+    if kind == "npz":
+        write_arrays(path)
+    else:
+        path.write_text("".join(["a,b,label,domain\n", *(f"{i},{'xy'[i % 2]},{i % 3},{i % 2}\n" for i in range(9))]))
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.csv.read_csv(path), path)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(content)))
+        removed = data.draw(st.integers(0, 3))
+        content[start : start + removed] = data.draw(st.sampled_from(TOKENS) | st.binary(max_size=3))
+    read_or_refuse(path, bytes(content))

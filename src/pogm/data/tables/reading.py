@@ -12,6 +12,7 @@ from pogm._system.errors import DataError, UsageError
 from pogm.data.images.listing import printable
 from pogm.data.tables.encoding import Column
 
+MOST_BYTES = 8 * 2**30  # of a column of texts
 PARQUET = (".parquet", ".pq")
 TEXTS = (".csv", ".tsv")
 
@@ -30,9 +31,9 @@ def read_table_names(path: Path) -> list[str]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
-    except (OSError, UnicodeDecodeError):
+        return [name.strip() for name in next(csv.reader([first], delimiter=max(",;\t", key=first.count)), [])]
+    except (OSError, csv.Error, UnicodeDecodeError):
         return []
-    return [name.strip() for name in next(csv.reader([first], delimiter=max(",;\t", key=first.count)), [])]
 
 
 def read_csv(path: Path) -> dict[str, Column]:
@@ -62,7 +63,18 @@ def read_csv(path: Path) -> dict[str, Column]:
                 f"{len(cells)} in line {line}. Correct this line."
             )
     columns = zip(*(cells for _, cells in rows[1:]), strict=True)
-    return {name: np.array(column, dtype=str) for name, column in zip(header, columns, strict=True)}
+    return {name: _to_texts(column, name, path) for name, column in zip(header, columns, strict=True)}
+
+
+def _to_texts(values: Sequence[str], name: str, path: Path) -> Column:
+    """Return texts as an array, in which every one takes the memory of the longest."""
+    longest = max(map(len, values))
+    if 4 * longest * len(values) > MOST_BYTES:
+        raise DataError(
+            f"Expected short texts in the column {printable(name)} of {printable(str(path))}; found one of {longest} "
+            "characters. Shorten it, or leave out the column."
+        )
+    return np.array(values, dtype=str)
 
 
 def read_parquet(path: Path) -> dict[str, Column]:
@@ -76,17 +88,18 @@ def read_parquet(path: Path) -> dict[str, Column]:
         ) from error
     try:
         table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
+        names = table.column_names
+    except (OSError, ValueError, pyarrow.ArrowException) as error:  # a name that is not UTF-8 is a ValueError
         raise DataError(
             f"Expected a Parquet file at {printable(str(path))}; found: {str(error).splitlines()[0]}. Save it again."
         ) from error
-    _check_names(table.column_names, path)
+    _check_names(names, path)
     if not table.num_rows:
         raise DataError(f"Expected rows in {printable(str(path))}; found none. Check the file.")
-    return {name: _to_numpy(table.column(name)) for name in table.column_names}
+    return {name: _to_numpy(table.column(name), name, path) for name in names}
 
 
-def _to_numpy(column: Any) -> Column:
+def _to_numpy(column: Any, name: str, path: Path) -> Column:
     import pyarrow.types
 
     kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
@@ -95,7 +108,13 @@ def _to_numpy(column: Any) -> Column:
         return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
     if pyarrow.types.is_boolean(kind):
         return np.array(["" if value is None else str(int(value)) for value in column.to_pylist()], dtype=str)
-    return np.array(["" if value is None else str(value) for value in column.to_pylist()], dtype=str)
+    try:
+        texts = ["" if value is None else str(value) for value in column.to_pylist()]
+    except (ValueError, OverflowError) as error:  # text that is not UTF-8, or a time without a Python value
+        raise DataError(
+            f"Expected texts in the column {printable(name)} of {printable(str(path))}; found: {error}. Correct it."
+        ) from error
+    return _to_texts(texts, name, path)
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm.data.images.listing import printable
 from pogm.data.images.metadata import SPLIT_OF, SPLITS, USUAL, is_table
-from pogm.data.tables.arrays import CSR, densify, read_arrays
+from pogm.data.tables.arrays import CSR, check_sparse, densify, read_arrays
 from pogm.data.tables.encoding import Column, is_missing, is_numeric, to_numbers, to_texts
 from pogm.data.tables.reading import PARQUET, read_table, read_table_names
 
@@ -236,6 +236,7 @@ def _find_kind(arrays: Mapping[str, Column], options: Mapping[str, str], path: P
     if kind is not None and kind not in KINDS[1:]:
         raise unknown_name_error("a kind of arrays", kind, KINDS[1:])
     if all(name in arrays for name in CSR):
+        check_sparse(arrays, path)
         return "counts"
     names = [name for name in INPUTS if name in arrays]
     if not names:
@@ -244,6 +245,8 @@ def _find_kind(arrays: Mapping[str, Column], options: Mapping[str, str], path: P
             f"{', '.join(arrays) or 'none'}. Save the inputs as x."
         )
     x = arrays[names[0]]
+    if x.ndim == 0:
+        raise DataError(f"Expected samples in x of {printable(path.name)}; found one number. Save an array [N, ...].")
     return kind or ("series" if x.ndim == 3 else "vectors")
 
 
