@@ -272,6 +272,7 @@ def test_run_with_averaged_weights_or_without_a_held_out_domain_has_a_summary(tm
         (("--steps", "100000000", "--evaluate-every", "1"), "at most 1000000 evaluations"),
         (("--probe-every", "1", "--steps", "100000000", "--evaluate-every", "100000000"), "at most 1000000 measured"),
         (("--device", "toaster"), "a device such as cpu"),
+        (("--device", "cuda:" + "9" * 5000), "(5007 characters)"),
     ],
 )
 def test_usage_error_is_one_paragraph_with_exit_code_2_and_writes_nothing(tmp_path, capsys, words, message):

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.errors import UsageError, shorten, unknown_name_error
 
 CHOICES = {
     "compile": ("auto", "on", "off"),
@@ -51,8 +51,8 @@ class Engine:
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-            raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {self.device!r}. Choose one.")
+        if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
+            raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {shorten(self.device)}. Choose one.")
         device = torch.device(name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UsageError("Expected a CUDA device; found none that torch can use. Pass --device cpu.")

@@ -125,6 +125,7 @@ def test_other_delimiters_quotes_and_byte_order_marks_are_read(tmp_path, delimit
         ([("a/1.png", "cat", "north")], r"in line 6 a/1.png with other values than in line 3"),
         ([("../out.png", "cat", "north")], r"in line 6 the path ../out.png, which is outside of the folder data"),
         ([("/etc/hostname", "cat", "north")], r"in line 6 the path /etc/hostname, which is outside"),
+        ([("a\0.png", "cat", "north")], r"in line 6 the path a.*\.png, which contains a NUL character"),
         ([("link.png", "cat", "north")], r"in line 6 the path link.png, which is outside"),
         ([("a/9.png", "cat", "north")], r"in line 6 the path a/9.png, which does not exist"),
         ([("a", "cat", "north")], r"in line 6 the path a, which does not exist"),

@@ -279,6 +279,8 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, least_domai
 
 def _find_problem(name: str, root: str, resolve_folder: Callable[[str], str]) -> str:
     """Return why a file cannot be used; empty if it can."""
+    if "\0" in name:
+        return "contains a NUL character"
     real = os.path.realpath(name) if os.path.islink(name) else f"{resolve_folder(os.path.dirname(name))}/x"
     if os.path.commonpath((root, os.path.dirname(real))) != root or not name.startswith(root.rstrip("/") + "/"):
         return f"is outside of the folder {printable(os.path.basename(root))}"
