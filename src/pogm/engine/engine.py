@@ -52,7 +52,7 @@ class Engine:
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
         if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
-            raise UsageError(f"Expected a device such as cpu, cuda or cuda:1; found {shorten(self.device)}. Choose one.")
+            raise UsageError(f"Expected a device such as cpu or cuda:1; found {shorten(self.device)}. Choose one.")
         device = torch.device(name)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UsageError("Expected a CUDA device; found none that torch can use. Pass --device cpu.")
