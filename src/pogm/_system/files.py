@@ -6,13 +6,14 @@ import json
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pogm._system.errors import DataError, InUseError, UsageError
+from pogm._system.errors import DataError, IntegrityError, InUseError, UsageError
 from pogm._system.fault_injection import fault_point
 from pogm._system.saved import parse_int, read_regular
 
@@ -25,13 +26,17 @@ RETRY_SECONDS = 0.01
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash, either the old file or the new one exists, never a part of it.
 
+    The temporary file of a killed process is deleted, and so is a link in its place. The new one is created
+    exclusively, so nothing outside the folder is ever written.
+
     Raises:
         DataError: The file could not be written, for example because the disk is full.
     """
     part = path.with_name(path.name + TEMPORARY)
     try:
         path.parent.mkdir(exist_ok=True)
-        with open(part, "wb") as file:
+        part.unlink(missing_ok=True)
+        with open(part, "xb") as file:  # never follows a link
             fault_point("write")
             file.write(content)
             file.flush()
@@ -127,14 +132,42 @@ def _key(name: str) -> str:
     return re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:"
 
 
+def open_own_file(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file of a folder that someone else may have made; use it as the ``opener`` of `open`.
+
+    A symbolic link would lead to a file elsewhere, and so may a file with a second name (a hard link). A FIFO or a
+    device would block.
+
+    Raises:
+        IntegrityError: The path is a link, has a second name, or is not a regular file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if not os.path.islink(path):
+            raise
+        raise _not_own_file(path, "a symbolic link") from error
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    is_file = stat.S_ISREG(found.st_mode)
+    raise _not_own_file(path, "a file with a second name (a hard link)" if is_file else "no regular file")
+
+
+def _not_own_file(path: str | os.PathLike[str], found: str) -> IntegrityError:
+    return IntegrityError(f"Expected a regular file at {os.fspath(path)}; found {found}. Delete it, then start again.")
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder while the block runs. The system releases the lock when the process dies.
 
     Raises:
         InUseError: Another process has locked the folder.
+        IntegrityError: Something else has the name of the lock file.
     """
-    with open(folder / LOCK, "ab+", buffering=0) as file:
+    with open(folder / LOCK, "ab+", buffering=0, opener=open_own_file) as file:
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,9 +189,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def is_locked(folder: Path) -> bool:
     """Return True if a process has locked the folder."""
-    if not (folder / LOCK).exists():
+    try:
+        file = open(folder / LOCK, "rb", opener=open_own_file)  # noqa: SIM115 - closed below
+    except (FileNotFoundError, NotADirectoryError, IntegrityError):  # what is not a lock file locks nothing
         return False
-    with open(folder / LOCK, "rb") as file:
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

@@ -1,6 +1,7 @@
 """``pogm new``: files of a new algorithm."""
 
 import keyword
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -35,12 +36,13 @@ class Algorithm(Command):
                 f"{module}.py. Choose another name."
             )
         paths = {self.out / f"{module}.py": "algorithm.txt", self.out / f"test_{module}.py": "algorithm_test.txt"}
-        if found := [str(path) for path in paths if path.exists()]:
+        if found := [str(path) for path in paths if os.path.lexists(path)]:
             raise UsageError(f"Expected to write new files; found {', '.join(found)}. Choose another name or --out.")
         self.out.mkdir(parents=True, exist_ok=True)
         for path, template in paths.items():
             text = (resources.files("pogm.cli") / "templates" / template).read_text(encoding="utf-8")
-            path.write_text(text.replace("CLASS_NAME", self.name).replace("module_name", module), encoding="utf-8")
+            with open(path, "x", encoding="utf-8") as file:  # never follows a link
+                file.write(text.replace("CLASS_NAME", self.name).replace("module_name", module))
             print(f"Wrote {path}")
         first = "" if self.out == Path() else f"cd {self.out} && "
         run = f"pogm run --algorithm {module}:{self.name} --dataset RotatedDigits --test-domain 75 --out runs/{module}"

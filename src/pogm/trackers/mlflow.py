@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from pogm._system.files import write_atomic
+from pogm._system.files import open_own_file, write_atomic
 from pogm.trackers.base import Config, Record, Tracker, run_title, scalars
 
 TAG = "pogm.trial"
@@ -91,7 +91,7 @@ def escape_name(name: str) -> str:
 def _lock_directory(directory: Path) -> Iterator[None]:
     """Lock a directory, because two processes would both create an experiment of the same name."""
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "ab") as file:
+    with open(directory / ".lock", "ab", opener=open_own_file) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from pogm._system.files import open_own_file
 from pogm.trackers.base import Config, Record, Tracker, add_mark, run_title, scalars
 
 
@@ -38,7 +39,8 @@ class WandB(Tracker):
         """Log an evaluation, unless an earlier process has logged it."""
         step = add_mark(str(record["step"]), record)
         if step not in self.written:
-            with open(self.steps, "a") as file:  # before logging: a kill at this point leaves a gap and not a duplicate
+            # Before logging: a kill at this point leaves a gap and not a duplicate.
+            with open(self.steps, "a", opener=open_own_file) as file:
                 file.write(f"{step}\n")
             self.run.log({"step": record["step"], **scalars(record, self.config)})
 

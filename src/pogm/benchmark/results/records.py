@@ -18,6 +18,7 @@ from unicodedata import category
 
 from pogm._system.errors import DataError, PogmError
 from pogm._system.fault_injection import fault_point
+from pogm._system.files import open_own_file
 from pogm._system.moved import rename_metrics
 from pogm._system.saved import LARGEST, check_form, parse_numbers, read_regular
 from pogm.benchmark.results.record_digest import RECORDS, read_content, read_verified
@@ -125,7 +126,7 @@ def append_record(path: Path, record: Record) -> None:
     """
     line = record_line(record)
     try:
-        with open(path, "ab+", buffering=0) as file:
+        with open(path, "ab+", buffering=0, opener=open_own_file) as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # an earlier write was cut short: start a new line

@@ -15,6 +15,7 @@ from pogm._system.files import (
     is_empty,
     is_locked,
     lock_folder,
+    open_own_file,
     read_json,
     readable_json,
     write_atomic,
@@ -76,7 +77,7 @@ def make_folder(folder: Path) -> None:
     """Create a directory with a lock file in it; raise an error if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOCK).touch()
+        open(folder / LOCK, "ab", opener=open_own_file).close()
     except OSError as error:
         raise _not_writable(folder, error) from error
 

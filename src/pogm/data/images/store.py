@@ -23,7 +23,16 @@ from torch import Tensor
 
 from pogm._system.errors import DataError, PogmError, UsageError
 from pogm._system.fault_injection import fault_point
-from pogm._system.files import canonical_json, digest, lock_folder, read_json, readable_json, sync_folder, write_atomic
+from pogm._system.files import (
+    canonical_json,
+    digest,
+    lock_folder,
+    open_own_file,
+    read_json,
+    readable_json,
+    sync_folder,
+    write_atomic,
+)
 from pogm.data.images.decode import Kind, Pixels
 
 PIXELS, JOURNAL, MANIFEST = "pixels", "journal", "manifest.json"
@@ -97,8 +106,8 @@ class StoreBuilder:
                 (folder / name).unlink(missing_ok=True)
         self.images = self.files = 0
         valid = 0
-        (folder / PIXELS).touch()
-        (folder / JOURNAL).touch()
+        for name in (PIXELS, JOURNAL):
+            open(folder / name, "ab", opener=open_own_file).close()
         written = (folder / PIXELS).stat().st_size
         for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
             chunks = _parse(line)
@@ -119,13 +128,13 @@ class StoreBuilder:
     def add(self, pixels: list[Pixels], chunk: Chunk) -> None:
         """Append the pixels of a chunk, then its line in the journal."""
         try:
-            with open(self.folder / PIXELS, "ab") as file:
+            with open(self.folder / PIXELS, "ab", opener=open_own_file) as file:
                 for image in pixels:
                     file.write(image.data)
                 fault_point("pixels")
                 file.flush()
                 os.fsync(file.fileno())
-            with open(self.folder / JOURNAL, "ab") as file:
+            with open(self.folder / JOURNAL, "ab", opener=open_own_file) as file:
                 file.write(canonical_json(chunk).encode() + b"\n")
                 fault_point("journal")
                 file.flush()
