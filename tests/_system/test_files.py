@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pogm._system import fault_injection
-from pogm._system.errors import DataError, UsageError
-from pogm._system.files import canonical_json, digest, is_empty, lock_folder, read_json, remove_temporary, write_atomic
+from pogm._system.errors import DataError, IntegrityError, UsageError
+from pogm._system.files import (
+    canonical_json,
+    digest,
+    is_empty,
+    is_locked,
+    lock_folder,
+    read_json,
+    remove_temporary,
+    write_atomic,
+)
+from pogm.benchmark.results.records import append_record
+from pogm.benchmark.runs.directory import make_folder
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -46,6 +58,94 @@ def test_full_disk_keeps_the_old_file_and_reports_path_and_size(tmp_path):
         write_atomic(path, b"x" * 4321)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def disk_calls(monkeypatch):
+    """Record every ``fsync`` with the inode and size at that moment, and every ``replace``, and make the real call."""
+    calls, fsync, replace = [], os.fsync, os.replace
+
+    def record_fsync(descriptor):
+        found = os.fstat(descriptor)
+        calls.append(("folder", found.st_ino) if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_ino))
+        fsync(descriptor)
+
+    def record_replace(source, target):
+        calls.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    return calls
+
+
+def test_write_syncs_all_bytes_of_the_file_before_it_is_replaced_and_the_folder_after(tmp_path, disk_calls):
+    path = tmp_path / "file"
+    write_atomic(path, b"short")
+    assert disk_calls == [(5, path.stat().st_ino), "replace", ("folder", tmp_path.stat().st_ino)]
+
+
+def test_appended_record_is_synced(tmp_path, disk_calls):
+    path = tmp_path / "records.jsonl"
+    append_record(path, {"step": 0})
+    append_record(path, {"step": 1})
+    size, number = path.stat().st_size, path.stat().st_ino
+    assert disk_calls == [(size // 2, number), (size, number)]
+
+
+def make_link(path: Path, target: Path, kind: str) -> None:
+    (os.symlink if kind == "symbolic" else os.link)(target, path)
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_write_deletes_a_link_in_place_of_the_temporary_file_and_spares_its_target(tmp_path, kind):
+    precious, path = tmp_path / "precious", tmp_path / "run" / "report.html"
+    precious.write_bytes(b"precious")
+    path.parent.mkdir()
+    make_link(path.with_name("report.html.part"), precious, kind)
+    make_link(path, precious, kind)
+    write_atomic(path, b"new")
+    assert (path.read_bytes(), precious.read_bytes()) == (b"new", b"precious")
+    assert not path.is_symlink()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_write_replaces_the_temporary_file_of_a_killed_process(tmp_path):
+    (tmp_path / "file.part").write_bytes(b"a longer part of an earlier file")
+    write_atomic(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_lock_and_records_that_are_links_are_refused_and_their_targets_unchanged(tmp_path, kind):
+    precious, folder = tmp_path / "precious", tmp_path / "run"
+    precious.write_bytes(b"precious")
+    folder.mkdir()
+    for name in ("lock", "records.jsonl"):
+        make_link(folder / name, precious, kind)
+    with pytest.raises(IntegrityError, match=r"regular file at .*lock; found a .* link"), lock_folder(folder):
+        pass
+    with pytest.raises(IntegrityError, match="lock"):
+        make_folder(folder)
+    with pytest.raises(IntegrityError, match=r"records\.jsonl"):
+        append_record(folder / "records.jsonl", {"step": 0})
+    assert not is_locked(folder)
+    assert precious.read_bytes() == b"precious"
+
+
+def test_lock_that_is_a_link_to_nothing_creates_nothing(tmp_path):
+    (tmp_path / "lock").symlink_to(tmp_path / "absent")
+    with pytest.raises(IntegrityError):
+        make_folder(tmp_path)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_lock_that_is_a_fifo_is_refused_without_waiting_for_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    assert not is_locked(tmp_path)
+    with pytest.raises(IntegrityError, match="found no regular file"), lock_folder(tmp_path):
+        pass
 
 
 def test_write_below_a_file_is_refused(tmp_path):
