@@ -19,6 +19,8 @@ test: lint types tests
 
 lint: .venv/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/python .ci/find_secrets.py
+	$(BIN)/python .ci/audit.py
 
 types: .venv/installed
 	$(BIN)/mypy
