@@ -5,7 +5,21 @@ import errno
 from collections.abc import Iterable
 
 
-class PogmError(Exception):
+class Lines:
+    """Mixin of an error or a warning whose message has one or several lines, one for each argument."""
+
+    args: tuple[object, ...]
+
+    @property
+    def lines(self) -> tuple[object, ...]:
+        """Lines of the message. A newline within one of them comes from a name, and is escaped on the terminal."""
+        return self.args
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.lines))
+
+
+class PogmError(Lines, Exception):
     """Base class of errors that are not bugs. The command line prints the message without a traceback."""
 
     exit_code = 1

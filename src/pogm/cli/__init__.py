@@ -16,6 +16,7 @@ from typing import Any
 from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
 from pogm._system.output import ignore_output_errors
+from pogm._system.terminal import escaped_output, message_text
 from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
 
 ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed's protocol."
@@ -92,12 +93,13 @@ def parse(words: Sequence[str] | None = None) -> Command:
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Errors for the user are printed as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
-    command = parse(words)
-    with ignore_output_errors() if command.trains else nullcontext():
-        return _execute(command)
+    with escaped_output():
+        command = parse(words)
+    with ignore_output_errors() if command.trains else nullcontext(), escaped_output():
+        return _run(command)
 
 
-def _execute(command: Command) -> int:
+def _run(command: Command) -> int:
     launch = None
     try:
         from pogm.cli.execution import check_single_process
@@ -112,7 +114,7 @@ def _execute(command: Command) -> int:
     except PogmError as error:
         is_shown_by_rank_0 = isinstance(error, UsageError | StoppedError | DivergedError)
         if launch is None or launch.rank == 0 or not is_shown_by_rank_0:
-            print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{error}", file=sys.stderr)
+            print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{message_text(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("pogm: Stopped. The same command continues from here.", file=sys.stderr)
@@ -128,4 +130,4 @@ def _execute(command: Command) -> int:
 
 
 def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:
-    print(f"pogm: {category.__name__}: {message}", file=sys.stderr)
+    print(f"pogm: {category.__name__}: {message_text(message)}", file=sys.stderr)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
+from pogm._system.terminal import print_line
 from pogm.cli.options import Data as DataOptions
 from pogm.cli.parser import Command, argument, group, option
 
@@ -31,9 +32,9 @@ class List(Command):
         from pogm.data.datasets import named_datasets
 
         for name, dataset in named_datasets().items():
-            print(f"{name:<15} {_describe(dataset, self.data.data)}")
-        print("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
-        print("So is a table or a file of arrays with labels and domains: --dataset <file>")
+            print_line(f"{name:<15} {_describe(dataset, self.data.data)}")
+        print_line("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
+        print_line("So is a table or a file of arrays with labels and domains: --dataset <file>")
         return 0
 
 
@@ -102,7 +103,7 @@ class Check(Command):
             and issubclass(known, ImageDataset)
             and (miscounted := known().count_warning(findings.tree))
         ):
-            print(f"pogm: {miscounted}", file=sys.stderr)
+            print_line(f"pogm: {miscounted}", file=sys.stderr)
         return 0 if findings.clean else DataError.exit_code
 
     def _check_samples(self) -> "SampleFindings | None":
@@ -168,7 +169,7 @@ class Fetch(Command):
             name = "MNIST" if name in ("ColoredMNIST", "RotatedMNIST") else name
             raw = data / DOWNLOADS / name
             if name in CATALOGUE:
-                print(f"{name}: terms of use: {CATALOGUE[name].terms}", file=sys.stderr)
+                print_line(f"{name}: terms of use: {CATALOGUE[name].terms}", file=sys.stderr)
             with show_transfer(name) as progress:
                 sources.fetch(name, raw, progress)
             _prepare(name, raw, data)
@@ -195,7 +196,7 @@ def _prepare(name: str, raw: Path, data: Path) -> None:
     from pogm.data import sources
 
     made = sources.prepare(name, raw, data)
-    print(f"{name} is in {made}. To check its images: pogm data check {name}", file=sys.stderr)
+    print_line(f"{name} is in {made}. To check its images: pogm data check {name}", file=sys.stderr)
 
 
 def _require_folder(options: DataOptions) -> Path:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pogm._system.cpu import count_cores
+from pogm._system.terminal import print_line
 from pogm.cli.options import MOST_PROCESSES, MOST_REPETITIONS
 from pogm.cli.parser import Command, option
 
@@ -38,9 +39,11 @@ class Demo(Command):
 
         trials = plan(self.seeds)
         if self.dry_run:
-            print(f"{len(trials)} runs of {trials[0].steps} minibatches on {self.workers} processes, into {self.out}:")
+            print_line(
+                f"{len(trials)} runs of {trials[0].steps} minibatches on {self.workers} processes, into {self.out}:"
+            )
             for trial in trials:
-                print(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
+                print_line(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
             return 0
         save_plan(trials, self.out)
         return finish(run_all(trials, self.out, RunOptions(), self.workers), len(trials), self.out)

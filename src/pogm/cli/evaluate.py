@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pogm._system.terminal import print_line
 from pogm.cli.parser import Command, argument, group, option
 from pogm.cli.predict import Prediction
 
@@ -73,7 +74,7 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
         from pogm._system.files import readable_json, write_atomic
 
         for warning in found.warnings():
-            print(f"pogm: {warning}", file=sys.stderr)
+            print_line(f"pogm: {warning}", file=sys.stderr)
         print(found.text(), end="")
         for path, content in ((self.json, readable_json(found.to_json())), (self.csv, found.csv())):
             if path is not None:

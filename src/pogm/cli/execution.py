@@ -13,10 +13,11 @@ from pathlib import Path
 
 from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import read_json
+from pogm._system.terminal import message_text, print_line
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS
-from pogm.benchmark.results.records import accuracy, is_final, printable, read_records
+from pogm.benchmark.results.records import accuracy, is_final, read_records
 from pogm.benchmark.runs.directory import read_provenance
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.progress import RunProgress, show_progress
@@ -128,7 +129,7 @@ def warn_late_schedules(trial: Trial) -> None:
     name = type(trial.algorithm).__name__
     for field in fields(trial.algorithm):
         if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
-            print(
+            print_line(
                 f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
                 f"minibatches: its penalty weight is never used. For example: --set {name}.{field.name}="
                 f"{trial.steps // 3}",
@@ -151,7 +152,7 @@ def train_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
         return
     if (folder / DONE).exists():  # the runner checks that the folder belongs to the trial
         run(trial, folder, run_options)
-        print(f"{folder} is done already.", file=sys.stderr)
+        print_line(f"{folder} is done already.", file=sys.stderr)
         return
     counts_rounds = run_options.engine.torch_device().type == "cpu"
     with RunProgress(trial, counts_rounds) as progress:
@@ -166,7 +167,8 @@ def count_trained(folder: Path) -> int:
 def print_summary(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     """Print the end of a run on standard error: selected step, accuracies, the model, and commands to use it."""
     if run_options.launch is None or run_options.launch.rank == 0:
-        print("\n".join(summary_lines(trial, folder)), file=sys.stderr)
+        for line in summary_lines(trial, folder):
+            print_line(line, file=sys.stderr)
 
 
 def summary_lines(trial: Trial, folder: Path) -> list[str]:
@@ -190,7 +192,7 @@ def summary_lines(trial: Trial, folder: Path) -> list[str]:
             found = accuracy(records[-1], "in", domain)
             if not math.isnan(found):
                 lines.append(
-                    f"Held out: {printable(trial.dataset.domains[domain])} {found:.1%}"
+                    f"Held out: {trial.dataset.domains[domain]} {found:.1%}"
                     + _number_of_images([images["in"][domain]] if images else [])
                 )
         lines.append(f"Model: {where}")
@@ -215,26 +217,26 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     if run_options.launch is not None and run_options.launch.rank > 0:
         return
     training, trained = trial.training, trial.train_domains
-    print(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}", file=sys.stderr)
-    print(
+    print_line(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}", file=sys.stderr)
+    print_line(
         f"{trial.steps} minibatches of {training.batch_size} images from each of {len(trained)} domains, with "
         f"{len(trial.schedule.points())} evaluations; {training.network}, {trial.precision}",
         file=sys.stderr,
     )
     done = count_trained(folder)
     if done:
-        print(f"{done} of {trial.steps} minibatches are trained already.", file=sys.stderr)
+        print_line(f"{done} of {trial.steps} minibatches are trained already.", file=sys.stderr)
     sample = replace(trial, training=replace(training, weights=RANDOM))
     try:
         prepare([trial], run_options)
         for number, domain in enumerate(trial.task(run_options.data).load()):
             inside, outside = split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
             use = "training" if number in trained else "held out"
-            name = printable(trial.dataset.domains[number])
-            print(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)", file=sys.stderr)
+            name = trial.dataset.domains[number]
+            print_line(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)", file=sys.stderr)
         (found,) = estimates([sample], run_options)
     except PogmError as error:
-        print(f"pogm: The time is not known. {error}", file=sys.stderr)
+        print(f"pogm: The time is not known. {message_text(error)}", file=sys.stderr)
         return
     left = found.seconds * (1 - done / trial.steps)
-    print(f"Time: about {duration(left)}; memory: {found.memory_gb:.1f} GB.", file=sys.stderr)
+    print_line(f"Time: about {duration(left)}; memory: {found.memory_gb:.1f} GB.", file=sys.stderr)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.terminal import print_line
 from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Planning, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
@@ -191,7 +192,7 @@ pogm list experiments                              names and scales"""
             path = find_known_file(Path(found)) if found and large and not scale.was_given("--network") else None
             if path is None:
                 return scale
-            print(
+            print_line(
                 f"pogm: Initial weights of networks for photographs: {path}, from ${WEIGHTS_VARIABLE}.",
                 file=sys.stderr,
             )
@@ -208,7 +209,7 @@ pogm list experiments                              names and scales"""
         from pogm.experiments.trials import finished_keys, trial_keys
 
         if scale.changed_by:
-            print(describe_changes(scale))
+            print_line(describe_changes(scale))
         finished = read_finished(runs)
         counts, planned = RunCounts(), 0
         every: dict[Any, bool] = {}  # done or not, by key
@@ -223,9 +224,9 @@ pogm list experiments                              names and scales"""
                         counts.add(row.name, label, dataset, done=own[key])
                         every[key] = own[key]
             planned += len(own)
-            print(f"{name:<16} {len(own)} runs, {sum(own.values())} of them done")
+            print_line(f"{name:<16} {len(own)} runs, {sum(own.values())} of them done")
         shared = planned - len(every)
-        print(f"All {len(every)} runs ({shared} of the above are shared), {sum(every.values())} of them done.")
+        print_line(f"All {len(every)} runs ({shared} of the above are shared), {sum(every.values())} of them done.")
         if every:
             show_plan(counts, runs, finished, run_options, self.scheduling.workers)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pogm._system.errors import UsageError
+from pogm._system.terminal import print_line
 from pogm.cli.parser import Command, argument, option
 
 
@@ -59,8 +60,8 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         out = self.out or Path(folder.resolve().name + SUFFIXES[to])
         tolerance = TOLERANCE if self.tolerance is None else self.tolerance
         made = export(load(folder), to, out, tolerance=tolerance)
-        print(f"{made.path} ({made.bytes / 2**20:.1f} MiB) and {made.description}")
-        print(
+        print_line(f"{made.path} ({made.bytes / 2**20:.1f} MiB) and {made.description}")
+        print_line(
             f"Largest difference from the original in {made.comparison.batches} batches: "
             f"{made.comparison.difference:.2g} ({made.comparison.inputs}; tolerance {tolerance:g})"
         )
@@ -78,7 +79,7 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         if self.tolerance is not None:
             raise UsageError("Expected --tolerance with --to; found it without. Leave it out.")
         jobs = export_domainbed(read_runs(*self.folders), self.out)
-        print(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {self.out}", file=sys.stderr)
+        print_line(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {self.out}", file=sys.stderr)
         return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
+from pogm._system.terminal import print_line
 from pogm.cli.options import (
     MOST_PROCESSES,
     MOST_REPETITIONS,
@@ -163,10 +164,12 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         from pogm.diagnostics import Probe
 
         for trial in trials:
-            print(f"{trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
+            print_line(f"{trial.dataset.title}  {trial.label}  seed {trial.seed}  {trial.steps} minibatches")
         if self.planning.only_count:
             if isinstance(trials[0].dataset, Folder):
-                print("Finished runs are not counted: their ids depend on the images, which a dry run does not read.")
+                print_line(
+                    "Finished runs are not counted: their ids depend on the images, which a dry run does not read."
+                )
             finished = read_finished(self.out)
             show_plan(count_trials(trials, finished), self.out, finished, run_options, self.workers)
             return
@@ -175,16 +178,18 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         total = 0.0
         for measured, unmeasured in zip(estimates(trials, run_options), plain, strict=True):
             ratio = measured.seconds / unmeasured.seconds
-            print(f"{measured.label}: {duration(measured.seconds)}, {ratio:.1f} times as long as without measuring")
+            print_line(
+                f"{measured.label}: {duration(measured.seconds)}, {ratio:.1f} times as long as without measuring"
+            )
             total += measured.seconds
-        print(f"{len(trials)} runs, about {duration(total / at_once)} on {at_once} process{'es' * (at_once > 1)}.")
+        print_line(f"{len(trials)} runs, about {duration(total / at_once)} on {at_once} process{'es' * (at_once > 1)}.")
 
     def _show(self, trials: Sequence["Trial"]) -> None:
         """Print the table of the finished runs and write every measured round to a file."""
         from pogm._system.files import write_atomic
         from pogm.benchmark.results.measurement_table import measure_table, rounds_csv
         from pogm.benchmark.results.measurements import read_measurements
-        from pogm.benchmark.results.records import printable, read_runs
+        from pogm.benchmark.results.records import read_runs
 
         folders = [self.out / trial.id for trial in trials]
         runs = {run.id: run for run in read_runs(*(folder for folder in folders if folder.is_dir()))}
@@ -197,11 +202,11 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             )
         run = found[0][0]
         how_often = "every round" if self.every == 1 else f"one round in {self.every}"
-        title = f"{printable(run.dataset)}, held out {printable(run.held_out)}; {how_often} measured"
+        title = f"{run.dataset}, held out {run.held_out}; {how_often} measured"
         table = measure_table(found, title, describe_cost(trials[0]))
         write_atomic(self.out / ROUNDS, rounds_csv(found).encode())
         print({"text": table.text, "csv": table.csv, "json": table.json}[self.format](), end="")
-        print(f"Every round: {self.out / ROUNDS}", file=sys.stderr)
+        print_line(f"Every round: {self.out / ROUNDS}", file=sys.stderr)
 
 
 def describe_cost(trial: "Trial") -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pogm._system.errors import UsageError
+from pogm._system.terminal import print_line
 from pogm.cli.parser import Command, argument, option
 
 
@@ -43,12 +44,12 @@ class Algorithm(Command):
             text = (resources.files("pogm.cli") / "templates" / template).read_text(encoding="utf-8")
             with open(path, "x", encoding="utf-8") as file:  # never follows a link
                 file.write(text.replace("CLASS_NAME", self.name).replace("module_name", module))
-            print(f"Wrote {path}")
+            print_line(f"Wrote {path}")
         first = "" if self.out == Path() else f"cd {self.out} && "
         run = f"pogm run --algorithm {module}:{self.name} --dataset RotatedDigits --test-domain 75 --out runs/{module}"
-        print(f"Test it:   {first}python -m pytest test_{module}.py")
-        print(f"Train it:  {first}{run}")
-        print("Any command that takes --algorithm or --algorithms takes this name, in the folder of the file.")
+        print_line(f"Test it:   {first}python -m pytest test_{module}.py")
+        print_line(f"Train it:  {first}{run}")
+        print_line("Any command that takes --algorithm or --algorithms takes this name, in the folder of the file.")
         return 0
 
 

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from pogm._system.errors import shorten
+from pogm._system.terminal import printable
 
 Default = Any
 MISSING = dataclasses.MISSING
@@ -96,7 +97,7 @@ class Parser(argparse.ArgumentParser):
         """Print the usage and the error, with a suggestion, and exit with code 2."""
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message):
             message += _suggestion(found[1], re.findall(r"[\w-]+", found[2]))
-        super().error(message)
+        super().error(printable(message))
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Report words that are neither options nor arguments of this command."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pogm._system.terminal import print_line
 from pogm.benchmark.plan.parsing import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
@@ -50,7 +51,7 @@ def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
         return find_dataset(name, data)
     dataset = Folder.from_path(folder, options, read_images=False)
     where = "in its rows" if dataset.file else "subfolders"
-    print(f"{name}: {len(dataset.domains)} domains, as many as it has {where} now.")
+    print_line(f"{name}: {len(dataset.domains)} domains, as many as it has {where} now.")
     return dataset
 
 
@@ -82,24 +83,24 @@ def show_plan(
     datasets = list(dict.fromkeys(name for row in counts.rows.values() for name in row))
     width = max(map(len, ["runs", *counts.rows]))
     columns = {name: max(len(name), 5) for name in (*datasets, "all")}
-    print(f"{'runs':<{width}}  {'  '.join(f'{name:>{size}}' for name, size in columns.items())}")
+    print_line(f"{'runs':<{width}}  {'  '.join(f'{name:>{size}}' for name, size in columns.items())}")
     for name, row in counts.rows.items():
         numbers = {**{dataset: row[dataset] for dataset in datasets}, "all": row.total()}
-        print(f"{name:<{width}}  {'  '.join(f'{numbers[one]:>{size}}' for one, size in columns.items())}")
+        print_line(f"{name:<{width}}  {'  '.join(f'{numbers[one]:>{size}}' for one, size in columns.items())}")
     left = +counts.left
     if not left:
-        print("Nothing is left to run.")
+        print_line("Nothing is left to run.")
         return
     seconds = _seconds_by_kind(folder, finished)
     known = {kind: number for kind, number in left.items() if kind in seconds}
     if not known:
-        print(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
+        print_line(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
         return
     workers = workers if run_options.engine.device in ("auto", "cpu") else 1
     total = duration(sum(seconds[kind] * number for kind, number in known.items()) / workers)
     missing = left.total() - sum(known.values())
     rest = f" The time of {missing} other runs is not known: add --estimate." if missing else ""
-    print(
+    print_line(
         f"{left.total()} runs to do. {sum(known.values())} of them take about {total} on {workers} "
         f"process{'es' * (workers > 1)}, as long as finished runs in {folder}.{rest}"
     )
@@ -129,6 +130,8 @@ def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: in
     workers = workers if run_options.engine.torch_device().type == "cpu" else 1
     kinds = estimates(trials, run_options)
     for kind in kinds:
-        print(f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each")
+        print_line(
+            f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each"
+        )
     total = duration(sum(kind.seconds for kind in kinds) / workers)
-    print(f"{len(trials)} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
+    print_line(f"{len(trials)} runs, about {total} on {workers} process{'es' * (workers > 1)}.")

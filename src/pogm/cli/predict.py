@@ -1,11 +1,14 @@
 """``pogm predict``: classes of images by a trained model."""
 
+import csv
+import io
 import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pogm._system.terminal import print_line, printable
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
             progress=partial(show_progress, what="images"),
         )
         write_csv(predictions.csv(reasons=self.prediction.on_bad_image == "skip"), self.csv or STDOUT)
-        print(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)
+        print_line(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)
         return 0
 
     def _predict_samples(self, model: "TrainedModel") -> int:
@@ -81,10 +84,10 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
         found = predict_file(model, str(self.paths[0]))
         if isinstance(found, Predictions):
             write_csv(found.csv(), self.csv or STDOUT)
-            print(f"{len(found.paths)} rows: {found.counts()}", file=sys.stderr)
+            print_line(f"{len(found.paths)} rows: {found.counts()}", file=sys.stderr)
         else:
             write_csv(found.csv(), self.csv or STDOUT)
-            print(f"{len(found.values)} rows", file=sys.stderr)
+            print_line(f"{len(found.values)} rows", file=sys.stderr)
         return 0
 
 
@@ -103,7 +106,7 @@ def load_model(folder: Path, options: Prediction) -> "TrainedModel":
 def say_if_adapting(model: "TrainedModel", domain: str) -> None:
     """Print a sentence if the model adapts to its batch."""
     if model.adapts:
-        print(
+        print_line(
             f"pogm: {model.description['algorithm']} adapts to its batch. Each {domain} is predicted as one domain, in "
             f"batches of {model.batch_size} images; a prediction depends on the other images of its batch.",
             file=sys.stderr,
@@ -111,12 +114,19 @@ def say_if_adapting(model: "TrainedModel", domain: str) -> None:
 
 
 def write_csv(content: bytes, path: Path) -> None:
-    """Write a file atomically, or to standard output if the path is ``-``."""
+    """Write a file atomically, or to standard output if the path is ``-``.
+
+    A terminal gets names that are escaped; a file or another program gets their bytes.
+    """
     from pogm._system.files import write_atomic
 
     if path != STDOUT:
         write_atomic(path, content)
-        print(f"Predictions: {path}", file=sys.stderr)
+        print_line(f"Predictions: {path}", file=sys.stderr)
+        return
+    if sys.stdout.isatty():
+        rows = csv.reader(io.StringIO(content.decode("utf-8", "surrogateescape"), newline=""))
+        csv.writer(sys.stdout, lineterminator="\n").writerows(map(printable, row) for row in rows)
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(content)

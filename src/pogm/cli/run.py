@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from pogm._system.terminal import print_line
 from pogm.cli.options import MOST_SEED, MOST_STEPS, Distributed, Execution, Hyperparameters, Training
 from pogm.cli.parser import Command, group, option
 
@@ -119,7 +120,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             probe=Probe.each(self.probe_every),
         )
         if self.dry_run:
-            print(canonical_json(trial.to_json()), flush=True)
+            print_line(canonical_json(trial.to_json()), flush=True)
             show_run(trial, self.out, run_options)
             return 0
         launch = run_options.launch
@@ -128,10 +129,10 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         if launch is None or launch.rank == 0:
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
-            print(f"{trial.label} on {where}{count}", file=sys.stderr)
+            print_line(f"{trial.label} on {where}{count}", file=sys.stderr)
         if self.allow_change and (self.out / TRIAL).exists() and (launch is None or launch.rank == 0):
             changes = change_run(self.out, trial)
-            print(f"Changes of {self.out}: {changes or 'none'}", file=sys.stderr)
+            print_line(f"Changes of {self.out}: {changes or 'none'}", file=sys.stderr)
         train_run(trial, self.out, run_options)
         print_summary(trial, self.out, run_options)
         return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from pogm._system.terminal import print_line
 from pogm.cli.parser import Command, argument
 
 SHOWN = 20  # problems
@@ -34,8 +35,10 @@ pogm status runs/paper                              all scales of pogm experimen
         total: Counter[str] = Counter()
         for (dataset, label), found in counts.items():
             total += found
-            print(f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}")
-        print(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
+            print_line(
+                f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}"
+            )
+        print_line(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
         return 0
 
     def _count_runs(self) -> dict[tuple[str, str], Counter[str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.cpu import count_cores
+from pogm._system.terminal import print_line
 from pogm.cli.options import MOST_PROCESSES, MOST_SEED, MOST_STEPS, Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
@@ -133,15 +134,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _show_sites(self, dataset: "DomainDataset", domains: "Sequence[Domain]") -> list[int]:
         """Print the number of images or samples of each site, and return it for the training sites."""
         from pogm.data.datasets.array_dataset import ArrayDataset
-        from pogm.data.images.listing import printable
 
         counts = {name: len(domain.labels) for name, domain in zip(dataset.domains, domains, strict=True)}
-        shown = ", ".join(
-            f"{printable(name)} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items()
-        )
+        shown = ", ".join(f"{name} {count}{' (held out)' * (name in self.hold_out)}" for name, count in counts.items())
         task = "regression" if dataset.task == "regression" else f"{dataset.num_classes} classes"
         what = "samples" if isinstance(dataset, ArrayDataset) else "images"
-        print(f"{dataset.title}: {task}; {what} by site: {shown}")
+        print_line(f"{dataset.title}: {task}; {what} by site: {shown}")
         return [count for name, count in counts.items() if name not in self.hold_out]
 
     def _choose_steps(
@@ -159,7 +157,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.cli.planning import show_estimates
 
         final = next(iter(plan.finals.values()))
-        print(f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each.")
+        print_line(
+            f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each."
+        )
         show_estimates([*plan.trials, final], run_options, self.workers)
 
     def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
@@ -176,10 +176,10 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         chosen, forecasts = training.choose_algorithm(results)
         for name, found in forecasts.items():
             mark = " <- chosen" if name == chosen and len(forecasts) > 1 else ""
-            print(f"{name}: {found.text()}{mark}")
+            print_line(f"{name}: {found.text()}{mark}")
         final = plan.finals[chosen]
         if final not in plan.first_trials:
-            print(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
+            print_line(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
             train_run(final, self.out / training.RUNS / final.id, run_options)
         training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data)
         self._summarise(chosen)
@@ -204,8 +204,10 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
             new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
         what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
-        print(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
-        print(f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} {what} --csv predictions.csv")
+        print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
+        print_line(
+            f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} {what} --csv predictions.csv"
+        )
 
 
 COMMAND = Train

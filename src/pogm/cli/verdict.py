@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from pogm._system.terminal import print_line
 from pogm.cli.options import MOST_SEED, Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
@@ -59,7 +60,8 @@ pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verd
         found = analyse(features, labels, dataset.domains, self.seed)
         print(found.text())
         print()
-        print("\n".join(found.sentences()))
+        for sentence in found.sentences():
+            print_line(sentence)
         if self.json is not None:
             write_atomic(self.json, readable_json(found.to_json()))
         return 0

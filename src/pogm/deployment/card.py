@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from pogm._system.files import write_atomic
+from pogm._system.terminal import print_line
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import ClassificationMetrics, classification_metrics, softmax
 from pogm.benchmark.results.classification_tables import confusion_table, metrics_table, recall_table
@@ -56,7 +57,7 @@ def write_card(
         pages = [Section(title, (*tables, *pictures.get(title, ())), text) for title, text, tables in sections]
         write_page(folder / "card.html", _title(description), pages, facts=_facts(description))
     except MissingPackageError as error:
-        print(f"pogm: The card was not written as HTML, only as card.md. {error}", file=sys.stderr)
+        print_line(f"pogm: The card was not written as HTML, only as card.md. {error}", file=sys.stderr)
 
 
 HARDEST_TEXT = (

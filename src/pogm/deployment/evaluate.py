@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
+from pogm._system.terminal import printable
 from pogm.benchmark.results.classification import (
     ClassificationMetrics,
     Labels,
@@ -20,7 +21,7 @@ from pogm.benchmark.results.classification import (
 )
 from pogm.benchmark.results.classification_tables import calibration_table, confusion_table, metrics_table, recall_table
 from pogm.data.images.decode import IMAGE_SUFFIXES
-from pogm.data.images.listing import Directory, Walker, printable
+from pogm.data.images.listing import Directory, Walker
 from pogm.data.images.metadata import SPLITS, is_table, make_listing, read_table, split_options, to_pairs
 from pogm.data.images.parallel import Progress, no_progress
 from pogm.deployment.model import TrainedModel

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError, UsageError
+from pogm._system.terminal import printable
 from pogm.benchmark.results.classification import Array, softmax
 from pogm.data.images.decode import IMAGE_SUFFIXES, BadImage
-from pogm.data.images.listing import Walker, printable
+from pogm.data.images.listing import Walker
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.deployment.model import TrainedModel
 from pogm.modifiers.base import Predictor
@@ -239,7 +240,8 @@ def _bad_images_error(paths: Sequence[str], reasons: Sequence[str]) -> DataError
     bad = [f"  {printable(path)}: {printable(why)}" for path, why in zip(paths, reasons, strict=True) if why]
     more = [f"  and {len(bad) - LISTED} more"] if len(bad) > LISTED else []
     return DataError(
-        f"Expected images that can be decoded; found {len(bad)} of {len(paths)} that cannot:\n"
-        + "\n".join([*bad[:LISTED], *more])
-        + "\nReplace or remove them, or leave them without a prediction: --on-bad-image skip."
+        f"Expected images that can be decoded; found {len(bad)} of {len(paths)} that cannot:",
+        *bad[:LISTED],
+        *more,
+        "Replace or remove them, or leave them without a prediction: --on-bad-image skip.",
     )

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError, UsageError
+from pogm._system.terminal import printable
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics, regression_table
 from pogm.data.datasets.array_file import ArrayFile
-from pogm.data.images.listing import printable
 from pogm.data.images.metadata import SPLITS, split_options
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
 from pogm.deployment.evaluate import Evaluation, Site

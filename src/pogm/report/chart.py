@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pogm.benchmark.results.records import printable
+from pogm._system.terminal import printable
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Range, Region, x_extent, y_extent
 
 Spec = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pogm import __version__
 from pogm._system.files import write_atomic
-from pogm.benchmark.results.records import printable
+from pogm._system.terminal import printable
 from pogm.benchmark.results.table import TEST_IMAGES, Estimate, Table, Tabular
 from pogm.report.chart import DARK, LIGHT, colour_of, dashes_of, specification, static_panels
 from pogm.report.draw import javascript, load_package, to_svg

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pogm._system.errors import DataError
-from pogm.benchmark.results.records import RecordWarning, accuracy, append_record, printable, read_records, read_runs
+from pogm._system.terminal import printable
+from pogm.benchmark.results.records import RecordWarning, accuracy, append_record, read_records, read_runs
 
 
 def test_record_is_one_line_of_json_with_sorted_keys(tmp_path):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from image_files import write_files, write_small_dataset
 
 from pogm._system.errors import DataError
+from pogm._system.terminal import printable
 from pogm.data.images.class_folders import list_tree, read_tree
-from pogm.data.images.listing import printable
 
 
 def paths(root: Path) -> list[str]:

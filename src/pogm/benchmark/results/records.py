@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-from unicodedata import category
 
 from pogm._system.errors import DataError, PogmError
 from pogm._system.fault_injection import fault_point
@@ -391,8 +390,3 @@ def _validate_record(record: Any) -> Record:
     check_form(record, RECORD_FORM, "record")
     named = {part: record[part] for part in ("metrics", "rounds") if record.get(part) is not None}
     return record | {part: rename_metrics(values) for part, values in named.items()}  # type: ignore[no-any-return]
-
-
-def printable(name: object) -> str:
-    """Return a name as text that can be shown: control characters and broken characters are escaped."""
-    return "".join(char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1] for char in str(name))

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pogm._system.errors import UsageError
-from pogm.benchmark.results.records import printable
+from pogm._system.terminal import printable
 from pogm.benchmark.results.table import FIELDS, NUMBERS, TEST_IMAGES, Cell, Column, Estimate, Row, Table
 
 NARROWEST = 72  # width of the notes beneath a narrow table, in characters
@@ -103,7 +103,7 @@ def tables_csv(tables: Iterable[Table]) -> str:
             if name not in lines or line.count("") < lines[name].count(""):
                 lines[name] = line
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([*headers, *lines.values()])
+    csv.writer(out, lineterminator="\n").writerows(map(printable, line) for line in [*headers, *lines.values()])
     return out.getvalue()
 
 

@@ -27,9 +27,10 @@ from rich.progress import (
 from rich.text import Text
 
 from pogm._system.saved import parse_numbers
+from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import RECORDS, read_content
-from pogm.benchmark.results.records import is_final, printable
+from pogm.benchmark.results.records import is_final
 from pogm.engine.trainer import Schedule
 
 if TYPE_CHECKING:
@@ -235,8 +236,15 @@ def _count(
 
 
 def _make_display(total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS) -> "_Bar | _Lines":
-    console = Console(stderr=True)
+    console = _make_console()
     return _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining, settle)
+
+
+def _make_console() -> Console:
+    """Return a console on standard error that does not interpret the text of names as markup."""
+    return Console(
+        file=getattr(sys.stderr, "rich_proxied_file", sys.stderr), markup=False, emoji=False, highlight=False
+    )
 
 
 class _Bar:
@@ -244,7 +252,7 @@ class _Bar:
 
     def __init__(self, total: int, what: str, remaining: TimeEstimate, console: Console):
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -265,9 +273,10 @@ class _Bar:
 
     def __enter__(self) -> None:
         self.progress.start()
+        escape_output()  # rich prints lines above the bar and would interpret their control characters
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        self.progress.stop()  # restores the streams
 
 
 class _RemainingColumn(ProgressColumn):
@@ -331,8 +340,13 @@ class _Lines:
 @contextmanager
 def show_transfer(what: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show the progress of a download; the function that is returned takes the bytes received and the total."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
+    console = _make_console()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
         yield lambda received, total: progress.update(task, completed=received, total=total)

@@ -119,8 +119,9 @@ class ImageDataset(DomainDataset):
             )
         if len(tree.classes) != self.num_classes:
             raise DataError(
-                f"Expected {self.num_classes} classes in {tree.root}; found {len(tree.classes)}:\n{tree.table()}\n"
-                f"Get {self.title} again, or give the folder's path to use it as a dataset of your own."
+                f"Expected {self.num_classes} classes in {tree.root}; found {len(tree.classes)}:",
+                *tree.table().splitlines(),
+                f"Get {self.title} again, or give the folder's path to use it as a dataset of your own.",
             )
         for warning in filter(None, (tree.warning(), self.count_warning(tree))):
             warnings.warn(warning, stacklevel=2)

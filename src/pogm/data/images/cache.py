@@ -14,11 +14,11 @@ from torch import Tensor
 
 from pogm._system.errors import DataError, unknown_name_error
 from pogm._system.files import canonical_json, digest
+from pogm._system.terminal import printable
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, Pixels, decode
 from pogm.data.images.index import FileRecord, read_index
 from pogm.data.images.intensity import NONE, Intensity, resolve
-from pogm.data.images.listing import printable
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.data.images.store import Chunk, StoreBuilder, cache_directory, lock_directory, open_store
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pogm._system.files import digest, readable_json
+from pogm._system.terminal import printable
 from pogm.data.images.cache import BadFile
 from pogm.data.images.class_folders import ImageFile, ImageTree, list_tree
 from pogm.data.images.decode import BadImage, decode, is_dicom, read_header, read_values
 from pogm.data.images.dicom import read_dicom
 from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
 from pogm.data.images.intensity import Intensity, Levels, measure_levels, resolve
-from pogm.data.images.listing import printable
 from pogm.data.images.metadata import SPLITS, Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 

@@ -11,15 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from pogm._system.errors import DataError
+from pogm._system.errors import DataError, Lines
+from pogm._system.terminal import printable
 from pogm.data.images.decode import IMAGE_SUFFIXES
-from pogm.data.images.listing import BadLink, Directory, Walker, printable
+from pogm.data.images.listing import BadLink, Directory, Walker
 
 LAYOUT = "Arrange the images as <root>/<domain>/<class>/<image>."
 LISTED = 5  # links that a message names
 
 
-class FolderWarning(UserWarning):
+class FolderWarning(Lines, UserWarning):
     """An image folder differs from what is expected: classes differ between domains, or counts from published ones."""
 
 
@@ -80,8 +81,10 @@ class ImageTree:
         lines = [f"  {printable(name)}: {problem}" for name, problem in self.problems.items()]
         return FolderWarning(
             f"Expected the same classes in every domain of {printable(str(self.root))}; found {len(self.problems)} of "
-            f"{len(self.classes)} that differ:\n" + "\n".join(lines) + f"\n{self.table(self.problems)}\n"
-            "Every name is a class in all domains; rename or remove folders if this is not intended."
+            f"{len(self.classes)} that differ:",
+            *lines,
+            *self.table(self.problems).splitlines(),
+            "Every name is a class in all domains; rename or remove folders if this is not intended.",
         )
 
     def table(self, classes: Iterable[str] | None = None) -> str:

@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pogm._system.errors import DataError
+from pogm._system.terminal import printable
 from pogm.data.images.intensity import NONE, Intensity, Levels, Values, measure_levels
-from pogm.data.images.listing import printable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -68,10 +68,12 @@ class BadImage(DataError):  # noqa: N818 - also used as a value that describes t
         super().__init__(name, kind, reason)
         self.name, self.kind, self.reason = name, kind, reason
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> tuple[object, ...]:
+        """The message."""
         return (
             f"Expected an image in {printable(self.name)}; found {self.kind}: {self.reason}. "
-            "Replace or remove it; `pogm data check` finds all such files."
+            "Replace or remove it; `pogm data check` finds all such files.",
         )
 
 

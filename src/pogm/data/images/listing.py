@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pogm._system.errors import DataError
+from pogm._system.terminal import printable
 
 IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}  # files of operating systems, besides names that begin with a dot
 
@@ -91,11 +92,6 @@ class Walker:
         if not _is_inside(target, self.root) and not self.follow_outside:
             return target, "is a link that leaves the folder"
         return target, ""
-
-
-def printable(name: str) -> str:
-    """Return a file name on one line, with escapes for newlines, broken characters and the like."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
 
 
 def _join(directory: Directory, name: str) -> str:

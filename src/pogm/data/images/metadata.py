@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
+from pogm._system.terminal import printable
 from pogm.data.images.class_folders import ImageFile, ImageTree, check_domains, list_tree, map_classes, read_tree
-from pogm.data.images.listing import printable
 
 TABLES = (".csv", ".tsv")
 ARRAY_FILES = (".npz", ".parquet", ".pq")  # files of samples that are not images, see `pogm.data.tables`

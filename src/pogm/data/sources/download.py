@@ -70,9 +70,9 @@ def download(
             "The bytes fetched so far are kept. Free some space or permit writing, then fetch again."
         ) from error
     raise DataError(
-        f"Expected {source.name} from one of {len(source.mirrors)} addresses; found:\n"
-        + "\n".join(failures)
-        + f"\n{manual_steps(source, folder)}"
+        f"Expected {source.name} from one of {len(source.mirrors)} addresses; found:",
+        *failures,
+        manual_steps(source, folder),
     )
 
 

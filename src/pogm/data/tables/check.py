@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pogm._system.terminal import printable
 from pogm.data.datasets.array_dataset import ArrayDataset, find_constant_columns
 from pogm.data.datasets.base import Domain
 
@@ -102,7 +103,7 @@ class SampleFindings:
 
     def json(self) -> str:
         """Return `to_json` as text."""
-        return json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(self.to_json(), indent=1) + "\n"
 
     def text(self) -> str:
         """Return the findings in words."""
@@ -126,7 +127,7 @@ class SampleFindings:
                 more = f" and {len(entries) - LISTED} more" if len(entries) > LISTED else ""
                 lines.append(f"{title} ({len(entries)}): {', '.join(entries[:LISTED])}{more}")
         lines.append("Nothing to correct." if self.clean else "Correct or leave out what is listed, or accept it.")
-        return "\n".join(lines) + "\n"
+        return "\n".join(map(printable, lines)) + "\n"
 
 
 def check_samples(dataset: ArrayDataset, root: Path | None) -> SampleFindings:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pogm._system.errors import DataError, UsageError
-from pogm.data.images.listing import printable
+from pogm._system.terminal import printable
 from pogm.data.tables.encoding import Column
 
 MOST_BYTES = 8 * 2**30  # of a column of texts

@@ -1,0 +1,67 @@
+"""Text for the terminal: names from files and other people cannot move the cursor, forge lines or end a command."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+from unicodedata import category
+
+
+def printable(name: object) -> str:
+    """Return a name on one line: control characters, newlines and broken characters are escaped."""
+    text = str(name)
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(char: str) -> str:
+    return char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1]
+
+
+def print_line(text: object, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print one line, by default on standard output. A newline in a name does not start another line."""
+    print(printable(text), file=file, flush=flush)
+
+
+def message_text(message: Exception) -> str:
+    """Return the message of an error or a warning. Only a message that has several lines on purpose has newlines."""
+    return "\n".join(map(printable, getattr(message, "lines", (message,))))
+
+
+class _EscapedStream:
+    """A stream that escapes control characters in everything that is printed, except newlines and tabs.
+
+    The progress bars of rich need control characters: rich writes to ``rich_proxied_file`` of a stream that has it.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.rich_proxied_file: TextIO = getattr(stream, "rich_proxied_file", stream)
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write escaped text."""
+        if not text.isprintable():
+            text = "".join(char if char in "\n\t" else _escape(char) for char in text)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def escape_output() -> None:
+    """Escape control characters in everything that is printed from now on; what cannot be encoded is escaped, too."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, cast(TextIO, _EscapedStream(stream)))
+
+
+@contextmanager
+def escaped_output() -> Iterator[None]:
+    """Do the same while the block runs."""
+    before = sys.stdout, sys.stderr
+    escape_output()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
