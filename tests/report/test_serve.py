@@ -2,7 +2,10 @@
 
 import http.client
 import socket
+import struct
+import tempfile
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -137,6 +140,75 @@ def test_an_error_of_the_page_is_shown_in_the_terminal_only_and_the_next_request
     assert "somebody" not in text
     assert "somebody" in capsys.readouterr().err
     assert ask(server)[1] == PAGE
+
+
+def test_an_error_of_the_page_is_printed_once_with_the_place_of_its_traceback(serve, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = serve(lambda: {}["page"])
+    assert [ask(server)[0].status for _ in range(3)] == [500] * 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    (saved,) = tmp_path.iterdir()
+    assert said.endswith(f"The traceback is in {saved}\n")
+
+
+GARBAGE = {
+    "nothing": b"",
+    "empty lines": b"\r\n\r\n",
+    "bytes": bytes(range(256)) + b"\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "no version": b"GET /\r\n\r\n",
+    "wrong version": b"GET / HTTP/9.9\r\n\r\n",
+    "too many words": b"GET / a b c HTTP/1.1\r\n\r\n",
+    "invalid address": b"GET http://[ HTTP/1.1\r\n\r\n",
+    "escape": b"GET /\x1b[31m HTTP/1.1\r\nHost: \x1b[31m\r\n\r\n",
+    "method": b"\x1b[31m<script> / HTTP/1.1\r\n\r\n",
+    "long line": b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    "long header": b"GET / HTTP/1.1\r\nA: " + b"a" * 100_000 + b"\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\n" + b"A: a\r\n" * 1000 + b"\r\n",
+    "broken header": b"GET / HTTP/1.1\r\n:\x00\xff\r\n\r\n",
+    "body": b"POST / HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n" + b"x" * 10_000,
+    "negative length": b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("end", ["read", "reset"])
+def test_malformed_requests_and_broken_connections_print_nothing(serve, capfd, sent, end):
+    server = serve()
+    with socket.create_connection((LOOPBACK, server.server_port), timeout=10) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(sent)
+        if end == "read":
+            connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            with suppress(ConnectionError):
+                while part := connection.recv(65536):
+                    answer += part
+            assert not answer.startswith(b"HTTP/1.0 200")
+            assert b"<script>" not in answer
+            assert b"\x1b" not in answer
+        else:  # the next packet of the server meets a connection that is gone
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert ask(server)[1] == PAGE
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+
+
+def test_clients_that_do_not_finish_a_request_or_do_not_read_the_answer_do_not_block_others(serve, capfd):
+    server = serve(lambda: PAGE * 500_000)  # more than the buffers of a connection
+    slow = [socket.create_connection((LOOPBACK, server.server_port), timeout=10) for _ in range(6)]
+    for number, connection in enumerate(slow):
+        whole = f"GET / HTTP/1.1\r\nHost: {LOOPBACK}:{server.server_port}\r\n\r\n".encode()
+        connection.sendall(whole if number % 2 else whole[:10])
+    server._page = lambda: PAGE
+    assert ask(server)[0].status == 200
+    for connection in slow:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    assert ask(server)[1] == PAGE
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
 
 
 def test_pages_are_rendered_one_at_a_time(serve):

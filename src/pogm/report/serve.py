@@ -1,15 +1,13 @@
 """An HTTP server for one page. It listens on this machine only and answers only GET and HEAD."""
 
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from pogm._system.errors import UsageError
+from pogm._system.unexpected import report_unexpected
 from pogm.report.page import policy
 
 LOOPBACK = "127.0.0.1"
@@ -34,6 +32,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _Handler)
         self.headers = {"Content-Security-Policy": rules, **HEADERS}
         self._page, self._lock = page, threading.Lock()
+        self._reported = ""  # the last error of the page
 
     @property
     def address(self) -> str:
@@ -41,9 +40,18 @@ class Server(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/"
 
     def page(self) -> str:
-        """Return the current page."""
+        """Return the current page. An error is printed once: a browser asks every few seconds."""
         with self._lock:
-            return self._page()
+            try:
+                return self._page()
+            except Exception as error:
+                if repr(error) != self._reported:
+                    self._reported = repr(error)
+                    report_unexpected(error, "the page of the board")
+                raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: a client that sends garbage or closes its connection is not a problem of the board."""
 
 
 def open_server(page: Callable[[], str], port: int | None = None) -> Server:
@@ -75,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._is_local():  # another name that resolves to this address (DNS rebinding)
             self._answer(HTTPStatus.FORBIDDEN, "This page is served only as http://127.0.0.1 and http://localhost.")
-        elif urlsplit(self.path).path != "/":
+        elif self.path.partition("?")[0] != "/":
             self._answer(HTTPStatus.NOT_FOUND, "There is only one page: /")
         else:
             self._answer(*self._page())
@@ -96,7 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return HTTPStatus.OK, self.server.page(), "text/html"
         except Exception:  # the next request may succeed
-            traceback.print_exc(file=sys.stderr)
             return (
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "The page could not be rendered; the terminal shows the error.",
@@ -115,6 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that cannot be parsed, without its text."""
+        self._answer(HTTPStatus(code), "This request is not valid.")
 
     def log_message(self, *_: Any) -> None:
         """Do not log: a page sends a request every few seconds."""
