@@ -1,22 +1,25 @@
 """Command line of pogm: one file per verb, with its options, help, examples and action.
 
 To add a command, write a file like ``status.py`` and put its name into `VERBS`. The options of all commands can be read
-without torch; a command imports torch when it runs. PYTHON_ARGCOMPLETE_OK
+without torch; a command imports torch when it runs.
 """
 
 import importlib
 import os
+import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
 from pogm._system.output import ignore_output_errors
+from pogm._system.signals import STOPPED, HangupError, interruptible
 from pogm._system.terminal import escaped_output, message_text
+from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
 
 ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed's protocol."
@@ -69,11 +72,11 @@ def parser(verb: str | None = None) -> TopParser:
     return top
 
 
-def parse(words: Sequence[str] | None = None) -> Command:
+def parse(words: Sequence[str]) -> Command:
     """Return the command that the words of a command line ask for.
 
     Args:
-        words: The words after ``pogm`` (default: those of this process).
+        words: The words after ``pogm``.
 
     Raises:
         SystemExit: With code 2 if the words are not a valid command; with code 0 after --help and --version.
@@ -82,7 +85,6 @@ def parse(words: Sequence[str] | None = None) -> Command:
         import argcomplete
 
         argcomplete.autocomplete(parser())
-    words = sys.argv[1:] if words is None else words
     values, unknown = parser(words[0] if words else None).parse_known_args(words)
     if unknown:
         values.parser.refuse_unknown(unknown)
@@ -91,15 +93,30 @@ def parse(words: Sequence[str] | None = None) -> Command:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. Errors for the user are printed as one paragraph, without a traceback."""
+    """Run a command and return its exit code. An error is printed as one paragraph, without a traceback."""
     warnings.showwarning = _show_warning
-    with escaped_output():
-        command = parse(words)
-    with ignore_output_errors() if command.trains else nullcontext(), escaped_output():
-        return _run(command)
+    words = sys.argv[1:] if words is None else words
+    with escaped_output(), interruptible():
+        try:
+            return _run(words)
+        except KeyboardInterrupt as stop:
+            _print_error(STOPPED)
+            return 128 + (signal.SIGHUP if isinstance(stop, HangupError) else signal.SIGINT)
+        except BrokenPipeError:
+            from pogm.benchmark.runs.progress import silence
+
+            silence()
+            return 128 + signal.SIGPIPE
+        except OSError as error:
+            _print_error(f"pogm: Expected to read and write files; found: {error}. Check that path and its disk.")
+            return DataError.exit_code
+        except Exception as error:
+            report_unexpected(error, shlex.join(["pogm", *words]))
+            return EXIT_CODE
 
 
-def _run(command: Command) -> int:
+def _run(words: Sequence[str]) -> int:
+    command = parse(words)
     launch = None
     try:
         from pogm.cli.execution import check_single_process
@@ -110,23 +127,18 @@ def _run(command: Command) -> int:
             warnings.simplefilter("ignore")  # rank 0 shows them
         if not command.under_torchrun:
             check_single_process("another command")
-        return command.run()
+        with ignore_output_errors() if command.trains else nullcontext(), escaped_output():
+            return command.run()
     except PogmError as error:
         is_shown_by_rank_0 = isinstance(error, UsageError | StoppedError | DivergedError)
         if launch is None or launch.rank == 0 or not is_shown_by_rank_0:
-            print(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{message_text(error)}", file=sys.stderr)
+            _print_error(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{message_text(error)}")
         return error.exit_code
-    except KeyboardInterrupt:
-        print("pogm: Stopped. The same command continues from here.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        from pogm.benchmark.runs.progress import silence
 
-        silence()
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        print(f"pogm: Expected to read and write files; found: {error}. Check that path and its disk.", file=sys.stderr)
-        return DataError.exit_code
+
+def _print_error(text: str) -> None:
+    with suppress(OSError):  # the terminal is closed
+        print(text, file=sys.stderr, flush=True)
 
 
 def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:

@@ -26,6 +26,7 @@ class Board(Command):
     def run(self) -> int:
         """Serve the page, for this machine only, until Ctrl-C."""
         from pogm._system.errors import DataError
+        from pogm._system.signals import HangupError
         from pogm.report import board
         from pogm.report.serve import open_server
 
@@ -42,6 +43,8 @@ class Board(Command):
                 if self.open:
                     webbrowser.open(server.address)
                 server.serve_forever()
+            except HangupError:
+                raise
             except KeyboardInterrupt:
                 print("pogm: The board is closed; the runs continue.", file=sys.stderr)
         return 0

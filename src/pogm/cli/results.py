@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pogm._system.errors import UsageError
+from pogm._system.terminal import print_line
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
@@ -18,6 +19,7 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.table_formats import tables_csv
+from pogm.benchmark.runs.context import FAILED
 from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
 from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import RunOptions
@@ -36,8 +38,18 @@ def print_failures(outcomes: Iterable[Outcome], folder: Path) -> bool:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
-        print(f"pogm: {where} failed: {outcome.error}", file=sys.stderr)
+        first, *others = _summarise(outcome.error or "", folder / outcome.trial.id / FAILED).splitlines()
+        print_line(f"pogm: {where} failed: {first}", file=sys.stderr)
+        for line in others:
+            print_line(f"  {line}", file=sys.stderr)
     return bool(failed)
+
+
+def _summarise(error: str, file: Path) -> str:
+    """Return the message of a failure. A traceback, which an unexpected error has, stays in the file."""
+    if not error.startswith("Traceback"):
+        return error or "no reason is known"
+    return f"Expected to finish; found an unexpected error: {error.splitlines()[-1]}. The traceback is in {file}"
 
 
 def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling) -> int:
@@ -56,7 +68,7 @@ def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
     try:
         write_html(runs, folder)
     except MissingPackageError as error:
-        print(f"pogm: The report was not written. {error}", file=sys.stderr)
+        print_line(f"pogm: The report was not written. {error}", file=sys.stderr)
     return 0 if done else 1
 
 
@@ -89,7 +101,7 @@ def show_tables(
     metrics = [selected_metrics_table(runs, dataset) for dataset in datasets] if TRAINING_DOMAIN in selections else []
     compared = compare(runs, find_publication(against)) if against else []
     if against and not compared:
-        print(f"pogm: Nothing here to compare with {find_publication(against).title}.", file=sys.stderr)
+        print_line(f"pogm: Nothing here to compare with {find_publication(against).title}.", file=sys.stderr)
     everything: list[Table | Comparison] = [*shown, *filter(None, metrics), *compared]
     if form == "csv":  # all lines have the same columns: either our tables, or the comparison
         print(comparisons_csv(compared) if against else tables_csv(shown), end="")
@@ -99,7 +111,7 @@ def show_tables(
         print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
     if form == "text" and LEAVE_ONE_DOMAIN_OUT in selections and all(len(run.test_domains) == 1 for run in runs):
         why = "no table, because it needs runs that hold out two domains. See: pogm sweep --mode full"
-        print(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
+        print_line(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
 
 
 def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> None:
@@ -107,4 +119,4 @@ def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> No
     source = find_publication(against) if against else None
     path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
     write_picture(runs, path.with_name("picture.svg"))
-    print(f"Report: {path}", file=sys.stderr)
+    print_line(f"Report: {path}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -123,6 +124,8 @@ def test_no_process_is_left_if_the_consumer_stops_early(tmp_path):
     before = {process.pid for process in multiprocessing.active_children()}
     next(outcomes)
     (worker,) = {process.pid for process in multiprocessing.active_children()} - before
+    blocked = int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{worker}/status").read_text())[1], 16)
+    assert all(blocked >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGHUP)), "the terminal sends them to all"
     outcomes.close()
     until(lambda: not Path(f"/proc/{worker}").exists())
 

@@ -165,7 +165,7 @@ def test_lost_records_are_an_error(tmp_path):
 # Signals.
 
 
-@pytest.mark.parametrize(("name", "code"), [("term", 75), ("usr1", 75), ("int", 130)])
+@pytest.mark.parametrize(("name", "code"), [("term", 75), ("usr1", 75), ("int", 130), ("hup", 129)])
 def test_a_signal_stops_after_the_step_with_a_checkpoint_and_says_how_to_resume(tmp_path, clean, name, code):
     folder = tmp_path / "my run"
     end = pogm(*command(folder, *METHODS["ERM"]), fault=f"{name}@step:17")

@@ -18,10 +18,13 @@ import torch
 
 from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError, is_disk_full
 from pogm._system.files import write_atomic
+from pogm._system.signals import interrupt, is_ignored
+from pogm._system.terminal import message_text
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FAILED
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send SIGUSR1 before the time limit
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # schedulers send SIGUSR1 in time
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGHUP: 129}  # all others: 75
 
 
 @contextmanager
@@ -49,7 +52,7 @@ def write_failure(directory: Path, error: Exception) -> None:
 
 def failure_text(error: Exception) -> str:
     """Return the message of a `PogmError`; the traceback of any other error, which is a bug."""
-    return str(error) if isinstance(error, PogmError) else "".join(traceback.format_exception(error))
+    return message_text(error) if isinstance(error, PogmError) else "".join(traceback.format_exception(error))
 
 
 @contextmanager
@@ -86,6 +89,16 @@ class Stop:
     """The stop signal that this process received, if any."""
 
     signal: int | None = None
+    saves: bool = True  # False while there is nothing to save: then Ctrl-C and SIGHUP end the run at once
+
+    @contextmanager
+    def without_saving(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGHUP raise `KeyboardInterrupt` while the block runs, such as one that reads the data."""
+        self.saves = False
+        try:
+            yield
+        finally:
+            self.saves = True
 
     def error(self, directory: Path, many: bool = False) -> StoppedError:
         """Return the error that ends a run after its checkpoint.
@@ -98,7 +111,7 @@ class Stop:
         all_runs = "with checkpoints. The same command continues from here."
         return StoppedError(
             f"Stopped by {signal.Signals(self.signal or 0).name} in {directory} {all_runs if many else one_run}",
-            exit_code=130 if self.signal == signal.SIGINT else 75,
+            exit_code=EXIT_CODES.get(signal.Signals(self.signal or 0), 75),
         )
 
 
@@ -106,18 +119,24 @@ class Stop:
 def catch_stop_signals() -> Iterator[Stop]:
     """Record the first stop signal, so that the caller can stop after the current step; exit at the second one.
 
-    In a thread other than the main thread, signals are left to the main thread.
+    SIGHUP is not counted as a second one: the system and the shell both send it when a terminal is closed. A process
+    that ignores it (``nohup``) continues to do so. In a thread other than the main thread, signals are left to the main
+    thread.
     """
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.signal is not None:
+        if not stop.saves and number in EXIT_CODES:
+            interrupt(number, frame)
+        if stop.signal is None:
+            stop.signal = number
+        elif number != signal.SIGHUP:
             sys.exit(128 + number)
-        stop.signal = number
 
     previous = {}
     if threading.current_thread() is threading.main_thread():
-        previous = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+        numbers = [number for number in STOP_SIGNALS if number != signal.SIGHUP or not is_ignored(number)]
+        previous = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield stop
     finally:

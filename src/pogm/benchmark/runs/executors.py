@@ -29,6 +29,8 @@ from pogm._system.errors import (
     is_disk_full,
     unknown_name_error,
 )
+from pogm._system.terminal import escape_output, message_text
+from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.results.records import read_failure
@@ -42,6 +44,7 @@ ATTEMPTS = 3  # for a trial if its process dies
 GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 BATCH_SIZE = 16  # maximum number of trials in a batch
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
+TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGHUP}
 
 
 @dataclass(frozen=True)
@@ -217,10 +220,10 @@ class _Worker:
         context = _process_context()
         self.pipe, child = context.Pipe()
         self.process = context.Process(target=_serve, args=(child, dict(os.environ)), daemon=True)
-        # Ctrl-C sends SIGINT to every process of the terminal. Workers start with SIGINT blocked: this process stops
-        # them. The resource tracker is started first, because its start would unblock the signal.
+        # Ctrl-C sends SIGINT to every process of the terminal, and its end SIGHUP. Workers start with both blocked:
+        # this process stops them. The resource tracker is started first, because its start would unblock them.
         resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
         try:
             self.process.start()
         finally:
@@ -276,18 +279,24 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
         pipe: Connection for jobs and outcomes.
         environment: Environment variables of the parent; those of the fork server may be older.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    escape_output()
     signal.signal(signal.SIGTERM, _exit)
     os.environ.clear()
     os.environ.update(environment)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    with suppress(EOFError, ConnectionError, StoppedError):
+    try:
         while True:
             job = pipe.recv()
             try:
                 pipe.send(run_job(*job))
             except DiskFullError as error:
                 pipe.send(error)
+    except (EOFError, ConnectionError, StoppedError):
+        return
+    except Exception as error:  # such as a job that cannot be read, because this process cannot import its classes
+        report_unexpected(error, "the work of a process of a sweep")
+        sys.exit(EXIT_CODE)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -324,7 +333,7 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
             if not has_begun(trial, root):  # the reason is missing data, for example
                 note_failure(trial, root, error)
         return [failure_text(error)] * len(job)
-    return [None if error is None or isinstance(error, InUseError) else str(error) for error in errors]
+    return [None if error is None or isinstance(error, InUseError) else message_text(error) for error in errors]
 
 
 def note_failure(trial: Trial, root: Path, error: Exception) -> None:

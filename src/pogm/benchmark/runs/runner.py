@@ -16,7 +16,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -172,7 +172,8 @@ def run_batch(
     with use_threads(options.threads), catch_stop_signals() as stop, options.join_processes() as world:
         if world.run_on_first(lambda: _are_done(folders, trials)):
             return [None] * len(trials)
-        with explain_out_of_memory(trials[0]):  # reads the data before anything is written
+        setup = stop.without_saving() if options.launch is None else nullcontext()  # ranks stop together, at a round
+        with setup, explain_out_of_memory(trials[0]):  # reads the data before anything is written
             tasks = [trial.task(options.data) for trial in trials]
             engine = options.engine.for_steps(trials[0].steps)
             session = Session(tasks, engine, world if isinstance(world, World) else None)
