@@ -12,7 +12,7 @@ from rich.console import Console
 from run_folders import record, write_run
 
 from pogm._system.errors import DataError
-from pogm._system.terminal import escaped_output, message_text, print_line, printable
+from pogm._system.terminal import escaped_output, leave_closed_terminal, message_text, print_line, printable
 from pogm.benchmark.runs import progress
 from pogm.cli import main
 from pogm.cli.predict import STDOUT, write_csv
@@ -124,6 +124,19 @@ def test_predictions_are_escaped_on_a_terminal_and_exact_elsewhere(monkeypatch):
             write_csv(content, STDOUT)
         stream.flush()
         assert stream.buffer.getvalue() == expected
+
+
+def test_closed_terminal_is_left_and_an_open_one_is_not():
+    master, terminal = os.openpty()
+    leave_closed_terminal([terminal])
+    os.write(terminal, b"seen")
+    assert os.read(master, 10) == b"seen"
+    os.close(master)
+    with pytest.raises(OSError, match="Input/output error"):
+        os.write(terminal, b"lost")
+    leave_closed_terminal([terminal])
+    os.write(terminal, b"discarded")
+    os.close(terminal)
 
 
 def test_console_of_rich_writes_to_the_stream_itself(monkeypatch):

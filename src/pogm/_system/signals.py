@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from pogm._system.terminal import leave_closed_terminal
+
 STOPPED = "pogm: Stopped. The same command continues from here."
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
@@ -26,6 +28,8 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     While a module is imported, the process ends at once. Packages catch exceptions in their imports, so an exception
     could be lost or become another one; and there is nothing to save.
     """
+    if number == signal.SIGHUP:
+        leave_closed_terminal()
     while frame is not None:
         if frame.f_code.co_filename == IMPORT_SYSTEM:
             os.write(2, f"{STOPPED}\n".encode())

@@ -1,7 +1,9 @@
 """Text for the terminal: names from files and other people cannot move the cursor, forge lines or end a command."""
 
+import os
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 from unicodedata import category
@@ -45,6 +47,14 @@ class _EscapedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def leave_closed_terminal(descriptors: Sequence[int] = (1, 2)) -> None:
+    """Discard what is printed from now on if the terminal was closed: every write to it would be an error."""
+    for descriptor in descriptors:
+        is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+        if is_device and not os.isatty(descriptor):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def escape_output() -> None:

@@ -19,7 +19,7 @@ import torch
 from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError, is_disk_full
 from pogm._system.files import write_atomic
 from pogm._system.signals import interrupt, is_ignored
-from pogm._system.terminal import message_text
+from pogm._system.terminal import leave_closed_terminal, message_text
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import FAILED
 
@@ -126,6 +126,8 @@ def catch_stop_signals() -> Iterator[Stop]:
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
         if not stop.saves and number in EXIT_CODES:
             interrupt(number, frame)
         if stop.signal is None:
