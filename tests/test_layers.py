@@ -25,6 +25,7 @@ BELOW = {  # layers that each layer may import, besides itself
     "learner": ("engine", "algorithms", "modifiers", "core", "_system"),
     "integrations": ("learner", "algorithms", "_system"),
     "benchmark": ("engine", *METHODS, "diagnostics", "distributed", "trackers", "data", "models", "core", "_system"),
+    "testing": ("benchmark", "engine", "algorithms", "modifiers", "diagnostics", "data", "core", "_system"),
     "report": ("benchmark", "core", "_system"),
     "deployment": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "models", "core", "_system"),
     "experiments": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "core", "_system"),
