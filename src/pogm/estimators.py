@@ -8,8 +8,8 @@ only zeros. Targets of a regression are standardised during training.
 
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,10 @@ from pogm.algorithms import Algorithm, algorithm_class
 from pogm.algorithms.erm import ERM
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
-from pogm.core.hyperparameters import MOST_SAMPLES, hyper
-from pogm.data.datasets.array_dataset import ArrayDataset, SmallArrays
-from pogm.data.datasets.base import TRAIN, VAL, Domain, Training
-from pogm.data.tables.encoding import Encoding, find_encoding
-from pogm.data.transforms.arrays import Columns
-from pogm.data.transforms.base import Transform
+from pogm.data.datasets.array_dataset import SmallArrays
+from pogm.data.datasets.base import TRAIN, VAL, Domain
+from pogm.data.datasets.table_in_memory import TableInMemory
+from pogm.data.tables.encoding import find_encoding
 from pogm.deployment.model import TrainedModel, set_tensors
 from pogm.engine.session import STATISTICS, Engine, Session
 from pogm.engine.trainer import train
@@ -38,53 +36,6 @@ from pogm.modifiers import Modifier, modifier_class
 
 Array = npt.NDArray[Any]
 EVALUATIONS = 20  # evaluations on the validation samples during `fit`
-
-
-@dataclass(frozen=True)
-class TableInMemory(ArrayDataset):
-    """A table that `fit` received: the facts about it that determine the network and the preprocessing."""
-
-    abstract: ClassVar[bool] = True  # has no files; not registered
-
-    domains: tuple[str, ...] = hyper(())  # type: ignore[misc]
-    classes: tuple[str, ...] = hyper(())  # empty for a regression
-    numbers: tuple[str, ...] = hyper(())  # columns of numbers
-    categories: tuple[str, ...] = hyper(())  # one-hot columns: column, value, column, value, ...
-    indicators: bool = hyper(False)  # True if there are indicators of missing values
-
-    @property
-    def title(self) -> str:
-        """Name in messages."""
-        return "X"
-
-    @property
-    def task(self) -> str:  # type: ignore[override]
-        """Classification if there are classes, else regression."""
-        return "classification" if self.classes else "regression"
-
-    @property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """Number of outputs of the network."""
-        return len(self.classes) or 1
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.classes
-
-    @property
-    def encoding(self) -> Encoding:
-        """Encoding of the columns."""
-        return Encoding(self.numbers, self.categories)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Shape of an encoded sample."""
-        return (len(self.numbers) + len(self.categories) // 2,)
-
-    def transform(self, training: Training) -> Transform:
-        """Return imputation, standardisation and indicators."""
-        return Columns.build(len(self.numbers), len(self.categories) // 2, indicators=self.indicators)
 
 
 class _DomainEstimator(BaseEstimator):  # type: ignore[misc]

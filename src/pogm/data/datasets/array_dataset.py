@@ -1,4 +1,4 @@
-"""Base class and training settings of datasets that are not images: tables, time series, audio and text."""
+"""Base classes and training settings of datasets that are not images: tables, time series, audio and text."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from pogm._system.errors import DataError
 from pogm._system.files import digest
 from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training
+from pogm.data.tables.encoding import Encoding
 
 Array = npt.NDArray[Any]
 
@@ -96,6 +97,34 @@ class ArrayDataset(DomainDataset):
     def class_names(self, root: Path | None) -> tuple[str, ...]:
         """Return the names of the classes."""
         return self.label_names
+
+
+@dataclass(frozen=True)
+class InferredDataset(ArrayDataset):
+    """Base class of a user's own data, whose domains, classes and columns are read from the data."""
+
+    abstract: ClassVar[bool] = True  # a base class; not registered
+
+    domains: tuple[str, ...] = hyper(())  # type: ignore[misc]
+    classes: tuple[str, ...] = hyper(())  # empty for a regression
+    numbers: tuple[str, ...] = hyper(())  # columns of numbers of a table
+    categories: tuple[str, ...] = hyper(())  # one-hot columns of a table: column, value, column, value, ...
+    indicators: bool = hyper(False)  # True if there are indicators of missing values
+
+    @property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """Number of classes, or 1 for a regression."""
+        return len(self.classes) or 1
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.classes
+
+    @property
+    def encoding(self) -> Encoding:
+        """Encoding of the columns of a table."""
+        return Encoding(self.numbers, self.categories)
 
 
 def fingerprint(paths: list[Path]) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import hyper
 from pogm.data.datasets.array_dataset import (
-    ArrayDataset,
     ArrayWarning,
+    InferredDataset,
     SmallArrays,
     find_constant_columns,
     fingerprint,
@@ -29,7 +29,7 @@ RATE = "rate"  # array of an .npz file with the samples per second of audio
 
 
 @dataclass(frozen=True)
-class ArrayFile(ArrayDataset):
+class ArrayFile(InferredDataset):
     """Your own table, time series, audio or text: a CSV or Parquet file, or arrays in an .npz file.
 
     The dataset is identified by its content. The path may change; the name of the file may not.
@@ -58,14 +58,9 @@ class ArrayFile(ArrayDataset):
     )
 
     title: str = hyper("")  # name of the file without its suffix
-    domains: tuple[str, ...] = hyper(())  # type: ignore[misc]
-    classes: tuple[str, ...] = hyper(())  # empty for a regression
     content: str = hyper("")  # fingerprint of the file
     file: str = hyper("")  # name of the file
     columns: tuple[str, ...] = hyper(())  # columns with a role, and columns left out: role, name, role, name, ...
-    numbers: tuple[str, ...] = hyper(())  # columns of numbers of a table
-    categories: tuple[str, ...] = hyper(())  # one-hot columns of a table: column, value, column, value, ...
-    indicators: bool = hyper(False)  # True if there are indicators of missing values
     kind: str = hyper("table", options=KINDS)
     shape: str = hyper("")  # shape of one stored sample, such as 3,128
     rate: int = hyper(0, least=0)  # samples per second of audio
@@ -130,16 +125,6 @@ class ArrayFile(ArrayDataset):
         )
 
     @property
-    def num_classes(self) -> int:  # type: ignore[override]
-        """Number of classes, or 1 for a regression."""
-        return len(self.classes) or 1
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.classes
-
-    @property
     def seed_name(self) -> str:
         """Fingerprint of the content."""
         return self.content
@@ -153,11 +138,6 @@ class ArrayFile(ArrayDataset):
     def training(self) -> Training:  # type: ignore[override]
         """Default settings for the kind of the data."""
         return SmallArrays(network="cnn1d" if self.kind in ("series", "audio") else "mlp")
-
-    @property
-    def encoding(self) -> Encoding:
-        """Encoding of the columns of a table."""
-        return Encoding(self.numbers, self.categories)
 
     def transform(self, training: Training) -> Transform:
         """Return the transform for the kind of the data."""
