@@ -24,6 +24,15 @@ from pogm.engine.vectorise import TrainState
 from pogm.learner.inputs import Samples, check_finite, move_samples, split_domains, stack_domains
 from pogm.learner.network import Forward, LearnerNetwork
 from pogm.learner.optimizer import Group, Schedule, group_rates, make_optimizer, make_schedule, read_groups
+from pogm.learner.saved_state import (
+    check_module,
+    check_settings,
+    get_generators,
+    load_samples,
+    load_tensors,
+    save_samples,
+    set_generators,
+)
 from pogm.modifiers.base import Modifier
 
 GRAPHS = 4  # CUDA graphs of a Learner, one for each shape of minibatches; other shapes run without a graph
@@ -184,15 +193,13 @@ class Learner:
         that wait, and the states of torch's random number generators (for layers such as dropout). A Learner that loads
         it continues with the same bits.
         """
+        device = self._network.first_tensor().device
         saved: dict[str, Any] = {
             "settings": self._settings(),
             "module": {name: leaf.detach().clone() for name, leaf in self.module.state_dict().items()},
-            "rng": {"cpu": torch.get_rng_state()},
+            "rng": get_generators(device),
             "started": self.state is not None,
         }
-        device = self._network.first_tensor().device
-        if device.type == "cuda":
-            saved["rng"]["cuda"] = torch.cuda.get_rng_state(device)
         if self.state is not None:
             tree = {"optimizer": self.state.optimizer, "memory": self.state.memory, "modifiers": self._memory}
             saved |= {
@@ -201,13 +208,12 @@ class Learner:
                 "finished": self._finished,
                 "outputs": list(self._outputs),
             }
-        waiting = [Samples(*batch) for batch in self._waiting]
         return saved | {
             "key": self._key.clone(),
             "domains": None if self.domains is None else list(self.domains),
             "minibatches": self._minibatches,
-            "waiting": [_plain(samples) for samples in waiting],
-            "latest": {name: _plain(samples) for name, samples in self._latest.items()},
+            "waiting": [save_samples(Samples(*batch)) for batch in self._waiting],
+            "latest": {name: save_samples(samples) for name, samples in self._latest.items()},
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -216,31 +222,16 @@ class Learner:
         Raises:
             UsageError: The state belongs to another algorithm, optimizer, loss or module. Nothing is changed then.
         """
-        if not isinstance(saved, Mapping) or "settings" not in saved:
-            found = f"the keys {', '.join(map(repr, saved))}" if isinstance(saved, Mapping) else type(saved).__name__
-            raise UsageError(f"Expected a state that Learner.state_dict returned; found {found}.")
-        names = None if self.domains is None or saved["domains"] is None else list(self.domains)
-        expected: dict[str, Any] = self._settings() | {"domains": names or saved["domains"]}
-        found_settings = {**saved["settings"], "domains": saved["domains"]}
-        for name, value in expected.items():
-            if found_settings.get(name) != value:
-                raise UsageError(
-                    f"Expected the saved state of a Learner with {name} {value}; found {found_settings.get(name)}. "
-                    "Create the Learner with the arguments of the saved one."
-                )
-        self._check_module(saved["module"])
+        check_settings(saved, self._settings(), None if self.domains is None else list(self.domains))
+        check_module(self.module, saved["module"])
         device = self._network.first_tensor().device
-        restored = None
-        if saved["started"]:
-            restored = self._restore(saved, device)
+        restored = self._restore(saved, device) if saved["started"] else None
         self.module.load_state_dict(saved["module"])
-        torch.set_rng_state(saved["rng"]["cpu"].cpu())
-        if "cuda" in saved["rng"] and device.type == "cuda":
-            torch.cuda.set_rng_state(saved["rng"]["cuda"].cpu(), device)
+        set_generators(saved["rng"], device)
         self.domains = None if saved["domains"] is None else tuple(saved["domains"])
         self._key, self._minibatches = saved["key"].cpu().clone(), saved["minibatches"]
-        self._waiting = [Batch(*_samples(one, device)) for one in saved["waiting"]]
-        self._latest = {name: _samples(one, device) for name, one in saved["latest"].items()}
+        self._waiting = [Batch(*load_samples(one, device)) for one in saved["waiting"]]
+        self._latest = {name: load_samples(one, device) for name, one in saved["latest"].items()}
         self.state, self._graphs = None, {}
         if restored is not None:
             self.state, self._memory, self._problem = restored
@@ -255,13 +246,6 @@ class Learner:
             "optimizer": type(self._optimizer).__name__,
         }
 
-    def _check_module(self, saved: Mapping[str, Tensor]) -> None:
-        if different := _find_differences(self.module.state_dict(), saved):
-            raise UsageError(
-                "Expected the saved state of a module with the same weights; found differences in name or shape: "
-                f"{', '.join(different[:8])}{', ...' if len(different) > 8 else ''}. Create the same module."
-            )
-
     def _restore(self, saved: Mapping[str, Any], device: torch.device) -> tuple[State, dict[str, Tree], Problem]:
         """Return the state, the memory of the modifiers and the problem of a saved state; check its tensors."""
         problem = self._build_problem(len(saved["domains"]), torch.Size(saved["outputs"]))
@@ -269,14 +253,7 @@ class Learner:
         template = self.algorithm.start(params, buffers, self._key.to(device), problem)
         memory = {str(i): modifier.start(template, problem) for i, modifier in enumerate(self.modifiers)}
         tree = {"optimizer": template.optimizer, "memory": template.memory, "modifiers": memory}
-        expected, found = dict(trees.named_leaves(tree)), saved["tensors"]
-        if different := _find_differences(expected, found):
-            raise UsageError(
-                "Expected a saved state with the same trained weights, optimizer and domains; found differences in "
-                f"name or shape: {', '.join(different[:8])}. Freeze the same weights as before."
-            )
-        names = iter(expected)
-        tree = trees.map_leaves(lambda leaf: found[next(names)].to(leaf.device, leaf.dtype).clone(), tree)
+        tree = load_tensors(tree, saved["tensors"])
         state = template._replace(
             optimizer=tree["optimizer"],
             memory=tree["memory"],
@@ -455,25 +432,6 @@ def _need_classes(*methods: Algorithm | Modifier) -> bool:
     return any(method.needs_classes for method in methods)
 
 
-def _find_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of tensors that are in only one of two mappings, or have another shape."""
-    both = expected.keys() & found.keys()
-    return sorted(
-        (expected.keys() ^ found.keys()) | {name for name in both if expected[name].shape != found[name].shape}
-    )
-
-
 def _sort_key(name: Hashable) -> tuple[str, Any]:
     """Sort names of one type as usual, and names of different types by their type."""
     return type(name).__name__, name
-
-
-def _plain(samples: Samples) -> list[Any]:
-    """Return copies of samples as a list, which ``torch.load`` reads without trusting the file."""
-    copies: Samples = trees.map_leaves(torch.clone, samples)
-    return [copies.x, copies.y]
-
-
-def _samples(saved: Sequence[Any], device: torch.device) -> Samples:
-    moved: Samples = trees.map_leaves(lambda leaf: leaf.to(device), Samples(*saved))
-    return moved
