@@ -1,5 +1,7 @@
 """Methods on trajectories: the copies, and the update of the model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from rounds import one_round, trajectories
@@ -12,9 +14,9 @@ from pogm.algorithms.mgda import MGDA
 from pogm.algorithms.reptile import Reptile
 from pogm.algorithms.rounds import WeightedRounds
 from pogm.algorithms.upgrad import UPGrad
-from pogm.core import trees
+from pogm.core import optimizers, trees
 from pogm.core.batch import Batch
-from pogm.core.flat_params import flat_vector
+from pogm.core.flat_params import flat_vector, flatten
 from pogm.core.model import Network
 from pogm.core.random_layers import Dropout
 
@@ -36,6 +38,25 @@ def test_a_round_moves_along_the_weighted_trajectories(cls, options):
 def test_single_domain_follows_its_trajectory(cls):
     method = cls(meta_lr=1.0, **({"radius": 0.0} if cls.__name__ == "CAGrad" else {}))
     assert_close(steps(method, 3, domains=1).params, steps(Reptile(meta_lr=1.0), 3, domains=1).params)
+
+
+@pytest.mark.parametrize("options", [{}, {"inner_steps": 3}, {"centre": "mean", "inner_state": "reset"}])
+def test_copies_that_write_into_rows_give_the_same_bits_and_change_no_input(options, monkeypatch):
+    monkeypatch.setattr(optimizers, "LARGE", 1)  # as a large network on a CPU
+    method = POGM(**options)
+    start, problem = toy(method)
+    ends = []
+    for passes_views in (False, True):
+        state = method.start(flatten(start.params), start.buffers, start.key, problem)
+        for number in range(3):
+            before = trees.map_leaves(torch.clone, state)
+            made = batches(method.minibatches, seed=number)
+            with torch.no_grad():
+                after, _ = method.step(state, made, replace(problem, passes_views=passes_views))
+            assert_close(state, before, 0.0)
+            state = after
+        ends.append(state)
+    assert_close(ends[1], ends[0], 0.0)
 
 
 def test_base_classes_are_not_registered():

@@ -59,6 +59,22 @@ def test_chunked_update_equals_plain_update_and_changes_nothing_in_place(monkeyp
     assert all((leaf == 0).all() for leaf in state.values())
 
 
+def test_update_in_place_overwrites_the_moments_with_the_same_bits(monkeypatch):
+    monkeypatch.setattr(optimizers, "LARGE", 1)
+    monkeypatch.setattr(optimizers, "CHUNK", 16)
+    torch.manual_seed(0)
+    params, gradient = (flatten({"a": torch.randn(5), "b": torch.randn(70)}) for _ in range(2))
+    weights = params.flat.clone()
+    state = {"mean": torch.randn(75), "square": torch.rand(75), "count": torch.tensor(3.0, dtype=torch.float64)}
+    expected = Adam(0.01, 0.1).update(params, gradient, state)
+    found = Adam(0.01, 0.1, in_place=True).update(params, gradient, state)
+    assert_close(found, expected, 0.0)
+    assert found[1]["mean"] is state["mean"]
+    assert found[1]["square"] is state["square"]
+    assert torch.equal(params.flat, weights)
+    assert not Adam(torch.ones(75)).can_overwrite(params)  # parameter groups need the other path
+
+
 def test_update_of_many_weights_is_differentiable_by_the_gradient(monkeypatch):
     monkeypatch.setattr(optimizers, "LARGE", 1)
     gradient = torch.linspace(1, 2, 4, dtype=torch.float64, requires_grad=True)

@@ -14,6 +14,12 @@ def test_stream_is_splitmix64():
     assert [value % 2**64 for value in ours.tolist()] == published
 
 
+def test_a_few_keys_are_the_first_of_many():
+    many = random.split(random.key(7), 32)
+    for count in (1, 2, random.FEW, random.FEW + 1):
+        assert torch.equal(random.split(random.key(7), count), many[:count])
+
+
 def test_fold_of_a_scalar_equals_fold_of_a_tensor():
     keys = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 123456789123456789])
     for data in (0, 7, 2**40, -(2**62), torch.tensor(5)):

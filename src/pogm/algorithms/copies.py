@@ -11,7 +11,7 @@ from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled
-from pogm.core.flat_params import flat_vector, flatten, unflatten
+from pogm.core.flat_params import FlatParams, flat_vector, flatten, unflatten
 from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.optimizers import SGD, Adam, Optimizer, Scalar, apply_reset
 from pogm.core.problem import Objective, Problem
@@ -27,6 +27,13 @@ class Copies(NamedTuple):
     buffers: Params
     losses: Tensor
     gradients: Params = {}  # noqa: RUF012  (never written to): of the last minibatch, if `keeps_gradients`
+
+
+class Rows(NamedTuple):
+    """Buffers for the large results of all copies, [K, P]: a copy in training writes to its row."""
+
+    trajectories: FlatParams
+    moments: dict[str, Tensor]  # of Adam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +101,32 @@ class DomainCopies(Algorithm):
         def train(batches: list[Batch], optimizer: Tree, live: Params, key: Tensor) -> Copies:
             return self.train_copy(state, problem, batches, apply_reset(optimizer), live, key)
 
-        trained: Copies = problem.each_domain(train, batches, state.optimizer["domains"], live, keys)
-        return trained
+        optimizers = state.optimizer["domains"]
+        if not (problem.passes_views and _can_overwrite(problem.optimizer, state.params)):
+            trained: Copies = problem.each_domain(train, batches, optimizers, live, keys)
+            return trained
+
+        rows = _allocate_rows(state.params, optimizers)
+        in_place = replace(problem, optimizer=replace(problem.optimizer, in_place=True))  # type: ignore[type-var]
+
+        def train_in_row(batches: list[Batch], optimizer: Tree, live: Params, key: Tensor, row: Rows) -> Copies:
+            before = apply_reset(optimizer)
+            moments = {name: moment.copy_(before[name]) for name, moment in row.moments.items()}
+            found = self.train_copy(state, in_place, batches, before | moments, live, key, row.trajectories)
+            return found._replace(trajectories={}, optimizers={"count": found.optimizers["count"]})
+
+        rest: Copies = problem.each_domain(train_in_row, batches, optimizers, live, keys, rows)
+        return rest._replace(trajectories=rows.trajectories, optimizers=rows.moments | rest.optimizers)
 
     def train_copy(
-        self, state: State, problem: Problem, batches: list[Batch], optimizer: Tree, live: Params, key: Tensor
+        self,
+        state: State,
+        problem: Problem,
+        batches: list[Batch],
+        optimizer: Tree,
+        live: Params,
+        key: Tensor,
+        out: FlatParams | None = None,
     ) -> Copies:
         """Train one copy of the model on E minibatches.
 
@@ -109,6 +137,7 @@ class DomainCopies(Algorithm):
             optimizer: Optimizer state of the copy.
             live: Batch-norm statistics that training updates.
             key: Random key of the copy.
+            out: Where to write the trajectory; None to allocate it.
         """
         copy, losses = state._replace(optimizer=optimizer, buffers=state.buffers | live, key=key), []
         keeps = self.keeps_gradients(problem)
@@ -118,7 +147,11 @@ class DomainCopies(Algorithm):
                 gradient = flatten({name: gradient[name] for name in copy.params})
             copy = copy.descend(gradient, problem.optimizer, loss)
             losses.append(loss.value)
-        trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
+        if out is None:
+            trajectory = trees.subtract(copy.params, state.params)  # h_i = θ_i − θ
+        else:
+            torch.sub(flat_vector(copy.params), flat_vector(state.params), out=out.flat)
+            trajectory = out
         kept = gradient if keeps else {}
         return Copies(trajectory, copy.optimizer, problem.live_buffers(copy), torch.stack(losses).mean(), kept)
 
@@ -134,6 +167,17 @@ class DomainCopies(Algorithm):
         live, key = problem.live_buffers(state), self.random_key(state, 1)
         pooled = self.train_copy(state, replace(problem, gradient=_pooled(problem)), batches, optimizer, live, key)
         return pooled.trajectories, pooled.optimizers
+
+
+def _can_overwrite(optimizer: Optimizer, params: Params) -> bool:
+    return type(optimizer) is Adam and optimizer.can_overwrite(params)
+
+
+def _allocate_rows(params: Params, optimizers: Tree) -> Rows:
+    assert isinstance(params, FlatParams)
+    moments = {name: torch.empty_like(moment) for name, moment in optimizers.items() if name != "count"}
+    trajectories = params.flat.new_empty((len(optimizers["count"]), len(params.flat)))
+    return Rows(params.like(trajectories), moments)
 
 
 def _pooled(problem: Problem) -> Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]:

@@ -249,7 +249,7 @@ def _move(params: Tensor, direction: Tensor, lr: Scalar, bound: Tensor, finite: 
     """
     limits = torch.finfo(params.dtype)
     accepted = finite & (lr * bound <= limits.max * limits.eps / 8)
-    moved = params + (lr.to(params.dtype) if isinstance(lr, Tensor) else lr) * direction
+    moved = ((lr.to(params.dtype) if isinstance(lr, Tensor) else lr) * direction).add_(params)
     return moved if known_true(accepted) else torch.where(accepted, moved, params), accepted
 
 
@@ -260,5 +260,7 @@ def _report(
     """Return the number of rounds skipped so far, and the metrics of this round."""
     skip = ~accepted | decision.is_zero
     report = {"loss": losses.mean(), "nonfinite": (~finite).double(), "skipped": skip.double()}
-    metrics = {name: torch.where(accepted, value, torch.nan) for name, value in decision.metrics.items()}
+    metrics = decision.metrics
+    if not known_true(accepted):
+        metrics = {name: torch.where(accepted, value, torch.nan) for name, value in metrics.items()}
     return skipped + skip, report | metrics

@@ -6,6 +6,7 @@ Compilation changes results only by rounding.
 """
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,6 +59,12 @@ def inside_transform() -> bool:
 def known_true(flags: Tensor) -> bool:
     """Return True if all flags are set and this is known without a synchronisation: on a CPU, outside transforms."""
     return flags.device.type == "cpu" and not inside_transform() and bool(flags.all())
+
+
+def known_finite(numbers: Tensor) -> bool:
+    """Return True if all numbers are finite and this is known without a synchronisation. For a few numbers."""
+    known = numbers.device.type == "cpu" and not inside_transform()
+    return known and all(map(math.isfinite, numbers.reshape(-1).tolist()))
 
 
 def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -152,11 +152,9 @@ def _mean_losses(
     tied_weights: bool,
 ) -> Tensor:
     """Return the mean loss of every domain: [K]."""
-
-    def outputs(x: Tensor) -> Tensor:
-        return _forward(network, params, buffers, (x,), autocast, tied_weights)
-
-    return loss(over_samples(outputs, batch.x), batch.y).mean(1)
+    x = trees.map_leaves(lambda leaf: leaf.flatten(0, 1), batch.x)
+    outputs = _forward(network, params, buffers, (x,), autocast, tied_weights)
+    return loss.function(outputs, batch.y.flatten(0, 1)).view(batch.y.shape[:2]).mean(1)
 
 
 @compiled

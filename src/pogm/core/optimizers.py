@@ -81,6 +81,7 @@ class Adam:
     beta2: Scalar = 0.999  # decay rate of the mean square
     eps: float = 1e-8  # ε
     clip_norm: float | None = None  # largest norm of the gradient; longer ones are scaled to it
+    in_place: bool = False  # overwrite the moments that are passed; only if `can_overwrite`
 
     def init(self, params: Params) -> Tree:
         """Return zero moments."""
@@ -90,13 +91,19 @@ class Adam:
     def update(self, params: Params, gradient: Params, state: Tree) -> tuple[Params, Tree]:
         """Return the weights and the state after one update."""
         weights, vector = flat_vector(params), _clip(_gradient_vector(gradient, params), self.clip_norm)
-        numbers = (self.lr, self.weight_decay, self.beta1, self.beta2)
-        needs_graph = torch.is_grad_enabled() and any(map(_requires_grad, (weights, vector, *numbers)))
-        large = weights.device.type == "cpu" and weights.numel() > LARGE and not inside_transform()
-        chunked = large and not needs_graph and not any(isinstance(n, Tensor) and n.ndim for n in numbers)
-        update = self._update_in_chunks if chunked else self._update
+        update = self._update_in_chunks if self._uses_kernel(weights, vector) else self._update
         updated, after = update(weights, vector, state)
         return unflatten(updated, params), after
+
+    def can_overwrite(self, params: Params) -> bool:
+        """Return True if updates of these weights can overwrite the moments (``in_place``)."""
+        return isinstance(params, FlatParams) and self._uses_kernel(params.flat, params.flat)
+
+    def _uses_kernel(self, weights: Tensor, gradient: Tensor) -> bool:
+        numbers = (self.lr, self.weight_decay, self.beta1, self.beta2)
+        needs_graph = torch.is_grad_enabled() and any(map(_requires_grad, (weights, gradient, *numbers)))
+        large = weights.device.type == "cpu" and weights.numel() > LARGE and not inside_transform()
+        return large and not needs_graph and not any(isinstance(n, Tensor) and n.ndim for n in numbers)
 
     def _update(self, weights: Tensor, gradient: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         rates = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
@@ -104,17 +111,21 @@ class Adam:
 
     def _update_in_chunks(self, weights: Tensor, gradient: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """Update by the kernel of ``torch.optim.Adam(fused=True)``, in chunks that fit into the cache of a CPU."""
-        updated, mean, square = after = [torch.empty_like(weights) for _ in range(3)]
+        moments = [state["mean"], state["square"]]
+        updated, mean, square = after = [
+            torch.empty_like(weights),
+            *(moments if self.in_place else map(torch.empty_like, moments)),
+        ]
         count = state["count"] + 1
         steps = [count.float()]
         numbers: dict[str, Any] = {"eps": self.eps, "amsgrad": False, "maximize": False}
         for name in ("lr", "weight_decay", "beta1", "beta2"):
             numbers[name] = float(getattr(self, name))
         gradient = gradient.to(weights.dtype).contiguous()  # the kernel does not check this
-        vectors = (weights, state["mean"], state["square"], gradient, *after)
+        vectors = (weights, *moments, gradient, *after)
         chunks = [[vector] if len(weights) <= CHUNK else torch.split(vector, CHUNK) for vector in vectors]
         for *before, g, theta, m, v in zip(*chunks, strict=True):
-            for new, old in zip((theta, m, v), before, strict=True):
+            for new, old in zip((theta, m, v)[: 1 if self.in_place else 3], before, strict=False):
                 new.copy_(old)
             torch._fused_adam_([theta], [g], [m], [v], [], steps, **numbers)
         return updated, {"mean": mean, "square": square, "count": count}

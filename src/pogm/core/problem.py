@@ -44,6 +44,7 @@ class Problem:
     num_classes: int  # C; for losses without classes, the number of outputs
     gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
     each_domain: EachDomain
+    passes_views: bool = False  # True if `each_domain` is a loop that passes rows as views, which may be overwritten
     reduce: TrajectoryReduce = Local()  # noqa: RUF009  (frozen)
     penalties: Sequence[Penalty] = ()
     custom_risks: Risks | None = None  # risk that a modifier uses instead of the mean loss

@@ -15,6 +15,7 @@ from pogm.core.compilation import compiled, inside_transform
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # constants of SplitMix64, as int64
 FIRST = 0xBF58476D1CE4E5B9 - 2**64
 SECOND = 0x94D049BB133111EB - 2**64
+FEW = 4  # keys for which Python integers are faster than tensors
 ATTEMPTS = 12  # of a rejection sampler that accepts more than 95 % of its candidates
 
 
@@ -44,6 +45,8 @@ def fold(key: Tensor, *items: Tensor | int) -> Tensor:
 @compiled
 def split(key: Tensor, count: int) -> Tensor:
     """Derive ``count`` new keys from a key."""
+    if count <= FEW and _known(key):
+        return torch.stack([fold(key, number) for number in range(count)])
     return fold(key, torch.arange(count, device=key.device))
 
 

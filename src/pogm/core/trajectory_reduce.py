@@ -186,7 +186,7 @@ def _weighted_sum(
             )
             total = factors[0] * rows_used[0]
             for factor, row in zip(factors[1:].unbind(), rows_used[1:], strict=True):
-                total = total + factor * row
+                total += factor * row
             sums.append(total)
     return torch.cat(sums) if len(sums) > 1 else sums[0]
 

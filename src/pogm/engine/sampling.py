@@ -160,12 +160,12 @@ def _pad(numbers: Tensor, length: int, value: int) -> Tensor:
 def draw_indices(pool: SamplePool, key: Tensor, batch_size: int) -> Tensor:
     """Draw the sample indices [K, B] of a minibatch: uniformly from each domain, or from each of its classes."""
     share = random.uniform(key, (pool.indices.shape[0], batch_size))  # [K, B]
-    stratum = torch.zeros_like(share, dtype=torch.int64)
-    if pool.starts.shape[1] > 1:
+    starts, sizes = pool.starts, pool.sizes  # [K, 1]: one stratum
+    if starts.shape[1] > 1:
         which = random.uniform(random.fold(key, STRATA), share.shape)
         stratum = (which * pool.strata[:, None]).long()
-    positions = pool.starts.gather(1, stratum) + (share * pool.sizes.gather(1, stratum)).long()
-    return pool.indices.gather(1, positions)
+        starts, sizes = starts.gather(1, stratum), sizes.gather(1, stratum)
+    return pool.indices.gather(1, starts + (share * sizes).long())
 
 
 def fit_targets(targets: Sequence[Tensor]) -> Statistics:

@@ -136,6 +136,7 @@ class Session:
             num_classes=task.dataset.num_classes,
             gradient=gradient,
             each_domain=DOMAIN_STRATEGIES[strategy],
+            passes_views=strategy == "loop",
             penalties=Modifier.penalties(task.modifiers),
             custom_risks=Modifier.find_risks(task.modifiers),
             autocast=torch.bfloat16 if task.precision == "bf16" else None,

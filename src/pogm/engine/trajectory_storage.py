@@ -83,7 +83,8 @@ class Offloaded:
 def offload_trajectories(config: TrainConfig, storage: str, device: torch.device) -> TrainConfig:
     """Return the configuration with trajectories in the given storage."""
     each_domain = Offloaded(storage, device, config.dtype)
-    return replace(config, problem=replace(config.problem, each_domain=each_domain, reduce=each_domain.reduce))
+    problem = replace(config.problem, each_domain=each_domain, passes_views=False, reduce=each_domain.reduce)
+    return replace(config, problem=problem)
 
 
 def choose_storage(engine: Engine, config: TrainConfig, params: Params, alone: bool) -> str:

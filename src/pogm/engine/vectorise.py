@@ -18,7 +18,7 @@ from torch.func import vmap
 from pogm.algorithms.base import Algorithm
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.compilation import compiled, known_true
+from pogm.core.compilation import compiled, known_finite
 from pogm.core.hyperparameters import fields
 from pogm.core.model import Model
 from pogm.core.optimizers import Scalar
@@ -149,10 +149,10 @@ def add_to_totals(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dic
     """Add metrics to their sums and counts. Values that are not finite (undefined cosines) are not counted."""
     result = dict(totals)
     for name, value in metrics.items():
-        finite = value.isfinite()
-        if name in totals and known_true(finite):  # the same numbers with fewer operations
+        if name in totals and known_finite(value):  # the same numbers with fewer operations
             result[name] = {"sum": totals[name]["sum"] + value, "count": totals[name]["count"] + 1}
             continue
+        finite = value.isfinite()
         value_and_count = {"sum": torch.where(finite, value, 0).double(), "count": finite.double()}
         result[name] = trees.add(totals[name], value_and_count) if name in totals else value_and_count
     return result

@@ -337,6 +337,7 @@ class Learner:
             num_classes=outputs[0] if outputs else 1,
             gradient=gradient,
             each_domain=map_by_loop,
+            passes_views=True,
             penalties=Modifier.penalties(self.modifiers),
             custom_risks=Modifier.find_risks(self.modifiers),
             autocast=self._autocast,
