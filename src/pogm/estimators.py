@@ -25,6 +25,7 @@ from pogm.algorithms import Algorithm, algorithm_class
 from pogm.algorithms.erm import ERM
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
+from pogm.core.hyperparameters import MOST_SAMPLES
 from pogm.data.datasets.array_dataset import SmallArrays
 from pogm.data.datasets.base import TRAIN, VAL, Domain
 from pogm.data.datasets.table_in_memory import TableInMemory

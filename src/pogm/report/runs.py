@@ -174,6 +174,8 @@ def _selected_models(runs: Sequence[Run], dataset: str) -> list[Exhibit]:
     if table is None:
         return []
     found = confusions(runs, dataset)
+    if not found:  # a regression
+        return [table]
     if len(found[0].classes) > MOST_CLASSES:
         head = ("Algorithm", "Held out", "True class", "Predicted class", "Images", "Share of the true class, %")
         return [table, listing(head, [row for one in found for row in _most_confused(one)], "Most frequent confusions")]

@@ -23,7 +23,8 @@ METRICS = "metrics.json"
 MOST_BYTES = 1 << 28  # of the file: it has a confusion matrix for each domain
 MOST_IMAGES = 1 << 40  # of one cell of a confusion matrix
 FORM = {"task?": str, "selection": {"step": int}, "held_out": [str], "domains": {str: {}}}  # of the file
-HELD_OUT_FORM = {  # of the *in* split of a held-out domain
+REGRESSION_FORM = {"n": int, "r2": NUMBER, "rmse": NUMBER, "mae": NUMBER, "plugins?": {}}  # of a held-out domain
+CLASSIFICATION_FORM = {
     "n": int,
     "balanced_accuracy": {"value": NUMBER},
     "macro_f1": NUMBER,
@@ -36,15 +37,12 @@ KEPT = 4096  # runs whose metrics stay in memory, since several tables and a liv
 
 
 class HeldOutMetrics(NamedTuple):
-    """Metrics on the *in* split of one held-out domain. All are from 0 to 1; NaN if undefined."""
+    """Metrics on the *in* split of one held-out domain; NaN if undefined."""
 
-    images: int
-    balanced_accuracy: float
-    macro_f1: float
-    auroc: float
-    ece: float
-    ece_scaled: float  # after temperature scaling
-    others: Mapping[str, float] = {}
+    task: str
+    images: int  # or samples that are not images
+    values: Mapping[str, float]  # by the key of a column: percentages of a classifier, errors of a regression
+    others: Mapping[str, float] = {}  # metrics of other packages, by name
 
 
 class ModelMetrics(NamedTuple):
@@ -92,45 +90,41 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
     """Return the metrics of the selected models on one dataset, or None if no run has them.
 
     One row for each algorithm and held-out domain: mean and standard error over trials, under training-domain
-    selection.
+    selection. Metrics of classes, or R², RMSE and MAE of a regression.
     """
     runs = [run for run in runs if run.dataset == dataset]
-    columns = (
-        Column("algorithm", "Algorithm", kind="text"),
-        Column("held_out", "Held out", kind="text"),
-        Column("test_images", "Test images", kind="number"),
-        _percent("balanced_accuracy", "Balanced accuracy"),
-        _percent("macro_f1", "Macro F1"),
-        _percent("auroc", "AUROC"),
-        _percent("ece", "ECE"),
-        _percent("ece_scaled", "ECE after scaling"),
-    )
     rows, cells = [], _by_cell(runs)
+    if not cells:
+        return None
+    task = next(each.task for found in cells.values() for _, each in found)
+    columns, note = TASKS[task]
     others = sorted({name for found in cells.values() for _, each in found for name in each.others})
     for (label, domain), found in cells.items():
         metrics = [each for _, each in found]
-        means = [estimate(100 * getattr(each, column.key) for each in metrics) for column in columns[3:]]
+        means = [estimate(each.values[column.key] for each in metrics) for column in columns]
         means += [estimate(each.others.get(name, math.nan) for each in metrics) for name in others]
         rows.append(Row((label, domain, min(each.images for each in metrics), *means), group=label))
-    if not rows:
-        return None
-    notes = (
-        "In percent, on the test images of the held-out domain; ± is the standard error over trials. Balanced accuracy "
-        "and macro F1 are means over the classes that have images; AUROC is the mean over classes of one class against "
-        "the rest; ECE is the expected calibration error, before and after temperature scaling with the temperature of "
-        "the validation images of the training domains.",
+    first = (
+        Column("algorithm", "Algorithm", kind="text"),
+        Column("held_out", "Held out", kind="text"),
+        Column("test_images", "Test samples" if task == "regression" else "Test images", kind="number"),
     )
-    added = tuple(_plain_number(name) for name in others)
+    added = tuple(_number(name, name) for name in others)
     about = (f"In their own units, from other packages: {', '.join(others)}.",) if others else ()
     title = f"{dataset}: metrics of the selected models"
-    return Table(title, (*columns, *added), tuple(rows), TRAINING_DOMAIN, (*notes, *about))
+    return Table(title, (*first, *columns, *added), tuple(rows), TRAINING_DOMAIN, (note, *about))
 
 
 def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
-    """Return the confusion matrix of each algorithm and held-out domain, under training-domain selection."""
+    """Return the confusion matrix of each algorithm and held-out domain, under training-domain selection.
+
+    A regression has none.
+    """
     runs = [run for run in runs if run.dataset == dataset]
     found = []
     for (label, domain), chosen in _by_cell(runs).items():
+        if chosen[0][1].task == "regression":
+            continue
         matrices = [
             read_json(run.folder / METRICS, MOST_BYTES)["domains"][domain]["in"]["confusion"] for run, _ in chosen
         ]
@@ -144,8 +138,31 @@ def _percent(key: str, title: str) -> Column:
     return Column(key, title, unit="%", per_trial=True, missing="-", csv_prefix=f"{key}_")
 
 
-def _plain_number(name: str) -> Column:
-    return Column(name, digits=".3f", error_digits=".3f", per_trial=True, missing="-", csv_prefix=f"{name}_")
+def _number(key: str, title: str, digits: str = ".3f") -> Column:
+    formats = {"digits": digits, "error_digits": digits, "csv_digits": ".6g"}
+    return Column(key, title, **formats, per_trial=True, missing="-", csv_prefix=f"{key}_")  # type: ignore[arg-type]
+
+
+TASKS = {  # columns of the metrics, and a note about them
+    "classification": (
+        (
+            _percent("balanced_accuracy", "Balanced accuracy"),
+            _percent("macro_f1", "Macro F1"),
+            _percent("auroc", "AUROC"),
+            _percent("ece", "ECE"),
+            _percent("ece_scaled", "ECE after scaling"),
+        ),
+        "In percent, on the test images of the held-out domain; ± is the standard error over trials. Balanced accuracy "
+        "and macro F1 are means over the classes that have images; AUROC is the mean over classes of one class against "
+        "the rest; ECE is the expected calibration error, before and after temperature scaling with the temperature of "
+        "the validation images of the training domains.",
+    ),
+    "regression": (
+        (_number("r2", "R²"), _number("rmse", "RMSE", ".4g"), _number("mae", "MAE", ".4g")),
+        "On the test samples of the held-out domain; ± is the standard error over trials. R² is 0 for a constant "
+        "prediction, the mean of these targets. RMSE and MAE are in the unit of the targets.",
+    ),
+}
 
 
 def _by_cell(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, HeldOutMetrics]]]:
@@ -183,23 +200,33 @@ def _read(path: Path, modified: int) -> ModelMetrics | None:
     try:
         content = read_json(path, MOST_BYTES)
         check_form(content, FORM, METRICS)
-        if content.get("task", "classification") != "classification":  # it has no metrics of classes
-            return ModelMetrics(content["selection"]["step"], {})
-        domains = content["domains"]
-        held_out = {name: _held_out(domains[name].get("in")) for name in content["held_out"] if name in domains}
+        domains, task = content["domains"], content.get("task", "classification")
+        held_out = {name: _held_out(task, domains[name].get("in")) for name in content["held_out"] if name in domains}
         return ModelMetrics(content["selection"]["step"], held_out)
     except (OSError, ValueError) as error:
         warnings.warn(f"{path}: metrics left out ({type(error).__name__}: {error})", RecordWarning, stacklevel=4)
         return None
 
 
-def _held_out(values: Mapping[str, Any]) -> HeldOutMetrics:
-    check_form(values, HELD_OUT_FORM, "domains")
-    counts, classes = np.array(values["confusion"]["counts"]), len(values["confusion"]["classes"])
+def _held_out(task: str, found: Any) -> HeldOutMetrics:
+    if task == "regression":
+        check_form(found, REGRESSION_FORM, "domains")
+        values = {name: finite(found[name]) for name in ("r2", "rmse", "mae")}
+    else:
+        check_form(found, CLASSIFICATION_FORM, "domains")
+        _check_confusion(found["confusion"])
+        scaling = found["temperature_scaling"]
+        shares = {name: found[name] for name in ("macro_f1", "auroc")} | {
+            "balanced_accuracy": found["balanced_accuracy"]["value"],
+            "ece": scaling["before"],
+            "ece_scaled": scaling["after"],
+        }
+        values = {name: 100 * finite(share) for name, share in shares.items()}
+    others = {str(name): finite(value) for name, value in found.get("plugins", {}).items()}
+    return HeldOutMetrics(task, found["n"], values, others)
+
+
+def _check_confusion(matrix: Mapping[str, Any]) -> None:
+    counts, classes = np.array(matrix["counts"]), len(matrix["classes"])
     if counts.shape != (classes, classes) or counts.dtype != np.int64 or counts.max() > MOST_IMAGES:
         raise ValueError(f"expected a confusion matrix of {classes} classes, found another one")
-    scaling = values["temperature_scaling"]
-    numbers = (values["balanced_accuracy"]["value"], *(values[name] for name in ("macro_f1", "auroc")))
-    others = {str(name): finite(value) for name, value in values.get("plugins", {}).items()}
-    balanced, f1, auroc, ece, ece_scaled = map(finite, (*numbers, scaling["before"], scaling["after"]))
-    return HeldOutMetrics(values["n"], balanced, f1, auroc, ece, ece_scaled, others)
