@@ -12,17 +12,19 @@ from pogm.cli.parser import Command, argument, group, option
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(Command):
-    """Say whether a model will work at the next site, from images of several sites."""
+    """Say whether a model will work at the next site, from images or a table of several sites."""
 
     examples: ClassVar[str] = """
 pogm verdict ./hospitals
-pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verdict.json"""
+pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verdict.json
+pogm verdict patients.csv:label=outcome,domain=hospital"""
     notes: ClassVar[str] = (
-        "Features come from a network that is not trained; classifiers on them take minutes on a CPU. The forecast is\n"
-        "for such a classifier. pogm train gives the forecast for a trained network."
+        "Features of images come from a network that is not trained; features of a table are its columns. Classifiers\n"
+        "on them take minutes on a CPU. The forecast is for such a classifier. pogm train gives the forecast for a\n"
+        "trained network."
     )
 
-    folder: str = argument("Folder of images <site>/<class>/<image>, or the name of a dataset.")
+    folder: str = argument("Folder of images <site>/<class>/<image>, a table, or the name of a dataset.")
     network: str | None = option("Network of the features (default: that of --weights, or of the dataset).", None)
     settings: Hyperparameters = group(Hyperparameters)
     seed: int = option("Seed of the choice of images and of cross-validation.", 0, least=0, most=MOST_SEED)
@@ -38,6 +40,7 @@ pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verd
         from pogm.benchmark.runs.context import use_threads
         from pogm.benchmark.runs.progress import show_progress
         from pogm.cli.execution import make_run_options, network_settings, prepare
+        from pogm.data.datasets.array_dataset import ArrayDataset
         from pogm.data.images.index import reuse_scans
         from pogm.data.images.metadata import add_options
         from pogm.deployment.features import extract_features
@@ -57,7 +60,8 @@ pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verd
             prepare([trial], run_options)
             progress = partial(show_progress, what="batches of images")
             features, labels = extract_features(trial, run_options.data, run_options.engine, progress, self.seed)
-        found = analyse(features, labels, dataset.domains, self.seed)
+        samples = "samples" if isinstance(dataset, ArrayDataset) else "images"
+        found = analyse(features, labels, dataset.domains, self.seed, samples)
         print(found.text())
         print()
         for sentence in found.sentences():

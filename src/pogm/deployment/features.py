@@ -1,4 +1,4 @@
-"""Features of images from a network that is not trained here."""
+"""Features for the analysis of sites: of images by a network that is not trained here, of a table its columns."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 from pogm._system.errors import UsageError
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.array_dataset import ArrayDataset
+from pogm.data.transforms.arrays import Columns
 from pogm.deployment.verdict import MOST_IMAGES, Array, Labels
 from pogm.engine.session import Engine
 from pogm.models import build_features
@@ -20,7 +21,7 @@ Progress = Callable[[Iterable[torch.Tensor], int], Iterator[torch.Tensor]]
 def extract_features(
     trial: Trial, data: Path | None, engine: Engine, progress: Progress, seed: int = 0
 ) -> tuple[list[Array], list[Labels]]:
-    """Return the features and labels of each site, for at most 600 images of a site.
+    """Return the features and labels of each site: for at most 600 images of a site, or all samples of a table.
 
     Args:
         trial: Trial that names the dataset, the network and its weights.
@@ -30,13 +31,10 @@ def extract_features(
         seed: Seed of the choice of images.
 
     Raises:
-        UsageError: The dataset does not consist of images.
+        UsageError: The dataset is a regression, or consists neither of images nor of columns.
     """
     if isinstance(trial.dataset, ArrayDataset):
-        raise UsageError(
-            f"Expected a dataset of images, whose features a pretrained network computes; found {trial.dataset.title}. "
-            "Hold out each site of it with: pogm train"
-        )
+        return _encode_columns(trial, data)
     device = engine.torch_device()
     transform = trial.dataset.transform(trial.training)
     module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
@@ -56,3 +54,18 @@ def extract_features(
     with torch.no_grad():
         found = [extract(images) for images in progress(chosen, len(chosen))]
     return [part.numpy() for part in torch.split(torch.cat(found), sizes)], labels
+
+
+def _encode_columns(trial: Trial, data: Path | None) -> tuple[list[Array], list[Labels]]:
+    """Return the columns of a table, imputed and standardised over all sites, and the labels of each site."""
+    transform = trial.dataset.transform(trial.training)
+    if trial.dataset.task != "classification" or not isinstance(transform, Columns):
+        found = "a regression" if trial.dataset.task != "classification" else "series, audio or text"
+        raise UsageError(
+            f"Expected a classification of images or of the rows of a table; found {found} in {trial.dataset.title}. "
+            "Hold out each site of it with: pogm train"
+        )
+    domains = trial.task(data).load()
+    statistics = transform.fit([domain.inputs for domain in domains])
+    features = [transform.prepare(domain.inputs, statistics, torch.float64).numpy() for domain in domains]
+    return features, [domain.labels.numpy() for domain in domains]

@@ -1,8 +1,8 @@
-"""Analysis of images from several sites: will a model work at the next site, and what would help?
+"""Analysis of samples from several sites: will a model work at the next site, and what would help?
 
-All numbers come from logistic regression on features of a network that is not trained here, so the analysis takes
-minutes on a CPU. The forecast is therefore for such a classifier; a network that is trained on the images is usually
-better.
+All numbers come from logistic regression on features, so the analysis takes minutes on a CPU. Features of images come
+from a network that is not trained here; features of a table are its encoded columns. The forecast is therefore for
+such a classifier. A network that is trained on images is usually better.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class SiteShift:
     """Comparison of one site with the others."""
 
     site: str
-    images: int  # number of images that were used
+    images: int  # number of images, or of samples of a table, that were used
     held_out: float  # accuracy if the site is not in the training data
     pooled: float  # accuracy if images of the site are in the training data, with those of all other sites
     alone: float  # accuracy of a classifier of this site only
@@ -63,6 +63,7 @@ class Verdict(Tabular):
     forecast: Forecast
     site_accuracy: float  # balanced accuracy of a classifier that tells the sites apart
     conflict: float  # share of pairs of sites with opposed gradients
+    samples: str = "images"  # what a sample is called: "images", or "samples" for a table
 
     @property
     def covariate_shift(self) -> float:
@@ -73,7 +74,7 @@ class Verdict(Tabular):
     def table(self) -> Table:
         """Return one row for each site."""
         columns = (
-            Column("images", kind="number"),
+            Column("images", self.samples, kind="number"),
             Column("held_out", "new site (%)", kind="number", digits=".1f"),
             Column("pooled", "known site (%)", kind="number", digits=".1f"),
             Column("alone", "site alone (%)", kind="number", digits=".1f"),
@@ -141,7 +142,8 @@ class Verdict(Tabular):
         if self.conflict > 0 and len(far) < len(self.sites) / 2:
             family = "gradient matching (POGM, Fish) beside ERM"
         elif self.covariate_shift >= STRONG:
-            family = "augmentation and weight averaging (ERM with Augment, Mixup or SWAD), then alignment (CORAL)"
+            added = "Augment, Mixup or SWAD" if self.samples == "images" else "Mixup or SWAD"
+            family = f"augmentation and weight averaging (ERM with {added}), then alignment (CORAL)"
         else:
             family = "weight averaging (ERM with SWAD)"
         return f"Methods: try {family}; a new site costs {gap:.1%} accuracy. {reasons}. Compare with ERM: --compare."
@@ -149,7 +151,7 @@ class Verdict(Tabular):
     def _data(self, gap: float, hardest: SiteShift) -> str:
         if gap >= LARGE_GAP:
             return (
-                "Data: labelled images of the new site would help most: as a known site, it gains "
+                f"Data: labelled {self.samples} of the new site would help most: as a known site, it gains "
                 f"{gap:.1%} on average. Next best are further sites that resemble {hardest.site}."
             )
         few = len(self.sites) < FEW_SITES
@@ -179,14 +181,21 @@ class Verdict(Tabular):
         }
 
 
-def analyse(features: Sequence[Array], labels: Sequence[Labels], names: Sequence[str], seed: int = 0) -> Verdict:
+def analyse(
+    features: Sequence[Array],
+    labels: Sequence[Labels],
+    names: Sequence[str],
+    seed: int = 0,
+    samples: str = "images",
+) -> Verdict:
     """Analyse the features of several sites.
 
     Args:
-        features: Features of the images of each site, [N, F].
-        labels: Labels of the images of each site, [N].
+        features: Features of the images, or of the samples of a table, of each site, [N, F].
+        labels: Their labels, [N].
         names: Names of the sites.
         seed: Seed of subsets, folds and permutations.
+        samples: What a sample is called: "images" or "samples".
     """
     draw = np.random.default_rng(seed)
     chosen = [draw.permutation(len(y))[:MOST_IMAGES] for y in labels]
@@ -222,6 +231,7 @@ def analyse(features: Sequence[Array], labels: Sequence[Labels], names: Sequence
         forecast=forecast([shift.held_out for shift in shifts]),
         site_accuracy=_balanced_accuracy(_cross_validated(every_x, site, fold), site),
         conflict=_conflict(gradients),
+        samples=samples,
     )
 
 
