@@ -11,7 +11,11 @@ import torch
 from sample_files import OPTIONS, write_table
 
 import pogm
-from pogm.cli import main
+from pogm.benchmark.results.model_metrics import read_metrics, selected_metrics_table
+from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.runs.directory import save_sweep
+from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.cli import main, parse
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +164,83 @@ def test_train_on_a_regression_forecasts_r2(folder, tmp_path, capsys):
     assert np.corrcoef(prediction[:, 0], target)[0, 1] > 0.7
 
 
-def test_verdict_on_a_table_is_refused(folder, capsys):
-    assert main(["verdict", f"{folder / 'classes.csv'}:{OPTIONS}"]) == 2
-    assert "Expected a dataset of images" in capsys.readouterr().err
+def test_verdict_on_a_table_finds_the_site_with_other_labels(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    lines = ["site,x,y,colour,label"]
+    for site in "abcd":
+        for number in range(80):
+            x, y = draw.normal(size=2)
+            label = int((x > 0) != (site == "c"))  # the classes of c are interchanged
+            lines.append(f"{site},{'' if number == 0 else x},{y},{'red' if number % 2 else 'blue'},{label}")
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    assert main(["verdict", str(tmp_path / "t.csv"), "--json", str(tmp_path / "v.json")]) == 0
+    text = capsys.readouterr().out
+    assert "Concept shift: likely at c" in text
+    assert "The hardest site is c" in text
+    assert "samples" in text
+    assert "images" not in text
+    found = json.loads((tmp_path / "v.json").read_text())["sites"]
+    assert {site: values["images"] for site, values in found.items()} == dict.fromkeys("abcd", 80)
+    assert found["c"]["held_out"] < 0.2 < 0.9 < found["c"]["alone"]
+    assert min(found[site]["held_out"] for site in "abd") > 0.7
+
+
+def test_verdict_on_a_regression_is_refused(folder, capsys):
+    assert main(["verdict", f"{folder / 'numbers.csv'}:{OPTIONS}"]) == 2
+    assert "found a regression in numbers" in capsys.readouterr().err
+
+
+def test_sweep_on_a_table_holds_out_each_site(tmp_path, capsys):
+    write_table(tmp_path / "t.csv")
+    data, out = f"{tmp_path / 't.csv'}:{OPTIONS}", tmp_path / "sweep"
+    words = ["sweep", "--algorithms", "ERM", "--datasets", data, "--configurations", "1", "--trials", "1"]
+    words += ["--steps", "11", "--evaluate-every", "10", "--workers", "1", "--out", str(out)]
+    options = RunOptions(data=tmp_path)
+    sweep = parse(words).sweep(options)
+    save_sweep(sweep, out)
+    for trial in sweep.plan():  # in this process: those of the command start slowly
+        run(trial, out / trial.id, options)
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/records.jsonl")}
+    assert main(words) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/records.jsonl")} == times  # nothing trained again
+    runs = read_runs(out)
+    assert {run.held_out for run in runs} == set("abcd")
+    shown = [line.split() for line in capsys.readouterr().out.partition("t: metrics of")[2].splitlines()]
+    for site in "abcd":
+        (found,) = [read_metrics(each).held_out[site] for each in runs if each.held_out == site]
+        (line,) = [words for words in shown if words[:2] == ["ERM", site]]
+        assert line[2:4] == [str(found.images), f"{found.values['balanced_accuracy']:.1f}"]
+
+
+@pytest.mark.parametrize("name", ["classes", "numbers"])
+def test_measure_on_a_table_measures_every_round(folder, tmp_path, name, capsys):
+    words = ["measure", "--dataset", f"{folder / name}.csv:{OPTIONS}", "--algorithms", "ERM", "POGM", "--seeds", "1"]
+    words += ["--test-domain", "c", "--steps", "7", "--evaluate-every", "3", "--lag", "2", "--out", str(tmp_path / "m")]
+    for trial in parse(words).plan(RunOptions(data=folder)):  # in this process: those of the command start slowly
+        run(trial, tmp_path / "m" / trial.id, RunOptions(data=folder))
+    assert main(words) == 0
+    assert f"{name}, held out c; every round measured" in capsys.readouterr().out
+    rounds = rows((tmp_path / "m" / "measures.csv").read_text())
+    assert [(row["algorithm"], row["round"]) for row in rounds] == [
+        (label, str(number)) for label in ("ERM", "POGM") for number in range(1, 8)
+    ]
+    cosines = [float(row[column]) for row in rounds for column in row if column.startswith("cosine ")]
+    assert len(cosines) == 14 * 3  # training sites a, b and d
+    assert all(-1 <= cosine <= 1 for cosine in cosines)
+
+
+def test_tables_of_a_regression_have_its_errors(folder, tmp_path, capsys):
+    metrics = json.loads((folder / "run_numbers" / "metrics.json").read_text())["domains"]["c"]["in"]
+    table = selected_metrics_table(read_runs(folder / "run_numbers"), "numbers")
+    (row,) = json.loads(table.json())["rows"]
+    assert (row["algorithm"], row["held_out"], row["test_images"]) == ("ERM", "c", metrics["n"])
+    for name in ("r2", "rmse", "mae"):
+        assert row[name]["mean"] == pytest.approx(metrics[name])
+    assert main(["report", str(folder / "run_numbers"), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report").read_text()
+    for text in (capsys.readouterr().out, page):
+        assert "numbers: metrics of the selected models" in text
+        assert "RMSE" in text
 
 
 def test_one_site_of_a_table_is_evaluated(folder, tmp_path, capsys):
