@@ -6,18 +6,21 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from processes import pogm, start
+from processes import CONTEXT, pogm, start
 
 from pogm import load
 from pogm._system.errors import UsageError
 from pogm._system.files import lock_folder
+from pogm.benchmark.runs import executors
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.cli import main, train
 from pogm.data.datasets.folder import Folder
 from pogm.deployment import training
 from pogm.deployment.forecast import forecast
-from pogm.deployment.training import make_plan, steps_in_time
+from pogm.deployment.training import make_plan, plan_deadlines, steps_in_time
 from pogm.engine.session import Engine
 
 SMALL = (
@@ -123,18 +126,50 @@ def test_compared_algorithms_are_ranked_by_held_out_sites(photographs, tmp_path)
 
 def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch):
     monkeypatch.setattr(training, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: 100.0))
     dataset = Folder.from_directory(photographs[0])
     plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
-    # Each of two processes trains two of four runs in 0.6 · 10 · 60 s. A run spends 12 · 2 s on evaluations and 0.5 s
-    # on a minibatch. Predictions of all images of all sites take the time of five evaluations.
+    # Each of two processes trains two of four runs in 0.75 · 480 s. A run spends 12 · 2 s on evaluations and 0.5 s on a
+    # minibatch. Predictions of all images of all sites take the time of five evaluations.
     options = RunOptions(engine=Engine("cpu"))
-    assert steps_in_time(plan, 10, options, workers=2) == int((360 - 2 * 24 - 5 * 2) / (2 * 0.5))
-    assert steps_in_time(plan, 10, options, workers=1) == int((360 - 4 * 24 - 5 * 2) / (4 * 0.5))
+    assert steps_in_time(plan, 580, options, workers=2) == int((360 - 2 * 24 - 5 * 2) / (2 * 0.5))
+    assert steps_in_time(plan, 580, options, workers=1) == int((360 - 4 * 24 - 5 * 2) / (4 * 0.5))
+    assert plan_deadlines(plan, 580, options, workers=2) == (100 + 0.9 * 480, 100 + 0.9 * 480)
     # With two algorithms, the run on all sites waits for six others.
     compared = make_plan(dataset, ["ERM", "Fish"], (), ["network=small_cnn", "weights=random"], 100)
-    assert steps_in_time(compared, 10, options, workers=2) == int((360 - 4 * 24 - 2 * 5 * 2) / (4 * 0.5))
-    with pytest.raises(UsageError, match=r"at least 10 minibatches in each of 4 runs; found 0\.5 minutes.*--minutes"):
-        steps_in_time(plan, 0.5, RunOptions(engine=Engine("cpu")), workers=2)
+    assert steps_in_time(compared, 580, options, workers=2) == int((360 - 4 * 24 - 2 * 5 * 2) / (4 * 0.5))
+    assert plan_deadlines(compared, 580, options, workers=2) == (100 + 0.75 * 0.9 * 480, 100 + 0.9 * 480)
+    with pytest.raises(UsageError, match=r"at least 10 minibatches in each of 4 runs; found 30 s.*--minutes"):
+        steps_in_time(plan, 130, options, workers=2)
+
+
+def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_continues_them(
+    photographs, tmp_path, monkeypatch, capsys
+):
+    """The clock of this test advances by 180 s when a further run has been evaluated more often than before."""
+    folder = tmp_path / "model"
+    known: dict[str, list[str]] = {}
+
+    def read() -> dict[str, list[str]]:
+        return {path.parent.name: path.read_text().splitlines() for path in folder.glob("runs/*/records.jsonl")}
+
+    clock = SimpleNamespace(
+        monotonic=lambda: 180.0 * sum(len(lines) > len(known.get(name, [""])) for name, lines in read().items())
+    )
+    for module in (executors, training, train):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(executors.multiprocessing, "get_context", lambda kind: CONTEXT)
+    monkeypatch.setattr(training, "measure_cost", lambda trial, options: (0.15, 0.0, 1.0))
+    words = ("train", photographs[0], *SMALL, "--algorithm", "ERM", "--hold-out", "c", "--minutes", 10, "--out", folder)
+    assert main([str(word) for word in words]) == 0
+    assert "The time limit stopped 3 runs before their last minibatch." in capsys.readouterr().out
+    assert load(folder).description["stopped_runs"] == 3
+    assert "A time limit stopped 3 of the runs before their last minibatch." in (folder / "card.md").read_text()
+    known |= read()
+    assert main([str(word) for word in words]) == 0
+    for name, lines in read().items():
+        assert lines[: len(known[name]) - 1] == known[name][:-1]
+        assert len(lines) > len(known[name]) >= 2
 
 
 def test_training_that_began_with_other_options_is_refused(trained, photographs):

@@ -1,8 +1,10 @@
 """``pogm train``: from images of several sites to a model."""
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +14,7 @@ from pogm.cli.options import MOST_PROCESSES, MOST_SEED, MOST_STEPS, Execution, H
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
+    from pogm.benchmark.plan.trial import Trial
     from pogm.benchmark.runs.runner import RunOptions
     from pogm.data.datasets.base import Domain, DomainDataset
     from pogm.deployment.training import TrainingPlan
@@ -30,7 +33,8 @@ pogm train patients.csv:label=outcome,domain=hospital --out model      a table, 
 pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_size=128 --out model"""
     notes: ClassVar[str] = (
         "The folder has the form <site>/<class>/<image>. For the forecast, each site is held out once; then a model\n"
-        "is trained on all sites. The same command again continues after a stop."
+        "is trained on all sites. The same command again continues after a stop, with the minibatches that are left\n"
+        "and again --minutes of time."
     )
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.")
@@ -48,7 +52,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     )
     network: str | None = option("Name of the network (default: that of --weights, or resnet50).", None)
     minutes: float | None = option(
-        "Time limit for all runs, which sets the number of steps, in minutes (default: no limit).",
+        "Time for the whole command, in minutes: it sets the number of steps, and stops runs that are slower than "
+        "expected (default: no limit).",
         None,
         least=0.01,
         most=10**5,
@@ -86,6 +91,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.data.images.metadata import add_options
         from pogm.deployment import training
 
+        start = time.monotonic()
         if self.minutes is not None and self.steps is not None:
             raise UsageError("Expected --minutes or --steps; found both. Leave one out.")
         run_options = make_run_options(self.execution, [self.folder])
@@ -97,14 +103,15 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         domains = dataset.load(run_options.data, self.seed)
         training.check_data(plan, domains)
         counts = self._show_sites(dataset, domains)
+        deadline = None if self.minutes is None else start + 60 * self.minutes
         if steps is None:
-            steps = self._choose_steps(plan, dataset, counts, run_options)
+            steps = self._choose_steps(plan, dataset, counts, run_options, deadline)
             plan = self._plan(dataset, steps)
         if self.dry_run:
             self._show_plan(plan, run_options)
             return 0
         training.fix_plan(self.out, options, steps)
-        return self._run_plan(plan, run_options)
+        return self._run_plan(plan, run_options, deadline)
 
     def _plan_options(self, dataset: "DomainDataset") -> dict[str, Any]:
         """Return everything that determines the runs, to recognise an interrupted training."""
@@ -143,14 +150,19 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         return [count for name, count in counts.items() if name not in self.hold_out]
 
     def _choose_steps(
-        self, plan: "TrainingPlan", dataset: "DomainDataset", counts: list[int], run_options: "RunOptions"
+        self,
+        plan: "TrainingPlan",
+        dataset: "DomainDataset",
+        counts: list[int],
+        run_options: "RunOptions",
+        deadline: float | None,
     ) -> int:
         from pogm.deployment.training import default_steps, steps_in_time
 
         if self.steps is not None:
             return self.steps
-        if self.minutes is not None:
-            return steps_in_time(plan, self.minutes, run_options, self.workers)
+        if deadline is not None:
+            return steps_in_time(plan, deadline, run_options, self.workers)
         return default_steps(dataset, counts, plan.trials[0].training.batch_size)
 
     def _show_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> None:
@@ -162,15 +174,16 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         )
         show_estimates([*plan.trials, final], run_options, self.workers)
 
-    def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> int:
+    def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions", deadline: float | None) -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
-        from pogm.cli.execution import train_run
         from pogm.deployment import training
 
-        if not self._run_first_trials(plan, run_options):
+        first_end, end = training.plan_deadlines(plan, deadline, run_options, self.workers)
+        cut = self._run_trials(plan.first_trials, run_options, first_end)
+        if cut is None:
             return 1
         results = {
-            name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data))
+            name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data, cut))
             for name, trials in plan.forecasts.items()
         }
         chosen, forecasts = training.choose_algorithm(results)
@@ -180,23 +193,32 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         final = plan.finals[chosen]
         if final not in plan.first_trials:
             print_line(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
-            train_run(final, self.out / training.RUNS / final.id, run_options)
-        training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data)
-        self._summarise(chosen)
+            more = self._run_trials([final], run_options, end)
+            if more is None:
+                return 1
+            cut |= more
+        training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data, cut)
+        self._summarise(chosen, len(cut))
         return 0
 
-    def _run_first_trials(self, plan: "TrainingPlan", run_options: "RunOptions") -> bool:
-        """Run what is left of the runs that need no result of others. Return False if one failed."""
-        from pogm.benchmark.runs.executors import executor, run_waiting_trials
+    def _run_trials(
+        self, trials: "Sequence[Trial]", run_options: "RunOptions", deadline: float | None
+    ) -> set[str] | None:
+        """Run what is left of the trials. Return the ids of those that were stopped in time; None if one failed."""
+        from pogm.benchmark.runs.executors import run_all, run_waiting_trials
         from pogm.benchmark.runs.progress import track_steps
         from pogm.cli.results import print_failures
         from pogm.deployment.training import RUNS
 
-        trials, folder = plan.first_trials, self.out / RUNS
-        outcomes = run_waiting_trials(trials, folder, run_options, executor("local", self.workers), retry_failed=True)
-        return not print_failures(track_steps(outcomes, trials, folder), folder)
+        folder = self.out / RUNS
+        execute = partial(run_all, workers=self.workers, deadline=deadline)
+        running = run_waiting_trials(trials, folder, run_options, execute, retry_failed=True)
+        outcomes = list(track_steps(running, trials, folder))
+        if print_failures(outcomes, folder):
+            return None
+        return {outcome.trial.id for outcome in outcomes if outcome.is_cut}
 
-    def _summarise(self, chosen: str) -> None:
+    def _summarise(self, chosen: str, stopped: int) -> None:
         from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options
 
         new = "NEW_SITE"
@@ -204,6 +226,11 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
             new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
         what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
+        if stopped:
+            print_line(
+                f"The time limit stopped {stopped} runs before their last minibatch. Their best models so far were "
+                "used. The same command continues them."
+            )
         print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         print_line(
             f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} {what} --csv predictions.csv"

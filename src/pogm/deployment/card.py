@@ -174,11 +174,13 @@ def _limitations(description: Mapping[str, Any]) -> str:
         if count < FEW_SITES
         else ""
     )
+    stopped = description.get("stopped_runs", 0)
+    early = f"A time limit stopped {stopped} of the runs before their last minibatch.\n\n" if stopped else ""
     what = "images" if description["stored_size"] else "samples"
     always = f"The model always chooses one of its classes, also for {what} of something else. "
     return (
-        f"{few}The forecast assumes that a new site differs from the training sites as they differ from one another. "
-        f"Intervals of single sites take {what} to be independent; {what} of one patient or video are not.\n\n"
+        f"{early}{few}The forecast assumes that a new site differs from the training sites as they differ from one "
+        f"another. Intervals of single sites take {what} to be independent; {what} of one patient or video are not.\n\n"
         f"{always if description['classes'] else ''}Evaluate it on labelled {what} of the new site before use."
     )
 

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -39,7 +40,8 @@ EPOCHS = 20  # default length: each image of a site of median size is drawn abou
 LEAST_STEPS, MOST_STEPS = 100, 5001
 EVALUATIONS = 10  # of each run
 VALIDATION_SHARE = 0.2  # part of a site that an evaluation predicts; at the end all of it is predicted
-BUDGET_SHARE = 0.6  # part of --minutes that is planned: processes start, and slow one another down
+TRAINING_SHARE = 0.9  # part of the time after which runs are stopped: then held-out sites are predicted
+PLANNED_SHARE = 0.75  # part of the time that is planned: processes start, and slow one another down
 PREDICTION_BATCH = 64
 
 
@@ -143,8 +145,8 @@ def default_steps(dataset: DomainDataset, counts: Sequence[int], batch_size: int
     return min(max(EPOCHS * median // batch_size, LEAST_STEPS), MOST_STEPS, dataset.steps)
 
 
-def steps_in_time(plan: TrainingPlan, minutes: float, options: RunOptions, workers: int) -> int:
-    """Return the number of minibatches that fits into a time budget, from a measurement of a few steps.
+def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, workers: int) -> int:
+    """Return the number of minibatches that fits into the time until ``deadline``, from a measurement of a few steps.
 
     The time is that of the runs which one process trains one after the other, and of the predictions at all sites.
 
@@ -154,19 +156,37 @@ def steps_in_time(plan: TrainingPlan, minutes: float, options: RunOptions, worke
     with use_threads(options.threads):
         costs = [measure_cost(trials[0], options) for trials in plan.forecasts.values()]
     step, evaluation = fmean(cost[0] for cost in costs), fmean(cost[1] for cost in costs)
-    processes = workers if options.engine.torch_device().type == "cpu" else 1
-    runs = math.ceil(len(plan.first_trials) / processes) + (len(plan.finals) > 1)  # one after the other
+    runs = sum(_count_in_a_row(plan, options, workers))
     evaluations = runs * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
-    available = BUDGET_SHARE * 60 * minutes - evaluations * evaluation
-    steps = int(available / (runs * step))
+    seconds = deadline - time.monotonic()
+    steps = int((PLANNED_SHARE * seconds - evaluations * evaluation) / (runs * step))
     if steps < EVALUATIONS:
-        least = (EVALUATIONS * step * runs + evaluations * evaluation) / (BUDGET_SHARE * 60)
+        least = (EVALUATIONS * step * runs + evaluations * evaluation) / (PLANNED_SHARE * 60)
         raise UsageError(
             f"Expected time for at least {EVALUATIONS} minibatches in each of {len(plan.trials) + 1} runs; found "
-            f"{minutes:g} minutes, with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. Pass "
-            f"--minutes {max(5 * least, 1):.0f} or more, a smaller --network, or smaller images (--set image_size=128)."
+            f"{max(seconds, 0):.0f} s, with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. "
+            f"Pass --minutes {max(5 * least, 1):.0f} or more, a smaller --network, or smaller images (--set "
+            "image_size=128)."
         )
     return min(steps, MOST_STEPS)
+
+
+def plan_deadlines(
+    plan: TrainingPlan, deadline: float | None, options: RunOptions, workers: int
+) -> tuple[float | None, float | None]:
+    """Return the times at which the first runs and all runs must end, so that the command ends at ``deadline``."""
+    if deadline is None:
+        return None, None
+    first, later = _count_in_a_row(plan, options, workers)
+    now = time.monotonic()
+    seconds = TRAINING_SHARE * (deadline - now)
+    return now + seconds * first / (first + later), now + seconds
+
+
+def _count_in_a_row(plan: TrainingPlan, options: RunOptions, workers: int) -> tuple[int, int]:
+    """Return how many of the first runs one process trains one after the other, and how many follow all of them."""
+    processes = workers if options.engine.torch_device().type == "cpu" else 1
+    return math.ceil(len(plan.first_trials) / processes), int(len(plan.finals) > 1)
 
 
 def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int | None:
@@ -232,24 +252,43 @@ def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
 
 
 def held_out_results(
-    trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None
+    trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None, cut: Collection[str] = ()
 ) -> Iterator[SiteResult]:
     """Yield, for each run, the predictions of its selected model at the site that it holds out for the forecast.
 
+    Args:
+        trials: Trials of the runs.
+        folder: Folder of the model.
+        hold_out: Sites that are never used for training.
+        data: Data folder.
+        cut: Ids of the trials that a time limit stopped before their last step.
+
     Raises:
         InUseError: If another process still trains one of the runs, such as a worker of a command that was killed.
+        UsageError: If a run was stopped before its first evaluation.
     """
     for trial in trials:
-        run = folder / RUNS / trial.id
-        if not (run / DONE).exists():
-            raise InUseError(
-                f"Expected a finished run in {run}; found one that another process still trains. Wait until it ends, "
-                "then give the same command again."
-            )
         names = [trial.dataset.domains[number] for number in trial.test_domains]
         (site,) = [name for name in names if name not in hold_out]
-        model = load(run)
+        model = _load_run(trial, folder, cut)
         yield predict_site(model, trial, trial.dataset.domains.index(site), data)
+
+
+def _load_run(trial: Trial, folder: Path, cut: Collection[str]) -> TrainedModel:
+    """Load the selected model of a run that is finished, or that a time limit stopped."""
+    run = folder / RUNS / trial.id
+    if trial.id in cut:
+        if not (run / MODEL / DESCRIPTION).exists():
+            raise UsageError(
+                f"Expected an evaluation of every run within the time limit; found none in {run}. Give the same "
+                "command again to continue, or begin again with more --minutes and another --out."
+            )
+    elif not (run / DONE).exists():
+        raise InUseError(
+            f"Expected a finished run in {run}; found one that another process still trains. Wait until it ends, "
+            "then give the same command again."
+        )
+    return load(run)
 
 
 def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, dict[str, Forecast]]:
@@ -268,6 +307,7 @@ def finish_model(
     forecasts: Mapping[str, Forecast],
     folder: Path,
     data: Path | None,
+    cut: Collection[str] = (),
 ) -> None:
     """Write the model that was trained on all sites, with the forecast, its temperature, and a model card.
 
@@ -278,15 +318,17 @@ def finish_model(
         forecasts: Forecast for a new site, by algorithm.
         folder: Folder of the model.
         data: Data folder.
+        cut: Ids of the trials that a time limit stopped before their last step.
     """
     final = plan.finals[chosen]
     run = folder / RUNS / final.id
-    model = load(run)
+    model = _load_run(final, folder, cut)
     sites = {found.site: _metrics(found, model.classes) for found in results[chosen]}
     extra: dict[str, Any] = {
         "forecast": _forecast_json(forecasts[chosen]),
         "compared": {name: _forecast_json(found) for name, found in forecasts.items()},
         "sites": {name: found.to_json() for name, found in sites.items()},
+        **({"stopped_runs": len(cut)} if cut else {}),
     }
     if model.task == "classification":
         validation = predict_validation(model, final, data)

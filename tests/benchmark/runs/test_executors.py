@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import Deadly, records, start, until, weights
@@ -17,6 +18,7 @@ from pogm import ERM, POGM
 from pogm._system.cpu import count_cores
 from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
 from pogm.benchmark.runs.directory import find_problems, state_of
@@ -65,6 +67,21 @@ def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish
     said = capsys.readouterr()
     assert f"{tmp_path / deadly.id} failed: {outcomes[deadly]}" in said.err
     assert "1 failed" in said.out
+
+
+def test_each_trial_gets_its_share_of_a_time_limit_and_is_stopped_with_a_model(tmp_path, monkeypatch):
+    """The clock of this test advances by a third of the limit when a long trial has been evaluated."""
+    long = [trial(ERM(), seed=seed, steps=10**6, evaluate_every=100) for seed in range(2)]
+    clock = SimpleNamespace(monotonic=lambda: 5.0 * sum((tmp_path / one.id / RECORDS).exists() for one in long))
+    monkeypatch.setattr(executors, "time", clock)
+    short = trial(ERM(), seed=2)
+    outcomes = list(run_all([*long, short], tmp_path, EVERY_SAVE, 1, deadline=15.0))
+    assert {outcome.trial: outcome.is_cut for outcome in outcomes} == {long[0]: True, long[1]: True, short: False}
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+    for one in long:
+        assert state_of(tmp_path / one.id) == "interrupted"
+        assert (tmp_path / one.id / "model/model.json").exists()
+    assert state_of(tmp_path / short.id) == "done"
 
 
 def test_only_waiting_and_interrupted_trials_are_run(tmp_path):

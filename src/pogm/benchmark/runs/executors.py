@@ -1,5 +1,6 @@
 """Executors: run many trials in processes or on GPUs of this machine, or on a Ray cluster."""
 
+import math
 import multiprocessing
 import os
 import shlex
@@ -7,6 +8,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -52,8 +54,9 @@ class Outcome:
     """The end of a trial."""
 
     trial: Trial
-    error: str | None = None  # None if it is done
+    error: str | None = None  # None if it is done, or if its time was over
     ran: bool = True  # False if the outcome was known before: the trial was done, failed or run by another process
+    is_cut: bool = False  # True if its time was over; it has a checkpoint and the best model so far
 
 
 Execute = Callable[[Sequence[Trial], Path, RunOptions], Iterator[Outcome]]
@@ -110,19 +113,33 @@ def run_waiting_trials(
     yield from (execute or run_all)(todo, folder, options)
 
 
-def run_all(trials: Sequence[Trial], root: Path, options: RunOptions, workers: int | None = None) -> Iterator[Outcome]:
+def run_all(
+    trials: Sequence[Trial],
+    root: Path,
+    options: RunOptions,
+    workers: int | None = None,
+    deadline: float | None = None,
+) -> Iterator[Outcome]:
     """Run every trial in ``root/<id>`` on this machine; yield each outcome when it is known.
 
     On a CPU each trial runs in one of ``workers`` processes, and gives the same bits as alone. On a GPU, new trials
     that differ only in floats, seeds and held-out domains train as one batch, and the batches run one after the other.
     If the process of a trial dies, the trial is resumed alone from its last checkpoint. Finished trials are not run
     again.
+
+    Args:
+        trials: The trials.
+        root: Folder of the run directories.
+        options: Options of the runner.
+        workers: Number of processes on a CPU; None for one per core.
+        deadline: Value of ``time.monotonic()`` at which all trials end. Each one gets the same share of the time that
+            is left when it starts. It is stopped at the end of its share, with a checkpoint.
     """
     done, waiting = split_done(trials, root)
     yield from (Outcome(trial, ran=False) for trial in done)
     with catch_stop_signals() as stop:
         try:
-            yield from _run_in_workers(waiting, root, options, workers, stop)
+            yield from _run_in_workers(waiting, root, options, workers, stop, deadline)
         except DiskFullError as error:
             raise stop_sweep(trials, root, error) from error
 
@@ -135,7 +152,12 @@ def split_done(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[T
 
 
 def _run_in_workers(
-    waiting: Sequence[Trial], root: Path, options: RunOptions, workers: int | None, stop: Stop
+    waiting: Sequence[Trial],
+    root: Path,
+    options: RunOptions,
+    workers: int | None,
+    stop: Stop,
+    deadline: float | None,
 ) -> Iterator[Outcome]:
     on_gpu = options.engine.torch_device().type == "cuda"
     jobs = make_jobs(waiting, root, options, on_gpu)
@@ -144,31 +166,41 @@ def _run_in_workers(
     idle: list[_Worker] = []
     busy: dict[Any, _Worker] = {}
     try:
-        idle += [_Worker() for _ in range(min(1 if on_gpu else workers or count_cores(), len(jobs)))]
+        count = min(1 if on_gpu else workers or count_cores(), len(jobs))
+        idle += [_Worker() for _ in range(count)]
         while jobs or busy:
             while jobs and idle:
                 worker = idle.pop()
                 busy[worker.pipe] = worker
+                if deadline is not None:
+                    now, in_a_row = time.monotonic(), math.ceil(len(jobs) / count)
+                    worker.deadline = now + (deadline - now) / in_a_row
                 worker.start_job(jobs.pop(), root, options)
             ready = wait(list(busy), timeout=POLL_SECONDS)
             if stop.signal is not None:
                 raise stop.error(root, many=True)
+            for worker in busy.values():
+                worker.stop_if_late(time.monotonic())
             for pipe in ready:
                 worker = busy.pop(pipe)
                 job, outcomes = worker.job, worker.outcomes()
-                if outcomes is not None:
+                if outcomes is not None and not worker.is_stopped:
                     idle.append(worker)
                     yield from outcomes
                     continue
                 worker.close()
-                idle.append(_Worker())
-                for trial in job:
-                    deaths[trial.id] += 1
-                    if deaths[trial.id] < ATTEMPTS:
-                        jobs.append([trial])
-                    else:
-                        note_failure(trial, root, PogmError(GIVEN_UP))
-                        yield Outcome(trial, GIVEN_UP)
+                if worker.is_stopped:
+                    yield from outcomes or [Outcome(trial, is_cut=True) for trial in job]
+                else:
+                    for trial in job:
+                        deaths[trial.id] += 1
+                        if deaths[trial.id] < ATTEMPTS:
+                            jobs.append([trial])
+                        else:
+                            note_failure(trial, root, PogmError(GIVEN_UP))
+                            yield Outcome(trial, GIVEN_UP)
+                if jobs:
+                    idle.append(_Worker())
     finally:
         for worker in busy.values():
             worker.process.terminate()  # the run stops with a checkpoint
@@ -215,6 +247,8 @@ class _Worker:
     """A process that runs jobs, one after the other."""
 
     job: list[Trial]
+    deadline: float | None = None  # of the job
+    is_stopped = False  # True if the job missed its deadline
 
     def __init__(self) -> None:
         context = _process_context()
@@ -235,6 +269,12 @@ class _Worker:
         self.job = job
         with suppress(ConnectionError):  # the process died; `outcomes` reports it
             self.pipe.send((job, root, options))
+
+    def stop_if_late(self, now: float) -> None:
+        """End the process, with a checkpoint of the job, if its time is over."""
+        if self.deadline is not None and now >= self.deadline and not self.is_stopped:
+            self.process.terminate()
+            self.is_stopped = True
 
     def outcomes(self) -> list[Outcome] | None:
         """Receive the outcomes of the job; None if the process died.
