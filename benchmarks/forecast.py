@@ -113,7 +113,8 @@ def accuracy(train: Sequence[Site], test: Site) -> float:
 
 def forecast_sites(sites: Sequence[Site]) -> Forecast:
     """Return the forecast from leaving out one site at a time."""
-    return forecast([accuracy([*sites[:i], *sites[i + 1 :]], site) for i, site in enumerate(sites)])
+    accuracies = [accuracy([*sites[:i], *sites[i + 1 :]], site) for i, site in enumerate(sites)]
+    return forecast(accuracies, counts=[len(labels) for _, labels in sites])
 
 
 def summarise(found: Sequence[tuple[Forecast, float]]) -> dict[str, Any]:

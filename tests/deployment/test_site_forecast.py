@@ -22,6 +22,15 @@ def test_interval_is_cut_at_0_and_1():
     assert "One held-out site" in forecast([0.9]).text()
 
 
+def test_interval_is_at_least_as_wide_as_chance_makes_it():
+    """Three sites on which all of 12 images are correct: 38 of 40 with two correct and two wrong ones added."""
+    found = forecast([1.0, 1.0, 1.0], counts=[12, 12, 12])
+    assert found.low == pytest.approx(1 - t.ppf(0.975, 2) * np.sqrt(0.95 * 0.05 / 12) * np.sqrt(4 / 3))
+    assert found.high == 1.0
+    far_apart = [0.6, 0.9, 0.7]
+    assert forecast(far_apart, counts=[100, 100, 100]) == forecast(far_apart)
+
+
 @pytest.mark.parametrize("sites", [2, 3, 4, 6, 10, 20])
 @pytest.mark.parametrize(("mean", "concentration"), [(0.8, 20), (0.9, 40), (0.6, 10)])
 def test_interval_covers_a_further_site_in_about_95_percent(sites, mean, concentration):
@@ -31,6 +40,6 @@ def test_interval_covers_a_further_site_in_about_95_percent(sites, mean, concent
     for _ in range(600):
         true = draw.beta(mean * concentration, (1 - mean) * concentration, sites + 1)
         measured = draw.binomial(200, true) / 200
-        found = forecast(measured[:-1].tolist())
+        found = forecast(measured[:-1].tolist(), counts=[200] * sites)
         covered += found.low <= measured[-1] <= found.high
     assert 0.92 <= covered / 600 <= 0.995

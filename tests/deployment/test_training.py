@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from processes import CONTEXT, pogm, start
 
 from pogm import load
-from pogm._system.errors import UsageError
+from pogm._system.errors import DataError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark.runs import executors
 from pogm.benchmark.runs.runner import RunOptions
@@ -57,7 +58,7 @@ def test_forecast_is_that_of_the_held_out_sites(trained):
     description = json.loads((trained / "model.json").read_text())
     accuracies = [site["accuracy"]["value"] for site in description["sites"].values()]
     assert list(description["sites"]) == ["a", "b"]
-    expected = forecast(accuracies)
+    expected = forecast(accuracies, counts=[12, 12])
     found = description["forecast"]
     assert (found["mean"], found["low"], found["high"]) == pytest.approx((expected.mean, expected.low, expected.high))
     for site in description["sites"].values():
@@ -201,3 +202,26 @@ def test_bad_input_is_refused_before_anything_is_written(photographs, tmp_path, 
     assert message in end.err
     assert "Traceback" not in end.err
     assert not (tmp_path / "model").exists()
+
+
+def test_bad_images_are_skipped_on_request(photographs, tmp_path):
+    root = shutil.copytree(photographs[0], tmp_path / "sites")
+    (root / "a/red/empty.png").touch()
+    words = ("train", root, *SMALL, "--algorithm", "ERM", "--steps", 10, "--out", tmp_path / "model")
+    refused = pogm(*words)
+    assert refused.code == 3
+    assert "found a/red/empty.png (empty: no bytes)" in refused.err
+    assert not (tmp_path / "model").exists()
+    assert pogm(*words, "--on-bad-image", "skip", "--dry-run").code == 0
+
+
+def test_one_class_is_refused(photographs):
+    dataset = replace(Folder.from_directory(photographs[0]), classes=("red",))
+    plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
+    with pytest.raises(DataError, match=r"at least two classes in sites; found 1\."):
+        training.check_data(plan, [])
+
+
+def test_site_that_is_held_out_twice_is_held_out_once(photographs):
+    plan = make_plan(Folder.from_directory(photographs[0]), ["ERM"], ("c", "c"), ["network=small_cnn"], 100)
+    assert [trial.test_domains for trial in plan.trials] == [(0, 2), (1, 2)]

@@ -100,7 +100,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         steps = training.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training.LEAST_STEPS)
         prepare(plan.trials[:1], run_options)
-        domains = dataset.load(run_options.data, self.seed)
+        domains = plan.trials[0].dataset.load(run_options.data, self.seed)  # with the settings of the command line
         training.check_data(plan, domains)
         counts = self._show_sites(dataset, domains)
         deadline = None if self.minutes is None else start + 60 * self.minutes

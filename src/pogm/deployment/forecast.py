@@ -63,19 +63,29 @@ class Forecast:
         return f"{found}, from {count} sites."
 
 
-def forecast(accuracies: Sequence[float], task: str = "classification") -> Forecast:
+def forecast(accuracies: Sequence[float], task: str = "classification", counts: Sequence[int] = ()) -> Forecast:
     """Return the forecast for a new site.
 
     With K sites of mean m and sample standard deviation s, the interval is m ± t s √(1 + 1/K), where t is the quantile
     of Student's distribution with K − 1 degrees of freedom. It is cut at 0 and 1; the R² of a regression has no lower
     limit. With one site it is [0, 1], or (−∞, 1].
 
+    Few sites can have the same accuracy by chance. If the numbers of images are known, s is at least the standard
+    deviation that chance alone gives, √(p (1 − p) / n), where p is the share of correct images of all sites, with two
+    correct and two wrong ones added, and n is the harmonic mean of the numbers of images.
+
     Args:
         accuracies: Accuracy, or R², at each held-out site; at least one.
         task: Task of the model.
+        counts: Number of images of each held-out site, for a classification; empty if they are not known.
     """
     count, mean, least = len(accuracies), fmean(accuracies), -math.inf if task == "regression" else 0.0
     if count < 2:
         return Forecast(tuple(accuracies), mean, least, 1.0, task)
-    reach = student_quantile((1 + LEVEL) / 2, count - 1) * stdev(accuracies) * math.sqrt(1 + 1 / count)
+    spread = stdev(accuracies)
+    if counts and task == "classification":
+        correct = sum(accuracy * images for accuracy, images in zip(accuracies, counts, strict=True))
+        share = (correct + 2) / (sum(counts) + 4)
+        spread = max(spread, math.sqrt(share * (1 - share) * fmean(1 / images for images in counts)))
+    reach = student_quantile((1 + LEVEL) / 2, count - 1) * spread * math.sqrt(1 + 1 / count)
     return Forecast(tuple(accuracies), mean, max(mean - reach, least), min(mean + reach, 1.0), task)

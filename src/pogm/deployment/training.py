@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pogm._system.errors import InUseError, UsageError
+from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
@@ -91,6 +91,7 @@ def make_plan(
     Raises:
         UsageError: If a site is unknown, or fewer than two sites are left.
     """
+    hold_out = tuple(dict.fromkeys(hold_out))
     unknown = [site for site in hold_out if site not in dataset.domains]
     if unknown:
         raise UsageError(
@@ -131,8 +132,14 @@ def check_data(plan: TrainingPlan, domains: Sequence[Domain]) -> None:
     """Check the images of all sites for all runs before the first one, so that no run fails after hours.
 
     Raises:
-        DataError: If a site is too small to be split, or has a class that no other site has.
+        DataError: If there is one class only, or if a site is too small to be split or has a class that no other has.
     """
+    dataset = plan.trials[0].dataset
+    if dataset.task == "classification" and dataset.num_classes < 2:
+        raise DataError(
+            f"Expected at least two classes in {dataset.title}; found {dataset.num_classes}. Add "
+            "images of another class."
+        )
     for trial in plan.trials:
         trial.dataset.check(list(domains), trial.test_domains)
     for number, domain in enumerate(domains):
@@ -165,7 +172,7 @@ def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, work
         raise UsageError(
             f"Expected time for at least {EVALUATIONS} minibatches in each of {len(plan.trials) + 1} runs; found "
             f"{max(seconds, 0):.0f} s, with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. "
-            f"Pass --minutes {max(5 * least, 1):.0f} or more, a smaller --network, or smaller images (--set "
+            f"Pass --minutes {math.ceil(2 * least)} or more, a smaller --network, or smaller images (--set "
             "image_size=128)."
         )
     return min(steps, MOST_STEPS)
@@ -296,7 +303,10 @@ def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, 
 
     The first one of equals is chosen.
     """
-    forecasts = {name: forecast([site.accuracy for site in sites], _task(sites)) for name, sites in results.items()}
+    forecasts = {
+        name: forecast([site.accuracy for site in sites], _task(sites), [len(site.labels) for site in sites])
+        for name, sites in results.items()
+    }
     return max(forecasts, key=lambda name: forecasts[name].mean), forecasts
 
 

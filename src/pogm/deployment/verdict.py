@@ -228,7 +228,7 @@ def analyse(
         )
     return Verdict(
         sites=tuple(shifts),
-        forecast=forecast([shift.held_out for shift in shifts]),
+        forecast=forecast([shift.held_out for shift in shifts], counts=[shift.images for shift in shifts]),
         site_accuracy=_balanced_accuracy(_cross_validated(every_x, site, fold), site),
         conflict=_conflict(gradients),
         samples=samples,

@@ -167,3 +167,13 @@ def test_progress_counts_every_file(tmp_path):
 
     check(write_small_dataset(tmp_path), progress=progress)
     assert totals == [(8, 8)]
+
+
+def test_small_domains_and_a_single_class_are_findings(tmp_path):
+    write_files(tmp_path, {f"{domain}/cat/{n}.png": png(10 * n + domain) for domain in (1, 2) for n in range(5)})
+    write_files(tmp_path, {f"3/cat/{n}.png": png(100 + n) for n in range(4)})
+    findings = check(tmp_path)
+    assert not findings.clean
+    assert "1 domains with fewer than 5 images:\n  3\n" in findings.text()
+    assert "Expected two or more classes; found only one." in findings.text()
+    assert json.loads(findings.json())["small_domains"] == ["3"]

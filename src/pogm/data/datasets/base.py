@@ -1,6 +1,7 @@
 """Base class of all datasets, the training settings that a dataset chooses, and DomainBed's split of a domain."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -159,7 +160,7 @@ def split(count: int, domain: int, trial_seed: int, holdout: float = HOLDOUT, na
     if held_out == 0 or held_out == count:
         raise DataError(
             f"Expected domain {name or domain} to leave both a training and a validation part; found {count} images, "
-            f"of which {held_out} would be held out. Give it more images."
+            f"of which {held_out} would be held out. Give it {math.ceil(1 / holdout)} or more images, or remove it."
         )
     return torch.tensor(order[held_out:]), torch.tensor(order[:held_out])
 

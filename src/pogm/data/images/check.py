@@ -18,6 +18,7 @@ from pogm.data.images.metadata import SPLITS, Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 
 LISTED = 20  # findings of a kind that the text names; the JSON names all
+LEAST_IMAGES = 5  # of a domain: a fifth of them is held out for validation
 
 
 class WideImages(NamedTuple):
@@ -69,8 +70,15 @@ class Findings:
     @property
     def clean(self) -> bool:
         """True if nothing was found that harms an experiment. Repetitions within a class do not."""
-        problems = (self.bad, self.across_domains, self.across_classes, self.tree.problems, self.tree.bad_links)
-        return not any(problems)
+        tree = self.tree
+        problems = (self.bad, self.across_domains, self.across_classes, tree.problems, tree.bad_links, self.small)
+        return not any(problems) and len(tree.classes) > 1
+
+    @property
+    def small(self) -> list[str]:
+        """Domains with too few images to be split into a training and a validation part."""
+        counts = zip(*self.tree.counts, strict=True)
+        return [name for name, count in zip(self.tree.domains, counts, strict=True) if sum(count) < LEAST_IMAGES]
 
     def text(self) -> str:
         """Return the findings as text."""
@@ -87,6 +95,8 @@ class Findings:
             _format_section(
                 "classes that differ", (f"{printable(name)}: {problem}" for name, problem in tree.problems.items())
             ),
+            _format_section(f"domains with fewer than {LEAST_IMAGES} images", map(printable, self.small)),
+            "Expected two or more classes; found only one." if len(tree.classes) == 1 else "",
             _format_section("links not followed", (f"{printable(link.path)} {link.reason}" for link in tree.bad_links)),
             f"{self.repeated} files repeat another one of their class and domain." if self.repeated else "",
             _format_section("near-duplicates in several domains", map(_format_near, self.near_across_domains)),
@@ -126,6 +136,7 @@ class Findings:
             "near_within_domains": self.near_within_domains,
             "wide": self.wide._asdict() if self.wide else None,
             "class_problems": tree.problems,
+            "small_domains": self.small,
             "links": [link._asdict() for link in tree.bad_links],
         }
         return readable_json(content).decode()
