@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from pogm.deployment.forecast import forecast
 
@@ -25,7 +25,7 @@ def test_interval_is_cut_at_0_and_1():
 def test_interval_is_at_least_as_wide_as_chance_makes_it():
     """Three sites on which all of 12 images are correct: 38 of 40 with two correct and two wrong ones added."""
     found = forecast([1.0, 1.0, 1.0], counts=[12, 12, 12])
-    assert found.low == pytest.approx(1 - t.ppf(0.975, 2) * np.sqrt(0.95 * 0.05 / 12) * np.sqrt(4 / 3))
+    assert found.low == pytest.approx(1 - norm.ppf(0.975) * np.sqrt(0.95 * 0.05 / 12) * np.sqrt(4 / 3))
     assert found.high == 1.0
     far_apart = [0.6, 0.9, 0.7]
     assert forecast(far_apart, counts=[100, 100, 100]) == forecast(far_apart)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 from torch import Tensor
 
@@ -70,9 +70,10 @@ def forecast(accuracies: Sequence[float], task: str = "classification", counts: 
     of Student's distribution with K − 1 degrees of freedom. It is cut at 0 and 1; the R² of a regression has no lower
     limit. With one site it is [0, 1], or (−∞, 1].
 
-    Few sites can have the same accuracy by chance. If the numbers of images are known, s is at least the standard
-    deviation that chance alone gives, √(p (1 − p) / n), where p is the share of correct images of all sites, with two
-    correct and two wrong ones added, and n is the harmonic mean of the numbers of images.
+    Few sites can have the same accuracy by chance. If the numbers of images are known, the interval is at least
+    m ± z c √(1 + 1/K), where z is the quantile of the normal distribution and c the standard deviation that chance
+    gives at a site, √(p (1 − p) / n). There, p is the share of correct images of all sites, with two correct and two
+    wrong ones added, and n is the harmonic mean of the numbers of images.
 
     Args:
         accuracies: Accuracy, or R², at each held-out site; at least one.
@@ -82,10 +83,11 @@ def forecast(accuracies: Sequence[float], task: str = "classification", counts: 
     count, mean, least = len(accuracies), fmean(accuracies), -math.inf if task == "regression" else 0.0
     if count < 2:
         return Forecast(tuple(accuracies), mean, least, 1.0, task)
-    spread = stdev(accuracies)
+    spread = student_quantile((1 + LEVEL) / 2, count - 1) * stdev(accuracies)
     if counts and task == "classification":
         correct = sum(accuracy * images for accuracy, images in zip(accuracies, counts, strict=True))
         share = (correct + 2) / (sum(counts) + 4)
-        spread = max(spread, math.sqrt(share * (1 - share) * fmean(1 / images for images in counts)))
-    reach = student_quantile((1 + LEVEL) / 2, count - 1) * spread * math.sqrt(1 + 1 / count)
+        chance = math.sqrt(share * (1 - share) * fmean(1 / images for images in counts))
+        spread = max(spread, NormalDist().inv_cdf((1 + LEVEL) / 2) * chance)
+    reach = spread * math.sqrt(1 + 1 / count)
     return Forecast(tuple(accuracies), mean, max(mean - reach, least), min(mean + reach, 1.0), task)

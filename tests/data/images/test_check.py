@@ -105,7 +105,7 @@ def test_text_and_json_name_every_finding(tmp_path):
 
 
 def test_unusual_but_valid_images_are_clean(tmp_path):
-    root = write_small_dataset(tmp_path)
+    root = write_small_dataset(tmp_path, each=3)
     write_files(root, {f"photo/dog/{name}": content for name, content in GOOD.items()})
     found = check(root)
     assert found.clean
@@ -169,11 +169,10 @@ def test_progress_counts_every_file(tmp_path):
     assert totals == [(8, 8)]
 
 
-def test_small_domains_and_a_single_class_are_findings(tmp_path):
+def test_folder_that_is_too_small_for_training_is_reported(tmp_path):
     write_files(tmp_path, {f"{domain}/cat/{n}.png": png(10 * n + domain) for domain in (1, 2) for n in range(5)})
     write_files(tmp_path, {f"3/cat/{n}.png": png(100 + n) for n in range(4)})
     findings = check(tmp_path)
-    assert not findings.clean
-    assert "1 domains with fewer than 5 images:\n  3\n" in findings.text()
-    assert "Expected two or more classes; found only one." in findings.text()
+    assert "Too small for training, which needs at least 5 images in 3, two classes.\n" in findings.text()
+    assert "Nothing is wrong" not in findings.text()
     assert json.loads(findings.json())["small_domains"] == ["3"]

@@ -70,9 +70,8 @@ class Findings:
     @property
     def clean(self) -> bool:
         """True if nothing was found that harms an experiment. Repetitions within a class do not."""
-        tree = self.tree
-        problems = (self.bad, self.across_domains, self.across_classes, tree.problems, tree.bad_links, self.small)
-        return not any(problems) and len(tree.classes) > 1
+        problems = (self.bad, self.across_domains, self.across_classes, self.tree.problems, self.tree.bad_links)
+        return not any(problems)
 
     @property
     def small(self) -> list[str]:
@@ -95,14 +94,13 @@ class Findings:
             _format_section(
                 "classes that differ", (f"{printable(name)}: {problem}" for name, problem in tree.problems.items())
             ),
-            _format_section(f"domains with fewer than {LEAST_IMAGES} images", map(printable, self.small)),
-            "Expected two or more classes; found only one." if len(tree.classes) == 1 else "",
             _format_section("links not followed", (f"{printable(link.path)} {link.reason}" for link in tree.bad_links)),
             f"{self.repeated} files repeat another one of their class and domain." if self.repeated else "",
             _format_section("near-duplicates in several domains", map(_format_near, self.near_across_domains)),
             _format_section(self._within_title(), map(_format_near, self.near_within_domains)),
             _describe_groups(tree),
             self.wide.text() if self.wide else "",
+            self._describe_size(),
             self._conclusion(),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -112,8 +110,14 @@ class Findings:
             return "near-duplicates in several splits of a domain"
         return "near-duplicates in one domain, which a random split may put into both parts"
 
+    def _describe_size(self) -> str:
+        """Return a sentence about a folder that is too small for training; empty if it is large enough."""
+        missing = [f"{LEAST_IMAGES} images in {printable(name)}" for name in self.small]
+        missing += ["two classes"] if len(self.tree.classes) < 2 else []
+        return f"Too small for training, which needs at least {', '.join(missing)}." if missing else ""
+
     def _conclusion(self) -> str:
-        if not self.clean:
+        if not self.clean or self._describe_size():
             return ""
         similar = self.near_across_domains or self.near_within_domains
         return "No errors; look at the near-duplicates." if similar else "Nothing is wrong."
