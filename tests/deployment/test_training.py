@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import time
@@ -224,4 +225,13 @@ def test_one_class_is_refused(photographs):
 
 def test_site_that_is_held_out_twice_is_held_out_once(photographs):
     plan = make_plan(Folder.from_directory(photographs[0]), ["ERM"], ("c", "c"), ["network=small_cnn"], 100)
-    assert [trial.test_domains for trial in plan.trials] == [(0, 2), (1, 2)]
+    assert [trial.test_domains for trial in plan.trials] == [(2, 0), (2, 1)]
+
+
+def test_weights_that_would_run_code_are_refused_before_anything_is_written(photographs, tmp_path):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps({"conv1.weight": print}))
+    words = ("--weights", tmp_path / "model.pkl", "--network", "mobilenet_v2", "--steps", 10, "--out", tmp_path / "out")
+    end = pogm("train", photographs[0], *words)
+    assert end.code == 6
+    assert end.err.count("Expected only tensors in model.pkl") == 1
+    assert not (tmp_path / "out").exists()

@@ -87,7 +87,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _train(self) -> int:
         from pogm._system.errors import UsageError
         from pogm.benchmark.plan.parsing import find_dataset
-        from pogm.cli.execution import make_run_options, prepare
+        from pogm.cli.execution import check_weights_exist, make_run_options, prepare
         from pogm.data.images.metadata import add_options
         from pogm.deployment import training
 
@@ -99,6 +99,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         options = self._plan_options(dataset)
         steps = training.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training.LEAST_STEPS)
+        check_weights_exist(plan.trials[:1], run_options)
         prepare(plan.trials[:1], run_options)
         domains = plan.trials[0].dataset.load(run_options.data, self.seed)  # with the settings of the command line
         training.check_data(plan, domains)

@@ -140,10 +140,13 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read ``model.json`` in the folder of a model.
 
     Raises:
-        IntegrityError: A field is missing or has another form.
+        IntegrityError: The file is not JSON, or a field is missing or has another form.
         UsageError: Another version of the package wrote the model.
     """
-    description = read_json(folder / DESCRIPTION, MOST_BYTES)
+    try:
+        description = read_json(folder / DESCRIPTION, MOST_BYTES)
+    except UsageError as error:
+        raise IntegrityError(f"{error} If the file was not changed, it is damaged: copy it again.") from error
     expected = ("format", "weights", "classes", "stored_size", "trial")
     missing = [name for name in expected if not isinstance(description, dict) or name not in description]
     if missing:
