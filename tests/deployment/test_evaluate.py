@@ -12,7 +12,8 @@ import pytest
 import pogm
 from pogm._system.errors import DataError, UsageError
 from pogm.benchmark.results.classification import calibration_error, classification_metrics, softmax
-from pogm.deployment.evaluate import evaluate, read_sites
+from pogm.deployment.evaluate import evaluate
+from pogm.deployment.labelled_images import read_sites
 
 CLASSES = ("blue", "red")
 

@@ -23,7 +23,8 @@ from pogm._system.files import digest
 from pogm.benchmark.runs.runner import run
 from pogm.data.images.intensity import Intensity
 from pogm.deployment import export as exporting
-from pogm.deployment.export import SUFFIXES, ExportError, compare, describe_preprocessing, export, probe_inputs
+from pogm.deployment.export import SUFFIXES, ExportError, describe_preprocessing, export
+from pogm.deployment.export_comparison import compare, probe_inputs
 from pogm.deployment.model import TrainedModel
 
 SOURCES = str(Path(pogm.__file__).parent).encode()

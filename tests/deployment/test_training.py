@@ -20,9 +20,9 @@ from pogm.benchmark.runs import executors
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli import main, train
 from pogm.data.datasets.folder import Folder
-from pogm.deployment import training
+from pogm.deployment import training_plan
 from pogm.deployment.forecast import forecast
-from pogm.deployment.training import make_plan, plan_deadlines, steps_in_time
+from pogm.deployment.training_plan import make_plan, plan_deadlines, steps_in_time
 from pogm.engine.session import Engine
 
 SMALL = (
@@ -127,8 +127,8 @@ def test_compared_algorithms_are_ranked_by_held_out_sites(photographs, tmp_path)
 
 
 def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch):
-    monkeypatch.setattr(training, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
+    monkeypatch.setattr(training_plan, "time", SimpleNamespace(monotonic=lambda: 100.0))
     dataset = Folder.from_directory(photographs[0])
     plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
     # Each of two processes trains two of four runs in 0.75 · 480 s. A run spends 12 · 2 s on evaluations and 0.5 s on a
@@ -158,10 +158,10 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
     clock = SimpleNamespace(
         monotonic=lambda: 180.0 * sum(len(lines) > len(known.get(name, [""])) for name, lines in read().items())
     )
-    for module in (executors, training, train):
+    for module in (executors, training_plan, train):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(executors.multiprocessing, "get_context", lambda kind: CONTEXT)
-    monkeypatch.setattr(training, "measure_cost", lambda trial, options: (0.15, 0.0, 1.0))
+    monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.15, 0.0, 1.0))
     words = ("train", photographs[0], *SMALL, "--algorithm", "ERM", "--hold-out", "c", "--minutes", 10, "--out", folder)
     assert main([str(word) for word in words]) == 0
     assert "The time limit stopped 3 runs before their last minibatch." in capsys.readouterr().out
@@ -220,7 +220,7 @@ def test_one_class_is_refused(photographs):
     dataset = replace(Folder.from_directory(photographs[0]), classes=("red",))
     plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
     with pytest.raises(DataError, match=r"at least two classes in sites; found 1\."):
-        training.check_data(plan, [])
+        training_plan.check_data(plan, [])
 
 
 def test_site_that_is_held_out_twice_is_held_out_once(photographs):

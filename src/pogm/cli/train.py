@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pogm.benchmark.plan.trial import Trial
     from pogm.benchmark.runs.runner import RunOptions
     from pogm.data.datasets.base import Domain, DomainDataset
-    from pogm.deployment.training import TrainingPlan
+    from pogm.deployment.training_plan import TrainingPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.benchmark.plan.parsing import find_dataset
         from pogm.cli.execution import check_weights_exist, make_run_options, prepare
         from pogm.data.images.metadata import add_options
-        from pogm.deployment import training
+        from pogm.deployment import training_plan
 
         start = time.monotonic()
         if self.minutes is not None and self.steps is not None:
@@ -97,12 +97,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         run_options = make_run_options(self.execution, [self.folder])
         dataset = find_dataset(add_options(self.folder, **self.settings.column_options), run_options.data)
         options = self._plan_options(dataset)
-        steps = training.fix_plan(self.out, options, None)
-        plan = self._plan(dataset, steps or training.LEAST_STEPS)
+        steps = training_plan.fix_plan(self.out, options, None)
+        plan = self._plan(dataset, steps or training_plan.LEAST_STEPS)
         check_weights_exist(plan.trials[:1], run_options)
         prepare(plan.trials[:1], run_options)
         domains = plan.trials[0].dataset.load(run_options.data, self.seed)  # with the settings of the command line
-        training.check_data(plan, domains)
+        training_plan.check_data(plan, domains)
         counts = self._show_sites(dataset, domains)
         deadline = None if self.minutes is None else start + 60 * self.minutes
         if steps is None:
@@ -111,7 +111,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         if self.dry_run:
             self._show_plan(plan, run_options)
             return 0
-        training.fix_plan(self.out, options, steps)
+        training_plan.fix_plan(self.out, options, steps)
         return self._run_plan(plan, run_options, deadline)
 
     def _plan_options(self, dataset: "DomainDataset") -> dict[str, Any]:
@@ -133,7 +133,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         return network_settings(self.settings, self.execution.weights, self.network)
 
     def _plan(self, dataset: "DomainDataset", steps: int) -> "TrainingPlan":
-        from pogm.deployment.training import make_plan
+        from pogm.deployment.training_plan import make_plan
 
         algorithms = self.compare or (self.algorithm,)
         settings = self._setting_texts()
@@ -158,7 +158,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         run_options: "RunOptions",
         deadline: float | None,
     ) -> int:
-        from pogm.deployment.training import default_steps, steps_in_time
+        from pogm.deployment.training_plan import default_steps, steps_in_time
 
         if self.steps is not None:
             return self.steps
@@ -178,8 +178,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions", deadline: float | None) -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
         from pogm.deployment import training
+        from pogm.deployment.training_plan import plan_deadlines
 
-        first_end, end = training.plan_deadlines(plan, deadline, run_options, self.workers)
+        first_end, end = plan_deadlines(plan, deadline, run_options, self.workers)
         cut = self._run_trials(plan.first_trials, run_options, first_end)
         if cut is None:
             return 1

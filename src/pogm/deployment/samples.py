@@ -19,7 +19,8 @@ from pogm.benchmark.results.regression import RegressionMetrics, regression_metr
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.images.metadata import SPLITS, split_options
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
-from pogm.deployment.evaluate import Evaluation, Site
+from pogm.deployment.evaluate import Evaluation
+from pogm.deployment.labelled_images import Site
 from pogm.deployment.model import ArrayTransform, TrainedModel
 from pogm.deployment.predict import Predictions, read_temperature
 

@@ -15,8 +15,6 @@ decoded. Images that are not 8-bit RGB are converted:
 """
 
 import io
-import re
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -29,6 +27,7 @@ import numpy.typing as npt
 from pogm._system.errors import DataError
 from pogm._system.terminal import printable
 from pogm.data.images.intensity import NONE, Intensity, Levels, Values, measure_levels
+from pogm.data.images.wide_colour import find_wide_colour, load_lower_bytes, load_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,9 +55,6 @@ OTHER_SIGNATURES = {
     b"\xd7\xcd\xc6\x9a": "Windows metafile",
 }
 END_OF_JPEG = b"\xff\xd9"
-WIDE_COLOUR = re.compile(
-    r"(LA|RGB|RGBA|RGBX);16([LBN])"
-)  # Pillow's names of 16-bit colour, with the order of the bytes
 
 
 class BadImage(DataError):  # noqa: N818 - also used as a value that describes the file
@@ -106,7 +102,7 @@ def decode(content: bytes, name: str, *, truncated: Truncated = "refuse", intens
             return read_dicom(content, name).to_pixels(intensity)
         image = _open(content, name)
         try:
-            lower = None if intensity == NONE else _load_lower_bytes(image, content, name)
+            lower = None if intensity == NONE else load_lower_bytes(image, lambda: _open(content, name))
             image.load()
             return _to_pixels(image, name, intensity, lower)
         except BadImage:
@@ -127,7 +123,7 @@ def read_header(content: bytes, name: str) -> Header:
             return read_dicom_header(content, name)
         image = _open(content, name)
         width, height = image.size
-        is_wide = image.mode.startswith("I") or _find_wide_colour(image) is not None
+        is_wide = image.mode.startswith("I") or find_wide_colour(image) is not None
         return Header(width, height, is_wide) if _read_orientation(image) > 4 else Header(height, width, is_wide)
 
 
@@ -146,7 +142,7 @@ def read_values(content: bytes, name: str) -> Values:
             return read_dicom(content, name).values
         image = _open(content, name)
         try:
-            lower = _load_lower_bytes(image, content, name)
+            lower = load_lower_bytes(image, lambda: _open(content, name))
             image.load()
             return _to_values(image, name, lower)
         except BadImage:
@@ -200,8 +196,8 @@ def _pad(content: bytes, bad: BadImage, intensity: Intensity) -> Pixels:
     whole = content + END_OF_JPEG if content.startswith(JPEG) else content
     try:
         image = _open(whole, bad.name)
-        lower = None if intensity == NONE else _load_lower_bytes(image, whole, bad.name, padded=True)
-        _load(image, padded=True)
+        lower = None if intensity == NONE else load_lower_bytes(image, lambda: _open(whole, bad.name), padded=True)
+        load_pixels(image, padded=True)
         return _to_pixels(image, bad.name, intensity, lower)
     except Exception as error:
         raise bad from error
@@ -236,50 +232,6 @@ def _to_values(image: "Image", name: str, lower: Values | None) -> Values:
     if lower.ndim == 2:  # grey with alpha: all bits are in `lower`
         return lower
     return np.asarray(image)[:, :, :3].astype(np.uint16) << 8 | lower
-
-
-def _find_wide_colour(image: "Image") -> tuple[str, str] | None:
-    """Return Pillow's mode and byte order of an opened image with 16-bit colour; None for other images."""
-    tile = getattr(image, "tile", None)
-    arguments = tile[0][3] if tile else ""
-    found = WIDE_COLOUR.fullmatch(str(arguments if isinstance(arguments, str) else (arguments or ("",))[0]))
-    return (found[1], found[2]) if found else None
-
-
-def _load_lower_bytes(image: "ImageFile", content: bytes, name: str, padded: bool = False) -> Values | None:
-    """Decode the lower 8 bits of 16-bit colour [H, W, 3], or all bits of grey with alpha [H, W]; else return None.
-
-    Pillow keeps only the upper byte of each channel. Decoding as if the bytes had the other order keeps the lower one.
-    """
-    found = _find_wide_colour(image)
-    if found is None:
-        return None
-    mode, order = found
-    again = _open(content, name)
-    if mode == "LA":
-        again._mode, other = "RGBA", "RGBA"
-    else:
-        big = order == "B" or (order == "N" and sys.byteorder == "big")
-        other = f"{mode};16{'L' if big else 'B'}"
-    again.tile = [
-        tile._replace(args=other if isinstance(tile.args, str) else (other, *(tile.args or ())[1:]))
-        for tile in again.tile
-    ]
-    _load(again, padded)
-    pixels = np.asarray(again)
-    if mode == "LA":
-        return np.asarray(pixels[:, :, 0].astype(np.uint16) << 8 | pixels[:, :, 1])
-    return pixels[:, :, :3]
-
-
-def _load(image: "ImageFile", padded: bool) -> None:
-    """Decode the pixels of an opened image; if padded, accept that the file ends before the last pixel."""
-    if not padded:
-        image.load()
-        return
-    with suppress(OSError):
-        image.load()
-    image.tile = []  # no tiles left: Pillow takes the pixels decoded so far as the image
 
 
 def _to_rgb(image: "Image", name: str) -> Pixels:

@@ -1,0 +1,210 @@
+"""Plan of the runs behind one model: their number, their length, and their time limits."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pogm._system.errors import DataError, UsageError
+from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
+from pogm.benchmark.plan.parsing import build_trial
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.context import use_threads
+from pogm.benchmark.runs.estimate import measure_cost
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.data.datasets.base import Domain, DomainDataset, split_domain
+
+PLAN = "plan.json"
+EPOCHS = 20  # default length: each image of a site of median size is drawn about this often
+LEAST_STEPS, MOST_STEPS = 100, 5001
+EVALUATIONS = 10  # of each run
+VALIDATION_SHARE = 0.2  # part of a site that an evaluation predicts; at the end all of it is predicted
+TRAINING_SHARE = 0.9  # part of the time after which runs are stopped: then held-out sites are predicted
+PLANNED_SHARE = 0.75  # part of the time that is planned: processes start, and slow one another down
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """All runs behind one model.
+
+    Attributes:
+        sites: Names of the sites that may be used for training.
+        forecasts: For each algorithm, one run for each site, which holds out that site.
+        finals: For each algorithm, the run on all sites. Only that of the chosen algorithm is trained.
+    """
+
+    sites: tuple[str, ...]
+    forecasts: Mapping[str, Sequence[Trial]]
+    finals: Mapping[str, Trial]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All runs that hold out a site."""
+        return [trial for trials in self.forecasts.values() for trial in trials]
+
+    @property
+    def first_trials(self) -> list[Trial]:
+        """The runs that need no result of others: with one algorithm also the run on all sites."""
+        return [*self.trials, *(self.finals.values() if len(self.finals) == 1 else ())]
+
+
+def make_plan(
+    dataset: DomainDataset,
+    algorithms: Sequence[str],
+    hold_out: Sequence[str],
+    settings: Sequence[str],
+    steps: int,
+    **options: Any,
+) -> TrainingPlan:
+    """Plan the runs behind a model.
+
+    Args:
+        dataset: Images of all sites.
+        algorithms: Algorithms to compare; with one, nothing is compared.
+        hold_out: Sites that are never used for training.
+        settings: Hyperparameters as texts, such as "lr=1e-4".
+        steps: Minibatches of each site.
+        options: Other fields of the trials.
+
+    Raises:
+        UsageError: If a site is unknown, or fewer than two sites are left.
+    """
+    hold_out = tuple(dict.fromkeys(hold_out))
+    unknown = [site for site in hold_out if site not in dataset.domains]
+    if unknown:
+        raise UsageError(
+            f"Expected sites to hold out from {', '.join(dataset.domains)}; found {', '.join(unknown)}. "
+            "Write the name of a folder."
+        )
+    sites = tuple(site for site in dataset.domains if site not in hold_out)
+    if len(sites) < 2:
+        raise UsageError(
+            f"Expected at least two sites for training; found {len(sites)} of {dataset.title}'s "
+            f"{len(dataset.domains)}. Domain generalization needs data from several sites."
+        )
+    every = max(steps // EVALUATIONS, 1)
+    names = {text.partition("=")[0].rpartition(".")[2] for text in settings}
+    if hasattr(dataset.training, "eval_augment") and "eval_augment" not in names:
+        settings = (*settings, "eval_augment=false")  # validation images as they will be in use
+
+    def plan(algorithm: str, held_out: Sequence[str]) -> Trial:
+        return build_trial(
+            dataset,
+            algorithm,
+            held_out,
+            settings=settings,
+            steps=steps,
+            evaluate_every=every,
+            evaluation="validation",  # a held-out site is predicted once, by the selected model
+            **options,
+        )
+
+    return TrainingPlan(
+        sites=sites,
+        forecasts={name: [plan(name, (*hold_out, site)) for site in sites] for name in algorithms},
+        finals={name: plan(name, hold_out) for name in algorithms},
+    )
+
+
+def check_data(plan: TrainingPlan, domains: Sequence[Domain]) -> None:
+    """Check the images of all sites for all runs before the first one, so that no run fails after hours.
+
+    Raises:
+        DataError: If there is one class only, or if a site is too small to be split or has a class that no other has.
+    """
+    dataset = plan.trials[0].dataset
+    if dataset.task == "classification" and dataset.num_classes < 2:
+        raise DataError(
+            f"Expected at least two classes in {dataset.title}; found {dataset.num_classes}. Add "
+            "images of another class."
+        )
+    for trial in plan.trials:
+        trial.dataset.check(list(domains), trial.test_domains)
+    for number, domain in enumerate(domains):
+        split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
+
+
+def default_steps(dataset: DomainDataset, counts: Sequence[int], batch_size: int) -> int:
+    """Return the default number of minibatches for sites with these numbers of images."""
+    median = sorted(counts)[len(counts) // 2]
+    return min(max(EPOCHS * median // batch_size, LEAST_STEPS), MOST_STEPS, dataset.steps)
+
+
+def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, workers: int) -> int:
+    """Return the number of minibatches that fits into the time until ``deadline``, from a measurement of a few steps.
+
+    The time is that of the runs which one process trains one after the other, and of the predictions at all sites.
+
+    Raises:
+        UsageError: If the time does not suffice for a useful number of minibatches.
+    """
+    with use_threads(options.threads):
+        costs = [measure_cost(trials[0], options) for trials in plan.forecasts.values()]
+    step, evaluation = fmean(cost[0] for cost in costs), fmean(cost[1] for cost in costs)
+    runs = sum(_count_in_a_row(plan, options, workers))
+    evaluations = runs * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
+    seconds = deadline - time.monotonic()
+    steps = int((PLANNED_SHARE * seconds - evaluations * evaluation) / (runs * step))
+    if steps < EVALUATIONS:
+        least = (EVALUATIONS * step * runs + evaluations * evaluation) / (PLANNED_SHARE * 60)
+        raise UsageError(
+            f"Expected time for at least {EVALUATIONS} minibatches in each of {len(plan.trials) + 1} runs; found "
+            f"{max(seconds, 0):.0f} s, with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. "
+            f"Pass --minutes {math.ceil(2 * least)} or more, a smaller --network, or smaller images (--set "
+            "image_size=128)."
+        )
+    return min(steps, MOST_STEPS)
+
+
+def plan_deadlines(
+    plan: TrainingPlan, deadline: float | None, options: RunOptions, workers: int
+) -> tuple[float | None, float | None]:
+    """Return the times at which the first runs and all runs must end, so that the command ends at ``deadline``."""
+    if deadline is None:
+        return None, None
+    first, later = _count_in_a_row(plan, options, workers)
+    now = time.monotonic()
+    seconds = TRAINING_SHARE * (deadline - now)
+    return now + seconds * first / (first + later), now + seconds
+
+
+def _count_in_a_row(plan: TrainingPlan, options: RunOptions, workers: int) -> tuple[int, int]:
+    """Return how many of the first runs one process trains one after the other, and how many follow all of them."""
+    processes = workers if options.engine.torch_device().type == "cpu" else 1
+    return math.ceil(len(plan.first_trials) / processes), int(len(plan.finals) > 1)
+
+
+def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int | None:
+    """Return the number of minibatches of an interrupted training, or write it down.
+
+    Args:
+        folder: Folder of the model.
+        options: Everything that determines the runs, as JSON values.
+        steps: Number of minibatches to write; None to read only.
+
+    Returns:
+        The number that was written when the training began; None if it has not begun.
+
+    Raises:
+        UsageError: If the training began with other options.
+    """
+    path = folder / PLAN
+    options = json.loads(canonical_json(options))  # as they are read again: lists instead of tuples
+    if path.exists():
+        found = read_json(path)
+        known = found.get("options", {})
+        different = sorted(name for name in {*known, *options} if known.get(name) != options.get(name))
+        if different:
+            raise UsageError(
+                f"Expected the options that the training in {folder} began with; found others for "
+                f"{', '.join(different)}. Give the same command to continue it, or another --out."
+            )
+        return int(found["steps"])
+    if steps is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, readable_json({"options": options, "steps": steps}))
+    return steps
