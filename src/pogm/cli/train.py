@@ -199,8 +199,13 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             if more is None:
                 return 1
             cut |= more
-        training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data, cut)
-        self._summarise(chosen, len(cut))
+        step = training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data, cut)
+        if cut:
+            print_line(
+                f"The time limit stopped {len(cut)} runs before their last minibatch, and their best steps so far were "
+                f"used: for the model, step {step} of {final.steps - 1}. The same command continues them."
+            )
+        self._summarise(chosen)
         return 0
 
     def _run_trials(
@@ -220,7 +225,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             return None
         return {outcome.trial.id for outcome in outcomes if outcome.is_cut}
 
-    def _summarise(self, chosen: str, stopped: int) -> None:
+    def _summarise(self, chosen: str) -> None:
         from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options
 
         new = "NEW_SITE"
@@ -228,11 +233,6 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
             new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
         what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
-        if stopped:
-            print_line(
-                f"The time limit stopped {stopped} runs before their last minibatch. Their best models so far were "
-                "used. The same command continues them."
-            )
         print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         print_line(
             f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} {what} --csv predictions.csv"

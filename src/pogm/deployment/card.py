@@ -24,8 +24,8 @@ SiteMetrics = ClassificationMetrics | RegressionMetrics
 
 HARDEST = 24  # images of the contact sheet
 COLUMNS = 8  # of the contact sheet
-TILE, TEXT = 96, 26  # pixels of an image and of the text below it
-LETTERS = 15  # of a class that fit below an image
+TILE, TEXT = 112, 26  # pixels of an image and of the text below it
+LETTERS = 19  # of a class that fit below an image
 HARDEST_FILE = "hardest_images.png"
 
 

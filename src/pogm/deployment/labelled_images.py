@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
+from pogm._system.terminal import printable
 from pogm.data.images.decode import IMAGE_SUFFIXES
-from pogm.data.images.listing import Directory, Walker, printable
+from pogm.data.images.listing import Directory, Walker
 from pogm.data.images.metadata import SPLITS, is_table, make_listing, read_table, split_options, to_pairs
 
 LAYOUT = (

@@ -120,7 +120,7 @@ def finish_model(
     folder: Path,
     data: Path | None,
     cut: Collection[str] = (),
-) -> None:
+) -> int:
     """Write the model that was trained on all sites, with the forecast, its temperature, and a model card.
 
     Args:
@@ -131,6 +131,9 @@ def finish_model(
         folder: Folder of the model.
         data: Data folder.
         cut: Ids of the trials that a time limit stopped before their last step.
+
+    Returns:
+        The step of the model.
     """
     final = plan.finals[chosen]
     run = folder / RUNS / final.id
@@ -152,6 +155,7 @@ def finish_model(
         }
     description = write_model(run, folder, extra)
     write_card(folder, description, sites, results[chosen], final, data)
+    return int(description["selection"]["step"])
 
 
 def _task(results: Sequence[SiteResult]) -> str:

@@ -229,11 +229,13 @@ function setUpKeysAndTouch(chart, view, panel, { data, encoding }) {
 
 // The page. A live page asks its server for a new version and replaces its content.
 
-const HINT = "Point at a chart to read values; drag to move, Ctrl + wheel to zoom, double-click to reset. " +
-  "Click a name in a legend to hide it, and a column heading to sort. Keys of a chart: arrows, +, −, Esc.";
+const CHART_HINT = "Point at a chart to read values; drag to move, Ctrl + wheel to zoom, double-click to reset. " +
+  "Click a name in a legend to hide it. Keys of a chart: arrows, +, −, Esc. ";
+const TABLE_HINT = "Click a column heading to sort.";
 
 function setUpPage() {
-  document.querySelector("main > header").append(element("p", { class: "muted hint" }, HINT));
+  const hint = (document.querySelector("figure.figure") ? CHART_HINT : "") + TABLE_HINT;
+  document.querySelector("main > header").append(element("p", { class: "muted hint" }, hint));
   document.querySelectorAll("main table:not(.confusion)").forEach(setUpTable);
   document.querySelectorAll("figure.figure").forEach(setUpFigure);
   for (const part of document.querySelectorAll("details")) {
