@@ -15,11 +15,10 @@ from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
 from pogm.benchmark.results.model_metrics import selected_metrics_table
 from pogm.benchmark.results.published import find_publication
-from pogm.benchmark.results.records import Run, read_runs
+from pogm.benchmark.results.records import FAILED, Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.table_formats import tables_csv
-from pogm.benchmark.runs.context import FAILED
 from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
 from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import RunOptions

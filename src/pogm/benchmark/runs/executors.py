@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -297,7 +297,7 @@ class _Worker:
         self.process.close()
 
 
-def _process_context() -> BaseContext:
+def _process_context() -> ForkServerContext | SpawnContext:
     """Return the context that starts workers: a fork server, which imports torch once for all of them.
 
     The server has imported modules and done nothing else, so no thread of torch can hold a lock when it forks.
