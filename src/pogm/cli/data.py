@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -87,7 +86,7 @@ class Check(Command):
 
     def run(self) -> int:
         """Print the findings; the exit code is 3 if there are any."""
-        from pogm.benchmark.runs.progress import show_progress
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.check import check
@@ -95,7 +94,7 @@ class Check(Command):
         if (samples := self._check_samples()) is not None:
             print(samples.json() if self.json else samples.text(), end="")
             return 0 if samples.clean else DataError.exit_code
-        findings = check(self._listing(), progress=partial(show_progress, what="images"))
+        findings = check(self._listing(), progress=show_image_progress)
         print(findings.json() if self.json else findings.text(), end="")
         known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
         if (

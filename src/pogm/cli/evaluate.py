@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -49,7 +48,7 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
 
     def run(self) -> int:
         """Print the metrics, and write the files."""
-        from pogm.benchmark.runs.progress import show_progress
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.predict import load_model, say_if_adapting
         from pogm.deployment.evaluate import evaluate
         from pogm.deployment.samples import evaluate_file, is_sample_model
@@ -66,7 +65,7 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
             ignore_unknown_classes=self.ignore_unknown_classes,
             batch_size=self.prediction.batch_size,
             on_bad_image=self.prediction.on_bad_image,
-            progress=partial(show_progress, what="images"),
+            progress=show_image_progress,
         )
         return self._report(found)
 

@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from pogm._system.errors import PogmError, UsageError
@@ -20,7 +19,7 @@ from pogm.benchmark.results.record_digest import DONE, RECORDS
 from pogm.benchmark.results.records import accuracy, is_final, read_records
 from pogm.benchmark.runs.directory import read_provenance
 from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.progress import RunProgress, show_progress
+from pogm.benchmark.runs.progress import RunProgress, show_image_progress
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.cli.options import Distributed, Execution, Hyperparameters
@@ -117,7 +116,7 @@ def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
                 "freeze_bn=false."
             )
     for dataset in {trial.dataset for trial in trials}:
-        dataset.prepare(run_options.data, partial(show_progress, what="images"))
+        dataset.prepare(run_options.data, show_image_progress)
 
 
 def _has_fixed_random_norm(trial: Trial) -> bool:

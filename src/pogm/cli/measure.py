@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -115,6 +116,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             find_dataset,
             settings_for,
         )
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.execution import setting_texts, warn_late_schedules
         from pogm.cli.planning import dataset_without_images
         from pogm.data.images.metadata import add_options
@@ -130,7 +132,9 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             target=self.target,
             divergence=self.divergence,
         )
-        find = dataset_without_images if self.planning.only_count else find_dataset
+        find = (
+            dataset_without_images if self.planning.only_count else partial(find_dataset, progress=show_image_progress)
+        )
         data = find(add_options(self.dataset, **self.settings.column_options), run_options.data)
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in algorithms}

@@ -16,6 +16,7 @@ from pogm.benchmark.plan.parsing import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
 from pogm.benchmark.runs.estimate import duration, estimates
+from pogm.benchmark.runs.progress import show_image_progress
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import DomainDataset, is_named_dataset
 from pogm.data.datasets.folder import Folder
@@ -48,8 +49,8 @@ def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
     path, options = split_options(name)
     folder = None if is_named_dataset(name) else find_data_path(path, data)
     if folder is None or is_array_file(folder, options):
-        return find_dataset(name, data)
-    dataset = Folder.from_path(folder, options, read_images=False)
+        return find_dataset(name, data, show_image_progress)
+    dataset = Folder.from_path(folder, options, show_image_progress, read_images=False)
     where = "in its rows" if dataset.file else "subfolders"
     print_line(f"{name}: {len(dataset.domains)} domains, as many as it has {where} now.")
     return dataset

@@ -4,7 +4,6 @@ import csv
 import io
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -51,7 +50,7 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
 
     def run(self) -> int:
         """Write the predictions as CSV."""
-        from pogm.benchmark.runs.progress import show_progress
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.deployment.predict import find_images, predict
         from pogm.deployment.samples import is_sample_model
 
@@ -64,7 +63,7 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
             groups,
             batch_size=self.prediction.batch_size,
             on_bad_image=self.prediction.on_bad_image,
-            progress=partial(show_progress, what="images"),
+            progress=show_image_progress,
         )
         write_csv(predictions.csv(reasons=self.prediction.on_bad_image == "skip"), self.csv or STDOUT)
         print_line(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)

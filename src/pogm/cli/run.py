@@ -84,6 +84,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.runs.directory import TRIAL, change_run
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.execution import (
             add_launch,
             make_run_options,
@@ -94,6 +95,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             train_run,
         )
         from pogm.data.images.metadata import add_options
+        from pogm.data.images.parallel import no_progress
         from pogm.diagnostics import Probe
 
         if bool(self.test_domain) == self.train_on_all:
@@ -118,6 +120,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             trial_seed=self.trial_seed,
             precision=self.training.precision,
             probe=Probe.each(self.probe_every),
+            progress=show_image_progress if run_options.launch is None else no_progress,
         )
         if self.dry_run:
             print_line(canonical_json(trial.to_json()), flush=True)

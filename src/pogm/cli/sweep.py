@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -79,11 +80,14 @@ pogm status runs/sweep"""
         """Return the sweep. In a dry run no image is read."""
         from pogm.benchmark.plan import sweep as sweeps
         from pogm.benchmark.plan.parsing import find_dataset
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.execution import setting_texts
         from pogm.cli.planning import dataset_without_images
         from pogm.data.images.metadata import add_options
 
-        find = dataset_without_images if self.planning.only_count else find_dataset
+        find = (
+            dataset_without_images if self.planning.only_count else partial(find_dataset, progress=show_image_progress)
+        )
         return sweeps.Sweep(
             algorithms=self.algorithms,
             datasets=tuple(

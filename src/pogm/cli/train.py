@@ -87,6 +87,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _train(self) -> int:
         from pogm._system.errors import UsageError
         from pogm.benchmark.plan.parsing import find_dataset
+        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.execution import check_weights_exist, make_run_options, prepare
         from pogm.data.images.metadata import add_options
         from pogm.deployment import training_plan
@@ -95,7 +96,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         if self.minutes is not None and self.steps is not None:
             raise UsageError("Expected --minutes or --steps; found both. Leave one out.")
         run_options = make_run_options(self.execution, [self.folder])
-        dataset = find_dataset(add_options(self.folder, **self.settings.column_options), run_options.data)
+        name = add_options(self.folder, **self.settings.column_options)
+        dataset = find_dataset(name, run_options.data, show_image_progress)
         options = self._plan_options(dataset)
         steps = training_plan.fix_plan(self.out, options, None)
         plan = self._plan(dataset, steps or training_plan.LEAST_STEPS)

@@ -38,7 +38,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         from pogm._system.files import readable_json, write_atomic
         from pogm.benchmark.plan.parsing import build_trial, find_dataset
         from pogm.benchmark.runs.context import use_threads
-        from pogm.benchmark.runs.progress import show_progress
+        from pogm.benchmark.runs.progress import show_image_progress, show_progress
         from pogm.cli.execution import make_run_options, network_settings, prepare
         from pogm.data.datasets.array_dataset import ArrayDataset
         from pogm.data.images.index import reuse_scans
@@ -49,7 +49,8 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         run_options = make_run_options(self.execution, [self.folder])
         run_options.enter()
         with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
-            dataset = find_dataset(add_options(self.folder, **self.settings.column_options), run_options.data)
+            name = add_options(self.folder, **self.settings.column_options)
+            dataset = find_dataset(name, run_options.data, show_image_progress)
             if len(dataset.domains) < 2:
                 raise UsageError(
                     f"Expected at least two sites in {self.folder}; found {len(dataset.domains)}. One site says "

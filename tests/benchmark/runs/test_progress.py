@@ -267,3 +267,19 @@ def test_progress_of_a_run_elsewhere_is_lines_that_become_rare(clock, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "minibatches: 5/100001, 5 s, 99996 s left"
     assert 20 < len(lines) < 70
+
+
+def test_nothing_is_shown_before_the_delay(capfd, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+
+    def items(seconds):
+        nonlocal now
+        for number in range(3):
+            now += seconds
+            yield number
+
+    assert list(progress.show_image_progress(items(0.1), 3, "folders")) == [0, 1, 2]
+    assert capfd.readouterr().err == ""
+    assert list(progress.show_image_progress(items(1.5), 3, "folders")) == [0, 1, 2]
+    assert "folders: 3/3" in capfd.readouterr().err

@@ -154,15 +154,16 @@ def test_prepare_shows_progress_only_when_it_builds(own, tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "cache"))
     dataset, shown = Folder.from_directory(own), []
 
-    def progress(items, total):
-        shown.append(total)
+    def progress(items, total, what="images"):
+        if total:
+            shown.append((total, what))
         return items
 
     dataset.prepare(own.parent, progress)
-    assert 60 in shown
+    assert (60, "images") in shown
     shown.clear()
     dataset.prepare(own.parent, progress)
-    assert not any(shown)
+    assert {what for _, what in shown} == {"folders"}
 
 
 def test_domains_are_slices_of_one_mapped_file(own):

@@ -18,6 +18,7 @@ from PIL import Image
 
 from pogm._system import fault_injection
 from pogm._system.errors import DataError, UsageError
+from pogm._system.files import digest
 from pogm.data.images import cache, store
 from pogm.data.images.cache import CachedImages, load_cached
 from pogm.data.images.class_folders import read_tree
@@ -134,6 +135,73 @@ def test_changed_image_or_order_makes_another_cache_entry(tmp_path):
 
 
 CUT = encode(picture(5, 40, 60), "JPEG")[:1500]
+
+
+def test_renamed_image_is_not_decoded_again(tmp_path, decoded):
+    root = write_small_dataset(tmp_path / "data")
+    load(root, tmp_path / "cache")
+    decoded.clear()
+    os.rename(root / "art/cat/0.png", root / "photo/dog/9.png")
+    found = load(root, tmp_path / "cache")
+    assert decoded == []
+    assert_same(found, load(root, tmp_path / "new"))
+
+
+@pytest.mark.parametrize("how", ["skip", "pad"])
+def test_changed_folder_decodes_only_new_images(tmp_path, decoded, how):
+    root = write_small_dataset(tmp_path / "data", height=40, width=60)
+    bad = {"art/cat/+.jpg": CUT} if how == "pad" else {"art/cat/+.png": png(5)[:90], "art/dog/+.jpg": b""}
+    write_files(root, bad)
+    load(root, tmp_path / "cache", how)
+    decoded.clear()
+    (root / "art/cat/0.png").unlink()
+    os.rename(root / next(iter(bad)), root / "photo/dog/z.jpg")
+    write_files(root, {"photo/cat/9.png": png(77, 40, 60)})
+    found = load(root, tmp_path / "cache", how)
+    assert decoded == ["photo/cat/9.png"]
+    assert found.bad[-1].path == "photo/dog/z.jpg"
+    assert_same(found, load(root, tmp_path / "new", how))
+
+
+@pytest.mark.parametrize("damage", ["contents.json", "journal", "pixels"])
+def test_damaged_entry_is_not_copied_from(tmp_path, decoded, damage):
+    root = write_small_dataset(tmp_path / "data")
+    load(root, tmp_path / "cache")
+    path = find_store(tmp_path / "cache") / damage
+    content = path.read_bytes()
+    first, second = (digest(png(seed)).encode() for seed in (0, 1))
+    swapped = content.replace(first, b"?").replace(second, first).replace(b"?", second)
+    path.write_bytes(swapped if damage == "contents.json" else content[:-1])
+    decoded.clear()
+    os.rename(root / "art/cat/0.png", root / "art/cat/9.png")
+    found = load(root, tmp_path / "cache")
+    assert len(decoded) == 8
+    assert_same(found, load(root, tmp_path / "new"))
+
+
+def test_entry_of_other_size_is_not_copied_from(tmp_path, decoded):
+    root = write_small_dataset(tmp_path / "data")
+    load(root, tmp_path)
+    decoded.clear()
+    write_files(root, {"art/cat/9.png": png(9, 5, 5)})  # now images of two sizes are resized to 256
+    assert load(root, tmp_path).images.shape == (9, 3, 256, 256)
+    assert len(decoded) == 9
+
+
+def test_copying_build_continues_after_it_was_stopped(tmp_path, decoded, monkeypatch):
+    monkeypatch.setattr(cache, "COPIES", 3)
+    root = write_small_dataset(tmp_path / "data")
+    load(root, tmp_path / "cache")
+    os.rename(root / "art/cat/0.png", root / "art/cat/9.png")
+    fault_injection._passed.clear()
+    monkeypatch.setenv("POGM_FAULT", "full@journal:2")
+    with pytest.raises(DataError, match="No space left"):
+        load(root, tmp_path / "cache")
+    monkeypatch.delenv("POGM_FAULT")
+    decoded.clear()
+    found = load(root, tmp_path / "cache")
+    assert decoded == []
+    assert_same(found, load(root, tmp_path / "new"))
 
 
 def test_refused_images_are_named_with_reasons_and_advice(tmp_path):

@@ -157,16 +157,16 @@ def test_check_follows_outside_links_on_request(tmp_path):
     assert check(root, follow_outside=True).across_domains == [["art/cat/0.png", "photo/cat/link.png"]]
 
 
-def test_progress_counts_every_file(tmp_path):
+def test_progress_counts_folders_and_every_file(tmp_path):
     totals = []
 
-    def progress(items, total):
+    def progress(items, total, what="images"):
         items = list(items)
-        totals.append((len(items), total))
+        totals.append((len(items), total, what))
         return items
 
     check(write_small_dataset(tmp_path), progress=progress)
-    assert totals == [(8, 8)]
+    assert totals == [(4, 4, "folders"), (8, 8, "images")]
 
 
 def test_folder_that_is_too_small_for_training_is_reported(tmp_path):

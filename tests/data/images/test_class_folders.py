@@ -136,3 +136,16 @@ def test_pacs_has_published_counts():
     assert tree.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
     assert [sum(column) for column in zip(*tree.counts, strict=True)] == [2048, 2344, 1670, 3929]
     assert tree.warning() is None
+
+
+def test_progress_counts_class_folders_while_they_are_listed(tmp_path):
+    root = write_small_dataset(tmp_path / "data")
+    shown = []
+
+    def progress(items, total, what):
+        for number, item in enumerate(items, start=1):
+            yield item
+            shown.append((number, total, what))
+
+    assert read_tree(root, progress=progress) == read_tree(root)
+    assert shown == [(number, 4, "folders") for number in range(1, 5)]

@@ -16,6 +16,7 @@ from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.datasets.folder import Folder
 from pogm.data.images.metadata import is_table, split_options
+from pogm.data.images.parallel import Progress, no_progress
 from pogm.data.tables.samples import is_array_file
 from pogm.modifiers import all_modifiers, modifier_class
 
@@ -62,6 +63,7 @@ def build_trial(
     preset: str | None = None,
     modifiers: Sequence[str] = (),
     settings: Sequence[str] = (),
+    progress: Progress = no_progress,
     **options: Any,
 ) -> Trial:
     """Return the trial that names and texts describe.
@@ -74,12 +76,13 @@ def build_trial(
         preset: Name of a preset of the algorithm.
         modifiers: Names of modifiers.
         settings: Texts such as "kappa=0.1" or "Mixup.alpha=0.4".
+        progress: Shows how many images were read.
         options: Other fields of `Trial`, such as ``steps`` or ``seed``; None for the default.
 
     Raises:
         UsageError: If a name is unknown, or a value is out of its range.
     """
-    found = find_dataset(dataset, data) if isinstance(dataset, str) else dataset
+    found = find_dataset(dataset, data, progress) if isinstance(dataset, str) else dataset
     method = algorithm_class(algorithm)
     combination = Combination(algorithm, tuple(modifiers), found)
     parts: dict[str, Any] = {
@@ -105,18 +108,20 @@ def modifier_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(registered_name(modifier_class(name)) for name in names)
 
 
-def find_dataset(name: str, data: Path | None = None) -> DomainDataset:
+def find_dataset(name: str, data: Path | None = None, progress: Progress = no_progress) -> DomainDataset:
     """Return a dataset by name, or a folder of images, a metadata file, a table or arrays by the path.
 
     A path may be relative to the data folder. Options may follow it: ``sites/metadata.csv:label=y,group=patient``.
+    ``progress`` shows how many images were read.
     """
     if is_named_dataset(name):
         return dataset_class(name)()
     path, options = split_options(name)
     found = find_data_path(path, data)
     if found is not None:
-        kind = ArrayFile if is_array_file(found, options) else Folder
-        return kind.from_path(found, options)
+        if is_array_file(found, options):
+            return ArrayFile.from_path(found, options)
+        return Folder.from_path(found, options, progress)
     if os.sep in name or is_table(path) or is_array_file(Path(path)):
         raise UsageError(f"Expected a folder of images or a metadata file at {path}; found none. Check the path.")
     raise unknown_name_error("a dataset", name, named_datasets())

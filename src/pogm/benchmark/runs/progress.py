@@ -7,7 +7,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pogm.benchmark.runs.executors import Outcome
 
 Item = TypeVar("Item")
+IMAGE_SECONDS = 2.0  # before the progress of listing or reading images is shown
 LINE_SECONDS = 5.0  # minimum time between plain lines
 LINE_SHARE = 1 / 20  # minimum time between plain lines, as a part of the elapsed time: the log of a day stays readable
 DISPLAY_SECONDS = 0.1  # minimum time between two updates of the display by a run
@@ -144,7 +145,12 @@ class RemainingRunTime:
         return max(total - (now - self.last), 0.0)
 
 
-def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1) -> Iterator[Item]:
+def show_image_progress(items: Iterable[Item], total: int, what: str = "images") -> Iterator[Item]:
+    """Show the progress of reading images, see `pogm.data.images.parallel.Progress`; nothing if it takes no time."""
+    return show_progress(items, total, what, delay=IMAGE_SECONDS)
+
+
+def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1, delay: float = 0.0) -> Iterator[Item]:
     """Yield the items and show their number and the time left; show nothing if ``total`` is 0.
 
     Items with ``ran = False``, such as outcomes of runs that were done before, do not count for the time left.
@@ -154,8 +160,9 @@ def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1
         total: Their number.
         what: A word for them.
         at_once: Number of items that are computed in parallel.
+        delay: Seconds before anything is shown.
     """
-    return _track(items, total, what, RemainingTime(total, time.monotonic(), at_once), lambda item: 1.0)
+    return _track(items, total, what, RemainingTime(total, time.monotonic(), at_once), lambda item: 1.0, delay)
 
 
 def track_runs(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], at_once: int = 1) -> "Iterator[Outcome]":
@@ -217,21 +224,38 @@ def count_steps(trials: Sequence[Trial], folder: Path) -> int:
 
 
 def _track(
-    items: Iterable[Item], total: int, what: str, remaining: RemainingTime, work: Callable[[Item], float]
+    items: Iterable[Item],
+    total: int,
+    what: str,
+    remaining: RemainingTime,
+    work: Callable[[Item], float],
+    delay: float = 0.0,
 ) -> Iterator[Item]:
     if total == 0:
         return iter(items)
     show = _make_display(total, what, remaining)
-    return _count(items, show, remaining, work)
+    return _count(items, show, remaining, work, delay)
 
 
 def _count(
-    items: Iterable[Item], show: "_Bar | _Lines", remaining: RemainingTime, work: Callable[[Item], float]
+    items: Iterable[Item],
+    show: "_Bar | _Lines",
+    remaining: RemainingTime,
+    work: Callable[[Item], float],
+    delay: float,
 ) -> Iterator[Item]:
-    with show:
+    start = time.monotonic()
+    with ExitStack() as shown:
+        is_shown = delay <= 0
+        if is_shown:
+            shown.enter_context(show)
         for item in items:
-            remaining.add(work(item), time.monotonic(), getattr(item, "ran", True))
+            now = time.monotonic()
+            remaining.add(work(item), now, getattr(item, "ran", True))
             show.advance()
+            if not is_shown and now - start >= delay:
+                is_shown = True
+                shown.enter_context(show)
             yield item
 
 

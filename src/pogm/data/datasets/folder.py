@@ -66,13 +66,13 @@ class Folder(ImageDataset):
         Args:
             path: A folder ``<domain>/<class>/<image>``, or a metadata file.
             options: Columns and class mapping, see `make_listing`.
-            progress: Shows how many images were read.
+            progress: Shows how many folders were listed, and how many images were read.
             read_images: Read the images. If False, the dataset has no fingerprint and serves for planning only.
         """
         listing = make_listing(path, options or {})
         folder, file = (path, "") if path.is_dir() else (path.parent, path.name)
         scan = scan_folder(listing)
-        tree = scan.tree if read_images else listing.read(strict=False)
+        tree = scan.list_images(progress) if read_images else listing.read(strict=False, progress=progress)
         if read_images and (warning := tree.warning()):
             warnings.warn(warning, stacklevel=2)
         is_wide = read_images and any(record.is_wide for record in scan.index(progress))

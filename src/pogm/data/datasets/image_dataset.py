@@ -1,12 +1,14 @@
 """Datasets of image folders: ``<data folder>/<dataset>/<domain>/<class>/<image>``."""
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from pogm._system.collector import pause_collector
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training
@@ -76,7 +78,8 @@ class ImageDataset(DomainDataset):
     def load(self, root: Path | None, seed: int) -> list[Domain]:
         """Load all domains from the cache; build the cache first if there is none."""
         scan = self.scan(root)
-        return split_domains(scan.tree, self.load_images(scan), self.stratified)
+        with pause_collector():
+            return split_domains(scan.tree, self.load_images(scan), self.stratified)
 
     def prepare(self, root: Path | None, progress: Progress) -> None:
         """Build the cache."""
@@ -84,8 +87,14 @@ class ImageDataset(DomainDataset):
 
     def load_images(self, scan: FolderScan, progress: Progress = no_progress) -> CachedImages:
         """Load the images of a scanned folder from the cache; build the cache first if there is none."""
-        intensity, index = Intensity.parse(self.intensity), scan.index(progress)
-        return load_cached(scan.tree, self.on_bad_image, intensity=intensity, index=index, progress=progress)
+        settings = self.on_bad_image, self.intensity
+        if settings not in scan.loaded:
+            how, index = Intensity.parse(self.intensity), scan.index(progress)
+            scan.loaded[settings] = load_cached(
+                scan.tree, self.on_bad_image, intensity=how, index=index, progress=progress
+            )
+        images: CachedImages = scan.loaded[settings]
+        return images
 
     def describe_data(self, root: Path | None) -> dict[str, Any]:
         """Return the fingerprint of the images, their scaling, and which of them were skipped or padded.
@@ -111,7 +120,7 @@ class ImageDataset(DomainDataset):
             DataError: If the domains or the number of classes differ. Other numbers of images are only a warning.
         """
         scan = scan_folder(self.directory(root))
-        tree = scan.tree
+        tree = scan.list_images(progress)
         if tree.domains != self.folders:
             raise DataError(
                 f"Expected the folders {', '.join(self.folders)} in {tree.root}; found {', '.join(tree.domains)}. "
@@ -189,7 +198,8 @@ def split_domains(tree: ImageTree, images: CachedImages, stratified: bool = Fals
     """Return the images of each domain with their labels, as slices of one memory-mapped file."""
     files = [tree.files[number] for number in images.kept]
     labels = torch.tensor([file.label for file in files])
-    counts = [sum(file.domain == number for file in files) for number in range(len(tree.domains))]
+    found = Counter(file.domain for file in files)
+    counts = [found[number] for number in range(len(tree.domains))]
     if 0 in counts:
         raise DataError(
             f"Expected images in every domain of {tree.root}; found none that can be read in "

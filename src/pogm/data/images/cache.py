@@ -1,19 +1,22 @@
 """Cache of decoded images. Images are decoded once, resized to one size, and stored under a hash of their content.
 
-Two folders with the same images share one cache entry.
+Two folders with the same images share one cache entry. If images of a folder were renamed, added or removed, its new
+entry takes the images that an older entry has from there, and only the others are decoded.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pogm._system.errors import DataError, unknown_name_error
-from pogm._system.files import canonical_json, digest
+from pogm._system.files import canonical_json, digest, write_atomic
 from pogm._system.terminal import printable
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, Pixels, decode
@@ -25,7 +28,10 @@ from pogm.data.images.store import Chunk, StoreBuilder, cache_directory, lock_di
 REFUSE, SKIP, PAD = ON_BAD_IMAGE = ("refuse", "skip", "pad")
 VERSION = 1  # raise it when the same files may give other pixels
 LARGEST = 256  # longest side of a stored image, in pixels
-CHUNK = 256  # files per chunk; a killed build continues after its last complete chunk
+CHUNK = 256  # decoded files per chunk; a killed build continues after its last complete chunk
+COPIES = 4096  # files per chunk if most of them are copied from another entry
+UNREADABLE = ""  # in place of the hash of a file that could not be read
+CONTENTS = "contents.json"  # description of an entry: its settings, and the hash of every file in order
 LISTED = 5  # bad files that a message names
 
 
@@ -85,16 +91,20 @@ def load_cached(
     contents = [record.sha256 for record in index]
     intensity = resolve_intensity(intensity, index)
     scaled = [] if intensity == NONE else [str(intensity)]  # images of 8 bits keep the key of earlier versions
-    key = digest(canonical_json([VERSION, height, width, on_bad_image, contents, *scaled]).encode())
-    directory = cache / "images" / key
+    description = canonical_json([VERSION, height, width, on_bad_image, contents, *scaled]).encode()
+    directory = cache / "images" / digest(description)
 
     found = open_store(directory)
     if found is None:
         with lock_directory(directory):
             found = open_store(directory)
             if found is None:  # no other process built it while this one waited
-                _Build(tree, contents, height, width, on_bad_image, intensity).run(directory, progress)
+                known = _find_decoded(directory, description)
+                _Build(tree, contents, height, width, on_bad_image, intensity, known).run(directory, progress)
                 found = open_store(directory)
+    with suppress(OSError, DataError):  # in a cache that cannot be written to, other entries do not use this one
+        if not (directory / CONTENTS).exists():
+            write_atomic(directory / CONTENTS, description)
     if found is None:
         raise DataError(f"Expected the images just written to {directory}; found them changed. Start again.")
     images, chunks = found
@@ -136,6 +146,45 @@ class _Decoded(NamedTuple):
     error: BadImage | None
 
 
+def _find_decoded(directory: Path, description: bytes) -> dict[str, _Decoded]:
+    """Return the images that other entries of the cache have, by hash, if only the list of images differs.
+
+    The name of an entry is the hash of its description, so a damaged description is found out and the entry is not
+    used.
+    """
+    *settings, contents, scaled = _parse_description(description)
+    wanted = set(contents) - {UNREADABLE}
+    found: dict[str, _Decoded] = {}
+    for path in sorted(directory.parent.glob(f"*/{CONTENTS}")):
+        with suppress(OSError):
+            other = path.read_bytes()
+            if digest(other) != path.parent.name:
+                continue
+            *other_settings, other_contents, other_scaled = _parse_description(other)
+            if (other_settings, other_scaled) != (settings, scaled) or wanted.isdisjoint(other_contents):
+                continue
+            images, chunks = open_store(path.parent) or (None, [])
+            if images is not None:
+                found |= _decoded_by_hash(images.numpy(), chunks, other_contents)
+    return {content: decoded for content, decoded in found.items() if content in wanted}
+
+
+def _parse_description(description: bytes) -> tuple[Any, ...]:
+    version, height, width, on_bad_image, contents, *scaled = json.loads(description)
+    return version, height, width, on_bad_image, contents, scaled
+
+
+def _decoded_by_hash(pixels: Pixels, chunks: Sequence[Chunk], contents: Sequence[str]) -> dict[str, _Decoded]:
+    errors = {number: BadImage("", kind, reason) for chunk in chunks for number, kind, reason in chunk.bad}
+    kept = [(number, size) for chunk in chunks for number, size in zip(chunk.kept, chunk.sizes, strict=True)]
+    found = {
+        contents[number]: _Decoded(number, image, (size[0], size[1]), errors.pop(number, None))
+        for (number, size), image in zip(kept, pixels, strict=True)
+    }
+    bad = {number: error for number, error in errors.items() if error.kind != "unreadable"}  # it may be readable now
+    return found | {contents[number]: _Decoded(number, None, (0, 0), error) for number, error in bad.items()}
+
+
 @dataclass(frozen=True)
 class _Build:
     """Builder of one cache entry from the files of a folder with known content hashes."""
@@ -146,24 +195,39 @@ class _Build:
     width: int
     on_bad_image: str
     intensity: Intensity
+    known: Mapping[str, _Decoded]  # images that another entry has, by hash
 
     def run(self, directory: Path, progress: Progress) -> None:
         """Decode the files that the store in this directory does not have yet, and finish the store."""
         builder = StoreBuilder(directory, self.height, self.width)
         left = range(builder.files, len(self.tree.files))
         builder.check_space(len(left))
+        missing = [number for number in left if self.contents[number] not in self.known]
+        new = iter(progress(map_in_order(self.decode_file, missing), len(missing)))
         pending: list[_Decoded] = []
-        for decoded in progress(map_in_order(self.decode_file, left), len(left)):
-            pending.append(decoded)
-            if len(pending) == CHUNK or decoded.number == left[-1]:
+        decoded = 0
+        for number in left:
+            copied = self.copy_image(number)
+            decoded += copied is None
+            pending.append(copied or next(new))
+            if decoded == CHUNK or len(pending) == COPIES or number == left[-1]:
                 self.add_chunk(builder, pending)
-                pending = []
+                pending, decoded = [], 0
+        next(new, None)  # ends the progress
         if not builder.images:
             raise DataError(
                 f"Expected images in {printable(str(self.tree.root))}; found none that can be decoded. "
                 f"See: pogm data check {printable(str(self.tree.root))}"
             )
         builder.finish()
+
+    def copy_image(self, number: int) -> _Decoded | None:
+        """Return the image of another entry with the content of this file; None if there is none."""
+        known = self.known.get(self.contents[number])
+        if known is None:
+            return None
+        error = known.error and BadImage(self.tree.files[number].path, known.error.kind, known.error.reason)
+        return known._replace(number=number, error=error)
 
     def add_chunk(self, builder: StoreBuilder, pending: list[_Decoded]) -> None:
         """Write a chunk of files, unless one of them must be refused."""

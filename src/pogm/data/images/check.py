@@ -152,9 +152,12 @@ def check(source: Path | Listing, *, follow_outside: bool = False, progress: Pro
     Args:
         source: Folder of the domains, or the listing of a folder or of a metadata file.
         follow_outside: Follow links that lead out of the folder of the domains.
-        progress: Shows how many files were decoded.
+        progress: Shows how many folders were listed, and how many files were decoded.
     """
-    tree = list_tree(source, follow_outside=follow_outside) if isinstance(source, Path) else source.read(strict=False)
+    if isinstance(source, Path):
+        tree = list_tree(source, follow_outside=follow_outside, progress=progress)
+    else:
+        tree = source.read(strict=False, progress=progress)
     root = tree.root
     size, bad = 0, []
     same_pixels: dict[str, list[ImageFile]] = defaultdict(list)

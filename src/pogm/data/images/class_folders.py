@@ -15,6 +15,7 @@ from pogm._system.errors import DataError, Lines
 from pogm._system.terminal import printable
 from pogm.data.images.decode import IMAGE_SUFFIXES
 from pogm.data.images.listing import BadLink, Directory, Walker
+from pogm.data.images.parallel import Progress, no_progress
 
 LAYOUT = "Arrange the images as <root>/<domain>/<class>/<image>."
 LISTED = 5  # links that a message names
@@ -105,7 +106,7 @@ class ImageTree:
         return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
-def read_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
+def read_tree(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> ImageTree:
     """List a dataset's folder and check that it can be used.
 
     Every file in a class folder counts as an image, whatever its name is: decoding finds the files that are not images.
@@ -114,11 +115,12 @@ def read_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
     Args:
         root: Folder of the domains.
         follow_outside: Follow links that lead out of the root.
+        progress: Shows how many class folders were listed.
 
     Raises:
         DataError: If the layout is wrong, a domain has no images, or a link loops, leads nowhere or leaves the root.
     """
-    tree = list_tree(root, follow_outside=follow_outside)
+    tree = list_tree(root, follow_outside=follow_outside, progress=progress)
     if tree.bad_links:
         named = "; ".join(f"{printable(link.path)} {link.reason}" for link in tree.bad_links[:LISTED])
         more = f" and {len(tree.bad_links) - LISTED} more" if len(tree.bad_links) > LISTED else ""
@@ -130,7 +132,7 @@ def read_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
     return tree
 
 
-def list_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
+def list_tree(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> ImageTree:
     """List a dataset's folder as `read_tree` does, but accept empty domains, and list bad links in `bad_links`."""
     if not root.is_dir():
         raise DataError(f"Expected a folder of domains at {printable(str(root))}; found none. Check the path.")
@@ -140,10 +142,10 @@ def list_tree(root: Path, *, follow_outside: bool = False) -> ImageTree:
         found = f"only {printable(domains[0].name)}" if domains else "none"
         raise DataError(f"Expected two or more domains in {printable(str(root))}; found {found}. {LAYOUT}")
 
+    folders = [(number, inner) for number, found in enumerate(domains) for inner in _list_folders(walker, found, root)]
     paths = {}  # files by (class name, domain number), in the order of the domains
-    for domain, directory in enumerate(domains):
-        for inner in _list_folders(walker, directory, root):
-            paths[inner.name, domain] = list(walker.walk_files(inner))
+    for domain, directory in progress(folders, len(folders), what="folders"):
+        paths[directory.name, domain] = list(walker.walk_files(directory))
     classes = sorted({name for name, _ in paths})
     if not classes:
         raise DataError(f"Expected class folders in the domains of {printable(str(root))}; found none. {LAYOUT}")

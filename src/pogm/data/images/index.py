@@ -8,8 +8,9 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pogm._system.collector import pause_collector
 from pogm._system.files import canonical_json, digest, write_atomic
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, read_header, read_levels
@@ -18,7 +19,8 @@ from pogm.data.images.metadata import Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.data.images.store import cache_directory, lock_directory
 
-VERSION = 2  # raise it when the same bytes may give another record
+VERSION = 3  # raise it when the same bytes may give another record, or when the format of the file changes
+HASH = 64  # digits of a SHA-256
 
 
 class FileRecord(NamedTuple):
@@ -53,18 +55,21 @@ def read_index(tree: ImageTree, cache: Path | None = None, progress: Progress = 
     """
     path = _index_path(tree.root, cache or cache_directory())
     names = [file.path for file in tree.files]
-    known = _load(path)
-    stamps = [_read_stamp(tree.root, name) for name in names]
+    known_names, known_stamps, known_records = _load(path)
+    root = os.fspath(tree.root)
+    stamps = [_read_stamp(root, name) for name in names]
+    if names == known_names and stamps == known_stamps:
+        return known_records
+    known = dict(zip(known_names, zip(known_stamps, known_records, strict=True), strict=True))
     changed = [name for name, stamp in zip(names, stamps, strict=True) if known.get(name, (None,))[0] != stamp]
     kept = known.keys() & set(names)
-    index: Entries = {name: known[name] for name in kept}
+    index: Entries = {name: known[name] for name in names if name in kept}
     try:
         found = map_in_order(lambda name: (name, *_read(tree.root, name)), changed)
         for name, stamp, record in progress(found, len(changed)):
             index[name] = (stamp, record)
     finally:  # an interrupted run keeps what it has read
-        if changed or len(kept) < len(known):
-            _save(path, {name: entry for name, entry in index.items() if entry[1].kind != "unreadable"})
+        _save(path, {name: index[name] for name in names if name in index and index[name][1].kind != "unreadable"})
     return [index[name][1] for name in names]
 
 
@@ -84,17 +89,28 @@ class FolderScan:
 
     def __init__(self, listing: Listing):
         self.listing = listing
+        self._tree: ImageTree | None = None
         self._index: list[FileRecord] | None = None
+        self.loaded: dict[tuple[str, str], Any] = {}  # decoded images, by the settings of the dataset that loaded them
 
-    @cached_property
+    @property
     def tree(self) -> ImageTree:
         """List of the images."""
-        return self.listing.read()
+        return self.list_images()
+
+    def list_images(self, progress: Progress = no_progress) -> ImageTree:
+        """Return the list of the images."""
+        if self._tree is None:
+            with pause_collector():
+                self._tree = self.listing.read(progress=progress)
+        return self._tree
 
     def index(self, progress: Progress = no_progress) -> list[FileRecord]:
         """Return a record of every file, in the order of the tree."""
         if self._index is None:
-            self._index = read_index(self.tree, progress=progress)
+            tree = self.list_images(progress)
+            with pause_collector():
+                self._index = read_index(tree, progress=progress)
         return self._index
 
     @cached_property
@@ -141,9 +157,7 @@ def scan_folder(source: Path | Listing) -> FolderScan:
 
 
 def _read(root: Path, name: str) -> tuple[Stamp, FileRecord]:
-    stamp = _read_stamp(
-        root, name
-    )  # before the content: if the file changes meanwhile, the record is outdated, not wrong
+    stamp = _read_stamp(os.fspath(root), name)  # before the content: if the file changes, the record is outdated
     try:
         content = (root / name).read_bytes()
     except OSError as error:
@@ -156,9 +170,9 @@ def _read(root: Path, name: str) -> tuple[Stamp, FileRecord]:
         return stamp, FileRecord(digest(content), kind=error.kind, reason=error.reason)
 
 
-def _read_stamp(root: Path, name: str) -> Stamp:
+def _read_stamp(root: str, name: str) -> Stamp:
     try:
-        status = os.stat(os.path.join(root, name))
+        status = os.stat(f"{root}/{name}")
     except OSError:
         return (-1, -1, -1)  # reading the file will give the reason
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -169,23 +183,40 @@ def _index_path(root: Path, cache: Path) -> Path:
     return cache / "indexes" / f"{name}.json"
 
 
-def _load(path: Path) -> Entries:
+def _load(path: Path) -> tuple[list[str], list[Stamp], list[FileRecord]]:
     """Load a stored index; return an empty one if the file is missing, damaged or of another version."""
     try:
         content = path.read_bytes()
     except OSError:
-        return {}
+        return [], [], []
     checksum, _, body = content.partition(b"\n")
     if checksum != _checksum(body):
-        return {}
-    return {
-        name: ((size, mtime, ctime), FileRecord(*rest)._replace(levels=levels and Levels(*levels)))
-        for name, size, mtime, ctime, *rest, levels in json.loads(body)
-    }
+        return [], [], []
+    columns = json.loads(body)
+    hashes = [columns["sha256"][start : start + HASH] for start in range(0, len(columns["sha256"]), HASH)]
+    records = list(map(FileRecord, hashes, columns["heights"], columns["widths"]))
+    for number, kind, reason, is_wide, levels in columns["unusual"]:
+        rest = {"kind": kind, "reason": reason, "is_wide": is_wide, "levels": levels and Levels(*levels)}
+        records[number] = records[number]._replace(**rest)
+    stamps = list(zip(columns["sizes"], columns["mtimes"], columns["ctimes"], strict=True))
+    return columns["names"], stamps, records
 
 
 def _save(path: Path, index: Entries) -> None:
-    body = json.dumps([[name, *stamp, *record] for name, (stamp, record) in index.items()]).encode()
+    """Write an index by columns, which take a tenth of the time to read that a list of records takes."""
+    stamps, records = [stamp for stamp, _ in index.values()], [record for _, record in index.values()]
+    sizes, mtimes, ctimes = zip(*stamps, strict=True) if stamps else ((), (), ())
+    columns = {
+        "names": list(index),
+        "sizes": sizes,
+        "mtimes": mtimes,
+        "ctimes": ctimes,
+        "sha256": "".join(record.sha256 for record in records),
+        "heights": [record.height for record in records],
+        "widths": [record.width for record in records],
+        "unusual": [(n, *record[3:]) for n, record in enumerate(records) if record[3:] != (None, "", False, None)],
+    }
+    body = json.dumps(columns).encode()
     with lock_directory(path.parent):  # two writers of the same file would use the same temporary file
         write_atomic(path, _checksum(body) + b"\n" + body)
 

@@ -61,16 +61,16 @@ class Walker:
                     name = entry.name
                     if name.startswith(".") or name.lower() in IGNORED:
                         continue
-                    target = os.path.join(real, name)
+                    target = entry.path
                     if entry.is_symlink():
                         target, reason = self._resolve_link(target, directory)
                         if reason:
                             self.bad.append(BadLink(_join(directory, name), reason))
                             continue
-                    if entry.is_dir():
-                        directories.append(Directory(_join(directory, name), (*directory.stack, target)))
-                    elif entry.is_file():
+                    if entry.is_file():
                         files.append(name)
+                    elif entry.is_dir():
+                        directories.append(Directory(_join(directory, name), (*directory.stack, target)))
                     else:  # a pipe, for example: reading it would block forever
                         self.bad.append(BadLink(_join(directory, name), "is neither a file nor a folder"))
         except OSError as error:

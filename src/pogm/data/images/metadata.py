@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm._system.terminal import printable
 from pogm.data.images.class_folders import ImageFile, ImageTree, check_domains, list_tree, map_classes, read_tree
+from pogm.data.images.parallel import Progress, no_progress
 
 TABLES = (".csv", ".tsv")
 ARRAY_FILES = (".npz", ".parquet", ".pq")  # files of samples that are not images, see `pogm.data.tables`
@@ -52,14 +53,15 @@ class Listing:
         """Folder of the images."""
         return self.path if self.path.is_dir() else self.path.parent
 
-    def read(self, strict: bool = True) -> ImageTree:
+    def read(self, strict: bool = True, progress: Progress = no_progress) -> ImageTree:
         """List the images.
 
         Args:
             strict: Refuse domains without images and bad links in a folder.
+            progress: Shows how many class folders were listed.
         """
         if self.path.is_dir() or not is_table(self.path):
-            tree = read_tree(self.path) if strict else list_tree(self.path)
+            tree = (read_tree if strict else list_tree)(self.path, progress=progress)
         else:
             tree = read_table(self.path, to_pairs(self.columns))
         mapped = map_classes(tree, to_pairs(self.mapping))

@@ -19,11 +19,11 @@ class Progress(Protocol):
     number counts only the items that need work, so the remaining time is elapsed / done * (total - done).
     """
 
-    def __call__(self, items: Iterable[Item], total: int, /) -> Iterable[Item]:
-        """Return the same items."""
+    def __call__(self, items: Iterable[Item], total: int, /, what: str = "images") -> Iterable[Item]:
+        """Return the same items. ``what`` is a word for them."""
 
 
-def no_progress(items: Iterable[Item], total: int, /) -> Iterable[Item]:
+def no_progress(items: Iterable[Item], total: int, /, what: str = "images") -> Iterable[Item]:
     """Return the items and show nothing."""
     return items
 
