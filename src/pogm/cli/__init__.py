@@ -119,14 +119,15 @@ def _run(words: Sequence[str]) -> int:
     command = parse(words)
     launch = None
     try:
-        from pogm.cli.execution import check_single_process
-        from pogm.distributed.world import Launch
+        if "RANK" in os.environ:  # by torchrun; without it, a command that needs no torch does not import it
+            from pogm.cli.execution import check_single_process
+            from pogm.distributed.world import Launch
 
-        launch = Launch.from_environment()
-        if launch is not None and launch.rank > 0:
-            warnings.simplefilter("ignore")  # rank 0 shows them
-        if not command.under_torchrun:
-            check_single_process("another command")
+            launch = Launch.from_environment()
+            if launch is not None and launch.rank > 0:
+                warnings.simplefilter("ignore")  # rank 0 shows them
+            if not command.under_torchrun:
+                check_single_process("another command")
         with ignore_output_errors() if command.trains else nullcontext(), escaped_output():
             return command.run()
     except PogmError as error:

@@ -19,6 +19,7 @@ from pogm.benchmark.results.records import FAILED, Run, read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.table_formats import tables_csv
+from pogm.benchmark.runs.directory import index_plan
 from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
 from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import RunOptions
@@ -55,6 +56,7 @@ def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Sche
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
     execute = executor(options.executor, options.workers, options.address)
     trials = sweep.plan()
+    index_plan(trials, folder)
     return finish(run_waiting_trials(trials, folder, run_options, execute, options.retry_failed), len(trials), folder)
 
 

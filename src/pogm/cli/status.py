@@ -25,10 +25,16 @@ pogm status runs/paper                              all scales of pogm experimen
 
     def run(self) -> int:
         """Print a line for each algorithm and dataset, and the total."""
-        from pogm.benchmark.runs.directory import STATES, SWEEP, find_problems, load_sweep, status
+        from pogm.benchmark.runs.plan_index import SWEEP, count_states, read_plan_index
+        from pogm.benchmark.runs.state import STATES, find_problems
 
         if (self.folder / SWEEP).exists():
-            counts = status(load_sweep(self.folder), self.folder)
+            if (planned := read_plan_index(self.folder)) is not None:
+                counts = count_states(self.folder, planned)
+            else:
+                from pogm.benchmark.runs.directory import status
+
+                counts = status(self.folder)
             _print_problems(find_problems(self.folder))
         else:
             counts = self._count_runs()

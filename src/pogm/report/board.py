@@ -10,8 +10,8 @@ from pogm._system.errors import PogmError
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.benchmark.results.selection import SELECTIONS
-from pogm.benchmark.runs.directory import STATES
 from pogm.benchmark.runs.estimate import duration
+from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left
 from pogm.report.page import Exhibit, Part, Section, listing, paragraph, render

@@ -129,7 +129,7 @@ def test_the_command_line_runs_resumes_and_reports_a_sweep(tmp_path, capsys):
     untouched = {p: p.stat().st_mtime_ns for p in folder.glob("*/records.jsonl") if p.parent.name != first.id}
     assert main(["resume", str(folder), "--workers", "1"]) == 0
     assert all(p.stat().st_mtime_ns == when for p, when in untouched.items()), "finished runs are not computed again"
-    assert status(load_sweep(folder), folder)["ColoredDigits", "ERM"] == {"done": 6}
+    assert status(folder)["ColoredDigits", "ERM"] == {"done": 6}
 
 
 # Random search.
@@ -226,3 +226,19 @@ def test_a_hyperparameter_without_a_space_keeps_its_value():
 def test_a_draw_depends_on_the_name_of_the_hyperparameter():
     assert draw(Uniform(0, 1), "a", 2, 1) != draw(Uniform(0, 1), "b", 2, 1)
     assert draw(Uniform(0, 1), "a", 2, 1) == draw(Uniform(0, 1), "a", 2, 1)
+
+
+def test_plan_has_the_trials_that_are_built_one_by_one():
+    datasets = dataset_class("ColoredDigits")(), dataset_class("PACS")()
+    settings = ("lr=0.01", "POGM.kappa=0.25")
+    sweep = Sweep(("ERM", "POGM"), datasets, configurations=3, trials=2, modifiers=("Mixup",), settings=settings)
+    one_by_one = [
+        sweep.trial_at(data, algorithm, [held_out], hparams_seed, trial_seed)
+        for trial_seed in range(2)
+        for hparams_seed in range(3)
+        for data in datasets
+        for held_out in range(len(data.domains))
+        for algorithm in sweep.algorithms
+    ]
+    assert sweep.plan() == one_by_one
+    assert len({trial.training for trial in one_by_one}) > 6

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pogm._system.collector import pause_collector
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.parsing import (
@@ -26,6 +27,27 @@ from pogm.modifiers import modifier_class
 
 MODES = ("single", "full")
 MOST_RUNS = 10**6
+
+
+class _Search:
+    """Configurations of one number and repetition. Trials that hold out other domains share them."""
+
+    def __init__(self, hparams_seed: int, trial_seed: int):
+        self.hparams_seed, self.trial_seed = hparams_seed, trial_seed
+        self._found: dict[object, Any] = {}
+
+    def configuration(self, kind: type, large: bool) -> Any:
+        """Return the configuration of an algorithm or a modifier."""
+        return self._find((kind, large), kind, large)
+
+    def training(self, data: DomainDataset) -> Any:
+        """Return the configuration of the training settings of a dataset."""
+        return self._find(data, lambda: data.training)
+
+    def _find(self, key: object, make: Callable[[], Any], large: bool = False) -> Any:
+        if key not in self._found:
+            self._found[key] = configuration(make(), self.hparams_seed, self.trial_seed, large)
+        return self._found[key]
 
 
 @dataclass(frozen=True)
@@ -69,14 +91,19 @@ class Sweep:
         kinds = {(data, name): Combination(name, self.modifiers, data) for data, name in pairs}
         check_settings(self.settings, list(kinds.values()))
         settings = {pair: settings_for(kind, self.settings) for pair, kind in kinds.items()}
-        return [
-            self._trial(dataset, algorithm, held_out, hparams_seed, trial_seed, settings[dataset, algorithm])
-            for trial_seed in range(self.trials)
-            for hparams_seed in range(self.configurations)
-            for dataset in self.datasets
-            for held_out in self._held_out(dataset)
-            for algorithm in self.algorithms
-        ]
+        probe = Probe.each(self.probe_every)
+        trials = []
+        with pause_collector():
+            for trial_seed, hparams_seed in itertools.product(range(self.trials), range(self.configurations)):
+                search = _Search(hparams_seed, trial_seed)
+                for dataset in self.datasets:
+                    parts = {
+                        algorithm: self._parts(dataset, algorithm, search, settings[dataset, algorithm])
+                        for algorithm in self.algorithms
+                    }
+                    for held_out, algorithm in itertools.product(self._held_out(dataset), self.algorithms):
+                        trials.append(self._trial(parts[algorithm], algorithm, held_out, search, probe))
+        return trials
 
     def count(self, dataset: DomainDataset) -> int:
         """Return the number of trials of one algorithm on a dataset, without building them."""
@@ -94,41 +121,41 @@ class Sweep:
     ) -> Trial:
         """Build one trial of the plan."""
         settings = settings_for(Combination(algorithm, self.modifiers, dataset), self.settings)
-        return self._trial(dataset, algorithm, list(held_out), hparams_seed, trial_seed, settings)
+        search = _Search(hparams_seed, trial_seed)
+        parts = self._parts(dataset, algorithm, search, settings)
+        return self._trial(parts, algorithm, list(held_out), search, Probe.each(self.probe_every))
 
     def _held_out(self, dataset: DomainDataset) -> list[list[int]]:
         count = len(dataset.domains)
         pairs = itertools.combinations(range(count), 2) if self.mode == "full" else ()
         return [*([domain] for domain in range(count)), *map(list, pairs)]
 
-    def _trial(
-        self,
-        data: DomainDataset,
-        algorithm: str,
-        held_out: list[int],
-        hparams_seed: int,
-        trial_seed: int,
-        settings: Sequence[str],
-    ) -> Trial:
-        seed = seed_hash(data.seed_name, algorithm, held_out, hparams_seed, trial_seed)
+    def _parts(self, data: DomainDataset, algorithm: str, search: "_Search", settings: Sequence[str]) -> dict[str, Any]:
+        """Return the parts of trials, which do not depend on the held-out domains."""
         parts: dict[str, Any] = {
-            "algorithm": configuration(algorithm_class(algorithm)(), hparams_seed, trial_seed, data.large),
-            "training": configuration(data.training, hparams_seed, trial_seed),
+            "algorithm": search.configuration(algorithm_class(algorithm), data.large),
+            "training": search.training(data),
             "dataset": data,
         }
         for name in self.modifiers:
-            parts[name] = configuration(modifier_class(name)(), hparams_seed, trial_seed, data.large)
+            parts[name] = search.configuration(modifier_class(name), data.large)
         apply(settings, parts, f"a hyperparameter of {algorithm} on {data.title}")
-        shared = [field.name for field in dataclasses.fields(Trial) if field.metadata and hasattr(self, field.name)]
+        return parts
+
+    def _trial(
+        self, parts: dict[str, Any], algorithm: str, held_out: list[int], search: "_Search", probe: Probe
+    ) -> Trial:
+        data: DomainDataset = parts["dataset"]
+        seed = seed_hash(data.seed_name, algorithm, held_out, search.hparams_seed, search.trial_seed)
         return Trial.build(
             parts,
             tuple(held_out),
             seed=seed,
             data_seed=seed,
-            trial_seed=trial_seed,
-            hparams_seed=hparams_seed,
-            probe=Probe.each(self.probe_every),
-            **{name: getattr(self, name) for name in shared},
+            trial_seed=search.trial_seed,
+            hparams_seed=search.hparams_seed,
+            probe=probe,
+            **{name: getattr(self, name) for name in SHARED},
         )
 
     def to_json(self, titles: bool = True) -> dict[str, Any]:
@@ -159,6 +186,14 @@ class Sweep:
         if changes := differences(values, sweep.to_json()):
             raise UsageError(f"Expected a sweep as `pogm sweep` writes it; found that {changes}. Restore the file.")
         return sweep
+
+
+# Fields of a trial that a sweep has too, with the same value for all trials.
+SHARED = [
+    field.name
+    for field in dataclasses.fields(Trial)
+    if field.metadata and field.name in {own.name for own in dataclasses.fields(Sweep)}
+]
 
 
 # Random search.

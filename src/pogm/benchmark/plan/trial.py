@@ -227,7 +227,7 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, Algorithm | Modifier):
         return {"name": registered_name(type(value)), **hyperparameters.to_json(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value
 
 

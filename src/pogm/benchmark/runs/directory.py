@@ -2,18 +2,16 @@
 
 import dataclasses
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pogm._system.errors import DataError, PogmError, UsageError
+from pogm._system.errors import DataError, UsageError
 from pogm._system.files import (
     LOCK,
     canonical_json,
     is_empty,
-    is_locked,
     lock_folder,
     open_own_file,
     read_json,
@@ -23,8 +21,8 @@ from pogm._system.files import (
 from pogm._system.saved import check_form
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
-from pogm.benchmark.results.record_digest import DONE, RECORDS, read_verified
-from pogm.benchmark.results.records import FAILED, read_failure
+from pogm.benchmark.results.record_digest import DONE
+from pogm.benchmark.runs.plan_index import Counts, Kind, count_states, write_plan_index
 from pogm.engine import checkpoint
 
 SCHEMA = 1
@@ -32,7 +30,6 @@ TRIAL = "trial.json"
 SWEEP = "sweep.json"
 PLAN = "plan.json"
 PLAN_BYTES = 1 << 28  # limit for the size of a plan
-STATES = ("done", "running", "interrupted", "failed", "waiting")
 CHANGEABLE = ("steps", "evaluate_every")  # settings of a trial that its state does not depend on
 DECISIVE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # facts that affect bits
 
@@ -273,17 +270,6 @@ def read_provenance_path(what: str, folder: Path) -> Path | None:
     return Path(path) if isinstance(path, str) and Path(path).exists() else None
 
 
-def state_of(folder: Path) -> str:
-    """Return the state of a run, one of `STATES`, from its directory alone."""
-    if (folder / DONE).exists():
-        return "done"
-    if is_locked(folder):
-        return "running"
-    if (folder / FAILED).exists():
-        return "failed"
-    return "interrupted" if (folder / TRIAL).exists() else "waiting"
-
-
 # Directories of sweeps, and of other lists of trials.
 
 
@@ -324,28 +310,16 @@ def load_sweep(folder: Path) -> Sweep:
         raise UsageError(f"In {path}: {error}") from error
 
 
-def status(sweep: Sweep, folder: Path) -> dict[tuple[str, str], Counter[str]]:
-    """Count the runs of each dataset and label by their state."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for trial in sweep.plan():
-        counts.setdefault((trial.dataset.title, trial.label), Counter())[state_of(folder / trial.id)] += 1
-    return counts
+def status(folder: Path) -> Counts:
+    """Count the runs of a sweep by dataset, label and state, and write the index of the sweep."""
+    return count_states(folder, index_plan(load_sweep(folder).plan(), folder))
 
 
-def find_problems(folder: Path) -> list[str]:
-    """Return why runs of a sweep failed, and the names of finished runs whose records were altered.
-
-    Records are read only if their file was modified after the end of the run: a sweep can have many.
-    """
-    failed = [path.parent for path in sorted(folder.glob(f"*/{FAILED}")) if state_of(path.parent) == "failed"]
-    problems = [f"{run} failed: {read_failure(run)}" for run in failed]
-    for done in sorted(folder.glob(f"*/{DONE}")):
-        try:
-            if (done.parent / RECORDS).stat().st_mtime_ns > done.stat().st_mtime_ns:
-                read_verified(done.parent)
-        except (PogmError, OSError) as error:
-            problems.append(str(error))
-    return problems
+def index_plan(trials: Sequence[Trial], folder: Path) -> list[tuple[Kind, str]]:
+    """Write the index of the sweep in a directory, and return its content: the kind and id of each trial."""
+    runs = [((trial.dataset.title, trial.label), trial.id) for trial in trials]
+    write_plan_index(folder, runs)
+    return runs
 
 
 def save_plan(trials: Sequence[Trial], folder: Path) -> None:

@@ -37,8 +37,9 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import Stop, catch_stop_signals, failure_text, write_failure
-from pogm.benchmark.runs.directory import SWEEP, TRIAL, make_folder, state_of, write_trial
+from pogm.benchmark.runs.directory import SWEEP, TRIAL, make_folder, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
+from pogm.benchmark.runs.state import state_of
 from pogm.engine.engine import SMALL_IMAGE_PIXELS
 
 EXECUTORS = ("local", "ray")
