@@ -62,9 +62,11 @@ def test_line_above_a_progress_bar_is_escaped_and_not_markup(monkeypatch):
     with escaped_output():
         for number in progress.show_progress([1, 2], 2, "[red]runs"):
             print_line(f"line {number} {HOSTILE}", file=sys.stderr)
+            print("by another package \x1b[32m\u202e", file=sys.stderr)
     assert sys.stderr is terminal
     shown = terminal.getvalue()
     assert f"line 1 {ESCAPED}" in shown
+    assert r"by another package \x1b[32m\u202e" in shown
     assert "[red]runs" in shown
     assert "\x1b[31m" not in shown, "the colour of the name"
     assert "\x1b[2K" in shown, "the bar itself is drawn"

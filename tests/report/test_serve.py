@@ -99,10 +99,12 @@ def test_localhost_and_loopback_address_are_accepted(serve):
         "/records.jsonl",
         "/<script>",
         "/index.html",
+        "http://[",
     ],
 )
 def test_other_paths_are_not_found_and_not_repeated(serve, path):
-    answer, text = ask(serve(), path=path)
+    server = serve()
+    answer, text = ask(server, path=path, Host=f"localhost:{server.server_port}")
     assert (answer.status, text) == (404, "There is only one page: /")
 
 
@@ -159,7 +161,7 @@ GARBAGE = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "no version": b"GET /\r\n\r\n",
     "wrong version": b"GET / HTTP/9.9\r\n\r\n",
-    "too many words": b"GET / a b c HTTP/1.1\r\n\r\n",
+    "too many words": b"GET / echo b c HTTP/1.1\r\n\r\n",
     "invalid address": b"GET http://[ HTTP/1.1\r\n\r\n",
     "escape": b"GET /\x1b[31m HTTP/1.1\r\nHost: \x1b[31m\r\n\r\n",
     "method": b"\x1b[31m<script> / HTTP/1.1\r\n\r\n",
@@ -187,6 +189,7 @@ def test_malformed_requests_and_broken_connections_print_nothing(serve, capfd, s
                     answer += part
             assert not answer.startswith(b"HTTP/1.0 200")
             assert b"<script>" not in answer
+            assert b"echo" not in answer
             assert b"\x1b" not in answer
         else:  # the next packet of the server meets a connection that is gone
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
