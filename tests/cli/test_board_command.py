@@ -110,7 +110,7 @@ def test_in_a_browser_curves_grow_and_scroll_position_and_open_parts_stay(tmp_pa
         assert page.evaluate("scrollY") == position
         assert page.locator("details").first.get_attribute("open") is not None
         assert page.locator("#toy").get_by_text("Reset zoom").first.is_visible()
-    (folder / "done").touch()
+    (folder / "done").write_text("done\n")
     page.wait_for_function("() => document.body.innerText.includes('All runs that have started are done.')")
     assert said == []
     server.shutdown()

@@ -100,7 +100,7 @@ def test_a_page_is_rendered_again_only_if_a_file_changed(tmp_path):
     assert board.page() is first
     with lock_folder(folder):
         assert board.page() is not first
-    (folder / "done").touch()
+    (folder / "done").write_text("done\n")
     assert "All runs that have started are done." in text(board)
 
 
