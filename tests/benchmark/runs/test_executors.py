@@ -21,9 +21,9 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors
-from pogm.benchmark.runs.directory import find_problems, state_of
 from pogm.benchmark.runs.executors import Outcome, run_all, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.benchmark.runs.state import find_problems, state_of
 from pogm.cli.status import Status
 from pogm.data.datasets.base import Training
 from pogm.data.datasets.colored_digits import ColoredDigits
