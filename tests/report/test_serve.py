@@ -16,8 +16,9 @@ PAGE = "<!doctype html><p>θ</p>"
 
 
 @pytest.fixture
-def serve():
-    """Start servers of the page that a function returns."""
+def serve(monkeypatch, tmp_path):
+    """Start servers of the page that a function returns. Tracebacks are saved to the folder of the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     servers = []
 
     def start(page=lambda: PAGE):
@@ -144,8 +145,7 @@ def test_an_error_of_the_page_is_shown_in_the_terminal_only_and_the_next_request
     assert ask(server)[1] == PAGE
 
 
-def test_an_error_of_the_page_is_printed_once_with_the_place_of_its_traceback(serve, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_an_error_of_the_page_is_printed_once_with_the_place_of_its_traceback(serve, capsys, tmp_path):
     server = serve(lambda: {}["page"])
     assert [ask(server)[0].status for _ in range(3)] == [500] * 3
     said = capsys.readouterr().err
