@@ -31,13 +31,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_unexpected_error_of_a_command_names_the_command_and_the_file_with_the_traceback(folder, monkeypatch, capsys):
-    monkeypatch.setattr("pogm.benchmark.runs.directory.load_sweep", lambda folder: {}["sweep"])
-    (folder / "sweep.json").touch()
+    monkeypatch.setattr("pogm.cli.status.Status.run", lambda self: {}["sweep"])
     assert main(["status", str(folder)]) == 70
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"Expected to finish pogm status {folder}; found an unexpected error" in said
-    assert re.search(r" in cli/status\.py, line \d+: KeyError: 'sweep'\. ", said)
+    assert re.search(r" in cli/__init__\.py, line \d+: KeyError: 'sweep'\. ", said)
     (saved,) = folder.glob("pogm-error-*.txt")
     assert said.endswith(f"The traceback is in {saved}\n")
     assert "Traceback (most recent call last)" in saved.read_text()
