@@ -397,7 +397,7 @@ def test_accuracy_is_above_chance():
 @several
 @pytest.mark.gpu
 @needs_gpu
-def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers):
+def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers, narrow):
     both = trials(algorithm, modifiers)
     captured = Session([t.task(None) for t in both], Engine("cuda"))
     plain = [Session([t.task(None)], Engine("cpu")) for t in both]
@@ -414,7 +414,7 @@ def test_captured_steps_equal_steps_on_the_cpu(algorithm, modifiers):
 @several
 @pytest.mark.gpu
 @needs_gpu
-def test_step_does_not_synchronise(algorithm, modifiers):
+def test_step_does_not_synchronise(algorithm, modifiers, narrow):
     session = Session([trials(algorithm, modifiers)[0].task(None)], Engine("cuda", capture=False))
     for _ in range(2):
         session.step()

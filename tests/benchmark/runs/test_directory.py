@@ -25,9 +25,9 @@ from pogm.benchmark.runs.directory import (
     make_folder,
     save_plan,
     save_sweep,
-    state_of,
 )
 from pogm.benchmark.runs.runner import run
+from pogm.benchmark.runs.state import state_of
 from pogm.cli import main
 from pogm.data.datasets.colored_digits import ColoredDigits
 
