@@ -189,7 +189,6 @@ def test_bad_models_give_one_message_and_an_exit_code(trained, new_site, tmp_pat
     [
         (("predict", "MODEL", "nowhere"), 3, "Check the path"),
         (("predict", "MODEL", "empty"), 3, "found none whose name ends with"),
-        (("predict", "MODEL", "new", "--batch-size", "0"), 2, "at least 1; found 0"),
         (("predict", "MODEL", "new", "--device", "tpu"), 2, "Expected a device such as cpu"),
         (("predict", "MODEL", "new", "--csv", "nowhere/deep/out.csv"), 3, "Expected to write"),
         (("evaluate", "MODEL", "nowhere"), 3, "Check the path"),

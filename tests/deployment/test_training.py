@@ -193,7 +193,6 @@ def test_dry_run_writes_nothing(photographs, tmp_path):
         (("--hold-out", "d"), "Expected sites to hold out from a, b, c; found d"),
         (("--hold-out", "a", "--hold-out", "b"), "Expected at least two sites for training; found 1"),
         (("--minutes", 1, "--steps", 5), "Expected --minutes or --steps; found both"),
-        (("--minutes", -1), "Expected --minutes above 0"),
         (("--algorithm", "POGN"), "Did you mean 'POGM'?"),
     ],
 )

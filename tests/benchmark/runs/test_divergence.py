@@ -44,7 +44,7 @@ def test_a_diverged_run_has_a_record_of_valid_json_and_exit_code_4(tmp_path):
 
 
 def test_weights_that_overflow_after_a_finite_loss_are_detected(tmp_path):
-    fast = trial(ERM())
+    fast = with_lr(ERM(), 1.0)  # a copy of the training settings, which are shared
     object.__setattr__(fast.training, "lr", 1e39)  # above the limit of the field
     with pytest.raises(DivergedError, match=r"infinity in the weights.*at step 0"):
         run(fast, tmp_path / "run")

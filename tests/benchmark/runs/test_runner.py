@@ -1,5 +1,6 @@
 """The runner with one trial: kills, signals, damaged files and full disks do not change the result."""
 
+import dataclasses
 import json
 import os
 import random
@@ -254,10 +255,8 @@ def test_an_out_of_memory_error_has_the_peak_and_says_what_to_change(tmp_path, m
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_a_memory_error(tmp_path):
-    large = trial(ERM())
-    object.__setattr__(large.training, "batch_size", 10**13)  # above the limit of the field
     with pytest.raises(MemoryLimitError, match="batch_size"):
-        run(large, tmp_path / "run")
+        run(without_limits(batch_size=10**13), tmp_path / "run")
 
 
 def test_a_bug_is_noted_in_the_run_directory_until_the_next_run(tmp_path, monkeypatch):
