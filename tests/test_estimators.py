@@ -2,6 +2,7 @@
 
 import importlib.util
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 from threadpoolctl import threadpool_limits
@@ -242,6 +244,15 @@ def test_example_runs():
     assert {len(found) for found in accuracies.values()} == {4}
     assert accuracies["POGM"][:3].min() > 0.65
     assert accuracies["POGM"][3] < 0.5  # the marker has the opposite sign at the last hospital
+
+
+def test_code_of_the_page_runs():
+    page = (ROOT / "docs/scikit_learn.md").read_text()
+    names = {}
+    with sklearn.config_context():  # the page enables metadata routing
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(compile(block, "scikit_learn.md", "exec"), names)
+    assert names["model"].score(names["X"], names["y"]) > 0.7
 
 
 def test_scikit_learn_is_imported_only_for_the_estimators():
