@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo paper test lint types tests oldest lock clean
+.PHONY: demo paper docs test lint types tests oldest lock clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -14,6 +14,11 @@ demo: .venv/installed
 # Every table and figure of the paper on data that come with the package: runs/paper/embedded/index.html.
 paper: .venv/installed
 	$(BIN)/pogm experiment paper --scale embedded --out runs/paper
+
+# The documentation: build/docs/index.html. A warning is an error.
+docs: .venv/installed
+	$(BIN)/sphinx-build -W --keep-going --quiet docs build/docs
+	@echo build/docs/index.html
 
 test: lint types tests
 

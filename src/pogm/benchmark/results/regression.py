@@ -19,8 +19,8 @@ class RegressionMetrics(NamedTuple):
 
     n: int  # number of samples
     r2: float  # 1 is perfect, 0 is as good as the mean of these targets; NaN if all targets are equal
-    rmse: float
-    mae: float
+    rmse: float  # root mean squared error
+    mae: float  # mean absolute error
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; an undefined R² is None."""
