@@ -49,8 +49,8 @@ ALGORITHMS = """
     OfficialPOGM PCGrad POGM PaperTextPOGM RDM RSC Reptile SAGM SANDMask SagNet UPGrad VREx
 """
 MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
-# Released methods have stored digests, a row in docs/methods.md and a place in the README. A new method works and is
-# tested without being listed here; CONTRIBUTING.md says how to release it.
+# Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
+# listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
 
 # Defaults of all cases with an algorithm or modifier: schedules that change something within a short run, and a network
