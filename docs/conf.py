@@ -44,4 +44,5 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
+html_domain_indices = False
 html_math_renderer = "mathml"

@@ -4,6 +4,7 @@ The directions, the ball and the hull are computed by `pogm.pareto`, so the figu
 """
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -129,7 +130,7 @@ def trajectory() -> Drawing:
         places = [
             plane(share * vector + bend * side * normal) for share, side in ((0, 0), (0.3, 1), (0.68, 0.8), (1, 0))
         ]
-        for a, b in zip(places, places[1:], strict=False):
+        for a, b in pairwise(places):
             drawing.line(a, b, COLOURS[number], 1.5, "4 3")
             drawing.circle(b, 3, COLOURS[number], COLOURS[number])
         drawing.arrow(start, places[-1], COLOURS[number], 2.5)
@@ -137,7 +138,11 @@ def trajectory() -> Drawing:
         anchor = ("start", "start", "end")[number]
         end = places[-1]
         drawing.text(
-            (end[0] + offset[0], end[1] + offset[1]), f"h_{number + 1} = θ_{number + 1} − θ", COLOURS[number], 15, anchor
+            (end[0] + offset[0], end[1] + offset[1]),
+            f"h_{number + 1} = θ_{number + 1} − θ",
+            COLOURS[number],
+            15,
+            anchor,
         )
     drawing.circle(start, 5, INK, INK)
     drawing.text((start[0] - 12, start[1] + 20), "θ, the shared model", INK, 14, "end")
@@ -181,7 +186,9 @@ def ball() -> Drawing:
     for number, vector in enumerate(TRAJECTORIES):
         end = plane(vector)
         drawing.arrow(origin, end, COLOURS[number], 2)
-        drawing.text((end[0] + (14, 0, -12)[number], end[1] - (2, 10, 8)[number]), f"h_{number + 1}", COLOURS[number], 16)
+        drawing.text(
+            (end[0] + (14, 0, -12)[number], end[1] - (2, 10, 8)[number]), f"h_{number + 1}", COLOURS[number], 16
+        )
     drawing.arrow(origin, plane(centre), GREY, 3)
     drawing.text((plane(centre)[0] + 16, plane(centre)[1] + 18), "h_0", GREY, 16)
     drawing.arrow(origin, plane(direction), PURPLE, 3.5)
@@ -209,7 +216,9 @@ def hull() -> Drawing:
         end = plane(vector)
         drawing.line(origin, end, COLOURS[number], 1.2, "3 3")
         drawing.circle(end, 5, COLOURS[number], COLOURS[number])
-        drawing.text((end[0] + (18, 8, -16)[number], end[1] - (0, 12, 8)[number]), f"h_{number + 1}", COLOURS[number], 16)
+        drawing.text(
+            (end[0] + (18, 8, -16)[number], end[1] - (0, 12, 8)[number]), f"h_{number + 1}", COLOURS[number], 16
+        )
     unseen = torch.tensor([0.15, 1.9], dtype=torch.float64)
     inner_products = (TRAJECTORIES @ TRAJECTORIES.T, TRAJECTORIES @ unseen, unseen @ unseen)
     _, mixture = nearest_mixture(*(value[None] for value in inner_products))

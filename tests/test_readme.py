@@ -1,31 +1,23 @@
-"""The code in the README runs, and the README and the pages under docs/ match the package."""
+"""The README, CONTRIBUTING.md and the pages under docs/ match the package. tests/docs runs their code."""
 
 import importlib.util
 import re
 from pathlib import Path
 
-import pytest
 from digests import RELEASED
-
-from pogm.data.datasets import all_datasets
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_readme_code_runs(block, capsys):
-    exec(compile(block, "README.md", "exec"), {})
-
-
-def test_readme_has_code():
-    assert len(BLOCKS) >= 2
-
-
-def test_readme_names_every_dataset_and_released_method():
-    for name in [*RELEASED, *all_datasets()]:
-        assert f"`{name}`" in README, name
+def test_readme_is_about_two_screens():
+    assert len(README.split()) < 1000
 
 
 def test_methods_page_is_up_to_date():
@@ -54,19 +46,7 @@ def test_files_of_the_contributing_page_exist():
 
 
 def test_links_lead_to_existing_files():
-    for page in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "docs/paper.md",
-        "docs/data.md",
-        "docs/methods.md",
-        "docs/plugins.md",
-        "docs/scikit_learn.md",
-        "docs/tables.md",
-        "docs/theory.md",
-        "docs/trainers.md",
-    ):
+    for page in PAGES:
         text = (ROOT / page).read_text()
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             if not target.startswith("http"):
@@ -74,20 +54,10 @@ def test_links_lead_to_existing_files():
 
 
 def test_pages_have_no_placeholders():
-    for page in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "docs/paper.md",
-        "docs/data.md",
-        "docs/methods.md",
-        "docs/plugins.md",
-        "docs/scikit_learn.md",
-        "docs/theory.md",
-        "docs/trainers.md",
-    ):
-        assert "<!--" not in (ROOT / page).read_text()
-        assert "TODO" not in (ROOT / page).read_text()
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        assert not re.search(r"<!--(?! (records:|results of |end of results))", text), page
+        assert "TODO" not in text, page
 
 
 def test_code_of_the_trainers_page_is_tested():

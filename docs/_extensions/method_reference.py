@@ -130,7 +130,9 @@ def _descriptions(owner: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in reversed(owner.__mro__):
         if kind.__module__.startswith("pogm."):
-            found = _comments(kind) | found | _arguments(kind)  # a subclass comments on a new default, not on the meaning
+            found = (
+                _comments(kind) | found | _arguments(kind)
+            )  # a subclass comments on a new default, not on the meaning
     return found
 
 

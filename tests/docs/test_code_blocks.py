@@ -1,0 +1,123 @@
+"""Code in the documentation runs, and its commands exist with their options.
+
+Pages whose code other tests run: own_loop.md (tests/learner), theory.md (tests/test_theory_page.py), trainers.md and
+CONTRIBUTING.md (tests/test_readme.py). tests/deployment/test_deploy_page.py executes the commands of deploy.md.
+"""
+
+import csv
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn
+from image_folders import picture, write_folder
+from sklearn.preprocessing import StandardScaler
+
+import pogm
+from pogm.cli import VERBS, main, parse
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
+PAGES |= {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
+TESTED_ELSEWHERE = ("docs/own_loop.md", "docs/theory.md", "docs/trainers.md", "CONTRIBUTING.md")
+BLOCKS = {
+    name: blocks
+    for name, text in PAGES.items()
+    if name not in TESTED_ELSEWHERE and (blocks := re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+}
+
+
+def image_model() -> dict[str, object]:
+    """Train a model of images for a few steps, and write an image."""
+    write_folder(Path("sites"), images=5)
+    small = ["--set", "network=small_cnn", "--set", "weights=random", "--set", "image_size=32", "--set", "batch_size=2"]
+    run = ["run", "--dataset", "sites", "--algorithm", "ERM", "--test-domain", "west", "--steps", "2", *small]
+    assert main([*run, "--out", "model"]) == 0
+    picture(0).save("image.png")
+    return {}
+
+
+def table_model() -> dict[str, object]:
+    """Train a model of a table for a few steps."""
+    numbers = np.random.default_rng(0)
+    with open("patients.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hospital", "age", "marker", "smoker", "ill"])
+        for row in range(60):
+            age, marker = numbers.normal(55, 12), numbers.normal()
+            writer.writerow(["ABC"[row % 3], age, marker, ("no", "yes")[row % 2], int(marker > 0)])
+    dataset = "patients.csv:label=ill,domain=hospital"
+    run = ["run", "--dataset", dataset, "--algorithm", "ERM", "--train-on-all", "--steps", "2"]
+    assert main([*run, "--out", "model"]) == 0
+    return {"pogm": pogm}
+
+
+def arrays() -> dict[str, object]:
+    """Return the arrays that the page about scikit-learn uses."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    y, hospitals = x[:, 0] > 0, np.repeat(["a", "b", "c"], 20)
+    return {"X": x, "y": y, "hospitals": hospitals, "X_new": x, "y_new": y, "transformer": StandardScaler()}
+
+
+SURROUNDINGS = {"docs/deploy.md": image_model, "docs/tables.md": table_model, "docs/scikit_learn.md": arrays}
+SHORTER = (("steps=1000", "steps=3"), ('DomainGeneralizer("POGM"', 'DomainGeneralizer("POGM", steps=3'))
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    """The blocks of a page run one after another in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": page, **SURROUNDINGS.get(page, dict)()}
+    with sklearn.config_context():
+        for block in BLOCKS[page]:
+            for long, short in SHORTER:
+                block = block.replace(long, short)
+            exec(compile(block, page, "exec"), names)
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands in the code blocks of a page: lines that begin with pogm, torchrun or make."""
+    blocks = re.findall(r"^```(?:bash|console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks += re.findall(
+        r"(?:^(?: {4}|\t).*\n)+", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.M
+    )
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    stripped = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
+    return [line for line in stripped if re.match(r"(pogm|make) [a-z]|torchrun ", line)]
+
+
+COMMANDS = [(page, line) for page, text in PAGES.items() for line in commands(text)]
+
+
+def test_commands_are_found():
+    assert len(COMMANDS) > 80
+
+
+def test_commands_of_blocks_are_valid():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page, line in COMMANDS:
+        words = shlex.split(line.split("-m pogm", 1)[-1]) if line.startswith("torchrun") else shlex.split(line)[1:]
+        if line.startswith("make"):
+            assert words[0] in targets, f"{page}: {line}"
+        elif "..." not in words:  # the rest of the command is left out
+            try:
+                parse(words)
+            except SystemExit:
+                pytest.fail(f"{page}: {line}")
+
+
+def test_commands_in_sentences_exist_with_their_options(capsys):
+    verbs = [verb for listed in VERBS.values() for verb in listed]
+    for page, text in PAGES.items():
+        for line in re.findall(r"`pogm ([^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)):
+            verb, *rest = line.split()
+            if verb.isupper():  # pogm COMMAND --help
+                continue
+            assert verb in verbs, f"{page}: pogm {line}"
+            with pytest.raises(SystemExit):
+                parse([verb, *(word for word in rest[:1] if verb in ("data", "new") and word.isalpha()), "--help"])
+            known = capsys.readouterr().out
+            options = [word.split("=")[0] for word in rest if word.startswith("--")]
+            assert not [option for option in options if option not in known], f"{page}: pogm {line}"
