@@ -5,7 +5,8 @@ extension
 
 - replaces a line ``{repository-page} PATH`` by the text of a file outside of this folder, such as CHANGELOG.md,
 - replaces a line ``{generate} NAME`` by text that a function makes from the package,
-- points links to such a file to its page, and links to other files of the repository to a copy of the file.
+- points links to such a file to its page, and links to other files of the repository to a copy of the file,
+- keeps a number and its error in one line of a table, and marks blocks without a language as text.
 """
 
 import os
@@ -51,7 +52,8 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
         app.env.note_dependency(str(file), docname=docname)
         source[0] = file.read_text(encoding="utf-8")
     text = change_links(source[0], file, page)
-    source[0] = re.sub(r"^\{generate\} (\w+)$", lambda found: GENERATORS[found[1]](), text, flags=re.MULTILINE)
+    text = re.sub(r"^\{generate\} (\w+)$", lambda found: GENERATORS[found[1]](), text, flags=re.MULTILINE)
+    source[0] = improve_layout(text)
 
 
 def change_links(text: str, file: Path, page: Path) -> str:
@@ -64,6 +66,14 @@ def change_links(text: str, file: Path, page: Path) -> str:
         return f"]({os.path.relpath(target, page.parent).replace(os.sep, '/')}{found[2] or ''})"
 
     return re.sub(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", change, text)
+
+
+def improve_layout(text: str) -> str:
+    """Return the text without line breaks around ± in tables, and with a language for every code block."""
+    row = re.compile(r"^\|.*", re.MULTILINE)
+    text = row.sub(lambda found: re.sub(" ([±…]) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", found[0]), text)
+    block = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return block.sub(lambda found: f"```{found[1] or 'text'}\n{found[2]}```", text)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
