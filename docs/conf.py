@@ -26,7 +26,6 @@ extensions = [
 exclude_patterns = ["_extensions", "Thumbs.db"]
 nitpicky = False  # `name` in a docstring is a link if the name is documented, and plain code otherwise
 default_role = "py:obj"
-highlight_language = "bash"
 smartquotes = False  # quotes in these texts are often code
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
