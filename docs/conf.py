@@ -26,7 +26,7 @@ extensions = [
 exclude_patterns = ["_extensions", "Thumbs.db"]
 nitpicky = False  # `name` in a docstring is a link if the name is documented, and plain code otherwise
 default_role = "py:obj"
-smartquotes = False  # quotes in these texts are often code
+smartquotes_action = "D"  # dashes only: quotes in these texts are often code
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4

@@ -58,6 +58,7 @@ def _invocation(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    """Return the help text as Markdown: without the escape of argparse, and without accidental markup."""
+    """Return the help text as Markdown: without the escape of argparse, options as code, no accidental markup."""
     text = re.sub(r"([\\`*_<>\[\]{}$|])", r"\\\1", (action.help or "").replace("%%", "%"))
+    text = re.sub(r"(?<!\S)(--[a-z][\w-]*)", r"`\1`", text)
     return f"*Required.* {text}" if action.required and action.option_strings else text

@@ -15,7 +15,8 @@ def convert(latex: str, is_block: bool) -> str:
     """Return the MathML of a formula."""
     for pattern, replacement in REPLACEMENTS:
         latex = re.sub(pattern, replacement, latex)
-    return tex2mathml(" ".join(latex.split()), is_block)
+    written: str = tex2mathml(" ".join(latex.split()), is_block)
+    return re.sub(r"<mo[^>]*>‖</mo>", '<mo stretchy="false">‖</mo>', written)  # both bars of a norm have one length
 
 
 def visit_inline(self: Any, node: nodes.math) -> None:
