@@ -64,10 +64,11 @@ def rotated_digits(root: Path, draw: np.random.Generator) -> list[Site]:
 def speakers(root: Path, draw: np.random.Generator) -> list[Site]:
     """Return the speakers of the spoken digits; features are log spectra in eight windows."""
     stored = np.load(root / "spoken_digits" / "spoken_digits.npz", allow_pickle=False)
-    ends = np.cumsum(stored["length"])
+    audio, length = stored["audio"], stored["length"]  # each access reads the file again
+    ends = np.cumsum(length)
     spectra = []
-    for start, end in zip(ends - stored["length"], ends, strict=True):
-        windows = np.array_split(stored["audio"][start:end] / 2**15, 8)
+    for start, end in zip(ends - length, ends, strict=True):
+        windows = np.array_split(audio[start:end] / 2**15, 8)
         power = [np.abs(np.fft.rfft(window, 512))[:256].reshape(16, 16).mean(1) for window in windows]
         spectra.append(np.log(np.concatenate(power) + 1e-3))
     return _by_site(np.array(spectra), stored["digit"], stored["speaker"], draw)
@@ -145,8 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, dict[str, Any]] = {}
 
     def add(name: str, found: Sequence[tuple[Forecast, float]]) -> None:
-        results[name] = summarise(found)
-        print(name, {key: round(value, 3) for key, value in results[name].items()}, file=sys.stderr)
+        results[name] = {key: round(value, 3) for key, value in summarise(found).items()}
+        print(name, results[name], file=sys.stderr)
 
     pool = made_up_sites(options.data, draw)
     for count in COUNTS:
@@ -162,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "hospitals": hospitals,
     }
     for name, load in real.items():
-        sites = load(options.data, draw)
+        sites = load(options.data, np.random.default_rng(0))
         others = [(sites[:i] + sites[i + 1 :], site) for i, site in enumerate(sites)]
         add(name, [(forecast_sites(rest), accuracy(rest, site)) for rest, site in others])
     if options.out:
