@@ -64,7 +64,6 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         samples = "samples" if isinstance(dataset, ArrayDataset) else "images"
         found = analyse(features, labels, dataset.domains, self.seed, samples)
         print(found.text())
-        print()
         for sentence in found.sentences():
             print_line(sentence)
         if self.json is not None:
