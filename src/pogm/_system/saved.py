@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ def _parse_float(text: str) -> float | None:
 _DECODER = json.JSONDecoder(parse_float=_parse_float, parse_int=parse_int, parse_constant=lambda _: None)
 
 
+def share(value: Any) -> Any:
+    """Return an equal JSON value whose names and texts are the same objects as those of other values.
+
+    The files of thousands of runs have the same names, which then take memory once.
+    """
+    if isinstance(value, dict):
+        return {sys.intern(name): share(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [share(inner) for inner in value]
+    return sys.intern(value) if type(value) is str else value
+
+
 def check_form(value: Any, form: Form, name: str) -> None:
     """Raise ValueError unless a value that was read from a file has the expected form.
 
@@ -76,12 +89,14 @@ def check_form(value: Any, form: Form, name: str) -> None:
             return
         for field, inner in form.items():
             known = field.removesuffix("?")
-            if known == field or value.get(known) is not None:
-                check_form(value.get(known), inner, f"{name}.{known}")
+            found = value.get(known)
+            if type(found) is not inner and (known == field or found is not None):
+                check_form(found, inner, f"{name}.{known}")
     elif isinstance(form, list):
         _require(isinstance(value, list), "a list", value, name)
         for number, item in enumerate(value):
-            check_form(item, form[0], f"{name}[{number}]")
+            if type(item) is not form[0]:
+                check_form(item, form[0], f"{name}[{number}]")
     else:
         kinds = form if isinstance(form, tuple) else (form,)
         fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))

@@ -18,8 +18,6 @@ from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json, digest, is_empty, write_atomic
 from pogm._system.moved import rename_metrics
 from pogm.benchmark.results.records import Record, RecordWarning, Run, accuracy, read_records
-from pogm.data.datasets import all_datasets
-from pogm.data.datasets.base import HOLDOUT
 
 RESULTS = "results.jsonl"
 LAYOUT = "DomainBed"  # marks a run that was read from a job folder, in its provenance
@@ -106,6 +104,8 @@ def _domain_names(dataset: str, environments: int, written: object) -> tuple[str
     """Return the names of the domains: those of our export, those of our dataset of that name, or "env0", "env1", …."""
     if isinstance(written, list) and len(written) == environments and all(isinstance(name, str) for name in written):
         return tuple(written)
+    from pogm.data.datasets import all_datasets  # here, because it imports torch
+
     known = all_datasets().get(dataset)
     if known is not None and len(known.domains) == environments:
         return known.domains
@@ -209,6 +209,9 @@ def _warn_of_omissions(runs: Iterable[Run], left_out: int) -> None:
 
 def _job_arguments(run: Run, data_dir: str) -> dict[str, Any]:
     """Return the arguments of DomainBed's train script for a run; None is its default."""
+    from pogm.data.datasets import all_datasets
+    from pogm.data.datasets.base import HOLDOUT
+
     known, steps = all_datasets().get(run.dataset), run.trial.get("steps")
     return {
         "algorithm": run.label,

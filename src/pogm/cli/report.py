@@ -40,7 +40,7 @@ pogm report runs --against paper                   differences to the tables of 
         """Print the tables and write the report."""
         from pogm.benchmark.results.records import read_runs
         from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
-        from pogm.cli.results import show_tables, write_html
+        from pogm.cli.tables import show_tables, write_html
 
         runs = read_runs(*self.folders)
         if self.format != "html":

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,10 @@ from pogm.benchmark.results.ranking import SUMMARIES, rankings
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
 from pogm.benchmark.results.table import Table
-from pogm.report.diagnostics import ByRun, measurements, rounds_of, suits
 from pogm.report.draw import write_svg
 from pogm.report.figure import Figure, Panel
 from pogm.report.page import Exhibit, Part, Section, listing, paragraph, slug, write_page
-from pogm.report.series import ACCURACY, COSINE, cosines, curves, score_label, small_charts
+from pogm.report.series import ACCURACY, COSINE, comparable, cosines, curves, score_label, small_charts
 
 CURVES = """
 Each chart shows the accuracy on one held-out domain while the algorithms train on the others. Higher is better; if a
@@ -93,15 +93,34 @@ def sections_of(runs: Sequence[Run], against: Source | None = None) -> list[Sect
     """Return the sections of the report. Parts without measurements are left out."""
     if not runs:
         return [Section("Runs", text="There are no runs yet.")]
-    datasets, rounds = list(dict.fromkeys(run.dataset for run in runs)), rounds_of(runs)
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    measured = _measured(runs, datasets)
     return [
         *([_averages(runs)] if len(datasets) > 1 else []),
-        *(_dataset(runs, name, rounds) for name in datasets),
-        *suits(runs, rounds),
+        *(_dataset(runs, name, measured.by_dataset.get(name, [])) for name in datasets),
+        *measured.suits,
         *_compared(runs, against),
         *_unfinished(runs),
         _trials(runs),
     ]
+
+
+class _Measured(NamedTuple):
+    """Figures of the measurements of probes by dataset, and the section that says if POGM suits the data."""
+
+    by_dataset: Mapping[str, list[Figure]]
+    suits: list[Section]
+
+
+def _measured(runs: Sequence[Run], datasets: Sequence[str]) -> _Measured:
+    """Return what is shown of measurements. Torch is imported only if there are some."""
+    usable = (run for dataset in datasets for _, _, chosen in comparable(runs, dataset) for run in chosen)
+    if all(record.get("rounds") is None for run in usable for record in run.records):
+        return _Measured({}, [])
+    from pogm.report.diagnostics import measurements, rounds_of, suits
+
+    rounds = rounds_of(runs)
+    return _Measured({name: measurements(runs, name, rounds) for name in datasets}, suits(runs, rounds))
 
 
 def facts_of(runs: Sequence[Run]) -> dict[str, str]:
@@ -148,7 +167,7 @@ def _ranks(table: Table) -> Part:
     return listing(head, rows, f"Mean ranks over datasets (lower is better), {table.selection.title}")
 
 
-def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
+def _dataset(runs: Sequence[Run], dataset: str, measured: Sequence[Figure]) -> Section:
     of_dataset = [run for run in runs if run.dataset == dataset]
     exhibits: list[Exhibit] = []
     chosen: list[tuple[str, Choice]] = []
@@ -163,7 +182,7 @@ def _dataset(runs: Sequence[Run], dataset: str, rounds: ByRun) -> Section:
         *_selected_models(runs, dataset),
         _chosen(chosen, domains_of(of_dataset)),
         *figures_of(runs, dataset),
-        *measurements(runs, dataset, rounds),
+        *measured,
     ]
     return Section(dataset, (*exhibits,))
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pogm.benchmark.results.accuracy_tables import R2, labels_of
+from pogm.benchmark.results.accuracy_tables import R2
 from pogm.benchmark.results.records import Run, accuracy, finite
 from pogm.benchmark.results.statistics import mean_of
 from pogm.report.figure import Figure, Line, Panel, Point, y_extent
@@ -120,13 +120,16 @@ def comparable(runs: Iterable[Run], dataset: str) -> Iterator[tuple[int, str, li
     These are finished runs that hold out one domain, with the first configuration of the algorithm (its defaults). A
     mean over a random search would show the search. Runs that differ in more than their seeds are left out.
     """
-    runs = list(runs)
-    for colour, label in enumerate(labels_of(runs)):
-        usable = [r for r in runs if (r.dataset, r.label, len(r.test_domains)) == (dataset, label, 1) and r.done]
+    by_label: dict[str, list[Run]] = {}
+    for run in runs:
+        usable = by_label.setdefault(run.label, [])
+        if run.dataset == dataset and run.done and len(run.test_domains) == 1:
+            usable.append(run)
+    for colour, (label, usable) in enumerate(by_label.items()):
         first = min((run.hparams_seed for run in usable), default=0)
-        usable = [run for run in usable if run.hparams_seed == first]
-        counts = Counter((run.test_domains, run.trial_seed) for run in usable)
-        yield colour, label, [run for run in usable if counts[run.test_domains, run.trial_seed] == 1]
+        chosen = [run for run in usable if run.hparams_seed == first]
+        counts = Counter((run.test_domains, run.trial_seed) for run in chosen)
+        yield colour, label, [run for run in chosen if counts[run.test_domains, run.trial_seed] == 1]
 
 
 def mean_point(x: float, values: Iterable[float]) -> Point:

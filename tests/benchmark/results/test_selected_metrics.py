@@ -13,7 +13,7 @@ from pogm.benchmark.results.model_metrics import confusions, selected_metrics_ta
 from pogm.benchmark.results.records import RecordWarning, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.results.table_formats import tables_csv
-from pogm.cli.results import show_tables
+from pogm.cli.tables import show_tables
 from pogm.report.page import render_table
 
 GOOD = [(0, 0), (0, 0), (0, 0), (1, 1)]

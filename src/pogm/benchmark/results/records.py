@@ -10,16 +10,21 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
+from pogm._system.collector import pause_collector
 from pogm._system.errors import DataError, PogmError
 from pogm._system.fault_injection import fault_point
 from pogm._system.files import open_own_file
 from pogm._system.moved import rename_metrics
-from pogm._system.saved import LARGEST, check_form, parse_numbers, read_regular
+from pogm._system.saved import LARGEST, check_form, parse_numbers, read_regular, share
+from pogm.benchmark.results.packed_records import PackedRecords, pack_records
+from pogm.benchmark.results.packed_records import Record as Record
 from pogm.benchmark.results.record_digest import RECORDS, read_content, read_verified
 from pogm.core.plugins import is_path, short_name
 
@@ -28,7 +33,6 @@ TRIAL_BYTES = 1 << 20
 FAILED = "failed.json"
 FAILED_BYTES = 1 << 20
 FINAL = "swad"  # key that marks the record of averaged weights
-Record = Mapping[str, Any]
 
 
 class RecordWarning(UserWarning):
@@ -44,18 +48,34 @@ class Run:
     trial: Mapping[str, Any]
     label: str
     domains: tuple[str, ...]
-    records: tuple[Record, ...]  # in the order of their steps
+    records: Sequence[Record]  # in the order of their steps
     done: bool  # True if the run finished, so that tables use its records
     failure: str | None  # error message of a run that failed
     provenance: Mapping[str, Any]  # versions and hardware
     final: Record | None = None  # record of averaged weights, such as SWAD's, that replaces the others in selection
 
     @property
-    def eligible(self) -> tuple[Record, ...]:
+    def eligible(self) -> Sequence[Record]:
         """Records that a model selection may choose from."""
         return self.records if self.final is None else (self.final,)
 
-    @property
+    @cached_property
+    def best_record(self) -> tuple[float, Record] | None:
+        """The highest mean validation accuracy over training domains, and its record, the first one of equals.
+
+        None if it is undefined in every record. It is cached, because several tables need it.
+        """
+        records, domains = self.eligible, self.train_domains
+        scores = records.read_lists("accuracy", "out") if isinstance(records, PackedRecords) else None
+        if scores is not None and all(len(values) == len(self.domains) for values in scores):
+            validations = [fmean([values[i] for i in domains]) for values in scores]
+        else:
+            validations = [fmean(accuracy(record, "out", i) for i in domains) for record in records]
+        known = [number for number, value in enumerate(validations) if not math.isnan(value)]
+        best = max(known, key=validations.__getitem__, default=None)
+        return None if best is None else (validations[best], records[best])
+
+    @cached_property
     def dataset(self) -> str:
         """Name of the dataset; for a folder of images, its title."""
         dataset = self.trial["dataset"]
@@ -66,12 +86,12 @@ class Run:
         """Task of the dataset: classification, whose score is the accuracy, or regression, whose score is R²."""
         return str(self.trial["dataset"].get("task", "classification"))
 
-    @property
+    @cached_property
     def test_domains(self) -> frozenset[int]:
         """Indices of the held-out domains."""
         return frozenset(self.trial["test_domains"])
 
-    @property
+    @cached_property
     def train_domains(self) -> tuple[int, ...]:
         """Indices of the training domains, in the order of the per-domain lists in the metrics of a record."""
         return tuple(i for i in range(len(self.domains)) if i not in self.test_domains)
@@ -205,19 +225,19 @@ def read_runs(*folders: Path | str) -> list[Run]:
 
     readers: dict[str, Callable[[Path], Run]] = {TRIAL: _read_run, domainbed.RESULTS: domainbed.read_job}
     by_id: dict[str, Run] = {}
-    for path in _run_files(folders, tuple(readers)):
-        try:
-            run = readers[path.name](path.parent)
-        except (PogmError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"{path}: run left out ({reason})", RecordWarning, stacklevel=2)
-            continue
-        copy = by_id.get(run.id)
-        if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
-            by_id[run.id] = run
-    return sorted(
-        with_short_names(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values()))), key=table_order
-    )
+    with pause_collector():
+        for path in _run_files(folders, tuple(readers)):
+            try:
+                run = readers[path.name](path.parent)
+            except (PogmError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                warnings.warn(f"{path}: run left out ({reason})", RecordWarning, stacklevel=2)
+                continue
+            copy = by_id.get(run.id)
+            if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
+                by_id[run.id] = run
+        runs = with_short_names(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values())))
+        return sorted(runs, key=table_order)
 
 
 def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
@@ -243,7 +263,7 @@ def with_short_names(runs: Iterable[Run]) -> list[Run]:
     runs = list(runs)
     labels = _short_names({run.label for run in runs})
     titles = _short_names({run.dataset for run in runs})
-    renamed = [replace(run, label=labels[run.label]) for run in runs]
+    renamed = [run if labels[run.label] == run.label else replace(run, label=labels[run.label]) for run in runs]
     return [
         replace(run, trial=_with_title(run.trial, titles[run.dataset])) if is_path(run.dataset) else run
         for run in renamed
@@ -289,7 +309,7 @@ def table_order(run: Run) -> tuple[object, ...]:
 
 def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[Path]:
     """Find one file for each run folder: the first of the names that it has."""
-    found: set[Path] = set()
+    found: set[str] = set()
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise DataError(
@@ -297,25 +317,27 @@ def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[
                 "Pass the folder that `pogm run`, `pogm sweep` or DomainBed wrote to."
             )
         for parent, _, files in os.walk(folder):
-            found.update([Path(parent, name) for name in names if name in files][:1])
-    return sorted(found)
+            found.update([os.path.join(parent, name) for name in names if name in files][:1])
+    return [Path(path) for path in sorted(found, key=lambda path: path.split(os.sep))]
 
 
 def _read_run(folder: Path) -> Run:
     saved = read_trial_file(folder)
     content, done = read_verified(folder)
-    records = parse_records(content, folder / RECORDS)
+    packed = pack_records(content, _validate_regular_record)
+    records: Sequence[Record] = parse_records(content, folder / RECORDS) if packed is None else packed
+    final = None if packed is not None else next(filter(is_final, reversed(records)), None)
     return Run(
         folder=folder,
         id=saved["id"],
         trial=saved["trial"],
         label=saved["label"],
         domains=tuple(saved["domains"]),
-        records=tuple(record for record in records if not is_final(record)),
+        records=records if final is None else tuple(record for record in records if not is_final(record)),
         done=done,
         failure=None if done else read_failure(folder),
         provenance=saved.get("provenance") or {},
-        final=next(filter(is_final, reversed(records)), None),
+        final=final,
     )
 
 
@@ -374,7 +396,8 @@ def read_trial_file(folder: Path) -> dict[str, Any]:
         ValueError: It is not JSON, or does not have the expected form.
         OSError: It cannot be read.
     """
-    return _validate_trial(parse_numbers(read_regular(folder / TRIAL, TRIAL_BYTES)))
+    saved: dict[str, Any] = share(_validate_trial(parse_numbers(read_regular(folder / TRIAL, TRIAL_BYTES))))
+    return saved
 
 
 def _validate_trial(saved: Any) -> dict[str, Any]:
@@ -390,3 +413,11 @@ def _validate_record(record: Any) -> Record:
     check_form(record, RECORD_FORM, "record")
     named = {part: record[part] for part in ("metrics", "rounds") if record.get(part) is not None}
     return record | {part: rename_metrics(values) for part, values in named.items()}  # type: ignore[no-any-return]
+
+
+def _validate_regular_record(record: Any) -> Record:
+    """Return a valid record as `_validate_record` does; raise ValueError for a record of averaged weights."""
+    validated = _validate_record(record)
+    if is_final(validated):
+        raise ValueError("expected no averaged weights")
+    return validated

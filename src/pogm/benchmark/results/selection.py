@@ -117,12 +117,10 @@ def _best(candidates: Iterable[Candidate]) -> Candidate:
 
 def _score_training_domain(by_held_out: ByHeldOut, domain: int) -> Candidate:
     run = _finished(by_held_out, domain)
-
-    def candidate(record: Record) -> Candidate:
-        validation = fmean(accuracy(record, "out", i) for i in run.train_domains)
-        return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
-
-    return _best(map(candidate, run.eligible))
+    if run.best_record is None:
+        raise UnusableError("diverged")
+    validation, record = run.best_record
+    return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
 
 
 def _score_leave_one_domain_out(by_held_out: ByHeldOut, domain: int) -> Candidate:
