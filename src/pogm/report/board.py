@@ -1,5 +1,6 @@
 """The board: progress, failures, learning curves and result tables of a folder of runs."""
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left
 from pogm.report.page import Exhibit, Part, Section, listing, paragraph, render
 from pogm.report.runs import figures_of
-from pogm.report.series import ACCURACY, small_charts
+from pogm.report.series import ACCURACY, comparable, small_charts
 from pogm.report.watch import FolderState, RunState, Watcher
 
 ALL = ""  # all datasets; no dataset has this name
@@ -35,16 +36,15 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         self.watcher, self.title = Watcher(folder), f"Board of {folder}"
-        self.rendered: tuple[object, str] = (None, "")  # what the page depends on, and the page
+        self.rendered: tuple[FolderState | None, str] = (None, "")  # what the page shows, and the page
         self.tables: dict[str, tuple[object, tuple[Exhibit, ...]]] = {}  # by dataset: finished runs, and their tables
+        self.curves: dict[str, tuple[object, list[Run], tuple[Figure, ...]]] = {}  # by dataset: names, runs, curves
 
     def page(self) -> str:
         """Return the page as HTML, with every name escaped."""
         folder = self.watcher.read()
-        runs = [(one.state, one.run.folder, one.stamp) for one in folder.started]
-        key = folder.problems, len(folder.waiting), runs
-        if self.rendered[0] != key:
-            self.rendered = key, render(self.title, self.sections(folder), live=True)
+        if not _is_same(folder, self.rendered[0]):
+            self.rendered = folder, render(self.title, self.sections(folder), live=True)
         return self.rendered[1]
 
     def sections(self, folder: FolderState) -> list[Section]:
@@ -56,7 +56,7 @@ class Board:
             *_running(folder.started),
             *_failures(folder.started),
             *([Section("All datasets", self._finished(ALL, runs))] if len(datasets) > 1 else []),
-            *(Section(name, (*self._finished(name, runs), *_learning_curves(name, runs))) for name in datasets),
+            *(Section(name, (*self._finished(name, runs), *self._learning_curves(name, runs))) for name in datasets),
         ]
 
     def _finished(self, dataset: str, runs: Sequence[Run]) -> tuple[Exhibit, ...]:
@@ -65,6 +65,32 @@ class Board:
         if self.tables.get(dataset, (None,))[0] != ids:
             self.tables[dataset] = ids, _tables(dataset, done)
         return self.tables[dataset][1]
+
+    def _learning_curves(self, dataset: str, runs: Sequence[Run]) -> tuple[Figure, ...]:
+        """Return learning curves of all runs, also of unfinished ones, which reports leave out."""
+        groups = comparable(runs, dataset, only_done=False)
+        used = [run for _, _, chosen in groups for run in chosen]
+        names = [label for _, label, _ in groups], {run.domains for run in runs if run.dataset == dataset}
+        before = self.curves.get(dataset)
+        if before is None or before[0] != names or not _are_same(before[1], used):
+            try:
+                figures = figures_of(runs, dataset, groups)
+            except PogmError:  # the tables show this error
+                figures = []
+            notes = (replace(figure, notes=(UNFINISHED_MEANS, *figure.notes[1:])) for figure in figures)
+            self.curves[dataset] = names, used, tuple(notes)
+        return self.curves[dataset][2]
+
+
+def _is_same(folder: FolderState, before: FolderState | None) -> bool:
+    """Return True if nothing changed that the board shows. A run that did not change is the same object."""
+    if before is None or folder.problems != before.problems or len(folder.waiting) != len(before.waiting):
+        return False
+    return _are_same(folder.started, before.started)
+
+
+def _are_same(found: Sequence[object], before: Sequence[object]) -> bool:
+    return len(found) == len(before) and all(map(operator.is_, found, before))
 
 
 def _progress(folder: FolderState) -> Iterator[Part]:
@@ -164,12 +190,3 @@ def _tables(dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:
     except PogmError as error:  # such as runs with different domains of a dataset
         return (paragraph(str(error)),)
     return tuple(table for table in tables if not table.empty)
-
-
-def _learning_curves(dataset: str, runs: Sequence[Run]) -> list[Figure]:
-    """Return learning curves of all runs, also of unfinished ones, which reports leave out."""
-    try:
-        figures = figures_of([replace(run, done=True) for run in runs], dataset)
-    except PogmError:  # the tables show this error
-        return []
-    return [replace(figure, notes=(UNFINISHED_MEANS, *figure.notes[1:])) for figure in figures]

@@ -197,7 +197,7 @@ def over_training(
             if not math.isnan(value := mean(since_last)):
                 yield run.trial_seed, record["step"], value
 
-    return lines(runs, dataset, samples)
+    return lines(comparable(runs, dataset), samples)
 
 
 def measurements(runs: Sequence[Run], dataset: str, rounds: ByRun) -> list[Figure]:

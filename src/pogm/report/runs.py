@@ -19,7 +19,7 @@ from pogm.benchmark.results.table import Table
 from pogm.report.draw import write_svg
 from pogm.report.figure import Figure, Panel
 from pogm.report.page import Exhibit, Part, Section, listing, paragraph, slug, write_page
-from pogm.report.series import ACCURACY, COSINE, comparable, cosines, curves, score_label, small_charts
+from pogm.report.series import ACCURACY, COSINE, Group, comparable, cosines, curves, score_label, small_charts
 
 CURVES = """
 Each chart shows the accuracy on one held-out domain while the algorithms train on the others. Higher is better; if a
@@ -78,12 +78,13 @@ def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = N
     if not runs:
         raise UsageError("Expected runs to draw; found none. Pass a folder that contains finished runs.")
     dataset = dataset or runs[0].dataset
+    groups = comparable(runs, dataset)
     figure = Figure(
         "picture",
         f"{dataset}: cosine of the update with source domains, and accuracy on the unseen domain",
         (
-            Panel("Cosine of the update with source domains", (*cosines(runs, dataset),), y_label=COSINE),
-            Panel("Accuracy on the unseen domain", (*curves(runs, dataset),), y_label=score_label(runs, dataset)),
+            Panel("Cosine of the update with source domains", (*cosines(groups),), y_label=COSINE),
+            Panel("Accuracy on the unseen domain", (*curves(groups),), y_label=score_label(runs, dataset)),
         ),
     )
     return write_svg(figure, path)
@@ -229,12 +230,19 @@ def _most_confused(found: Confusion) -> list[tuple[object, ...]]:
     ]
 
 
-def figures_of(runs: Sequence[Run], dataset: str) -> list[Figure]:
-    """Return charts of the accuracy on held-out domains and of the cosines with source domains."""
+def figures_of(runs: Sequence[Run], dataset: str, groups: Sequence[Group] | None = None) -> list[Figure]:
+    """Return charts of the accuracy on held-out domains and of the cosines with source domains.
+
+    Args:
+        runs: The runs.
+        dataset: Name of the dataset.
+        groups: Runs to average; by default `comparable` ones.
+    """
     domains = domains_of(run for run in runs if run.dataset == dataset)
-    accuracies = {f"Held out: {name}": curves(runs, dataset, i) for i, name in enumerate(domains)}
-    measured = {"Mean over source domains": cosines(runs, dataset)}
-    measured |= {f"Source domain: {name}": cosines(runs, dataset, i) for i, name in enumerate(domains)}
+    groups = comparable(runs, dataset) if groups is None else groups
+    accuracies = {f"Held out: {name}": curves(groups, i) for i, name in enumerate(domains)}
+    measured = {"Mean over source domains": cosines(groups)}
+    measured |= {f"Source domain: {name}": cosines(groups, i) for i, name in enumerate(domains)}
     name, label = slug(dataset).replace("-", "_"), score_label(runs, dataset)
     title = f"{'Accuracy' if label == ACCURACY else 'R²'} on the unseen domain"
     return [

@@ -18,6 +18,7 @@ MEANS = (
 )
 
 Sample = tuple[int, int, float]  # trial seed, step, value
+Group = tuple[int, str, list[Run]]  # index in the palette, label, and runs of an algorithm
 
 
 def score_label(runs: Iterable[Run], dataset: str) -> str:
@@ -25,12 +26,11 @@ def score_label(runs: Iterable[Run], dataset: str) -> str:
     return R2 if any(run.task == "regression" for run in runs if run.dataset == dataset) else ACCURACY
 
 
-def curves(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list[Line]:
+def curves(groups: Iterable[Group], domain: int | None = None) -> list[Line]:
     """Return the accuracy in percent, or 100 R², on a held-out domain over steps, one line per algorithm.
 
     Args:
-        runs: The runs.
-        dataset: Name of the dataset.
+        groups: Runs of each algorithm, from `comparable`.
         domain: Index of the held-out domain; None for the mean over all.
     """
 
@@ -40,17 +40,16 @@ def curves(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list
             for record in run.records:
                 yield run.trial_seed, record["step"], 100 * accuracy(record, "in", held_out)
 
-    return lines(runs, dataset, samples)
+    return lines(groups, samples)
 
 
-def cosines(runs: Iterable[Run], dataset: str, domain: int | None = None) -> list[Line]:
+def cosines(groups: Iterable[Group], domain: int | None = None) -> list[Line]:
     """Return cos(h_i, h) of a source domain i over steps, one line per algorithm.
 
     If a step did not move the weights, its cosine is undefined and left out of the mean.
 
     Args:
-        runs: The runs.
-        dataset: Name of the dataset.
+        groups: Runs of each algorithm, from `comparable`.
         domain: Index of the source domain; None for the mean over all.
     """
 
@@ -62,7 +61,7 @@ def cosines(runs: Iterable[Run], dataset: str, domain: int | None = None) -> lis
                     if domain in (None, source) and not math.isnan(value):
                         yield run.trial_seed, record["step"], value
 
-    return lines(runs, dataset, samples)
+    return lines(groups, samples)
 
 
 def small_charts(
@@ -100,10 +99,10 @@ def describe_means(panels: Iterable[Panel]) -> tuple[str, str]:
     return MEANS, trials
 
 
-def lines(runs: Iterable[Run], dataset: str, samples: Callable[[Run], Iterator[Sample]]) -> list[Line]:
+def lines(groups: Iterable[Group], samples: Callable[[Run], Iterator[Sample]]) -> list[Line]:
     """Return one line per algorithm: the mean of the samples of a trial seed at each step, then over trial seeds."""
     found = []
-    for colour, label, chosen in comparable(runs, dataset):
+    for colour, label, chosen in groups:
         by_step: dict[int, dict[int, list[float]]] = {}
         for run in chosen:
             for seed, step, value in samples(run):
@@ -114,22 +113,25 @@ def lines(runs: Iterable[Run], dataset: str, samples: Callable[[Run], Iterator[S
     return found
 
 
-def comparable(runs: Iterable[Run], dataset: str) -> Iterator[tuple[int, str, list[Run]]]:
-    """Yield the index in the palette, the label, and the runs of every algorithm that may be averaged.
+def comparable(runs: Iterable[Run], dataset: str, only_done: bool = True) -> list[Group]:
+    """Return the index in the palette, the label, and the runs of every algorithm that may be averaged.
 
     These are finished runs that hold out one domain, with the first configuration of the algorithm (its defaults). A
-    mean over a random search would show the search. Runs that differ in more than their seeds are left out.
+    mean over a random search would show the search. Runs that differ in more than their seeds are left out. Unfinished
+    runs are used, too, if ``only_done`` is False.
     """
     by_label: dict[str, list[Run]] = {}
     for run in runs:
         usable = by_label.setdefault(run.label, [])
-        if run.dataset == dataset and run.done and len(run.test_domains) == 1:
+        if run.dataset == dataset and (run.done or not only_done) and len(run.test_domains) == 1:
             usable.append(run)
+    groups = []
     for colour, (label, usable) in enumerate(by_label.items()):
         first = min((run.hparams_seed for run in usable), default=0)
         chosen = [run for run in usable if run.hparams_seed == first]
         counts = Counter((run.test_domains, run.trial_seed) for run in chosen)
-        yield colour, label, [run for run in chosen if counts[run.test_domains, run.trial_seed] == 1]
+        groups.append((colour, label, [run for run in chosen if counts[run.test_domains, run.trial_seed] == 1]))
+    return groups
 
 
 def mean_point(x: float, values: Iterable[float]) -> Point:

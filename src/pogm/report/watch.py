@@ -2,22 +2,25 @@
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
+from pogm._system.collector import pause_collector
 from pogm._system.errors import PogmError
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.packed_records import PackedRecords
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import (
     TRIAL,
+    UNREADABLE,
     RecordWarning,
     Run,
     finite,
-    read_runs,
+    read_run,
     table_order,
     with_distinct_titles,
     with_short_names,
@@ -54,7 +57,7 @@ class RunState:
         last = self.run.records[-1]["step"] if self.run.records else -1
         return min(1.0, max(0.0, (last + 1) / self.steps))
 
-    @property
+    @cached_property
     def step_seconds(self) -> float | None:
         """Time of all planned steps in seconds, without evaluations; None if no step was timed."""
         measured = [finite(record.get("seconds_per_step")) for record in self.run.records]
@@ -73,48 +76,71 @@ class FolderState:
 
 
 class Watcher:
-    """Reads a folder repeatedly. The content of a file is kept until the file changes."""
+    """Reads a folder repeatedly. The content of a file is kept until the file changes, and so is all that follows."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.runs: dict[Path, tuple[Stamp, Run | str]] = {}  # by folder; str: the reason why it cannot be read
+        self.runs: dict[str, tuple[Stamp, Run | str]] = {}  # by folder; str: the reason why it cannot be read
         self.plans: dict[Path, tuple[Stamp, Plan | str]] = {}  # by folder; str: the reason why it cannot be read
+        self._shown: dict[str, Run] = {}  # runs by folder, under the names that are shown, in the order of a report
+        self._from: dict[str, Run] = {}  # all runs that these were made from
+        self._states: dict[str, RunState] = {}  # by folder
 
     def read(self) -> FolderState:
         """Read what changed. A folder that is removed meanwhile is left out, and so is a half-written record."""
-        runs, plans = _find_folders(self.folder)
+        known = self.runs.keys() - set(map(str, self.plans))
+        runs, plans = _find_folders(str(self.folder), known)
         problems = [] if self.folder.is_dir() else [f"The folder {self.folder} does not exist any more."]
-        self.runs = {folder: self._read_run(folder) for folder in runs}
+        with pause_collector(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecordWarning)
+            found = {folder: self._read_run(folder) for folder in runs}
+        self.runs = {folder: (stamp, run) for folder, (stamp, run) in found.items() if stamp[0] is not None}
         self.plans = {folder: self._read_plan(folder) for folder in plans}
-        readable = {folder: run for folder, (_, run) in self.runs.items() if isinstance(run, Run)}
         problems += [reason for _, reason in self.runs.values() if isinstance(reason, str)]
         waiting: dict[str, Trial] = {}
         for folder, (_, plan) in self.plans.items():
             if isinstance(plan, str):
                 problems.append(plan)
             else:
-                waiting |= {name: trial for name, trial in plan.items() if folder / name not in self.runs}
-        return FolderState(tuple(self._states(readable)), tuple(waiting.values()), bool(plans), tuple(problems))
+                waiting |= {name: trial for name, trial in plan.items() if f"{folder}/{name}" not in self.runs}
+        self._name_runs({folder: run for folder, (_, run) in self.runs.items() if isinstance(run, Run)})
+        self._states = {folder: self._state(folder, run) for folder, run in self._shown.items()}
+        return FolderState(tuple(self._states.values()), tuple(waiting.values()), bool(plans), tuple(problems))
 
-    def _states(self, readable: dict[Path, Run]) -> Iterator[RunState]:
-        """Yield each run once, in the order of a report. Of copies, the one with more records is used."""
-        by_id = {run.id: run for run in sorted(readable.values(), key=lambda run: (run.done, len(run.records)))}
-        for run in sorted(with_short_names(with_distinct_titles(by_id.values())), key=table_order):
-            stamp = self.runs[run.folder][0]
-            with suppress(OSError):  # the folder was removed
-                yield RunState(run, state_of(run.folder), stamp, _seconds_between(stamp))
+    def _name_runs(self, readable: dict[str, Run]) -> None:
+        """Update the runs that are shown: each once, in the order of a report. Of copies, that with more records."""
+        changed = {folder: run for folder, run in readable.items() if self._from.get(folder) is not run}
+        is_same_plan = len(readable) == len(self._from) == len(self._shown) and all(
+            folder in self._from and _identity(run) == _identity(self._from[folder]) for folder, run in changed.items()
+        )
+        if is_same_plan:  # names and order depend on the trials alone
+            for folder, run in changed.items():
+                shown = self._shown[folder]
+                self._shown[folder] = replace(run, label=shown.label, trial=shown.trial)
+        else:
+            by_id = {run.id: run for run in sorted(readable.values(), key=lambda run: (run.done, len(run.records)))}
+            runs = sorted(with_short_names(with_distinct_titles(by_id.values())), key=table_order)
+            self._shown = {str(run.folder): run for run in runs}
+        self._from = readable
 
-    def _read_run(self, folder: Path) -> tuple[Stamp, Run | str]:
+    def _state(self, folder: str, run: Run) -> RunState:
+        stamp, before = self.runs[folder][0], self._states.get(folder)
+        state = "done" if stamp[2] else state_of(run.folder)
+        if before is not None and before.run is run and (before.state, before.stamp) == (state, stamp):
+            return before
+        return RunState(run, state, stamp, _seconds_between(stamp))
+
+    def _read_run(self, folder: str) -> tuple[Stamp, Run | str]:
         stamp = _stamp(folder, TRIAL, RECORDS, "done", "failed.json")
+        if stamp[0] is None:
+            return stamp, "was removed"
         before = self.runs.get(folder)
         if before is not None and before[0] == stamp:
             return before
-        with warnings.catch_warnings(record=True) as said, suppress(PogmError, OSError):
-            warnings.simplefilter("always", RecordWarning)
-            for run in read_runs(folder):
-                if run.folder == folder:
-                    return stamp, _without_rounds(run)
-        return stamp, "; ".join(str(warning.message) for warning in said) or f"{folder} could not be read."
+        try:
+            return stamp, _without_rounds(read_run(Path(folder)))
+        except UNREADABLE as error:
+            return stamp, f"{folder}/{TRIAL}: run left out ({type(error).__name__}: {error})"
 
     def _read_plan(self, folder: Path) -> tuple[Stamp, Plan | str]:
         stamp = _stamp(folder, SWEEP, PLAN)
@@ -130,32 +156,52 @@ class Watcher:
             return stamp, str(error)
 
 
-def _find_folders(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the run folders and the folders with a plan, at any depth. A run folder contains no other run."""
-    runs, plans = [], []
-    for parent, below, files in os.walk(folder):
-        below[:] = sorted(set(below) - SKIPPED)
-        if TRIAL in files:
-            runs.append(Path(parent))
-            below.clear()
-        if {SWEEP, PLAN} & set(files):
-            plans.append(Path(parent))
-    return runs, plans
+def _find_folders(folder: str, known: Set[str]) -> tuple[list[str], list[Path]]:
+    """Return the run folders and the folders with a plan, at any depth. A run folder contains no other run.
+
+    Args:
+        folder: Folder to search.
+        known: Run folders without a plan, which are not listed again.
+    """
+    runs, plans, ahead = [], [], [folder]
+    while ahead:
+        current = ahead.pop()
+        if current in known:
+            runs.append(current)
+            continue
+        try:
+            with os.scandir(current) as entries:
+                is_folder = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError:
+            continue
+        if is_folder.get(TRIAL) is False:
+            runs.append(current)
+        else:
+            ahead += [f"{current}/{name}" for name, is_one in is_folder.items() if is_one and name not in SKIPPED]
+        if False in (is_folder.get(SWEEP), is_folder.get(PLAN)):
+            plans.append(Path(current))
+    return sorted(runs, key=lambda path: path.split("/")), sorted(plans)
 
 
-def _stamp(folder: Path, *names: str) -> Stamp:
+def _stamp(folder: Path | str, *names: str) -> Stamp:
     found: list[tuple[int, int] | None] = []
     for name in names:
         try:
-            facts = os.stat(folder / name)
+            facts = os.stat(f"{folder}/{name}")
             found.append((facts.st_mtime_ns, facts.st_size))
         except OSError:
             found.append(None)
     return tuple(found)
 
 
+def _identity(run: Run) -> tuple[object, ...]:
+    return run.id, run.label, run.trial, run.domains
+
+
 def _without_rounds(run: Run) -> Run:
     """Remove the measurements of every round, which can be large and which the board does not show."""
+    if isinstance(run.records, PackedRecords) and not run.records.has_field("rounds"):
+        return run
     return replace(run, records=tuple({k: v for k, v in record.items() if k != "rounds"} for record in run.records))
 
 

@@ -60,6 +60,10 @@ class PackedRecords(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return (place.build(self._numbers, place.start) for place in self._places)
 
+    def has_field(self, name: str) -> bool:
+        """Return True if a record has this field."""
+        return any(name in place.layout for place in self._places)
+
     def read_lists(self, *path: str) -> "list[array[float]] | None":
         """Return a list of numbers of every record, without building the records; None if one has no such list."""
         found = []

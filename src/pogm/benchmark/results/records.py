@@ -35,6 +35,10 @@ FAILED_BYTES = 1 << 20
 FINAL = "swad"  # key that marks the record of averaged weights
 
 
+# Errors of files that were not written by this package, or were damaged.
+UNREADABLE = (PogmError, OSError, ValueError, TypeError, KeyError, RecursionError)
+
+
 class RecordWarning(UserWarning):
     """A part of a run folder could not be read and was left out."""
 
@@ -223,13 +227,13 @@ def read_runs(*folders: Path | str) -> list[Run]:
     """
     from pogm.benchmark import domainbed  # here, because it imports this module
 
-    readers: dict[str, Callable[[Path], Run]] = {TRIAL: _read_run, domainbed.RESULTS: domainbed.read_job}
+    readers: dict[str, Callable[[Path], Run]] = {TRIAL: read_run, domainbed.RESULTS: domainbed.read_job}
     by_id: dict[str, Run] = {}
     with pause_collector():
         for path in _run_files(folders, tuple(readers)):
             try:
                 run = readers[path.name](path.parent)
-            except (PogmError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            except UNREADABLE as error:
                 reason = f"{type(error).__name__}: {error}"
                 warnings.warn(f"{path}: run left out ({reason})", RecordWarning, stacklevel=2)
                 continue
@@ -321,7 +325,8 @@ def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[
     return [Path(path) for path in sorted(found, key=lambda path: path.split(os.sep))]
 
 
-def _read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> Run:
+    """Read one run folder of pogm; raise one of `UNREADABLE` if that is not possible."""
     saved = read_trial_file(folder)
     content, done = read_verified(folder)
     packed = pack_records(content, _validate_regular_record)
