@@ -48,6 +48,7 @@ def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOpt
         compile=device.compile,
         trajectories=device.trajectories,
         memory_gb=device.memory_gb,
+        micro_batch=device.micro_batch,
         deterministic=device.deterministic,
     )
     data = data_folder(datasets, options.data.data.expanduser() if options.data.data else None)

@@ -11,6 +11,7 @@ from pogm.cli.parser import group, option
 MOST_STEPS = 10**8  # minibatches of a run
 MOST_REPETITIONS = 1000  # seeds or trials of a plan
 MOST_PROCESSES = 1024  # processes, or threads of a process
+MOST_SAMPLES = 10**8
 MOST_SECONDS = 10**8
 MOST_SEED = 2**63 - 1
 
@@ -52,6 +53,13 @@ class Device:
         None,
         least=0,
         most=10**6,
+    )
+    micro_batch: int | None = option(
+        "Keep the activations of at most this many samples in memory and compute them again in the backward pass. The "
+        "result is the same up to rounding (default: keep those of the whole minibatch).",
+        None,
+        least=1,
+        most=MOST_SAMPLES,
     )
     deterministic: bool = option(
         "On a GPU: use only deterministic kernels, so that repeated and resumed runs give the same bits; slower, and "

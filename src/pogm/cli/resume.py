@@ -75,6 +75,8 @@ pogm resume runs/sweep --retry-failed"""
         device: dict[str, Any] = {}
         if given.device.trajectories == "auto" and read_provenance("trajectories", self.folder) == "bf16":
             device["trajectories"] = "bf16"  # bf16 rounds, so the run must continue with it
+        if given.device.micro_batch is None:  # the run may not fit into memory without it
+            device["micro_batch"] = read_provenance("micro_batch", self.folder)
         if read_provenance("deterministic", self.folder):
             device["deterministic"] = True
             if (self.folder / TRIAL).exists():  # one run; the runs of a sweep have their own records

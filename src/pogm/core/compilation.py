@@ -41,6 +41,11 @@ def compiling(enabled: bool) -> Iterator[None]:
         _active.reset(before)
 
 
+def is_compiling_enabled() -> bool:
+    """Return True inside ``compiling(True)``, in the thread that entered the block."""
+    return _active.get()
+
+
 @contextmanager
 def ignore_compiler_warnings() -> Iterator[None]:
     """Ignore warnings of a backward pass that may have to be compiled: the compiler warns about its own code."""

@@ -14,6 +14,7 @@ from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import compiled, inside_transform
 from pogm.core.losses import CROSS_ENTROPY, SampleLoss
+from pogm.core.micro_batches import MicroBatches
 from pogm.core.trees import Params
 
 Penalty = Callable[["Model", Batch], Tensor | float]  # added to the risk of every domain: [K], or 0
@@ -64,6 +65,7 @@ class Model:
         custom_risks: Function of a modifier that replaces the risks.
         loss: Loss of the task, as a function of outputs [K, B, ...] and targets [K, B, ...].
         tied_weights: False if no two layers share weights. A pass then skips the search for them, which takes long.
+        micro_batches: How to divide the samples of a training pass to save memory; None for undivided passes.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Model:
         custom_risks: Risks | None = None,
         loss: SampleLoss = CROSS_ENTROPY,
         tied_weights: bool = True,
+        micro_batches: MicroBatches | None = None,
     ):
         self.network = network
         self.params = params
@@ -86,6 +89,7 @@ class Model:
         self.custom_risks = custom_risks
         self.loss = loss
         self.tied_weights = tied_weights
+        self.micro_batches = micro_batches
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits."""
@@ -111,6 +115,8 @@ class Model:
         """Return the risk L_k of every domain: [K]. All domains share one pass through the network."""
         if self.custom_risks is not None:
             return self._with_penalties(self.custom_risks(self, batch), batch)
+        if self.micro_batches is not None:
+            return self.add_penalties(self.losses(batch).mean(1), batch)
         weights = (self.network, dict(self.params), self.buffers)
         risks = _mean_losses(*weights, batch, self.autocast, self.loss, self.tied_weights)
         return self.add_penalties(risks, batch)
@@ -138,7 +144,14 @@ class Model:
         return risks
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
-        return _forward(self.network, dict(self.params), self.buffers, inputs, self.autocast, self.tied_weights, part)
+        def run(buffers: Params, *inputs: Tensor) -> Tensor:
+            return _forward(self.network, dict(self.params), buffers, inputs, self.autocast, self.tied_weights, part)
+
+        # A network with a forward pass of its own may combine samples there: only its featurizer is divided.
+        divisible = part == "features" or (part is None and type(self.network).forward is Network.forward)
+        if self.micro_batches is None or not divisible or not torch.is_grad_enabled():
+            return run(self.buffers, *inputs)
+        return self.micro_batches.run(run, self.buffers, *inputs)
 
 
 @compiled

@@ -10,6 +10,7 @@ from torch import nn
 
 from pogm.core import random
 from pogm.core.losses import CROSS_ENTROPY, SampleLoss
+from pogm.core.micro_batches import MicroBatches
 from pogm.core.model import Model, Penalty, Risks
 from pogm.core.optimizers import Optimizer
 from pogm.core.random_layers import key_buffers
@@ -52,6 +53,7 @@ class Problem:
     live: frozenset[str] = field(default_factory=frozenset)  # names of buffers that a training pass updates
     mixes: bool = False  # True if a modifier mixes the samples of a pass
     loss: SampleLoss = CROSS_ENTROPY
+    micro_batches: MicroBatches | None = None  # how to divide passes to save memory
 
     @property
     def couples_samples(self) -> bool:
@@ -78,6 +80,7 @@ class Problem:
             custom_risks=self.custom_risks,
             loss=self.loss,
             tied_weights=self.tied_weights,
+            micro_batches=self.micro_batches,
         )
 
     @cached_property

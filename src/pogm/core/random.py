@@ -50,6 +50,11 @@ def split(key: Tensor, count: int) -> Tensor:
     return fold(key, torch.arange(count, device=key.device))
 
 
+def skip(key: Tensor, count: Tensor) -> Tensor:
+    """Return the key whose stream is that of ``key`` without its first ``count`` numbers."""
+    return key + count * GOLDEN
+
+
 @compiled
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Draw float64 numbers from U[0, 1)."""

@@ -34,16 +34,19 @@ class Dropout(RandomLayer):
     """
 
     rate: Tensor  # p
+    first: Tensor | None  # index of the first sample in the whole pass, if the layer gets only a part of its samples
 
     def __init__(self, rate: float = 0.0):
         super().__init__()
+        self.register_buffer("first", None)
         self.register_buffer("rate", torch.tensor(rate, dtype=torch.float64), persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
         """Apply dropout in training mode; return the inputs unchanged in evaluation mode."""
         if not self.training:
             return z
-        kept = random.uniform(self.key, tuple(z.shape)) >= self.rate
+        key = self.key if self.first is None else random.skip(self.key, self.first * z[0].numel())
+        kept = random.uniform(key, tuple(z.shape)) >= self.rate
         return z * (kept / (1 - self.rate)).to(z.dtype)
 
 

@@ -33,6 +33,7 @@ class Engine:
     images: str = "auto"  # keep images "resident" on the device, or "streamed" to it; auto: at most half of free memory
     trajectories: str = "auto"  # where to keep trajectories and inner optimizer states; auto: "host" if they do not fit
     memory_gb: float | None = None  # memory on the device for these and the model (default: half of the free memory)
+    micro_batch: int | None = None  # samples whose activations are in memory at once (default: those of a whole pass)
     deterministic: bool = False  # on a GPU, give the same bits in every run; slower, and some operations are refused
 
     def __post_init__(self) -> None:
@@ -41,6 +42,8 @@ class Engine:
                 raise unknown_name_error(f"a choice of {name}", getattr(self, name), choices)
         if self.memory_gb is not None and not self.memory_gb >= 0:
             raise UsageError(f"Expected a memory_gb of at least 0; found {self.memory_gb}. Leave it out.")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UsageError(f"Expected a micro_batch of at least 1; found {self.micro_batch}. Leave it out.")
 
     def torch_device(self) -> torch.device:
         """Return the device.
@@ -71,9 +74,14 @@ class Engine:
         return replace(self, compile="off") if self.compile == "auto" and steps < LONG_RUN_STEPS else self
 
     def choose_domain_strategy(self, network: nn.Module, pixels: int) -> str:
-        """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU."""
+        """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU.
+
+        Micro-batches need a loop: the others have the activations of all domains in memory.
+        """
         if self.domains != "auto":
             return self.domains
+        if self.micro_batch is not None:
+            return "loop"
         if self._is_faster_by_vmap(network):
             return "vmap"
         return "streams" if self.torch_device().type == "cuda" and pixels <= SMALL_IMAGE_PIXELS else "loop"
@@ -84,7 +92,7 @@ class Engine:
             return self.trials == "vmap"
         # A deterministic trial must give the same bits in a batch and alone, because a batch that was interrupted is
         # resumed trial by trial.
-        return not self.deterministic and self._is_faster_by_vmap(network)
+        return not self.deterministic and self.micro_batch is None and self._is_faster_by_vmap(network)
 
     def _is_faster_by_vmap(self, network: nn.Module) -> bool:
         """Return True for networks of linear layers; on a CPU, only for those with few weights."""

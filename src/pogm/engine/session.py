@@ -14,6 +14,7 @@ from pogm._system.runtime import configure_runtime
 from pogm.core import trees
 from pogm.core.compilation import compiling
 from pogm.core.flat_params import flatten
+from pogm.core.micro_batches import MicroBatches
 from pogm.core.model import Model, Network, evaluation_mode
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import State
@@ -143,6 +144,7 @@ class Session:
             loss=task.loss,
             live=live_buffers(self.network),
             mixes=any(modifier.mixes_samples for modifier in task.modifiers),
+            micro_batches=MicroBatches.for_network(self.network, engine.micro_batch) if engine.micro_batch else None,
         )
         Modifier.find_final(task.modifiers)  # raises an error before the run if two modifiers choose the final weights
         return TrainConfig(

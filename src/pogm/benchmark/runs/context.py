@@ -72,8 +72,8 @@ def explain_out_of_memory(trial: Trial) -> Iterator[None]:
             f"Expected {trial.label} on {trial.dataset.title} to fit into memory; found it full ({_peak_memory()}) "
             f"with batches of {trial.training.batch_size} from each of {len(trial.train_domains)} training domains: "
             f"{(str(error) or type(error).__name__).splitlines()[0]} Start a new run with a smaller batch "
-            "(--set batch_size=...) or network (--set network=...), with --precision bf16, with "
-            "--trajectories host for POGM, or on a larger device."
+            "(--set batch_size=...) or network (--set network=...), with --precision bf16, with --micro-batch, which "
+            "keeps the batch and computes activations twice, with --trajectories host for POGM, or on a larger device."
         ) from error
 
 

@@ -31,7 +31,10 @@ SWEEP = "sweep.json"
 PLAN = "plan.json"
 PLAN_BYTES = 1 << 28  # limit for the size of a plan
 CHANGEABLE = ("steps", "evaluate_every")  # settings of a trial that its state does not depend on
-DECISIVE = ("pogm", "torch", "device", "processes", "captured", "compiled", "trajectories")  # facts that affect bits
+DECISIVE = (  # facts that affect bits
+    *("pogm", "torch", "device", "processes"),
+    *("captured", "compiled", "trajectories", "micro_batch"),
+)
 
 
 class DeterminismWarning(UserWarning):

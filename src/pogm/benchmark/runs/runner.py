@@ -414,6 +414,7 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
         "captured": session.captured,
         "compiled": session.compiles,
         "trajectories": session.trajectory_storage,
+        "micro_batch": options.engine.micro_batch,
         "deterministic": options.engine.deterministic,
         "images": {split: session.segments[index :: len(SPLITS)] for index, split in enumerate(SPLITS)},  # by domain
         **({"plugins": packages} if packages else {}),
