@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo paper docs test lint types tests oldest lock clean
+.PHONY: demo paper docs test lint types tests soak oldest lock clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -26,6 +26,11 @@ lint: .venv/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python .ci/find_secrets.py
 	$(BIN)/python .ci/audit.py
+
+# Random kills and failing system calls for up to 20 minutes, and the tests with random inputs, with more of them.
+soak: .venv/installed
+	$(BIN)/python benchmarks/soak.py --out runs/soak
+	POGM_FUZZ=20 $(BIN)/pytest -n auto -m fuzz
 
 types: .venv/installed
 	$(BIN)/mypy

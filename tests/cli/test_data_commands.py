@@ -106,7 +106,7 @@ def test_dataset_is_downloaded_prepared_and_used_for_training(served, tmp_path, 
     assert main(["data", "fetch", "PACS", "--data", str(data)]) == 0
     said = capsys.readouterr().err
     assert "terms of use: the authors' page" in said
-    assert "Nobody has published a SHA-256 of PACS.zip" in said
+    assert "Expected a published SHA-256 of PACS.zip" in said
     assert sorted(path.name for path in (data / "PACS").iterdir()) == sorted(pacs.folders)
     command = ["run", "--dataset", "PACS", "--data", str(data), "--algorithm", "ERM", "--test-domain", "sketch"]
     assert main([*command, *SMALL, *BRIEF, "--out", str(tmp_path / "run")]) == 0

@@ -80,6 +80,11 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
+def file_error_text(error: OSError) -> str:
+    """Return the message of an error of the file system that nothing else explains."""
+    return f"Expected to read and write files; found: {error}. Check that path and its disk."
+
+
 def shorten(value: object, most: int = 100) -> str:
     """Return the value as Python writes it, for a message; the middle of a long text is left out."""
     text = repr(value)

@@ -3,10 +3,10 @@
 import os
 import stat
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
-from unicodedata import category
 
 
 def printable(name: object) -> str:
@@ -16,7 +16,7 @@ def printable(name: object) -> str:
 
 
 def _escape(char: str) -> str:
-    return char if char.isprintable() or category(char) == "Zs" else ascii(char)[1:-1]
+    return char if char.isprintable() or unicodedata.category(char) == "Zs" else ascii(char)[1:-1]
 
 
 def print_line(text: object, file: TextIO | None = None, flush: bool = False) -> None:
@@ -27,6 +27,11 @@ def print_line(text: object, file: TextIO | None = None, flush: bool = False) ->
 def message_text(message: Exception) -> str:
     """Return the message of an error or a warning. Only a message that has several lines on purpose has newlines."""
     return "\n".join(map(printable, getattr(message, "lines", (message,))))
+
+
+def show_warning(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning as one paragraph, without a line of code; use it as ``warnings.showwarning``."""
+    print(f"pogm: {category.__name__}: {message_text(message)}", file=sys.stderr)
 
 
 class _EscapedStream:

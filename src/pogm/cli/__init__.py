@@ -12,13 +12,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
 
 from pogm import __version__
-from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError
+from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError, file_error_text
 from pogm._system.output import ignore_output_errors
 from pogm._system.signals import STOPPED, HangupError, interruptible
-from pogm._system.terminal import escaped_output, message_text
+from pogm._system.terminal import escaped_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
 
@@ -94,7 +93,7 @@ def parse(words: Sequence[str]) -> Command:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. An error is printed as one paragraph, without a traceback."""
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     words = sys.argv[1:] if words is None else words
     with escaped_output(), interruptible():
         try:
@@ -108,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> int:
             silence()
             return 128 + signal.SIGPIPE
         except OSError as error:
-            _print_error(f"pogm: Expected to read and write files; found: {error}. Check that path and its disk.")
+            _print_error(f"pogm: {file_error_text(error)}")
             return DataError.exit_code
         except Exception as error:
             report_unexpected(error, shlex.join(["pogm", *words]))
@@ -140,7 +139,3 @@ def _run(words: Sequence[str]) -> int:
 def _print_error(text: str) -> None:
     with suppress(OSError):  # the terminal is closed
         print(text, file=sys.stderr, flush=True)
-
-
-def _show_warning(message: Any, category: Any, *_: Any, **__: Any) -> None:
-    print(f"pogm: {category.__name__}: {message_text(message)}", file=sys.stderr)

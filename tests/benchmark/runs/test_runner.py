@@ -1,6 +1,7 @@
 """The runner with one trial: kills, signals, damaged files and full disks do not change the result."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -269,6 +270,19 @@ def test_a_bug_is_noted_in_the_run_directory_until_the_next_run(tmp_path, monkey
     assert "ZeroDivisionError" in json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
     run(trial(ERM()), tmp_path / "run")
     assert not (tmp_path / "run" / "failed.json").exists()
+
+
+def test_a_bad_sector_is_noted_as_one_message_without_a_traceback(tmp_path, monkeypatch):
+    def fail(session):
+        raise OSError(errno.EIO, "Input/output error", "images.bin")
+
+    monkeypatch.setattr(Session, "scores", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        run(trial(ERM()), tmp_path / "run")
+    error = json.loads((tmp_path / "run" / "failed.json").read_text())["error"]
+    assert error.startswith(
+        "Expected to read and write files; found: [Errno 5] Input/output error: 'images.bin'. Check"
+    )
 
 
 # Repeatability.

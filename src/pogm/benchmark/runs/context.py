@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError, is_disk_full
+from pogm._system.errors import DataError, MemoryLimitError, PogmError, StoppedError, file_error_text, is_disk_full
 from pogm._system.files import write_atomic
 from pogm._system.signals import interrupt, is_ignored
 from pogm._system.terminal import leave_closed_terminal, message_text
@@ -51,7 +51,9 @@ def write_failure(directory: Path, error: Exception) -> None:
 
 
 def failure_text(error: Exception) -> str:
-    """Return the message of a `PogmError`; the traceback of any other error, which is a bug."""
+    """Return the message of a `PogmError` or of an error of a file; the traceback of any other error, a bug."""
+    if isinstance(error, OSError):
+        return file_error_text(error)
     return message_text(error) if isinstance(error, PogmError) else "".join(traceback.format_exception(error))
 
 

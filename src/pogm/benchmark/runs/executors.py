@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from pogm._system.errors import (
     is_disk_full,
     unknown_name_error,
 )
-from pogm._system.terminal import escape_output, message_text
+from pogm._system.terminal import escape_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
@@ -306,7 +307,7 @@ def _process_context() -> ForkServerContext | SpawnContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # every run imports torch._dynamo, in 2 s
     return context
 
 
@@ -322,6 +323,7 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     escape_output()
+    warnings.showwarning = show_warning
     signal.signal(signal.SIGTERM, _exit)
     os.environ.clear()
     os.environ.update(environment)
