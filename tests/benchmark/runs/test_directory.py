@@ -11,7 +11,7 @@ from processes import records
 from support import trial
 
 from pogm import ERM, POGM
-from pogm._system.errors import StoppedError, UsageError
+from pogm._system.errors import IntegrityError, StoppedError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark import demo
 from pogm.benchmark.plan.sweep import Sweep
@@ -73,6 +73,18 @@ def test_a_path_at_or_below_a_file_is_an_error_before_training(tmp_path, below):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system without write permission")
+def test_a_linked_folder_in_a_run_directory_is_refused_and_the_target_unchanged(folder, tmp_path):
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    (downloads / "film.part").write_bytes(b"precious")
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").symlink_to(downloads)
+    (folder / "done").unlink()
+    with pytest.raises(IntegrityError, match=rf"Expected a folder at {folder}/checkpoints; found a symbolic link"):
+        run(load_trial(folder), folder)
+    assert [path.name for path in downloads.iterdir()] == ["film.part"]
+
+
 def test_a_read_only_file_system_is_an_error():
     with pytest.raises(UsageError, match=r"Expected to write to the folder /proc/pogm; found: "):
         make_folder(Path("/proc/pogm"))

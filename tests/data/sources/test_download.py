@@ -298,6 +298,18 @@ def test_full_disk_raises_data_error_and_keeps_partial_file(site, tmp_path, monk
     assert get(make_file(site.put("/a", serve_ranges(BODY))), tmp_path).read_bytes() == BODY
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_link_in_place_of_partial_file_is_refused_and_its_target_unchanged(site, tmp_path, link):
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    link(precious, folder / "data.bin.part")
+    with pytest.raises(IntegrityError, match=r"Expected a regular file at .*data\.bin\.part; found a .* link"):
+        get(make_file(site.put("/a", serve_ranges(BODY))), folder)
+    assert precious.read_bytes() == b"precious"
+
+
 def test_hash_that_was_not_published_is_shown_and_not_stored(site, tmp_path):
     file = make_file(site.put("/a", serve_ranges(BODY)), sha256=None)
     for _ in range(2):  # downloaded, then found in the folder

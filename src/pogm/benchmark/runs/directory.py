@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pogm._system.errors import DataError, UsageError
+from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.files import (
     LOCK,
     canonical_json,
@@ -45,14 +45,22 @@ class DeterminismWarning(UserWarning):
 
 
 def check_owner(folder: Path, trial: Trial) -> None:
-    """Raise an error unless the run directory belongs to the trial, is empty or does not exist."""
+    """Raise an error unless the run directory belongs to the trial, is empty or does not exist.
+
+    A linked folder in it is refused: files elsewhere would be changed. The run directory itself may be a link.
+    """
     try:
         taken = (folder / TRIAL).exists()
         foreign = not taken and folder.exists() and not is_empty(folder)
+        linked = [path for path in folder.glob("*") if path.is_symlink() and path.is_dir()] if taken else []
     except OSError as error:
         raise _not_writable(folder, error) from error
     if foreign:
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
+    if linked:
+        raise IntegrityError(
+            f"Expected a folder at {linked[0]}; found a symbolic link to a folder. Replace it by the folder itself."
+        )
     if taken and (owner := load_trial(folder)).id != trial.id:
         raise _another_run(folder, owner, trial)
 

@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 
 from pogm._system.errors import UsageError, shorten
 from pogm._system.fault_injection import fault_point
-from pogm._system.files import read_json, readable_json, write_atomic
+from pogm._system.files import open_own_file, read_json, readable_json, write_atomic
 
 ByteProgress = Callable[[int, int | None], None]  # called with the bytes so far, and in total if it is known
 
@@ -54,6 +54,7 @@ def transfer(
     Raises:
         RefusedError: If this mirror cannot give the file.
         InterruptedTransferError: If another attempt may succeed.
+        IntegrityError: If a link or something else is in place of the partial file.
     """
     refuse_insecure(address)
     note = part.with_name(part.name + ".json")
@@ -92,7 +93,7 @@ def transfer(
             raise RefusedError("an empty answer")
         if not start and (PAGE.match(first) or given.get_content_type() == "text/html"):
             raise RefusedError(f"a web page instead of the file{_read_title(first)}")
-        with open(part, "ab" if start else "wb") as file:
+        with open(part, "ab" if start else "wb", opener=open_own_file) as file:
             # Written only now: after a crash, the note must not describe content of an older response.
             write_atomic(note, readable_json({"address": address, "tag": _strong_tag(given.get("ETag"))}))
             done = start
