@@ -22,7 +22,7 @@ from pogm._system.errors import DataError, UsageError
 from pogm._system.files import digest
 from pogm.benchmark.runs.runner import run
 from pogm.data.images.intensity import Intensity
-from pogm.deployment import export as exporting
+from pogm.deployment import export_formats
 from pogm.deployment.export import SUFFIXES, ExportError, describe_preprocessing, export
 from pogm.deployment.export_comparison import compare, probe_inputs
 from pogm.deployment.model import TrainedModel
@@ -181,13 +181,13 @@ def test_comparison_finds_any_difference(model):
 
 @pytest.mark.parametrize("to", SUFFIXES)
 def test_export_that_differs_is_refused_and_leaves_old_files(model, tmp_path, monkeypatch, to):
-    original = exporting._EXPORTERS[to]
+    original = export_formats.EXPORTERS[to]
 
     def damaged(*args: Any) -> Any:
         content, predict, more = original(*args)
         return content, lambda x: predict(x) + 0.1, more
 
-    monkeypatch.setitem(exporting._EXPORTERS, to, damaged)
+    monkeypatch.setitem(export_formats.EXPORTERS, to, damaged)
     with pytest.raises(ExportError, match=r"at most 0\.0001; found a difference of .* for .* Nothing was written"):
         export(model, to, tmp_path / "model")
     assert not list(tmp_path.iterdir())
@@ -211,7 +211,7 @@ def test_models_that_adapt_are_refused(tmp_path):
 
 def test_missing_packages_are_named(model, tmp_path, monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
+    monkeypatch.setattr(export_formats, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
     with pytest.raises(UsageError, match=r"found no onnxruntime\. Install them: pip install 'pogm\[onnx\]'"):
         export(model, "onnx", tmp_path / "model.onnx")
 

@@ -21,9 +21,11 @@ from pogm.modifiers.base import Modifier
 
 
 def with_lr(algorithm, lr, **options):
-    """Return a short trial with another learning rate."""
+    """Return a short trial with a learning rate, which may be above the limit of the field."""
     short = trial(algorithm, **({"steps": 6, "evaluate_every": 5} | options))
-    return dataclasses.replace(short, training=dataclasses.replace(short.training, lr=lr))
+    training = dataclasses.replace(short.training)
+    object.__setattr__(training, "lr", lr)
+    return dataclasses.replace(short, training=training)
 
 
 class InfiniteLoss(Modifier):
@@ -44,10 +46,8 @@ def test_a_diverged_run_has_a_record_of_valid_json_and_exit_code_4(tmp_path):
 
 
 def test_weights_that_overflow_after_a_finite_loss_are_detected(tmp_path):
-    fast = with_lr(ERM(), 1.0)  # a copy of the training settings, which are shared
-    object.__setattr__(fast.training, "lr", 1e39)  # above the limit of the field
     with pytest.raises(DivergedError, match=r"infinity in the weights.*at step 0"):
-        run(fast, tmp_path / "run")
+        run(with_lr(ERM(), 1e39), tmp_path / "run")
 
 
 def test_an_infinite_loss_is_detected_although_the_weights_are_finite(tmp_path):
