@@ -20,10 +20,8 @@ import argparse
 import hashlib
 import io
 import json
-import pkgutil
 import platform
 import tempfile
-import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -36,8 +34,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from pogm.cli import main as pogm
+
 STORE = Path(__file__).with_name("digests.json")
-PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 # Fields of a record that had another name when the digests were stored.
 FORMER_FIELDS = {"metrics.cosine": "metrics.angle", "rounds.cosine": "rounds.angle"}
 NOT_REPEATABLE = {"seconds_per_step", "memory_gb"}  # fields of a record
@@ -198,11 +197,10 @@ def command(case: str) -> list[str]:
 
 def run(case: str, folder: Path) -> dict[str, Any]:
     """Run a case and return what `digests.json` stores of it: digests, and some numbers to compare with a tolerance."""
-    main = pkgutil.resolve_name(tomllib.loads(PYPROJECT.read_text())["project"]["scripts"]["pogm"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            code = main([*command(case), "--out", str(folder)])
+            code = pogm([*command(case), "--out", str(folder)])
         except SystemExit as end:
             code = end.code
     assert not code, f"exit code {code} of: pogm {' '.join(command(case))}"
