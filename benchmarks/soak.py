@@ -35,7 +35,7 @@ RESULTS = ("*.safetensors", "metrics.json")  # files of a run whose bytes are co
 CODES = (0, 1, 2, 3, 6, 75)  # of a driver; 1 if runs failed
 HANG_SECONDS = 300
 WORKERS = "workers.log"
-MOST_CALLS = 300  # a fault hits one of the first calls of a process
+MOST_CALLS = 100  # a fault hits one of the first calls of a process
 
 # Printed by Python, and not by code of pogm, if a driver is killed while it starts a worker.
 UNFINISHED_START = re.compile(r"Traceback.*\n(?: .*\n)*(?:EOFError.*|_pickle.UnpicklingError: .*)\n")
@@ -149,7 +149,7 @@ class Soak:
             can_kill = self.kills.total() - before[0] < kills
             can_fail = self.faults.total() - before[1] < faults
             self.is_killed = False
-            self._start(self._draw_fault() if can_fail and self.chance.random() < 0.8 else "")
+            self._start(self._draw_fault() if can_fail else "")
             while can_kill and self.process.exitcode is None:
                 self._wait(self.chance.uniform(0, self.seconds / 8))
                 if self.process.exitcode is None:
