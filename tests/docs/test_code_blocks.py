@@ -2,8 +2,7 @@
 
 Pages whose code other tests run: own_loop.md (tests/learner), scikit_learn.md (tests/test_estimators.py), theory.md
 (tests/test_theory_page.py), trainers.md and CONTRIBUTING.md (tests/test_readme.py).
-tests/deployment/test_deploy_page.py
-executes the commands of deploy.md.
+tests/deployment/test_deploy_page.py executes the commands of deploy.md.
 """
 
 import csv

@@ -10,7 +10,7 @@ from statistics import fmean
 from pogm._system.errors import PogmError
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.results.records import Record, Run, accuracy
-from pogm.benchmark.results.selection import SELECTIONS
+from pogm.benchmark.results.selection import SELECTIONS, Choice
 from pogm.benchmark.runs.estimate import duration
 from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point
@@ -37,7 +37,8 @@ class Board:
     def __init__(self, folder: Path) -> None:
         self.watcher, self.title = Watcher(folder), f"Board of {folder}"
         self.rendered: tuple[FolderState | None, str] = (None, "")  # what the page shows, and the page
-        self.tables: dict[str, tuple[object, tuple[Exhibit, ...]]] = {}  # by dataset: finished runs, and their tables
+        self.tables: dict[str, tuple[list[Run], tuple[Exhibit, ...]]] = {}  # by dataset: finished runs, their tables
+        self.choices: dict[str, list[list[Choice]]] = {}  # by dataset: what each selection chooses
         self.curves: dict[str, tuple[object, list[Run], tuple[Figure, ...]]] = {}  # by dataset: names, runs, curves
 
     def page(self) -> str:
@@ -51,20 +52,41 @@ class Board:
         """Return all sections; those that change most come first."""
         runs = [one.run for one in folder.started]
         datasets = list(dict.fromkeys(run.dataset for run in runs))
+        by_dataset = [
+            Section(name, (*self._finished(name, runs), *self._learning_curves(name, runs))) for name in datasets
+        ]
         return [
             Section("Progress", (*_progress(folder), *map(paragraph, folder.problems))),
             *_running(folder.started),
             *_failures(folder.started),
             *([Section("All datasets", self._finished(ALL, runs))] if len(datasets) > 1 else []),
-            *(Section(name, (*self._finished(name, runs), *self._learning_curves(name, runs))) for name in datasets),
+            *by_dataset,
         ]
 
     def _finished(self, dataset: str, runs: Sequence[Run]) -> tuple[Exhibit, ...]:
+        """Return the result tables of finished runs of a dataset; `ALL` comes after the datasets."""
         done = [run for run in runs if run.done and dataset in (ALL, run.dataset)]
-        ids = [run.id for run in done]
-        if self.tables.get(dataset, (None,))[0] != ids:
-            self.tables[dataset] = ids, _tables(dataset, done)
+        if dataset not in self.tables or not _are_same(self.tables[dataset][0], done):
+            self.tables[dataset] = done, self._tables(dataset, done)
         return self.tables[dataset][1]
+
+    def _tables(self, dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:
+        if not done:
+            return (paragraph("No run is done yet."),)
+        if dataset == ALL:
+            names = dict.fromkeys(run.dataset for run in done)
+            chosen = [[one for name in names for one in self.choices[name][i]] for i in range(len(SELECTIONS))]
+        else:
+            chosen = self.choices[dataset] = [selection(done) for selection in SELECTIONS]
+        pairs = zip(SELECTIONS, chosen, strict=True)
+        try:
+            if dataset == ALL:
+                tables = [averages_table(done, selection, found) for selection, found in pairs]
+            else:
+                tables = [dataset_table(done, dataset, selection, found) for selection, found in pairs]
+        except PogmError as error:  # such as runs with different domains of a dataset
+            return (paragraph(str(error)),)
+        return tuple(table for table in tables if not table.empty)
 
     def _learning_curves(self, dataset: str, runs: Sequence[Run]) -> tuple[Figure, ...]:
         """Return learning curves of all runs, also of unfinished ones, which reports leave out."""
@@ -179,14 +201,3 @@ def _failures(started: Iterable[RunState]) -> list[Section]:
 
 def _last_lines(failure: str | None) -> str:
     return "\n".join((failure or "There is no message.").splitlines()[-LAST_LINES:])
-
-
-def _tables(dataset: str, done: Sequence[Run]) -> tuple[Exhibit, ...]:
-    """Return the result tables of finished runs."""
-    if not done:
-        return (paragraph("No run is done yet."),)
-    try:
-        tables = [averages_table(done, s) if dataset == ALL else dataset_table(done, dataset, s) for s in SELECTIONS]
-    except PogmError as error:  # such as runs with different domains of a dataset
-        return (paragraph(str(error)),)
-    return tuple(table for table in tables if not table.empty)

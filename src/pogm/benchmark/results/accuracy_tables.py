@@ -33,10 +33,19 @@ def score_unit(runs: Iterable[Run]) -> str:
     return R2 if any(run.task == "regression" for run in runs) else "%"
 
 
-def dataset_table(runs: Iterable[Run], dataset: str, selection: Selection) -> Table:
-    """Return the accuracies on one dataset: algorithms against held-out domains."""
+def dataset_table(
+    runs: Iterable[Run], dataset: str, selection: Selection, choices: Sequence[Choice] | None = None
+) -> Table:
+    """Return the accuracies on one dataset: algorithms against held-out domains.
+
+    Args:
+        runs: The runs.
+        dataset: Name of the dataset.
+        selection: Model selection.
+        choices: What it chooses from the runs of the dataset, if that is known.
+    """
     runs = [run for run in runs if run.dataset == dataset]
-    domains, choices = domains_of(runs), selection(runs)
+    domains, choices = domains_of(runs), selection(runs) if choices is None else choices
     seeds = {choice.trial_seed for choice in choices if choice.accuracy is not None}
     by_label = {label: [choice for choice in choices if choice.label == label] for label in labels_of(runs)}
     cells = {
@@ -49,12 +58,21 @@ def dataset_table(runs: Iterable[Run], dataset: str, selection: Selection) -> Ta
     return _accuracy_table(dataset, selection, columns, cells, average_column(dataset, unit), choices)
 
 
-def averages_table(runs: Iterable[Run], selection: Selection) -> Table:
-    """Return the accuracies on all datasets: algorithms against datasets, each cell a mean over held-out domains."""
+def averages_table(runs: Iterable[Run], selection: Selection, choices: Sequence[Choice] | None = None) -> Table:
+    """Return the accuracies on all datasets: algorithms against datasets, each cell a mean over held-out domains.
+
+    Args:
+        runs: The runs.
+        selection: Model selection.
+        choices: What it chooses from the runs, if that is known.
+    """
     runs = list(runs)
-    datasets = tuple(dict.fromkeys(run.dataset for run in runs))
-    domains = {name: len(domains_of([run for run in runs if run.dataset == name])) for name in datasets}
-    choices = selection(runs)
+    by_dataset: dict[str, list[Run]] = {}
+    for run in runs:
+        by_dataset.setdefault(run.dataset, []).append(run)
+    datasets = tuple(by_dataset)
+    domains = {name: len(domains_of(found)) for name, found in by_dataset.items()}
+    choices = selection(runs) if choices is None else choices
     images = {
         name: count_test_images(runs, [choice for choice in choices if choice.dataset == name]) for name in datasets
     }
@@ -64,7 +82,7 @@ def averages_table(runs: Iterable[Run], selection: Selection) -> Table:
         label: [_dataset_cell([c for c in found if c.dataset == name], domains[name]) for name in datasets]
         for label, found in by_label.items()
     }
-    units = {name: score_unit(run for run in runs if run.dataset == name) for name in datasets}
+    units = {name: score_unit(found) for name, found in by_dataset.items()}
     columns = [accuracy_column(name, name, AVERAGE, totals[name], units[name]) for name in datasets]
     last = average_column(ALL_DATASETS, R2 if R2 in units.values() else "%")
     return _accuracy_table("All datasets", selection, columns, cells, last, choices)

@@ -85,7 +85,7 @@ class Run:
         dataset = self.trial["dataset"]
         return str(dataset.get("title", dataset["name"]))
 
-    @property
+    @cached_property
     def task(self) -> str:
         """Task of the dataset: classification, whose score is the accuracy, or regression, whose score is R²."""
         return str(self.trial["dataset"].get("task", "classification"))
