@@ -174,7 +174,14 @@ def test_a_sweep_is_saved_and_loaded_and_no_other_sweep_may_use_its_directory(tm
 
 
 @pytest.mark.parametrize(
-    "text", ['{"algorithms": []}', "[]", json.dumps(dict.fromkeys(SWEEP.__dataclass_fields__, 1)), "{"]
+    "text",
+    [
+        '{"algorithms": []}',
+        "[]",
+        json.dumps(dict.fromkeys(SWEEP.__dataclass_fields__, 1)),
+        "{",
+        *(json.dumps(SWEEP.to_json() | {name: [None]}) for name in ("algorithms", "datasets", "modifiers", "settings")),
+    ],
 )
 def test_a_changed_sweep_file_is_an_error_with_its_path(tmp_path, text):
     (tmp_path / "sweep.json").write_text(text)

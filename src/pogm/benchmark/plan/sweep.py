@@ -10,6 +10,7 @@ import numpy as np
 
 from pogm._system.collector import pause_collector
 from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.saved import check_form
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.plan.parsing import (
     Combination,
@@ -27,6 +28,7 @@ from pogm.modifiers import modifier_class
 
 MODES = ("single", "full")
 MOST_RUNS = 10**6
+TEXTS = {"algorithms": [str], "modifiers": [str], "settings": [str], "mode": str, "precision": str}  # form of a file
 
 
 class _Search:
@@ -178,8 +180,11 @@ class Sweep:
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         datasets = tuple(dataset_from_json(value) for value in lists.get("datasets", ()))
         try:
+            check_form(values, TEXTS, "the sweep")
             sweep = cls(**values | lists | {"datasets": datasets})
-        except TypeError as error:  # such as a text instead of a number
+        except UsageError:
+            raise
+        except (TypeError, ValueError) as error:  # such as a text instead of a number
             raise UsageError(
                 f"Expected a sweep as `pogm sweep` writes it; found: {error}. Restore the file."
             ) from error
