@@ -7,14 +7,21 @@ numbers: DomainBed's protocol on five datasets. The images are noise of 16 × 16
 files, alternately. Every measurement is a new process: its wall time, its CPU time, and its peak memory.
 """
 
+import argparse
+import json
 import os
 import random
+import shutil
+import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from pogm._system.files import readable_json
 from pogm.benchmark.plan.sweep import Sweep
@@ -26,12 +33,12 @@ from pogm.data.datasets import dataset_class
 
 ROOT = Path(__file__).resolve().parent.parent
 ALGORITHMS = (
-    *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "VREx", "RSC", "SagNet", "Fish", "Fishr"),
+    *("ERM", "IRM", "GroupDRO", "MLDG", "CORAL", "MMD", "DANN", "VREx", "RSC", "SagNet", "Fish", "Fishr"),
     *("POGM", "CAGrad"),
 )
 DATASETS = ("RotatedMNIST", "VLCS", "PACS", "OfficeHome", "DomainNet")
 DOMAINS = 24  # of all datasets
-CONFIGURATIONS, TRIALS = 20, 3
+CONFIGURATIONS = 20
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,8 @@ class Cost:
     peak_gib: float
 
 
-def run_child(source: Path, words: Sequence[str], environment: dict[str, str]) -> Cost:
-    """Run Python with one version of the package and return its cost."""
+def run_child(source: Path, words: Sequence[str], environment: dict[str, str], prints_cost: bool) -> Cost:
+    """Run Python with one version of the package and return its cost, or the one that it prints at the end."""
     began = time.perf_counter()
     child = subprocess.Popen(
         [sys.executable, *words],
@@ -52,11 +59,13 @@ def run_child(source: Path, words: Sequence[str], environment: dict[str, str]) -
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
+    errors = child.stderr.read().decode() if child.stderr else ""
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.perf_counter() - began
-    errors = child.stderr.read().decode() if child.stderr else ""
     if os.waitstatus_to_exitcode(status) != 0:
         raise SystemExit(f"{' '.join(words)} failed:\n{errors}")
+    if prints_cost:
+        return Cost(*json.loads(errors.splitlines()[-1]))
     return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20)
 
 
@@ -65,11 +74,10 @@ def run_child(source: Path, words: Sequence[str], environment: dict[str, str]) -
 
 def make_sweep(runs: int) -> Sweep:
     """Return a sweep with about this number of runs."""
-    algorithms = [name for name in ALGORITHMS if name != "Mixup"]
-    trials = max(1, runs // (len(algorithms) * DOMAINS * CONFIGURATIONS))
-    configurations = max(1, runs // (len(algorithms) * DOMAINS * trials))
+    trials = max(1, runs // (len(ALGORITHMS) * DOMAINS * CONFIGURATIONS))
+    configurations = max(1, runs // (len(ALGORITHMS) * DOMAINS * trials))
     datasets = tuple(dataset_class(name)() for name in DATASETS)
-    return Sweep(tuple(algorithms), datasets, configurations=configurations, trials=trials)
+    return Sweep(ALGORITHMS, datasets, configurations=configurations, trials=trials)
 
 
 def write_runs(sweep: Sweep, folder: Path) -> int:
@@ -107,3 +115,162 @@ def make_records(trial: Trial, draw: random.Random) -> Iterator[dict[str, object
             "memory_gb": 0.0,
             "status": "ok",
         }
+
+
+# Images.
+
+
+def write_images(root: Path, images: int) -> None:
+    """Write images of noise: four domains with ten classes each."""
+    draw, folders = random.Random(0), [root / f"site{d}" / f"class{c}" for d in range(4) for c in range(10)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for number in range(images // len(folders)):
+            (folder / f"{number:06d}.png").write_bytes(encode_png(draw.randbytes(16 * 48)))
+
+
+def encode_png(pixels: bytes) -> bytes:
+    """Return 16 × 16 pixels as PNG."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    rows = b"".join(b"\0" + pixels[start : start + 48] for start in range(0, len(pixels), 48))
+    header = struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+START = """
+import sys
+from pathlib import Path
+from pogm.benchmark.plan.parsing import find_dataset
+from pogm.data.images.index import reuse_scans
+root = Path(sys.argv[1])
+with reuse_scans():  # what `pogm run` does before the first step
+    dataset = find_dataset(str(root))
+    dataset.prepare(root.parent, lambda items, total, **what: items)
+    dataset.load(root.parent, 0)
+    dataset.describe_data(root.parent)
+"""
+
+PLAN = """
+import json, sys
+from pogm.benchmark.runs.directory import load_sweep
+from pathlib import Path
+print(len({trial.id for trial in load_sweep(Path(sys.argv[1])).plan()}))
+"""
+
+BOARD = """
+import json, resource, sys, time
+from pathlib import Path
+from pogm.report.board import Board
+folder = Path(sys.argv[1])
+run = min(path for path in folder.iterdir() if path.is_dir())
+done = (run / "done").read_bytes()
+(run / "done").unlink()
+try:
+    board = Board(folder)
+    board.page()
+finally:
+    (run / "done").write_bytes(done)
+began, cpu = time.perf_counter(), time.process_time()
+board.page()
+costs = time.perf_counter() - began, time.process_time() - cpu
+print(json.dumps([*costs, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]), file=sys.stderr)
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A measurement: what runs in a new process."""
+
+    title: str
+    words: Sequence[str]
+    prepare: Callable[[], object] = lambda: None  # before each process
+    prints_cost: bool = False  # the process measures a part of itself
+
+
+def make_parts(folder: Path, runs: int, images: int, names: Sequence[str]) -> dict[str, Part]:
+    """Write the files that the named measurements need, and return the measurements."""
+    sweep, site = folder / "sweep", folder / "data" / "sites"
+    if {"plan", "status", "report", "board"} & set(names):
+        write_runs(make_sweep(runs), sweep)
+    if {"images", "rename"} & set(names):
+        write_images(site, images)
+    first = site / "site0" / "class0" / "000000.png"
+    turn = iter(range(10**6))
+
+    def rename() -> None:
+        (found,) = first.parent.glob("*000000*.png")
+        found.rename(first.with_name(f"zz{next(turn)}_000000.png"))
+
+    (folder / "report").mkdir()
+    report = ("-m", "pogm", "report", str(sweep), "--out", str(folder / "report"))
+    parts = {
+        "images": Part("second start with images", ("-c", START, str(site))),
+        "rename": Part("start after one image was renamed", ("-c", START, str(site)), rename),
+        "plan": Part("plan of all runs", ("-c", PLAN, str(sweep))),
+        "status": Part("pogm status", ("-m", "pogm", "status", str(sweep))),
+        "report": Part("pogm report with HTML", report),
+        "board": Part("board after one run is done", ("-c", BOARD, str(sweep)), prints_cost=True),
+    }
+    return {name: parts[name] for name in names}
+
+
+def measure(part: Part, source: Path, cache: Path) -> Cost:
+    """Return the cost of one process with one version."""
+    part.prepare()
+    environment = {"POGM_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+    return run_child(source, part.words, environment, part.prints_cost)
+
+
+def summarise(costs: Sequence[Cost]) -> dict[str, float]:
+    """Return the medians of several processes, with three digits."""
+    names = ("seconds", "cpu_seconds", "peak_gib")
+    return {name: float(f"{median(getattr(cost, name) for cost in costs):.3g}") for name in names}
+
+
+def main() -> None:
+    """Measure both versions and write the results."""
+    names = ("images", "rename", "plan", "status", "report", "board")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True, help="checkout of the version to compare with")
+    parser.add_argument("--runs", type=int, default=20160)
+    parser.add_argument("--images", type=int, default=200_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--parts", nargs="+", choices=names, default=names)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    versions = {"before": options.before.resolve(), "after": ROOT}
+    folder = Path(tempfile.mkdtemp(prefix="pogm-load-"))
+    try:
+        parts = make_parts(folder, options.runs, options.images, options.parts)
+        found: dict[str, dict[str, list[Cost]]] = {name: {version: [] for version in versions} for name in parts}
+        for name, part in parts.items():
+            for repeat in range(options.repeats + 1):
+                for version, source in versions.items():
+                    cost = measure(part, source, folder / f"cache-{version}")
+                    if repeat:  # the first one fills caches
+                        found[name][version].append(cost)
+                    print(f"{part.title}, {version}: {cost}", flush=True)
+        results = {
+            "runs": options.runs,
+            "images": options.images,
+            "repeats": options.repeats,
+            "cores": len(os.sched_getaffinity(0)),
+            "load_average": os.getloadavg()[1],
+            "parts": {
+                name: {"title": parts[name].title} | {version: summarise(costs) for version, costs in both.items()}
+                for name, both in found.items()
+            },
+        }
+        print(json.dumps(results, indent=2))
+        if options.out:
+            options.out.write_text(json.dumps(results, indent=2) + "\n")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

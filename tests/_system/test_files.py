@@ -31,7 +31,7 @@ from pogm.benchmark.runs.directory import make_folder
 json_values = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(10**24), 10**24)
+    | st.integers(-(10**23), 10**23)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

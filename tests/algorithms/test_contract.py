@@ -109,7 +109,7 @@ def test_failures_are_listed_with_their_reasons():
     with pytest.raises(AssertionError) as raised:
         check_algorithm(Growing, skip=RUNS)
     text = str(raised.value)
-    assert "Growing fails 2 of 15 contract tests of algorithms" in text
+    assert "Growing fails 2 of" in text
     assert "check_shapes: A step keeps the shapes and dtypes" in text
     assert "torch.float32" in text
     assert "check_docstring" in text

@@ -1,6 +1,7 @@
 """Content of the board for folders of runs."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -135,3 +136,40 @@ def test_names_do_not_become_markup(tmp_path, state):
     assert all("onerror" not in attrs for _, attrs in tags.found)
     assert sum(tag == "script" and "type" not in attrs for tag, attrs in tags.found) == 1, "the script of the page"
     assert "alert(1)" in tags.text
+
+
+def without_time(page):
+    return re.sub(r"[\d-]+ [\d:]+ UTC", "", page)
+
+
+def test_page_after_changes_is_that_of_a_new_board(tmp_path):
+    """A board keeps what a change does not affect. Its page must be the one that a board makes that keeps nothing."""
+    root = tmp_path / "runs"
+    write_sweep(root, ("ERM", "POGM"), seeds=2, domains=("0", "15", "30"))
+    write_sweep(root, ("Fish",), seeds=1, dataset="Other", domains=("A", "B"))
+    first, second, third, *_ = sorted(path for path in root.iterdir() if path.is_dir())
+    done = (first / "done").read_bytes()
+    (first / "done").unlink()
+
+    def add_label():
+        write_run(root, [at(0)], label="AAA", dataset="Other", domains=("A", "B"), test_domains=[1])
+
+    changes = {
+        "a record": lambda: append_record(first / "records.jsonl", at(400, 0.9)),
+        "done": lambda: (first / "done").write_bytes(done),
+        "failed": lambda: ((second / "done").unlink(), (second / "failed.json").write_text('{"error": "no memory"}')),
+        "a copy": lambda: shutil.copytree(third, root / "copy"),
+        "no copy": lambda: shutil.rmtree(root / "copy"),
+        "a run of a new algorithm": add_label,
+        "a removed run": lambda: shutil.rmtree(third),
+        "a damaged run": lambda: (second / "trial.json").write_text("{"),
+        "altered records": lambda: write_run(root, [at(0)], label="POGM", trial_seed=9, domains=("0", "15", "X")),
+    }
+    board = Board(root)
+    board.page()
+    for name, change in changes.items():
+        before = without_time(board.page())
+        change()
+        page = without_time(board.page())
+        assert page != before or name in ("a copy", "no copy"), name
+        assert page == without_time(Board(root).page()), name

@@ -1,15 +1,17 @@
 """The report of runs: its series, tables, charts, and the escaping of names."""
 
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
 from html_pages import Page
-from run_folders import metrics_of
+from run_folders import metrics_of, write_sweep
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import read_runs
 from pogm.report.runs import write_picture, write_report
-from pogm.report.series import cosines, curves
+from pogm.report.series import comparable, cosines, curves
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -21,10 +23,10 @@ def page_of(runs, tmp_path, **options):
 def test_curves_are_means_over_trial_seeds_of_the_accuracy_on_the_held_out_domain(make_run, make_record, tmp_path):
     for seed, value in enumerate((0.70, 0.72, 0.74)):
         make_run([make_record(0, [value, 0.1, 0.1], [0] * 3)], trial_seed=seed)
-    (series,) = curves(read_runs(tmp_path), "Toy", 0)
+    (series,) = curves(comparable(read_runs(tmp_path), "Toy"), 0)
     (point,) = series.points
     assert (point.y, point.stderr, point.n) == (pytest.approx(72), pytest.approx(0.9428, abs=1e-4), 3)
-    assert curves(read_runs(tmp_path), "Toy", 1) == []
+    assert curves(comparable(read_runs(tmp_path), "Toy"), 1) == []
 
 
 def test_curves_show_default_hyperparameters_and_finished_runs_only(make_run, make_record, tmp_path):
@@ -32,14 +34,14 @@ def test_curves_show_default_hyperparameters_and_finished_runs_only(make_run, ma
     make_run([make_record(0, [0.9, 0, 0], [0] * 3)], hparams_seed=4)
     make_run([make_record(0, [0.9, 0, 0], [0] * 3)], trial_seed=1, done=False)
     make_run([make_record(0, [0.9, 0, 0], [0] * 3)], test_domains=[0, 1])
-    (series,) = curves(read_runs(tmp_path), "Toy")
+    (series,) = curves(comparable(read_runs(tmp_path), "Toy"))
     assert [(point.y, point.n) for point in series.points] == [(50.0, 1)]
 
 
 def test_runs_that_differ_in_more_than_seeds_are_not_averaged(make_run, make_record, tmp_path):
     for kappa in (0.1, 0.5):
         make_run([make_record(0, [kappa, 0, 0], [0] * 3)], kappa=kappa)
-    assert curves(read_runs(tmp_path), "Toy", 0) == []
+    assert curves(comparable(read_runs(tmp_path), "Toy"), 0) == []
 
 
 def test_cosines_belong_to_the_source_domains_in_the_order_of_the_training_domains(make_run, make_record, tmp_path):
@@ -161,3 +163,12 @@ def test_report_of_runs_without_metrics_has_no_confusion_matrix(make_run, make_r
     page = page_of(read_runs(tmp_path), tmp_path)
     assert "metrics of the selected models" not in page.text
     assert "caption" not in page.tags
+
+
+def test_report_without_measurements_does_not_import_torch(tmp_path):
+    write_sweep(tmp_path, ("ERM", "POGM"), seeds=1, domains=("0", "15", "30"))
+    code = (
+        f"import sys; from pogm.cli import main; main(['report', {str(tmp_path)!r}]); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert (tmp_path / "report.html").exists()

@@ -28,8 +28,8 @@ def at(step, **more):
 def reads(monkeypatch):
     """Record the folders that are read."""
     state = []
-    real = watch.read_runs
-    monkeypatch.setattr(watch, "read_runs", lambda *folders: (state.extend(folders), real(*folders))[1])
+    real = watch.read_run
+    monkeypatch.setattr(watch, "read_run", lambda folder: (state.append(folder), real(folder))[1])
     return state
 
 

@@ -38,5 +38,9 @@ def _forgiving(stream: TextIO) -> TextIO:
     except (AttributeError, OSError, ValueError):
         return stream
     return io.TextIOWrapper(
-        io.BufferedWriter(file), encoding=stream.encoding, errors="backslashreplace", line_buffering=stream.isatty()
+        io.BufferedWriter(file),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=getattr(stream, "line_buffering", True),
+        write_through=getattr(stream, "write_through", False),
     )

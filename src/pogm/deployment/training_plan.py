@@ -11,6 +11,7 @@ from typing import Any
 
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
+from pogm._system.saved import check_form
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
@@ -196,7 +197,11 @@ def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int
     options = json.loads(canonical_json(options))  # as they are read again: lists instead of tuples
     if path.exists():
         found = read_json(path)
-        known = found.get("options", {})
+        try:
+            check_form(found, {"options": {}, "steps": int}, PLAN)
+        except ValueError as error:
+            raise UsageError(f"In {path}: {error}. Choose another --out.") from error
+        known = found["options"]
         different = sorted(name for name in {*known, *options} if known.get(name) != options.get(name))
         if different:
             raise UsageError(

@@ -98,6 +98,8 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
         return None
     task = next(each.task for found in cells.values() for _, each in found)
     columns, note = TASKS[task]
+    same_task = {cell: [one for one in found if one[1].task == task] for cell, found in cells.items()}
+    cells = {cell: found for cell, found in same_task.items() if found}
     others = sorted({name for found in cells.values() for _, each in found for name in each.others})
     for (label, domain), found in cells.items():
         metrics = [each for _, each in found]
@@ -201,6 +203,8 @@ def _read(path: Path, modified: int) -> ModelMetrics | None:
         content = read_json(path, MOST_BYTES)
         check_form(content, FORM, METRICS)
         domains, task = content["domains"], content.get("task", "classification")
+        if task not in TASKS:
+            raise ValueError(f"expected a task out of {', '.join(TASKS)}, found {task!r}")
         held_out = {name: _held_out(task, domains[name].get("in")) for name in content["held_out"] if name in domains}
         return ModelMetrics(content["selection"]["step"], held_out)
     except (OSError, ValueError) as error:

@@ -9,6 +9,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, overload
 
@@ -80,8 +81,7 @@ class PackedRecords(Sequence[Record]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
-    def __hash__(self) -> int:
-        return hash(self._places)
+    __hash__ = None  # type: ignore[assignment]  # its records are dictionaries
 
     def __repr__(self) -> str:
         return repr(tuple(self))
@@ -132,9 +132,11 @@ def _parse_layout(content: bytes, validate: Callable[[Any], Record]) -> tuple[_P
         pieces = NUMBER.split(line)
         texts = pieces[1::2]
         leaves = iter([_FloatLeaf(i) if text.translate(None, DIGITS) else _IntLeaf(i) for i, text in enumerate(texts)])
+        if b"NaN" in line or b"Infinity" in line:
+            return None
         try:  # NaN in place of each number, so that its leaf is put there
-            record = validate(json.loads(b"NaN".join(pieces[::2]), parse_constant=_Next(leaves)))
-        except (ValueError, RecursionError, StopIteration):
+            record = validate(json.loads(b"NaN".join(pieces[::2]), parse_constant=partial(_next_leaf, leaves)))
+        except (ValueError, RecursionError):
             return None
         step = record.get("step")
         if next(leaves, None) is not None or not isinstance(step, _IntLeaf):  # a number is part of a text
@@ -144,14 +146,8 @@ def _parse_layout(content: bytes, validate: Callable[[Any], Record]) -> tuple[_P
     return tuple(places)
 
 
-class _Next:
-    """Function that returns the next of some values, whatever its argument is."""
-
-    def __init__(self, values: Iterator[Any]):
-        self.values = values
-
-    def __call__(self, text: str) -> Any:
-        return next(self.values)
+def _next_leaf(leaves: Iterator[Any], constant: str) -> Any:
+    return next(leaves)
 
 
 class _IntLeaf(int):

@@ -58,7 +58,7 @@ class Outcome:
     trial: Trial
     error: str | None = None  # None if it is done, or if its time was over
     ran: bool = True  # False if the outcome was known before: the trial was done, failed or run by another process
-    is_cut: bool = False  # True if its time was over; it has a checkpoint and the best model so far
+    is_cut: bool = False  # True if its time was over; it may have a checkpoint and a model
 
 
 Execute = Callable[[Sequence[Trial], Path, RunOptions], Iterator[Outcome]]
@@ -184,8 +184,9 @@ def _run_in_workers(
             for worker in busy.values():
                 worker.stop_if_late(time.monotonic())
             for pipe in ready:
-                worker = busy.pop(pipe)
+                worker = busy[pipe]
                 job, outcomes = worker.job, worker.outcomes()
+                del busy[pipe]
                 if outcomes is not None and not worker.is_stopped:
                     idle.append(worker)
                     yield from outcomes

@@ -65,5 +65,5 @@ def _checksum(folder: Path, body: bytes) -> str:
     paths = (os.path.join(parent, name) for parent, _, names in os.walk(root) for name in names if name.endswith(".py"))
     stamps = [(os.path.relpath(path, root), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
     code = json.dumps([pogm.__version__, sorted(stamps)])
-    parts = (code.encode(), (folder / SWEEP).read_bytes(), body)
+    parts = (code.encode(), read_regular(folder / SWEEP, MOST_BYTES), body)
     return digest("".join(map(digest, parts)).encode())
