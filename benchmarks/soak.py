@@ -160,7 +160,7 @@ class Soak:
             if code not in (*CODES, -signal.SIGKILL) and not self.is_killed:
                 sys.exit(f"{self.out}: exit code {code}; see {self.log}")
             for file in (self.log, *self.out.glob("*/failed.json")):
-                if b"Traceback" in file.read_bytes():
+                if file.exists() and b"Traceback" in file.read_bytes():  # a kill may come before the file is made
                     sys.exit(f"{self.out}: a traceback; see {file}")
             said = UNFINISHED_START.sub("", (self.root / WORKERS).read_text())
             if not all(line.startswith("pogm: ") for line in said.splitlines()):

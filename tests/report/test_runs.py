@@ -48,14 +48,16 @@ def test_cosines_belong_to_the_source_domains_in_the_order_of_the_training_domai
     make_run([make_record(0, [0] * 3, [0] * 3, metrics={"cosine": [0.2, 0.4]})], test_domains=[1])  # A, C
     make_run([make_record(0, [0] * 3, [0] * 3, metrics={"cosine": [0.6, None]})], test_domains=[0])  # B, C
     runs = read_runs(tmp_path)
-    found = {domain: [p.y for s in cosines(runs, "Toy", domain) for p in s.points] for domain in (0, 1, 2, None)}
+    found = {
+        domain: [p.y for s in cosines(comparable(runs, "Toy"), domain) for p in s.points] for domain in (0, 1, 2, None)
+    }
     assert found == {0: [0.2], 1: [0.6], 2: [0.4], None: [pytest.approx(0.4)]}  # null is left out
 
 
 def test_an_algorithm_keeps_its_colour_in_every_chart(make_sweep):
     runs = make_sweep(labels=("ERM", "Fish", "POGM"), seeds=1, domains=("A", "B", "C"))
     without = [run for run in runs if run.label != "Fish" or run.test_domains != {0}]
-    assert [line.colour for line in curves(without, "RotatedDigits", 0)] == [0, 2]
+    assert [line.colour for line in curves(comparable(without, "RotatedDigits"), 0)] == [0, 2]
 
 
 def test_the_report_has_tables_with_their_rules_curves_cosines_and_settings(make_sweep, tmp_path):
