@@ -229,6 +229,8 @@ def main() -> None:
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.out.exists() and not (options.out / "version.log").exists() and any(options.out.iterdir()):
+        parser.error(f"Expected an empty folder or that of an earlier soak; found other files in {options.out}.")
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     preload = ["call_faults", "pogm.cli.sweep", "pogm.cli.results", "pogm.cli.execution", "pogm.benchmark.catalogue"]

@@ -1,6 +1,8 @@
 """Settings of all tests."""
 
+import gc
 import os
+import signal
 import sys
 import tempfile
 from multiprocessing import forkserver
@@ -10,6 +12,10 @@ import torch
 
 # Workers of pytest-xdist share the cores: torch's own threads on top make small operations wait for one another.
 torch.set_num_threads(1)
+
+# A shell that starts the tests in the background, or nohup, makes them ignore signals that some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _cache = tempfile.TemporaryDirectory(prefix="pogm-test-cache-", ignore_cleanup_errors=True)
 os.environ["POGM_CACHE"] = _cache.name  # decoded images of tests; one folder for each worker
@@ -28,12 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Start the fork server of `processes.py`, if a test uses it."""
+    """Start the fork server of `processes.py`, if a test uses it. Exclude what exists now from garbage collection."""
+    gc.collect()
+    gc.freeze()  # thousands of tests and large packages, which every collection would traverse
     if "processes" in sys.modules:
         forkserver.ensure_running()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers for ``-n auto``: two more than cores, because many tests wait."""
-    return (os.cpu_count() or 1) + 2
+    """Return the number of workers for ``-n auto``: one more than cores, because some tests wait.
+
+    Each worker imports all tests, which takes 20 s of CPU time.
+    """
+    return (os.cpu_count() or 1) + 1

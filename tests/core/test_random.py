@@ -15,9 +15,11 @@ def test_stream_is_splitmix64():
 
 
 def test_a_few_keys_are_the_first_of_many():
-    many = random.split(random.key(7), 32)
-    for count in (1, 2, random.FEW, random.FEW + 1):
-        assert torch.equal(random.split(random.key(7), count), many[:count])
+    key, most = random.key(7), random.MANY
+    many, numbers = random.split(key, most + 1), random.uniform(key, (most + 1,))
+    for count in (0, 1, 2, 5, most):
+        assert torch.equal(random.split(key, count), many[:count])
+        assert torch.equal(random.uniform(key, (count,)), numbers[:count])
 
 
 def test_fold_of_a_scalar_equals_fold_of_a_tensor():

@@ -15,7 +15,7 @@ from run_folders import text_table
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.page import Section, paragraph, render, slug, write_page
+from pogm.report.page import Section, paragraph, render, script, slug, write_page
 
 HOSTILE = '</script><script>alert(1)</script><!--<script>"'
 LINE = Line("ERM", (Point(0, 1.0, 0.1, 3), Point(10, math.nan), Point(20, 2.0, 0.2, 2)))
@@ -124,12 +124,19 @@ def test_our_script_does_not_write_markup():
     assert not re.search(r"HTML\s*=[^=]|insertAdjacentHTML|document\.write|\beval\b", script)
 
 
+def test_page_without_charts_is_small():
+    (program,) = page_of(Section("Sites", (text_table("Sites", ("a",), (("1",),), ()),))).programs
+    assert program == script(charts=False)
+    assert "vega-lite" not in program[:1000]
+    assert len(program) < len(script()) / 10
+
+
 def test_names_cannot_end_a_data_block():
     line = Line(HOSTILE, LINE.points)
     figure = Figure("f", HOSTILE, (Panel(HOSTILE, (line, Cloud(HOSTILE, LINE.points))),), HOSTILE, (HOSTILE,))
     listing = text_table(HOSTILE, (HOSTILE,), ((HOSTILE,),), (HOSTILE,))
     page = page_of(Section(HOSTILE, (figure, listing), HOSTILE), command=HOSTILE, facts={HOSTILE: HOSTILE})
-    assert page.programs == page_of().programs
+    assert page.programs == [script()]
     (data,) = [data for data in page.data if "spec" in data]
     assert data["spec"]["vconcat"][-1]["concat"][0]["data"]["values"][0]["name"] == HOSTILE
 

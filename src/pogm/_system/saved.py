@@ -59,15 +59,15 @@ def _parse_float(text: str) -> float | None:
 _DECODER = json.JSONDecoder(parse_float=_parse_float, parse_int=parse_int, parse_constant=lambda _: None)
 
 
-def share(value: Any) -> Any:
+def intern_texts(value: Any) -> Any:
     """Return an equal JSON value whose names and texts are the same objects as those of other values.
 
     The files of thousands of runs have the same names, which then take memory once.
     """
     if isinstance(value, dict):
-        return {sys.intern(name): share(inner) for name, inner in value.items()}
+        return {sys.intern(name): intern_texts(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [share(inner) for inner in value]
+        return [intern_texts(inner) for inner in value]
     return sys.intern(value) if type(value) is str else value
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pogm._system.terminal import print_line
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.results.records import FAILED, read_runs
+from pogm.benchmark.results.record_digest import FAILED
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import index_plan
 from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
 from pogm.benchmark.runs.progress import show_progress

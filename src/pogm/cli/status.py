@@ -25,7 +25,8 @@ pogm status runs/paper                              all scales of pogm experimen
 
     def run(self) -> int:
         """Print a line for each algorithm and dataset, and the total."""
-        from pogm.benchmark.runs.plan_index import SWEEP, count_states, read_plan_index
+        from pogm.benchmark.results.record_digest import SWEEP
+        from pogm.benchmark.runs.plan_index import count_states, read_plan_index
         from pogm.benchmark.runs.state import STATES, find_problems
 
         if (self.folder / SWEEP).exists():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.cpu import count_cores
@@ -38,7 +39,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     )
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.")
-    algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "POGM")
+    algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "ERM")
     compare: tuple[str, ...] = option(
         "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
         (),
@@ -99,7 +100,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         name = add_options(self.folder, **self.settings.column_options)
         dataset = find_dataset(name, run_options.data, show_image_progress)
         options = self._plan_options(dataset)
-        steps = training_plan.fix_plan(self.out, options, None)
+        steps = training_plan.read_steps(self.out, options)
         plan = self._plan(dataset, steps or training_plan.LEAST_STEPS)
         check_weights_exist(plan.trials[:1], run_options)
         prepare(plan.trials[:1], run_options)
@@ -110,10 +111,11 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         if steps is None:
             steps = self._choose_steps(plan, dataset, counts, run_options, deadline)
             plan = self._plan(dataset, steps)
+            if not self.dry_run:
+                training_plan.write_steps(self.out, options, steps)
         if self.dry_run:
             self._show_plan(plan, run_options)
             return 0
-        training_plan.fix_plan(self.out, options, steps)
         return self._run_plan(plan, run_options, deadline)
 
     def _plan_options(self, dataset: "DomainDataset") -> dict[str, Any]:
@@ -233,12 +235,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         new = "NEW_SITE"
         if self.hold_out:
             is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
-            new = f"{self.folder.rstrip('/')}{' --site ' if is_file else '/'}{self.hold_out[0]}"
+            site, folder = self.hold_out[0], self.folder.rstrip("/")
+            new = f"{quote(folder)} --site {quote(site)}" if is_file else quote(f"{folder}/{site}")
         what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
         print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
-        print_line(
-            f"Next: pogm evaluate {self.out} {new}    or    pogm predict {self.out} {what} --csv predictions.csv"
-        )
+        out = quote(str(self.out))
+        print_line(f"Next: pogm evaluate {out} {new}    or    pogm predict {out} {what} --csv predictions.csv")
 
 
 COMMAND = Train

@@ -1,5 +1,6 @@
 """Networks, and models: a network together with its weights."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -183,12 +184,39 @@ def _forward(
     """Run the network, or one part of it, with these weights and buffers."""
     options: dict[str, Any] = {} if part is None else {"part": part}
     inputs = tuple(_channels_last(x) for x in inputs)
+    simple = not (tied_weights or inside_transform() or isinstance(network, torch.jit.ScriptModule))
+    call = _call_with if simple else partial(functional_call, tie_weights=tied_weights)
     if autocast is None:
-        result: Tensor = functional_call(network, (params, buffers), inputs, options, tie_weights=tied_weights)
+        result: Tensor = call(network, (params, buffers), inputs, options)
         return result
     with torch.autocast(trees.leaves(inputs)[0].device.type, autocast):
-        result = functional_call(network, (params, buffers), inputs, options, tie_weights=tied_weights)
+        result = call(network, (params, buffers), inputs, options)
     return result.float()
+
+
+def _call_with(
+    network: nn.Module, tensors: tuple[Params, Params], inputs: tuple[Tensor, ...], options: dict[str, Any]
+) -> Tensor:
+    """Run the network with these weights and buffers: ``functional_call`` with a fifth of its overhead.
+
+    It is for networks without tied weights, outside of transforms and the compiler.
+    """
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    found: dict[str, nn.Module] = {"": network}  # by path
+    try:
+        for name, tensor in itertools.chain(tensors[0].items(), tensors[1].items()):
+            path, _, member = name.rpartition(".")
+            if path not in found:
+                found[path] = network.get_submodule(path)
+            module = found[path]
+            members: dict[str, Any] = module._parameters if member in module._parameters else module._buffers
+            replaced.append((members, member, members[member]))
+            members[member] = tensor
+        result: Tensor = network(*inputs, **options)
+        return result
+    finally:
+        for members, member, tensor in replaced:
+            members[member] = tensor
 
 
 def _channels_last(x: Tensor) -> Tensor:

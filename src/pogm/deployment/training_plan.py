@@ -179,37 +179,35 @@ def _count_in_a_row(plan: TrainingPlan, options: RunOptions, workers: int) -> tu
     return math.ceil(len(plan.first_trials) / processes), int(len(plan.finals) > 1)
 
 
-def fix_plan(folder: Path, options: Mapping[str, Any], steps: int | None) -> int | None:
-    """Return the number of minibatches of an interrupted training, or write it down.
+def read_steps(folder: Path, options: Mapping[str, Any]) -> int | None:
+    """Return the number of minibatches of a training that began earlier; None if it has not begun.
 
     Args:
         folder: Folder of the model.
         options: Everything that determines the runs, as JSON values.
-        steps: Number of minibatches to write; None to read only.
-
-    Returns:
-        The number that was written when the training began; None if it has not begun.
 
     Raises:
         UsageError: If the training began with other options.
     """
     path = folder / PLAN
-    options = json.loads(canonical_json(options))  # as they are read again: lists instead of tuples
-    if path.exists():
-        found = read_json(path)
-        try:
-            check_form(found, {"options": {}, "steps": int}, PLAN)
-        except ValueError as error:
-            raise UsageError(f"In {path}: {error}. Choose another --out.") from error
-        known = found["options"]
-        different = sorted(name for name in {*known, *options} if known.get(name) != options.get(name))
-        if different:
-            raise UsageError(
-                f"Expected the options that the training in {folder} began with; found others for "
-                f"{', '.join(different)}. Give the same command to continue it, or another --out."
-            )
-        return int(found["steps"])
-    if steps is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, readable_json({"options": options, "steps": steps}))
-    return steps
+    if not path.exists():
+        return None
+    found = read_json(path)
+    try:
+        check_form(found, {"options": {}, "steps": int}, PLAN)
+    except ValueError as error:
+        raise UsageError(f"In {path}: {error}. Choose another --out.") from error
+    known, options = found["options"], json.loads(canonical_json(options))  # lists instead of tuples, as in the file
+    different = sorted(name for name in {*known, *options} if known.get(name) != options.get(name))
+    if different:
+        raise UsageError(
+            f"Expected the options that the training in {folder} began with; found others for "
+            f"{', '.join(different)}. Give the same command to continue it, or another --out."
+        )
+    return int(found["steps"])
+
+
+def write_steps(folder: Path, options: Mapping[str, Any], steps: int) -> None:
+    """Write the options and the number of minibatches of a training that begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / PLAN, readable_json({"options": json.loads(canonical_json(options)), "steps": steps}))

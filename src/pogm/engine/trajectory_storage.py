@@ -16,6 +16,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms.copies import Copies, DomainCopies
 from pogm.core import trees
 from pogm.core.flat_params import flatten
+from pogm.core.optimizers import Optimizer
 from pogm.core.problem import Problem
 from pogm.core.trajectory_reduce import Local
 from pogm.core.trees import Params, Tree
@@ -119,11 +120,21 @@ def bytes_needed(algorithm: DomainCopies, problem: Problem, params: Params) -> i
     one copy, and with one inner step the gradients of all domains. The terms for the copy in training, its gradient,
     its optimizer state and temporary tensors were measured (benchmarks/memory.py) and rounded up.
     """
-    shapes = flatten({name: torch.empty_like(leaf, device="meta") for name, leaf in params.items()})
-    state = sum(leaf.nbytes for leaf in trees.storages(problem.optimizer.init(shapes)))
+    weights, dtype = sum(leaf.nbytes for leaf in params.values()), next(iter(params.values())).dtype
+    state = _state_bytes(problem.optimizer, weights // dtype.itemsize, dtype)
     copies = problem.num_domains + algorithm.trains_pooled
     gradients = problem.num_domains + 1 if algorithm.keeps_gradients(problem) else 0
-    return copies * (shapes.flat.nbytes + 2 * state) + (7 + gradients) * shapes.flat.nbytes + 3 * state
+    return copies * (weights + 2 * state) + (7 + gradients) * weights + 3 * state
+
+
+def _state_bytes(optimizer: Optimizer, count: int, dtype: torch.dtype) -> int:
+    """Return the bytes of the optimizer state of ``count`` weights, from the states of one and of two weights.
+
+    A state on the device "meta" would do, too, but operations there import torch._dynamo, which takes 2 s.
+    """
+    states = [optimizer.init(flatten({"weights": torch.empty(number, dtype=dtype)})) for number in (1, 2)]
+    one, two = (sum(leaf.nbytes for leaf in trees.storages(state)) for state in states)
+    return one + (count - 1) * (two - one)
 
 
 def _fits(size: int, engine: Engine) -> bool:

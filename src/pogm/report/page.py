@@ -100,6 +100,7 @@ def render(
     pages also contain them as SVG, for browsers without JavaScript and for printing.
     """
     anchors = _anchors(sections)
+    charts = live or any(isinstance(exhibit, Figure) for section in sections for exhibit in section.exhibits)
     values = {
         "title": title,
         "command": command,
@@ -118,9 +119,9 @@ def render(
             }
             for section, anchor in zip(sections, anchors, strict=True)
         ],
-        "policy": policy(live=live),
+        "policy": policy(charts, live=live),
         "style": _file("report.css"),
-        "script": script(),
+        "script": script(charts),
         "schemes": {"light": LIGHT, "dark": DARK},
         "seconds": SECONDS if live else None,
     }
@@ -212,20 +213,20 @@ def _render_exhibit(exhibit: Exhibit, anchor: str, section: Section, command: st
     return _markup(text)
 
 
-def policy(*, live: bool = False) -> str:
+def policy(charts: bool = True, *, live: bool = False) -> str:
     """Return the content security policy: the page runs only its own script; a live page may ask its server.
 
     Vega evaluates its expressions with an interpreter (`ast` in report.js), so the script needs no 'unsafe-eval'.
     """
-    digest = b64encode(sha256(script().encode()).digest()).decode()
+    digest = b64encode(sha256(script(charts).encode()).digest()).decode()
     allowed = ["default-src 'none'", "img-src data:", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'"]
     return "; ".join([*allowed, *["connect-src 'self'"] * live])
 
 
 @cache
-def script() -> str:
-    """Return the script of every page: Vega-Embed, and what sorts tables and sets up charts."""
-    return f"{javascript()}\n{_file('report.js')}"
+def script(charts: bool = True) -> str:
+    """Return the script of a page, which sorts tables and sets up charts. A page with charts has Vega-Embed, too."""
+    return f"{javascript()}\n{_file('report.js')}" if charts else _file("report.js")
 
 
 def slug(text: str) -> str:

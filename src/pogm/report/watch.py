@@ -13,9 +13,8 @@ from pogm._system.errors import PogmError
 from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.packed_records import PackedRecords
-from pogm.benchmark.results.record_digest import RECORDS
+from pogm.benchmark.results.record_digest import RECORDS, SWEEP, TRIAL
 from pogm.benchmark.results.records import (
-    TRIAL,
     UNREADABLE,
     RecordWarning,
     Run,
@@ -30,7 +29,6 @@ from pogm.benchmark.runs.state import state_of
 
 Stamp = tuple[tuple[int, int] | None, ...]  # modification time and size of some files; None: no such file
 Plan = dict[str, Trial]  # by the name of the trial's folder
-SWEEP = "sweep.json"
 SKIPPED = {"mlruns", "wandb", "checkpoints"}  # folders with many files and without runs
 
 

@@ -47,13 +47,13 @@ def test_the_provenance_contains_the_option(tmp_path, deterministic):
 
 
 def test_all_commands_that_train_have_the_option(tmp_path):
-    words = ("--steps", 11, "--evaluate-every", 10, "--device", "cpu", "--deterministic")
+    words = ("--steps", 3, "--evaluate-every", 2, "--device", "cpu", "--deterministic")
     one = ("run", "--dataset", "RotatedDigits", "--algorithm", "ERM", "--test-domain", "75")
     many = ("--algorithms", "ERM", "--workers", 1)
     assert pogm(*one, *words, "--out", tmp_path / "run").code == 0
     assert pogm("resume", tmp_path / "run", "--device", "cpu", "--deterministic").code == 0
     assert pogm("measure", *many, *words, "--seeds", 1, "--out", tmp_path / "measure").code == 0
-    sweep = ("sweep", *many, "--datasets", "RotatedDigits", "--configurations", 1, "--trials", 1)
+    sweep = ("sweep", *many, "--datasets", "ColoredDigits", "--configurations", 1, "--trials", 1)
     assert pogm(*sweep, *words, "--out", tmp_path / "sweep").code == 0
     for folder in ("run", "measure", "sweep"):
         assert read_provenance("deterministic", tmp_path / folder) is True

@@ -30,7 +30,7 @@ from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine
 
 EVERY_SAVE = RunOptions(checkpoint_seconds=0)
-LONG = trial(ERM(), steps=1501, evaluate_every=100)
+LONG = trial(ERM(), steps=1001, evaluate_every=100)
 FINE = trial(POGM())
 GUARDED = trial(ERM(), seed=1)
 DEADLY = trial(ERM(), modifiers=(Deadly(),))

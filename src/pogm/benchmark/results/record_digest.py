@@ -14,8 +14,9 @@ from pogm._system.errors import IntegrityError, UsageError
 from pogm._system.files import canonical_json, read_json
 from pogm._system.saved import check_form, read_regular
 
-DONE = "done"
-RECORDS = "records.jsonl"
+# Names of files in the folder of a run, and of a sweep.
+DONE, FAILED, RECORDS, TRIAL = "done", "failed.json", "records.jsonl", "trial.json"
+SWEEP = "sweep.json"
 MOST_BYTES = 1 << 30  # of the records of a run
 FORM = {"bytes": int, "sha256": str}
 WITHOUT_DIGEST = (b"done\n", b"done")  # content of ``done`` in earlier versions, and in DomainBed

@@ -22,15 +22,13 @@ from pogm._system.errors import DataError, PogmError
 from pogm._system.fault_injection import fault_point
 from pogm._system.files import open_own_file
 from pogm._system.moved import rename_metrics
-from pogm._system.saved import LARGEST, check_form, parse_numbers, read_regular, share
+from pogm._system.saved import LARGEST, check_form, intern_texts, parse_numbers, read_regular
 from pogm.benchmark.results.packed_records import PackedRecords, pack_records
 from pogm.benchmark.results.packed_records import Record as Record
-from pogm.benchmark.results.record_digest import RECORDS, read_content, read_verified
+from pogm.benchmark.results.record_digest import FAILED, RECORDS, TRIAL, read_content, read_verified
 from pogm.core.plugins import is_path, short_name
 
-TRIAL = "trial.json"
 TRIAL_BYTES = 1 << 20
-FAILED = "failed.json"
 FAILED_BYTES = 1 << 20
 FINAL = "swad"  # key that marks the record of averaged weights
 
@@ -401,7 +399,7 @@ def read_trial_file(folder: Path) -> dict[str, Any]:
         ValueError: It is not JSON, or does not have the expected form.
         OSError: It cannot be read.
     """
-    saved: dict[str, Any] = share(_validate_trial(parse_numbers(read_regular(folder / TRIAL, TRIAL_BYTES))))
+    saved: dict[str, Any] = intern_texts(_validate_trial(parse_numbers(read_regular(folder / TRIAL, TRIAL_BYTES))))
     return saved
 
 

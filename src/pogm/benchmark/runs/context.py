@@ -21,7 +21,7 @@ from pogm._system.files import write_atomic
 from pogm._system.signals import interrupt, is_ignored
 from pogm._system.terminal import leave_closed_terminal, message_text
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import FAILED
+from pogm.benchmark.results.record_digest import FAILED
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # schedulers send SIGUSR1 in time
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGHUP: 129}  # all others: 75

@@ -21,13 +21,12 @@ from pogm._system.files import (
 from pogm._system.saved import check_form
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
-from pogm.benchmark.results.record_digest import DONE
+from pogm.benchmark.results.record_digest import DONE, SWEEP, TRIAL
 from pogm.benchmark.runs.plan_index import Counts, Kind, count_states, write_plan_index
+from pogm.core.plugins import registered_name
 from pogm.engine import checkpoint
 
 SCHEMA = 1
-TRIAL = "trial.json"
-SWEEP = "sweep.json"
 PLAN = "plan.json"
 PLAN_BYTES = 1 << 28  # limit for the size of a plan
 CHANGEABLE = ("steps", "evaluate_every")  # settings of a trial that its state does not depend on
@@ -329,7 +328,8 @@ def status(folder: Path) -> Counts:
 def index_plan(trials: Sequence[Trial], folder: Path) -> list[tuple[Kind, str]]:
     """Write the index of the sweep in a directory, and return its content: the kind and id of each trial."""
     runs = [((trial.dataset.title, trial.label), trial.id) for trial in trials]
-    write_plan_index(folder, runs)
+    if all(":" not in registered_name(cls) for cls in {type(trial.dataset) for trial in trials}):
+        write_plan_index(folder, runs)
     return runs
 
 

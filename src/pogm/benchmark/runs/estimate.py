@@ -12,10 +12,9 @@ import torch
 
 from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.record_digest import RECORDS
+from pogm.benchmark.results.record_digest import RECORDS, TRIAL
 from pogm.benchmark.results.records import read_records, read_trial_file
 from pogm.benchmark.runs.context import use_threads
-from pogm.benchmark.runs.directory import TRIAL
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.engine.session import Session
 

@@ -35,10 +35,10 @@ from pogm._system.errors import (
 from pogm._system.terminal import escape_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.record_digest import DONE
+from pogm.benchmark.results.record_digest import DONE, SWEEP, TRIAL
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import Stop, catch_stop_signals, failure_text, write_failure
-from pogm.benchmark.runs.directory import SWEEP, TRIAL, make_folder, write_trial
+from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.benchmark.runs.state import state_of
 from pogm.engine.engine import SMALL_IMAGE_PIXELS
@@ -187,12 +187,12 @@ def _run_in_workers(
                 worker = busy[pipe]
                 job, outcomes = worker.job, worker.outcomes()
                 del busy[pipe]
-                if outcomes is not None and not worker.is_stopped:
+                if outcomes is not None and not worker.missed_deadline:
                     idle.append(worker)
                     yield from outcomes
                     continue
                 worker.close()
-                if worker.is_stopped:
+                if worker.missed_deadline:
                     yield from outcomes or [Outcome(trial, is_cut=True) for trial in job]
                 else:
                     for trial in job:
@@ -251,7 +251,7 @@ class _Worker:
 
     job: list[Trial]
     deadline: float | None = None  # of the job
-    is_stopped = False  # True if the job missed its deadline
+    missed_deadline = False  # True after the job was stopped for this reason
 
     def __init__(self) -> None:
         context = _process_context()
@@ -275,9 +275,9 @@ class _Worker:
 
     def stop_if_late(self, now: float) -> None:
         """End the process, with a checkpoint of the job, if its time is over."""
-        if self.deadline is not None and now >= self.deadline and not self.is_stopped:
+        if self.deadline is not None and now >= self.deadline and not self.missed_deadline:
             self.process.terminate()
-            self.is_stopped = True
+            self.missed_deadline = True
 
     def outcomes(self) -> list[Outcome] | None:
         """Receive the outcomes of the job; None if the process died.
@@ -308,7 +308,7 @@ def _process_context() -> ForkServerContext | SpawnContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch._dynamo"])  # every run imports torch._dynamo, in 2 s
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # most runs import torch._dynamo, in 2 s
     return context
 
 

@@ -16,10 +16,10 @@ import pogm
 from pogm._system.errors import DataError
 from pogm._system.files import digest, write_atomic
 from pogm._system.saved import read_regular
+from pogm.benchmark.results.record_digest import SWEEP
 from pogm.benchmark.runs.state import state_of
 
 INDEX = "plan_index.json"
-SWEEP = "sweep.json"
 MOST_BYTES = 1 << 28
 Kind = tuple[str, str]  # dataset and label
 Counts = dict[Kind, Counter[str]]

@@ -29,7 +29,15 @@ from pogm._system.determinism import fix_cublas_workspace
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
 from pogm._system.files import lock_folder, remove_temporary, write_atomic
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.record_digest import DONE, RECORDS, RecordDigest, check_records, read_content, read_verified
+from pogm.benchmark.results.record_digest import (
+    DONE,
+    RECORDS,
+    TRIAL,
+    RecordDigest,
+    check_records,
+    read_content,
+    read_verified,
+)
 from pogm.benchmark.results.records import (
     FINAL,
     Record,
@@ -48,7 +56,7 @@ from pogm.benchmark.runs.context import (
     use_threads,
     write_failure,
 )
-from pogm.benchmark.runs.directory import TRIAL, check_owner, make_folder, read_provenance, write_trial
+from pogm.benchmark.runs.directory import check_owner, make_folder, read_provenance, write_trial
 from pogm.benchmark.runs.model_metrics import write_metrics
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from pogm._system.errors import PogmError
 from pogm._system.files import is_locked
-from pogm.benchmark.results.record_digest import DONE, RECORDS, read_verified
+from pogm.benchmark.results.record_digest import DONE, FAILED, RECORDS, TRIAL, read_verified
 
-FAILED = "failed.json"
 STATES = ("done", "running", "interrupted", "failed", "waiting")
 
 
@@ -19,7 +18,7 @@ def state_of(folder: Path) -> str:
         return "running"
     if (folder / FAILED).exists():
         return "failed"
-    return "interrupted" if (folder / "trial.json").exists() else "waiting"
+    return "interrupted" if (folder / TRIAL).exists() else "waiting"
 
 
 def find_problems(folder: Path) -> list[str]:
