@@ -41,6 +41,11 @@ def pytest_collection_finish() -> None:
         forkserver.ensure_running()
 
 
+def pytest_sessionfinish() -> None:
+    """Free at the end what was excluded: some packages report what is left when Python ends."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of workers for ``-n auto``: one more than cores, because some tests wait.

@@ -1,11 +1,15 @@
 """Flat parameters: all weights of a network as views of one tensor."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._nn import unflatten_dense_tensors
 from torch.utils import _pytree
+
+from pogm.core.compilation import inside_transform
 
 Params = dict[str, Tensor]
 
@@ -31,12 +35,21 @@ class FlatParams(dict[str, Tensor]):
     def __init__(self, flat: Tensor, layout: Layout):
         self.flat, self.layout = flat, layout
         leading = flat.shape[:-1]
+        if not leading and not inside_transform():  # one call of torch for all weights
+            super().__init__(zip(layout.names, unflatten_dense_tensors(flat, _templates(layout)), strict=True))
+            return
         named = zip(layout.names, layout.shapes, torch.split_with_sizes(flat, layout.sizes, -1), strict=True)
         super().__init__((name, piece.view(leading + shape)) for name, shape, piece in named)
 
     def like(self, flat: Tensor) -> "FlatParams":
         """Return other values with the same layout."""
         return FlatParams(flat, self.layout)
+
+
+@lru_cache(maxsize=64)
+def _templates(layout: Layout) -> list[Tensor]:
+    """Return tensors with the shapes of the weights, which take no memory."""
+    return [torch.empty(()).expand(shape) for shape in layout.shapes]
 
 
 def flatten(params: Params, leading: int = 0) -> FlatParams:

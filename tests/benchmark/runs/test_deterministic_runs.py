@@ -1,11 +1,13 @@
 """Deterministic runs: their provenance, their resumption, and repetitions on a GPU bit for bit."""
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,9 @@ from support import needs_gpu, trial
 from pogm import ERM
 from pogm._system.determinism import FIXED_WORKSPACES, WORKSPACE
 from pogm._system.errors import StoppedError, UsageError
+from pogm.benchmark.results.record_digest import TRIAL
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import (
-    TRIAL,
     DeterminismWarning,
     load_trial,
     read_provenance,
@@ -26,6 +28,7 @@ from pogm.benchmark.runs.directory import (
     write_trial,
 )
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.cli.options import Execution
 from pogm.engine.session import Engine
 from pogm.report.runs import facts_of
 
@@ -46,19 +49,23 @@ def test_the_provenance_contains_the_option(tmp_path, deterministic):
     assert f"deterministic {deterministic}" in facts_of(read_runs(tmp_path))["Made with"]
 
 
-def test_all_commands_that_train_have_the_option(tmp_path):
+@pytest.mark.parametrize("verb", ["experiment", "measure", "resume", "run", "sweep", "train"])
+def test_all_commands_that_train_have_the_option(verb):
+    command = import_module(f"pogm.cli.{verb}").COMMAND
+    assert command.trains
+    assert Execution in [field.metadata.get("group") for field in dataclasses.fields(command)]
+    assert not Execution().device.deterministic
+
+
+def test_runs_and_sweeps_record_the_option(tmp_path):
     words = ("--steps", 3, "--evaluate-every", 2, "--device", "cpu", "--deterministic")
     one = ("run", "--dataset", "RotatedDigits", "--algorithm", "ERM", "--test-domain", "75")
     many = ("--algorithms", "ERM", "--workers", 1)
     assert pogm(*one, *words, "--out", tmp_path / "run").code == 0
-    assert pogm("resume", tmp_path / "run", "--device", "cpu", "--deterministic").code == 0
-    assert pogm("measure", *many, *words, "--seeds", 1, "--out", tmp_path / "measure").code == 0
     sweep = ("sweep", *many, "--datasets", "ColoredDigits", "--configurations", 1, "--trials", 1)
     assert pogm(*sweep, *words, "--out", tmp_path / "sweep").code == 0
-    for folder in ("run", "measure", "sweep"):
+    for folder in ("run", "sweep"):
         assert read_provenance("deterministic", tmp_path / folder) is True
-    paper = ("experiment", "figure1", "--scale", "embedded", "--device", "cpu", "--deterministic")
-    assert pogm(*paper, "--dry-run", "--out", tmp_path / "paper").code == 0
 
 
 # Resumption.
