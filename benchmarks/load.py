@@ -9,6 +9,7 @@ files, alternately. Every measurement is a new process: its wall time, its CPU t
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -80,14 +81,14 @@ def make_sweep(runs: int) -> Sweep:
     return Sweep(ALGORITHMS, datasets, configurations=configurations, trials=trials)
 
 
-def write_runs(sweep: Sweep, folder: Path) -> int:
-    """Write the sweep with all runs finished; return their number."""
+def write_runs(runs: int, folder: Path) -> None:
+    """Write a sweep with about this number of runs, all of them finished."""
+    sweep = make_sweep(runs)
     folder.mkdir(parents=True)
     (folder / "sweep.json").write_bytes(readable_json(sweep.to_json()))
     draw, trials = random.Random(0), sweep.plan()
     for trial in trials:
         write_run(trial, folder / trial.id, draw)
-    return len(trials)
 
 
 def write_run(trial: Trial, folder: Path, draw: random.Random) -> None:
@@ -195,7 +196,12 @@ def make_parts(folder: Path, runs: int, images: int, names: Sequence[str]) -> di
     """Write the files that the named measurements need, and return the measurements."""
     sweep, site = folder / "sweep", folder / "data" / "sites"
     if {"plan", "status", "report", "board"} & set(names):
-        write_runs(make_sweep(runs), sweep)
+        # In another process: the peak memory of a child includes that of its parent before the child starts.
+        writer = multiprocessing.get_context("spawn").Process(target=write_runs, args=(runs, sweep))
+        writer.start()
+        writer.join()
+        if writer.exitcode:
+            raise SystemExit("The runs could not be written.")
     if {"images", "rename"} & set(names):
         write_images(site, images)
     first = site / "site0" / "class0" / "000000.png"

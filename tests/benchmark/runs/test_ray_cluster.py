@@ -48,6 +48,7 @@ def address():
         patch.setenv("PYTHONPATH", PATHS)  # workers need the modifiers of the tests
         patch.setenv("RAY_AUTH_MODE", "token")  # Ray listens on every interface, and reads this when it is imported
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_enable_worker_prestart", "0")  # start no workers before there is work for them
         patch.setenv("RAY_worker_niceness", "0")  # the default, 15, makes workers wait for the tests beside them
         ray_cluster.import_ray()
         from ray.cluster_utils import Cluster
