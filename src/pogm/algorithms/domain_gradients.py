@@ -1,4 +1,4 @@
-"""The gradient of the risk of each domain, and products with its Hessian, for methods that compare or combine these gradients."""
+"""Gradients of the risk of each domain, and products with its Hessian, for methods that compare these gradients."""
 
 from torch import Tensor
 from torch.func import grad
