@@ -3,7 +3,7 @@
 The checks are in `pogm.testing`, where other packages can call them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 
 import pytest
 import torch
@@ -24,7 +24,16 @@ from pogm.testing import (
 )
 
 PER_NETWORK = (check_batched_trials, check_loop_and_vmap_in_runs)
-UNDERTRAINED = "PaperTextPOGM"  # with the published hyperparameters its steps are too short to learn in 101 of them
+# Methods that do not learn in 101 steps with the published hyperparameters, and values with which they do. The steps of
+# PaperTextPOGM are too short, and ADRMX updates its classifier with a third of the minibatches. The penalties of the
+# others dominate: their minimum is at constant features or outputs.
+UNDERTRAINED = {
+    "ADRMX": {"discriminator_steps": 1},
+    "IBERM": {"penalty": 0.1},
+    "IBIRM": {"penalty": 1.0, "bottleneck": 0.1},
+    "IGA": {"penalty": 0.01},
+    "PaperTextPOGM": {"meta_lr": 0.5, "inner_optimizer": "adam"},
+}
 
 every = pytest.mark.parametrize("cls", all_algorithms().values(), ids=all_algorithms())
 networks = pytest.mark.parametrize("network", ["mlp", "small_cnn"])
@@ -36,11 +45,19 @@ gpu_networks = pytest.mark.parametrize("network", ["mlp", "mnist_cnn"])
     "check", [check for check in ALGORITHM_CHECKS if check not in PER_NETWORK], ids=lambda check: check.__name__
 )
 def test_contract(cls, check):
-    if (cls.__name__, check.__name__) == (UNDERTRAINED, "check_learning"):
+    if cls.__name__ in UNDERTRAINED and check.__name__ == "check_learning":
         with pytest.raises(AssertionError, match="accuracy above 50%"):
             check(cls)
-        return
+        cls = with_defaults(cls, UNDERTRAINED[cls.__name__])
+    elif (cls.__name__, check.__name__) == ("IGA", "check_batch_norm"):  # its weight of 1000 amplifies rounding errors
+        cls = with_defaults(cls, {"penalty": 1.0})
     check(cls)
+
+
+def with_defaults(cls, values):
+    """Return the class with other defaults of some hyperparameters."""
+    changed = [(name, type(value), hyper(value)) for name, value in values.items()]
+    return make_dataclass(cls.__name__, changed, bases=(cls,), frozen=True)
 
 
 @every

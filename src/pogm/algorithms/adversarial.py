@@ -1,5 +1,6 @@
 """Base class of DANN and CDANN: adversarial training of the features against a domain discriminator."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -20,6 +21,7 @@ from pogm.core.problem import Problem
 from pogm.core.random_layers import Dropout
 from pogm.core.state import Loss, Metrics, State
 
+BatchLoss = Callable[[Batch, Model], Loss]
 RATE = Power(10, -4.5, -2.5)
 LARGE_RATE = Large(5e-5, Power(10, -5, -3.5))
 DECAY = Power(10, -6, -2)
@@ -70,10 +72,7 @@ class Adversarial(Algorithm):
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """Add a discriminator to the network: linear layers with dropout and ReLU between them."""
-        sizes = [width, *[self.mlp_width] * (self.mlp_depth - 1)]
-        hidden = [(nn.Linear(a, b), Dropout(self.mlp_dropout), nn.ReLU()) for a, b in pairwise(sizes)]
-        layers = [layer for group in hidden for layer in group]
-        discriminator = nn.Sequential(*layers, nn.Linear(self.mlp_width, num_domains))
+        discriminator = build_mlp(width, self.mlp_width, self.mlp_depth, self.mlp_dropout, num_domains)
         return Network(features, nn.Linear(width, num_classes), discriminator=discriminator)
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:
@@ -87,19 +86,8 @@ class Adversarial(Algorithm):
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """Update the generator once and the discriminator m times."""
-        updated, metrics, discriminator_losses = state, {}, []
-        for index, batch in enumerate(batches):
-            key = self.random_key(state, index)
-            if index == self.discriminator_steps - 1:  # the m-th minibatch
-                objective = partial(self.generator_loss, batch)
-                updated, loss = group_step(("generator",), objective, updated, problem, key)
-                metrics = loss.metrics
-            else:
-                objective = partial(self.discriminator_loss, batch)
-                updated, loss = group_step(("discriminator",), objective, updated, problem, key)
-                discriminator_losses.append(loss.value)
-        metrics = {**metrics, "disc_loss": torch.stack(discriminator_losses).mean()}
-        return updated._replace(step=state.step + 1), metrics
+        keys = [self.random_key(state, index) for index in range(len(batches))]
+        return take_turns(self.generator_loss, self.discriminator_loss, state, batches, problem, keys)
 
     def generator_loss(self, batch: Batch, model: Model) -> Loss:
         """Return the mean risk − λ d."""
@@ -134,3 +122,37 @@ class Adversarial(Algorithm):
     def reduce_losses(self, losses: Tensor, y: Tensor) -> Tensor:
         """Reduce the cross-entropies [K, B] to a scalar; by default the mean."""
         return losses.mean()
+
+
+def take_turns(
+    generator_loss: BatchLoss,
+    discriminator_loss: BatchLoss,
+    state: State,
+    batches: list[Batch],
+    problem: Problem,
+    keys: list[Tensor],
+) -> tuple[State, Metrics]:
+    """Update the generator with the last but one of m + 1 minibatches, and the discriminator with the others.
+
+    Returns:
+        The next state, and the metrics of the generator with the mean loss of the discriminator.
+    """
+    updated, metrics, discriminator_losses = state, {}, []
+    for index, batch in enumerate(batches):
+        if index == len(batches) - 2:  # the m-th minibatch
+            objective = partial(generator_loss, batch)
+            updated, loss = group_step(("generator",), objective, updated, problem, keys[index])
+            metrics = loss.metrics
+        else:
+            objective = partial(discriminator_loss, batch)
+            updated, loss = group_step(("discriminator",), objective, updated, problem, keys[index])
+            discriminator_losses.append(loss.value)
+    metrics = {**metrics, "disc_loss": torch.stack(discriminator_losses).mean()}
+    return updated._replace(step=state.step + 1), metrics
+
+
+def build_mlp(inputs: int, width: int, depth: int, dropout: float, outputs: int) -> nn.Sequential:
+    """Build a discriminator: ``depth`` linear layers with dropout and ReLU between them."""
+    sizes = [inputs, *[width] * (depth - 1)]
+    hidden = [(nn.Linear(a, b), Dropout(dropout), nn.ReLU()) for a, b in pairwise(sizes)]
+    return nn.Sequential(*(layer for group in hidden for layer in group), nn.Linear(width, outputs))

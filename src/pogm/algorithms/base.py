@@ -115,8 +115,8 @@ class Algorithm:
         step = torch.zeros((), dtype=torch.int64, device=key.device)
         return State(params, buffers, problem.optimizer.init(params), {}, step, key)
 
-    def restart_at(self) -> Scalar | None:
-        """Return the step before which the optimizer state is reset, for losses that jump there; None for never."""
+    def restart_at(self) -> Scalar | tuple[Scalar, ...] | None:
+        """Return the step, or steps, before which the optimizer is reset because the loss jumps; None for never."""
         return None
 
     def _restart_optimizer(self, state: State, problem: Problem) -> State:
@@ -124,8 +124,10 @@ class Algorithm:
         when = self.restart_at()
         if when is None:
             return state
-        fresh = problem.optimizer.init(state.params)
-        return state._replace(optimizer=trees.where(state.step == when, fresh, state.optimizer))
+        for step in when if isinstance(when, tuple) else (when,):
+            fresh = problem.optimizer.init(state.params)
+            state = state._replace(optimizer=trees.where(state.step == step, fresh, state.optimizer))
+        return state
 
     def random_key(self, state: State, purpose: int = 0) -> Tensor:
         """Return the key for random numbers of this step; each ``purpose`` has independent numbers."""

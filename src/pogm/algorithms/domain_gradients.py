@@ -1,6 +1,7 @@
-"""The gradient of the risk of each domain, for methods that compare or combine these gradients."""
+"""Gradients of the risk of each domain, and products with its Hessian, for methods that compare these gradients."""
 
 from torch import Tensor
+from torch.func import grad
 
 from pogm.core import random, trees
 from pogm.core.batch import Batch
@@ -27,6 +28,25 @@ def domain_gradients(state: State, batch: Batch, problem: Problem, key: Tensor) 
 
     gradients, losses = problem.each_domain(domain_gradient, batch, *domain_inputs(state, problem, key))
     return gradients, Loss(losses.value.mean(), buffers=trees.mean(losses.buffers))
+
+
+def hessian_products(state: State, batch: Batch, problem: Problem, vectors: Params, key: Tensor) -> Params:
+    """Return H_k v_k of each domain, [K, ...]: the Hessian of L_k times a vector, as the gradient of ⟨∇L_k, v_k⟩.
+
+    The graph of only one domain must be in memory. Random layers draw the same numbers as in `domain_gradients`.
+    """
+
+    def product(domain_batch: Batch, vector: Params, live: Params, key: Tensor) -> Params:
+        domain_state = state._replace(buffers=state.buffers | live, key=key)
+
+        def risk(params: Params) -> Tensor:
+            return problem.model(params, domain_state).risks(domain_batch).mean()
+
+        found, _ = problem.gradient(lambda params: Loss(trees.dot(grad(risk)(params), vector)))(state.params)
+        return found
+
+    products: Params = problem.each_domain(product, batch, vectors, *domain_inputs(state, problem, key))
+    return products
 
 
 def domain_inputs(state: State, problem: Problem, key: Tensor) -> tuple[Params, Tensor]:

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-from torch.func import grad
-
 from pogm.algorithms.base import Algorithm
-from pogm.algorithms.domain_gradients import domain_gradients, domain_inputs
+from pogm.algorithms.domain_gradients import domain_gradients, hessian_products
 from pogm.core import trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
@@ -42,18 +39,7 @@ class IDGM(Algorithm):
         gradients, loss = domain_gradients(state, batch, problem, key)  # g_k: [K, ...]
         total = trees.map_leaves(lambda g: g.sum(0), gradients)
         other_sums = trees.map_leaves(lambda s, g: s - g, total, gradients)  # Σ_{j≠k} g_j
-
-        def hessian_product(domain_batch: Batch, vector: Params, live: Params, key: Tensor) -> Params:
-            """Return H_k times the vector, as the gradient of ⟨g_k, vector⟩."""
-            domain_state = state._replace(buffers=state.buffers | live, key=key)
-
-            def risk(params: Params) -> Tensor:
-                return problem.model(params, domain_state).risks(domain_batch).mean()
-
-            product, _ = problem.gradient(lambda params: Loss(trees.dot(grad(risk)(params), vector)))(state.params)
-            return product
-
-        products = problem.each_domain(hessian_product, batch, other_sums, *domain_inputs(state, problem, key))
+        products = hessian_products(state, batch, problem, other_sums, key)
         pairs = max(count * (count - 1) / 2, 1)
         inner_product = (trees.dot(total, total) - trees.dot(gradients, gradients)) / 2 / pairs  # mean over i < j
         warmup = self.warmup_anneal_iters == 0 or (state.step.double() / self.warmup_anneal_iters).clamp(max=1)
