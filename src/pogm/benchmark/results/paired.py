@@ -92,16 +92,10 @@ def paired_difference(chosen: Chosen, datasets: Iterable[str], row: str, baselin
     """
     by_dataset = [_seed_differences(chosen, dataset, row, baseline) for dataset in datasets]
     seeds = sorted(set.intersection(*map(set, by_dataset))) if by_dataset else []
-    return sample_mean([fmean(found[seed] for found in by_dataset) for seed in seeds])
-
-
-def sample_mean(values: Sequence[float]) -> Estimate:
-    """Return the mean of a value per seed, with the standard error of the sample standard deviation.
-
-    Accuracy tables have the population standard deviation, as DomainBed has.
-    """
+    values = [fmean(found[seed] for found in by_dataset) for seed in seeds]
     if not values:
         return Estimate(reason="no complete seed")
+    # The sample standard deviation. Accuracy tables have the population standard deviation, as DomainBed has.
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Estimate(fmean(values), error, len(values))
 
