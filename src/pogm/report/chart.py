@@ -189,7 +189,7 @@ def _panel(panel: Panel, width: int) -> Spec:
 def _rows_panel(panel: Panel, width: int) -> Spec:
     """Return a panel with a row for each name: a dot, ± one standard error, and a thin line for the wider interval."""
     shown = [mark for mark in panel.marks if isinstance(mark, Row) and mark.points and mark.points[0].is_finite]
-    rows = []
+    rows: list[Spec] = []
     for index, mark in enumerate(panel.marks):
         if isinstance(mark, Row) and mark in shown:
             point = mark.points[0]
@@ -201,7 +201,7 @@ def _rows_panel(panel: Panel, width: int) -> Spec:
     ends += [] if panel.reference is None else [panel.reference]
     domain = _widen((min(ends), max(ends)) if ends else None, 1.1)
     names = [printable(mark.name) for mark in panel.marks]
-    axis = {"grid": False, "title": None, "domain": False, "minExtent": NAMES, "maxExtent": NAMES}
+    axis: Spec = {"grid": False, "title": None, "domain": False, "minExtent": NAMES, "maxExtent": NAMES}
     axis |= {"labelLimit": NAMES - 10, "labelExpr": "datum.label", "labelColor": "var(--ink)", "labelFontSize": 12}
     rule = {"type": "rule", "aria": False, "tooltip": None}
     layers: list[Spec] = [

@@ -74,7 +74,7 @@ def write_report(
     path = Path(path)
     path = path / "report.html" if path.is_dir() else path
     found = find_main(runs)
-    lead = (sentence(found.sentence), *finding_figure(found, labels_of(runs)))
+    lead: list[Exhibit] = [sentence(found.sentence), *finding_figure(found, labels_of(runs))]
     sections, facts, provenance = sections_of(runs, against), facts_of(runs), {"Runs made with": _made_with(runs)}
     return write_page(path, title, sections, command=command, facts=facts, lead=lead, provenance=provenance)
 
@@ -176,7 +176,7 @@ def finding_figure(found: Finding, labels: Sequence[str]) -> list[Figure]:
             row(i, each.label, each.difference or Estimate(0.0), found.span(each.difference))
             for i, each in enumerate(found.methods)
         )
-        subtitle = "percentage points; thick: ± one standard error, thin: 95 % interval"
+        subtitle = "points; thin lines: 95 % intervals"
         panels.append(Panel(f"Difference to {found.baseline}, paired", rows, "", subtitle, reference=0.0))
         notes.append(
             f"Intervals are corrected for {found.comparisons} comparison{'s' * (found.comparisons > 1)} (Bonferroni)."
