@@ -10,12 +10,12 @@ import pytest
 
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
+from pogm.benchmark.results.paired import detectable, differences, interval
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Estimate, Table
 from pogm.cli import parse
 from pogm.experiments import all_experiments, centre, kappa
-from pogm.experiments.paired import detectable, differences, interval
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"

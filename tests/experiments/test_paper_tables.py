@@ -8,13 +8,13 @@ import pytest
 from run_folders import record
 
 from pogm.benchmark.results.comparison import Comparison
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.table import Table
 from pogm.benchmark.results.table_formats import tables_csv
 from pogm.experiments import ablation, inner_optimizer, kappa, table1, table2, table3, table5
 from pogm.experiments.base import SCALES, Row
 from pogm.experiments.output import label_runs
-from pogm.experiments.paired import differences
 
 EMBEDDED = SCALES["embedded"]
 

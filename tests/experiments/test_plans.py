@@ -8,11 +8,11 @@ from run_folders import record, write_run
 
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
 from pogm.experiments import all_experiments, catalogue, find_experiments
 from pogm.experiments.base import SCALES, Row, find_scale
-from pogm.experiments.paired import differences
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.experiments.trials import (
     default_trial,

@@ -108,7 +108,8 @@ def page_at(browser, default_window):
 
 def chart_of(page, number=0):
     """Return a chart that is in view and interactive."""
-    panel = page.locator(".panel").nth(number)
+    panel = page.locator("section .panel").nth(number)
+    panel.evaluate("node => { const fold = node.closest('details'); if (fold) fold.open = true; }")
     panel.scroll_into_view_if_needed()
     chart = panel.locator(".chart")
     chart.locator("svg").wait_for()
@@ -232,7 +233,7 @@ def test_keys_show_values_and_zoom(page_at, report):
 @pytest.mark.parametrize("way", ["double click", "button", "Escape"])
 def test_zoom_changes_the_axes_and_reset_restores_them(page_at, report, way):
     page = page_at(report)
-    figure, chart = page.locator("figure.figure").first, chart_of(page)
+    figure, chart = page.locator("section figure.figure").first, chart_of(page)
     whole, line = tick_texts(chart), chart.locator(".mark-line.role-mark path").first
     path = line.get_attribute("d")
     assert not figure.get_by_role("button", name="Reset zoom").is_visible()
@@ -303,13 +304,13 @@ def test_lines_lie_where_the_axis_says(page_at, report, runs):
 
 def test_legend_entries_hide_and_show_their_lines(page_at, report):
     page = page_at(report)
-    figure, chart = page.locator("figure.figure").first, chart_of(page)
+    figure, chart = page.locator("section figure.figure").first, chart_of(page)
     entry, lines = figure.locator(".legend button").nth(1), chart.locator(".mark-line.role-mark path")
     count = lines.count()
     assert entry.get_attribute("aria-pressed") == "true"
     entry.click()
     page.wait_for_function(
-        "n => document.querySelectorAll('.chart')[0].querySelectorAll('.mark-line.role-mark path').length < n",
+        "n => document.querySelector('section .chart').querySelectorAll('.mark-line.role-mark path').length < n",
         arg=count,
     )
     assert entry.get_attribute("aria-pressed") == "false"
@@ -317,7 +318,7 @@ def test_legend_entries_hide_and_show_their_lines(page_at, report):
     assert entry.inner_text() not in tooltip(page).inner_text()
     entry.click()
     page.wait_for_function(
-        "n => document.querySelectorAll('.chart')[0].querySelectorAll('.mark-line.role-mark path').length === n",
+        "n => document.querySelector('section .chart').querySelectorAll('.mark-line.role-mark path').length === n",
         arg=count,
     )
 
@@ -327,15 +328,17 @@ def test_a_chart_is_redrawn_if_the_width_of_the_page_changes(page_at, report):
     svg = chart_of(page).locator("svg")
     before = svg.bounding_box()["width"]
     page.set_viewport_size({"width": 375, "height": 700})
-    page.wait_for_function("w => Math.abs(document.querySelector('.chart svg').clientWidth - w) > 5", arg=before)
-    panel = page.locator(".panel").first.bounding_box()
+    page.wait_for_function(
+        "w => Math.abs(document.querySelector('section .chart svg').clientWidth - w) > 5", arg=before
+    )
+    panel = page.locator("section .panel").first.bounding_box()
     assert svg.bounding_box()["width"] <= panel["width"] + 1
 
 
 def test_figures_can_be_downloaded_as_csv(page_at, report, runs):
     page = page_at(report)
     figure = figures_of(runs, DATASET)[0]
-    text, name = save(page, page.locator("figure.figure").first.get_by_role("button", name="CSV"))
+    text, name = save(page, page.locator("section figure.figure").first.get_by_role("button", name="CSV"))
     assert name == f"{figure.name}.csv"
     assert text == figure.csv()
 
@@ -348,14 +351,14 @@ def test_tables_can_be_downloaded_as_csv(page_at, report, runs):
 
 def test_lists_can_be_downloaded_as_csv(page_at, report, runs):
     page = page_at(report)
-    page.locator("details").last.locator("summary").click()
-    text, _ = save(page, page.locator("details").last.get_by_role("button", name="CSV"))
+    page.locator("section details").last.locator("summary").click()
+    text, _ = save(page, page.locator("section details").last.get_by_role("button", name="CSV"))
     assert len(list(csv.reader(io.StringIO(text)))) == 1 + len(runs)
 
 
 def test_figures_can_be_downloaded_as_svg_and_png_without_hidden_names(page_at, report):
     page = page_at(report, color_scheme="dark")
-    figure = page.locator("figure.figure").first
+    figure = page.locator("section figure.figure").first
     hidden, kept, *_ = figure.locator(".legend li").all_text_contents()
     figure.locator(".legend button").first.click()
     text, name = save(page, figure.get_by_role("button", name="SVG"))
@@ -428,6 +431,49 @@ def test_print_is_light_in_dark_mode_and_has_no_buttons(page_at, report):
     assert not page.get_by_role("button", name="CSV").first.is_visible()
 
 
+def test_everything_is_open_on_paper_and_as_before_afterwards(page_at, report):
+    page = page_at(report)
+    closed = page.locator("details:not([open])").count()
+    assert closed > 2
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() == closed
+
+
+def test_paper_shows_everything_without_javascript(page_at, report):
+    page = page_at(report, java_script_enabled=False)
+    page.emulate_media(media="print")
+    hidden = page.locator("details").evaluate_all(
+        "nodes => nodes.filter(node => !node.lastElementChild.checkVisibility({contentVisibilityAuto: true})).length"
+    )
+    assert hidden == 0
+
+
+def test_the_first_thing_is_the_finding_and_figures_are_closed_on_a_phone(page_at, report):
+    heights = {}
+    for width in (1280, 390):
+        page = page_at(report, viewport={"width": width, "height": 800})
+        assert "has the highest mean accuracy" in page.locator("h1 + .finding").inner_text()
+        chart = page.locator("header .panel svg").first
+        chart.wait_for()
+        assert chart.bounding_box()["y"] < 800
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        heights[width] = page.evaluate("document.documentElement.scrollHeight")
+        assert page.locator("section .panel").first.is_visible() == (width == 1280)
+    assert heights[390] < 1.3 * heights[1280]
+
+
+def test_rows_of_the_main_figure_have_tooltips_and_keep_their_height(page_at, report):
+    page = page_at(report)
+    chart = page.locator("header .panel .chart").first
+    dot = chart.locator(".mark-symbol.role-mark path").first
+    dot.wait_for()
+    dot.hover()
+    assert "(n = 2)" in tooltip(page).inner_text()
+    assert chart.bounding_box()["height"] < 200
+
+
 def test_a_live_page_updates_and_keeps_order_zoom_and_hidden_names(page_at, monkeypatch):
     monkeypatch.setattr("pogm.report.page.SECONDS", 0.1)
     lines = [Line(name, tuple(Point(i, i * (index + 1)) for i in range(9)), index) for index, name in enumerate("ab")]
@@ -483,7 +529,7 @@ def serve(pages):
 
 def test_without_javascript_tables_and_charts_are_shown(page_at, report):
     page = page_at(report, java_script_enabled=False)
-    assert page.locator(".panel .mark-line.role-mark path").first.is_visible()
+    assert page.locator("section .panel .mark-line.role-mark path").first.is_visible()
     assert page.locator("figure.table tbody tr").first.is_visible()
     assert page.locator("button").count() == 0
     assert page.locator("figcaption").first.is_visible()

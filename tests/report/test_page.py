@@ -15,7 +15,7 @@ from run_folders import text_table
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.page import Section, paragraph, render, script, slug, write_page
+from pogm.report.page import Fold, Section, paragraph, render, script, slug, write_page
 
 HOSTILE = '</script><script>alert(1)</script><!--<script>"'
 LINE = Line("ERM", (Point(0, 1.0, 0.1, 3), Point(10, math.nan), Point(20, 2.0, 0.2, 2)))
@@ -45,6 +45,21 @@ def test_sections_with_the_same_title_have_different_addresses():
     assert len(set(addresses)) == 4
 
 
+def test_a_page_names_no_folder_of_the_machine():
+    text = page_of(
+        Section("S"), command="pogm report /home/me/runs --out=/data/x 'a/b'", provenance={"data": "/mnt/images/"}
+    ).text
+    assert "pogm report …/runs --out=…/x 'a/b'" in text
+    assert "data …/images" in text
+
+
+def test_exhibits_of_a_fold_have_the_title_of_the_fold_only():
+    page = page_of(Section("S", (Fold("Angles", (FIGURE,), open_if_wide=True), Fold("Closed", (paragraph("P"),)))))
+    assert page.text.count("Angles") == 1
+    assert [name for name, _ in page.attributes if name == "open"] == ["open"]
+    assert page.programs == [script()]
+
+
 def test_text_is_escaped_and_split_into_paragraphs():
     page = page_of(Section("S", (paragraph("<em>Three.</em>"),), "One\nline.\n\n<em>Two.</em>"))
     assert page.tags.count("em") == 0
@@ -53,7 +68,7 @@ def test_text_is_escaped_and_split_into_paragraphs():
 
 
 def test_a_figure_has_its_explanation_its_notes_and_its_command():
-    text = page_of(Section("S", (FIGURE,)), command="pogm experiment figure4").text
+    text = page_of(Section("S", (FIGURE,), command="pogm experiment figure4"), command="page").text
     assert "How to read it. What was measured. Made by pogm experiment figure4" in text
 
 
@@ -66,7 +81,7 @@ def test_a_section_can_have_its_own_command():
 def test_a_table_states_its_selection_rule_its_n_and_its_command(make_sweep):
     runs = make_sweep(labels=("ERM", "POGM"), seeds=2, domains=("A", "B"), dataset="Toy")
     table = dataset_table(runs, "Toy", TRAINING_DOMAIN)
-    page = page_of(Section("Table 7", (table,)), command="pogm experiment table7")
+    page = page_of(Section("Table 7", (table,), command="pogm experiment table7"))
     for words in ("Toy", TRAINING_DOMAIN.title, TRAINING_DOMAIN.rule, "n = 2 trials", "Made by pogm experiment table7"):
         assert words in page.text
     assert {"name": "toy-training-domain", "csv": table.csv()} in page.data

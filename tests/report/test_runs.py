@@ -78,7 +78,7 @@ def test_the_report_has_tables_with_their_rules_curves_cosines_and_settings(make
         "Higher is better; if a line fluctuates",
         "Lines are means over trial seeds of finished runs",
         "n = 2 trials",
-        "Made by pogm demo --out runs",
+        "POGM + Mixup has the highest mean accuracy on unseen domains of RotatedDigits",
         "POGM.kappa 0.5 · Mixup.alpha 0.2",
         "lr 0.001",
     ):

@@ -46,7 +46,7 @@ class Demo(Command):
                 print_line(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
             return 0
         save_plan(trials, self.out)
-        return finish(run_all(trials, self.out, RunOptions(), self.workers), len(trials), self.out)
+        return finish(run_all(trials, self.out, RunOptions(), self.workers), trials, self.out)
 
 
 COMMAND = Demo

@@ -124,7 +124,7 @@ pogm list experiments                              names and scales"""
             save_plan(trials, runs)
             execute = executor(self.scheduling.executor, workers, self.scheduling.address)
             outcomes = run_waiting_trials(trials, runs, run_options, execute, self.scheduling.retry_failed)
-            done = wait_for_all(outcomes, len(trials), runs)
+            done = wait_for_all(outcomes, trials, runs)
         show(chosen, scale, self.out)
         return 0 if done else 1
 

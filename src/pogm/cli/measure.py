@@ -102,7 +102,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             return 0
         prepare(trials, run_options)
         save_plan(trials, self.out)
-        done = wait_for_all(run_all(trials, self.out, run_options, self.workers), len(trials), self.out)
+        done = wait_for_all(run_all(trials, self.out, run_options, self.workers), trials, self.out)
         self._show(trials)
         return 0 if done else 1
 

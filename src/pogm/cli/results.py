@@ -3,26 +3,29 @@
 This module imports torch. Commands import it when they run, so that --help stays fast.
 """
 
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pogm._system.terminal import print_line
 from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.finding import best_runs
 from pogm.benchmark.results.record_digest import FAILED
-from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.runs.directory import index_plan
 from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
-from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.sweep_progress import track_sweep
 from pogm.cli.options import Scheduling
 from pogm.cli.tables import show_tables, write_html
 from pogm.report.draw import MissingPackageError
 
 
-def wait_for_all(outcomes: Iterable[Outcome], count: int, folder: Path) -> bool:
-    """Wait for the runs of a folder, with a progress bar; print the failures; return True if there are none."""
-    return not print_failures(show_progress(outcomes, count, "runs"), folder)
+def wait_for_all(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path) -> bool:
+    """Wait for the runs of a folder, with their progress; print the failures; return True if there are none."""
+    return not print_failures(track_sweep(outcomes, trials, folder), folder)
 
 
 def print_failures(outcomes: Iterable[Outcome], folder: Path) -> bool:
@@ -49,12 +52,12 @@ def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Sche
     execute = executor(options.executor, options.workers, options.address)
     trials = sweep.plan()
     index_plan(trials, folder)
-    return finish(run_waiting_trials(trials, folder, run_options, execute, options.retry_failed), len(trials), folder)
+    return finish(run_waiting_trials(trials, folder, run_options, execute, options.retry_failed), trials, folder)
 
 
-def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
+def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path) -> int:
     """Wait for the runs of a folder, print the tables, write the report, and return the exit code."""
-    done = wait_for_all(outcomes, count, folder)
+    done = wait_for_all(outcomes, trials, folder)
     runs = read_runs(folder)
     if any(run.done for run in runs):
         show_tables(runs, "text")
@@ -62,4 +65,23 @@ def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:
         write_html(runs, folder)
     except MissingPackageError as error:
         print_line(f"pogm: The report was not written. {error}", file=sys.stderr)
+    for line in summary_lines(runs, folder):
+        print_line(line, file=sys.stderr)
     return 0 if done else 1
+
+
+def summary_lines(runs: Sequence[Run], folder: Path) -> list[str]:
+    """Return the end of a sweep: the best run and step of each dataset, and commands to continue with."""
+    by_id, lines, commands = {run.id: run for run in runs}, [], []
+    for choice in best_runs(runs):
+        run = by_id[choice.run or ""]
+        score = "R² {:.3f}" if run.task == "regression" else "{:.1%}"
+        test, validation = score.format(choice.accuracy), score.format(choice.validation)
+        lines.append(
+            f"Best on {choice.dataset}: {choice.label}, step {choice.step}, held out {run.domains[choice.domain]}, "
+            f"trial {choice.trial_seed}: {test} (validation {validation}), in {run.folder}"
+        )
+        commands.append(f"pogm export {shlex.quote(str(run.folder))} --to onnx")
+    if lines:
+        commands.insert(0, f"pogm report {shlex.quote(str(folder))}")
+    return [*lines, *(f"{'Or' if i else 'Next'}: {command}" for i, command in enumerate(commands))]

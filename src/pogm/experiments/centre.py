@@ -9,6 +9,7 @@ and minibatches.
 
 from collections.abc import Sequence
 
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
@@ -40,5 +41,5 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return accuracies, paired differences to ERM, and the results of every domain."""
-    differences = [paired.differences(runs, ERM.name, selection) for selection in BOTH if runs]
-    return [*averages(runs), *differences, *details(runs)]
+    gains = [differences(runs, ERM.name, selection) for selection in BOTH if runs]
+    return [*averages(runs), *gains, *details(runs)]

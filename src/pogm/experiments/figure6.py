@@ -5,6 +5,7 @@ The paper shows a sketch. These directions are computed by the solver that train
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ AGREEING = torch.tensor([[0.9, 0.0], [1.0, 0.55], [0.05, 0.75]], dtype=torch.flo
 CONFLICTING = torch.tensor([[1.0, 0.1], [0.35, 1.0], [-0.6, 0.25]], dtype=torch.float64)
 KAPPAS = (0.05, 0.1, 0.5)  # values in the paper
 KAPPA = KAPPAS[-1]
-VIEW = {"x_range": (-0.75, 1.15), "y_range": (-0.12, 1.18)}
+VIEW: dict[str, Any] = {"x_range": (-0.75, 1.15), "y_range": (-0.12, 1.18)}
 
 
 def plan(scale: Scale) -> Plan:

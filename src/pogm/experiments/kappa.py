@@ -7,6 +7,7 @@ have the same data, first weights and minibatches; κ = 0 is ERM.
 
 from collections.abc import Sequence
 
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
@@ -24,11 +25,11 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return differences to κ = 0: of the validation accuracy, and of the accuracy on the held-out domain."""
     if not runs:
         return []
-    validated = paired.differences(
+    validated = differences(
         runs,
         ROWS[0].name,
         value=lambda choice: choice.validation,
         what="Validation accuracy on the training domains",
         key="difference of validation accuracy",
     )
-    return [validated, paired.differences(runs, ROWS[0].name)]
+    return [validated, differences(runs, ROWS[0].name)]

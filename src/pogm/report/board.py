@@ -9,14 +9,15 @@ from statistics import fmean
 
 from pogm._system.errors import PogmError
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
+from pogm.benchmark.results.finding import find_main
 from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.benchmark.results.selection import SELECTIONS, Choice
 from pogm.benchmark.runs.estimate import duration
 from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left
-from pogm.report.page import Exhibit, Part, Section, listing, paragraph, render
-from pogm.report.runs import figures_of
+from pogm.report.page import Exhibit, Part, Section, listing, paragraph, render, sentence
+from pogm.report.runs import averages_exhibits, figures_of, fold_figures, fold_secondary, selected_models
 from pogm.report.series import ACCURACY, comparable, small_charts
 from pogm.report.watch import FolderState, RunState, Watcher
 
@@ -39,13 +40,15 @@ class Board:
         self.rendered: tuple[FolderState | None, str] = (None, "")  # what the page shows, and the page
         self.tables: dict[str, tuple[list[Run], tuple[Exhibit, ...]]] = {}  # by dataset: finished runs, their tables
         self.choices: dict[str, list[list[Choice]]] = {}  # by dataset: what each selection chooses
+        self.lead: tuple[list[str], int, str] | None = None  # ids of finished runs, number of runs, main finding
         self.curves: dict[str, tuple[object, list[Run], tuple[Figure, ...]]] = {}  # by dataset: names, runs, curves
 
     def page(self) -> str:
         """Return the page as HTML, with every name escaped."""
         folder = self.watcher.read()
         if not _is_same(folder, self.rendered[0]):
-            self.rendered = folder, render(self.title, self.sections(folder), live=True)
+            sections = self.sections(folder)
+            self.rendered = folder, render(self.title, sections, lead=self._lead(folder), live=True)
         return self.rendered[1]
 
     def sections(self, folder: FolderState) -> list[Section]:
@@ -53,7 +56,8 @@ class Board:
         runs = [one.run for one in folder.started]
         datasets = list(dict.fromkeys(run.dataset for run in runs))
         by_dataset = [
-            Section(name, (*self._finished(name, runs), *self._learning_curves(name, runs))) for name in datasets
+            Section(name, (*self._finished(name, runs), *fold_figures(self._learning_curves(name, runs), 1)))
+            for name in datasets
         ]
         return [
             Section("Progress", (*_progress(folder), *map(paragraph, folder.problems))),
@@ -62,6 +66,20 @@ class Board:
             *([Section("All datasets", self._finished(ALL, runs))] if len(datasets) > 1 else []),
             *by_dataset,
         ]
+
+    def _lead(self, folder: FolderState) -> list[Exhibit]:
+        """Return the main finding, as in a report. `sections` has chosen the runs before."""
+        runs = [one.run for one in folder.started]
+        if not runs:
+            return []
+        done = [run.id for run in runs if run.done]
+        if self.lead is None or self.lead[:2] != (done, len(runs) + len(folder.waiting)):
+            try:
+                found = find_main(runs, waiting=len(folder.waiting)).sentence
+            except PogmError:  # the tables show this error
+                found = ""
+            self.lead = done, len(runs) + len(folder.waiting), found
+        return [sentence(self.lead[2])] if self.lead[2] else []
 
     def _finished(self, dataset: str, runs: Sequence[Run]) -> tuple[Exhibit, ...]:
         """Return the result tables of finished runs of a dataset; `ALL` comes after the datasets."""
@@ -81,12 +99,12 @@ class Board:
         pairs = zip(SELECTIONS, chosen, strict=True)
         try:
             if dataset == ALL:
-                tables = [averages_table(done, selection, found) for selection, found in pairs]
-            else:
-                tables = [dataset_table(done, dataset, selection, found) for selection, found in pairs]
+                return averages_exhibits(averages_table(done, selection, found) for selection, found in pairs)
+            tables = [dataset_table(done, dataset, selection, found) for selection, found in pairs]
+            shown = [exhibit for table in tables if not table.empty for exhibit in fold_secondary(table)]
+            return (*shown, *selected_models(done, dataset))
         except PogmError as error:  # such as runs with different domains of a dataset
             return (paragraph(str(error)),)
-        return tuple(table for table in tables if not table.empty)
 
     def _learning_curves(self, dataset: str, runs: Sequence[Run]) -> tuple[Figure, ...]:
         """Return learning curves of all runs, also of unfinished ones, which reports leave out."""

@@ -11,7 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pogm._system.terminal import printable
-from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Range, Region, x_extent, y_extent
+from pogm.report.figure import (
+    Arrow,
+    Cloud,
+    Figure,
+    Label,
+    Line,
+    Mark,
+    Panel,
+    Point,
+    Range,
+    Region,
+    Row,
+    x_extent,
+    y_extent,
+)
 
 Spec = dict[str, Any]
 
@@ -27,6 +41,7 @@ DASHES = ((1, 0), (6, 3), (2, 3))
 
 WIDTH, RATIO = 300, 0.6  # width of a panel in pixels, and its height divided by its width
 AXIS, MARGIN = 44, 12  # pixels on the left and on the right of a panel
+NAMES, ROW = 124, 26  # pixels of the names on the left of rows, and height of a row
 MANY = 100  # a cloud with more dots has smaller dots
 EMPTY: Spec = {"data": {"values": []}, "mark": "point"}  # a view without marks
 IN_ORDER = {"value": None}  # lines connect points in the order of the data
@@ -143,6 +158,8 @@ def dashes_of(mark: Mark) -> tuple[int, int]:
 
 
 def _panel(panel: Panel, width: int) -> Spec:
+    if any(isinstance(mark, Row) for mark in panel.marks):
+        return _rows_panel(panel, width)
     x_range, y_range, ratio = _ranges(panel)
     rows = _rows(panel)
     kinds = {row["kind"] for row in rows}
@@ -167,6 +184,67 @@ def _panel(panel: Panel, width: int) -> Spec:
         },
         "layer": layers or [EMPTY],
     }
+
+
+def _rows_panel(panel: Panel, width: int) -> Spec:
+    """Return a panel with a row for each name: a dot, ± one standard error, and a thin line for the wider interval."""
+    shown = [mark for mark in panel.marks if isinstance(mark, Row) and mark.points and mark.points[0].is_finite]
+    rows: list[Spec] = []
+    for index, mark in enumerate(panel.marks):
+        if isinstance(mark, Row) and mark in shown:
+            point = mark.points[0]
+            error, (low, high) = point.stderr or 0.0, mark.span or (point.y, point.y)
+            value = {"kind": "row", "mark": index, "name": printable(mark.name), "x": point.y, "n": point.n}
+            rows.append(value | {"low": point.y - error, "high": point.y + error, "start": low, "end": high})
+            rows[-1]["value"] = _value_text(point, mark.span)
+    ends = [row[key] for row in rows for key in ("low", "high", "start", "end")]
+    ends += [] if panel.reference is None else [panel.reference]
+    domain = _widen((min(ends), max(ends)) if ends else None, 1.1)
+    names = [printable(mark.name) for mark in panel.marks]
+    axis: Spec = {"grid": False, "title": None, "domain": False, "minExtent": NAMES, "maxExtent": NAMES}
+    axis |= {"labelLimit": NAMES - 10, "labelExpr": "datum.label", "labelColor": "var(--ink)", "labelFontSize": 12}
+    rule = {"type": "rule", "aria": False, "tooltip": None}
+    layers: list[Spec] = [
+        {"mark": rule | {"strokeWidth": 1.2}, "encoding": {"x": {"field": "start"}, "x2": {"field": "end"}}},
+        {"mark": rule | {"strokeWidth": 4}, "encoding": {"x": {"field": "low"}, "x2": {"field": "high"}}},
+        {"mark": {"type": "circle", "size": 90, "opacity": 1, "aria": False}},
+    ]
+    if panel.reference is not None:
+        line = {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "aria": False}
+        zero = {"x": {"datum": panel.reference}, "y": None, "color": None, "tooltip": None}
+        layers.insert(0, {"mark": line, "encoding": zero})
+    y_label = f"{panel.y_label}, " if panel.y_label else ""
+    return {
+        "description": printable(f"{panel.title}: {y_label}{', '.join(names)}"),
+        "title": {
+            "text": printable(panel.title),
+            "subtitle": printable(panel.y_label) or " ",
+            "limit": width + AXIS,
+            "dx": -NAMES,
+        },
+        "width": width + AXIS - NAMES,
+        "height": ROW * max(1, len(names)),
+        "data": {"values": rows},
+        "encoding": {
+            "x": {
+                "field": "x",
+                "type": "quantitative",
+                "scale": {"domain": domain, "nice": False, "zero": False},
+                "axis": {"grid": True, "title": printable(panel.x_label)},
+            },
+            "y": {"field": "name", "type": "nominal", "sort": names, "scale": {"domain": names}, "axis": axis},
+            "color": _by_mark(panel, colour_of),
+            "tooltip": [{"field": "name", "title": "name"}, {"field": "value", "title": printable(panel.title)}],
+        },
+        "layer": layers,
+    }
+
+
+def _value_text(point: Point, span: Range | None) -> str:
+    """Return mean, standard error, n and interval as text for a tooltip."""
+    error = "" if point.stderr is None else f" ± {point.stderr:.2g} (n = {point.n})"
+    wider = "" if span is None else f", 95 % interval {span[0]:.2f} to {span[1]:.2f}"
+    return f"{point.y:.4g}{error}{wider}".replace("-", "−")
 
 
 def _rows(panel: Panel) -> list[Spec]:

@@ -49,6 +49,16 @@ class Region(Mark):
     """A filled polygon."""
 
 
+@dataclass(frozen=True)
+class Row(Mark):
+    """A dot with a bar of ± one standard error, in a row of its own: x is the number of the row, y the mean.
+
+    A panel has either rows or other marks. The names are on the axis, not in the legend.
+    """
+
+    span: Range | None = None  # a thin line, such as a 95 % interval
+
+
 class Label(Mark):
     """The name, written at the first point. It is not in the legend."""
 
@@ -64,6 +74,7 @@ class Panel:
     x_range: Range | None = None  # None: the range of the points
     y_range: Range | None = None  # None: the range of the points with their standard errors
     square: bool = False  # a unit has the same length on both axes
+    reference: float | None = None  # value of a vertical line behind rows
 
 
 @dataclass(frozen=True)
@@ -77,11 +88,10 @@ class Figure:
     notes: tuple[str, ...] = ()  # what was measured, and on how many runs
 
     def legend(self) -> dict[str, Mark]:
-        """Return the first mark of every name, without labels."""
-        marks = [mark for panel in self.panels for mark in panel.marks if mark.name and not isinstance(mark, Label)]
+        """Return the first mark of every name, without labels and rows."""
         first: dict[str, Mark] = {}
-        for mark in marks:
-            if mark.points:
+        for mark in (mark for panel in self.panels for mark in panel.marks):
+            if mark.points and mark.name and not isinstance(mark, Label | Row):
                 first.setdefault(mark.name, mark)
         return first
 

@@ -9,7 +9,7 @@ from pogm.report.watch import FolderState, RunState
 def seconds_left(folder: FolderState) -> float | None:
     """Return the seconds until all running, interrupted and waiting runs are done; None if there is no estimate.
 
-    The time of a run is the time of its steps, multiplied by the overhead of finished runs (evaluation, loading). A run
+    The time of a run is the time of its steps, multiplied by the overhead of runs (evaluation, loading). A run
     that has not started takes the median of its algorithm and dataset. The number of parallel runs stays the same.
     """
     running = [one for one in folder.started if one.state == "running"]
@@ -40,6 +40,8 @@ def _median_seconds(started: Sequence[RunState]) -> dict[tuple[str, str], float]
 
 
 def _overhead(started: Sequence[RunState]) -> float:
-    """Return the time of finished runs divided by the time of their steps."""
-    ratios = [one.seconds / one.step_seconds for one in started if one.state == "done" and one.step_seconds]
+    """Return the time of runs divided by the time of their steps; of finished runs, if there are some."""
+    known = [(one.state, one.overhead) for one in started if one.overhead is not None]
+    finished = [ratio for state, ratio in known if state == "done"]
+    ratios = finished or [ratio for state, ratio in known if state == "running"]
     return max(1.0, median(ratios)) if ratios else 1.0

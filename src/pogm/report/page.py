@@ -20,6 +20,7 @@ from pogm.report.draw import javascript, load_package, to_svg
 from pogm.report.figure import Figure
 
 NUMBER = re.compile(r"[+−-]?\d")
+ABSOLUTE = re.compile(r"""(?:^|(?<=[\s'"=(\[,:]))/(?:[^\s/'"]+/)*([^\s/'",;)\]]+)/?""")  # path of a file or folder
 PURPOSE = "writes HTML pages"
 SECONDS = 3  # between two requests of a live page
 
@@ -31,7 +32,16 @@ class Part(NamedTuple):
     values: Mapping[str, Any]
 
 
-Exhibit = Tabular | Figure | Part
+@dataclass(frozen=True)
+class Fold:
+    """Exhibits behind a title; a click opens them. A fold is open on paper."""
+
+    title: str
+    exhibits: "tuple[Tabular | Figure | Part, ...]"
+    open_if_wide: bool = False  # open on a wide screen, closed on a phone
+
+
+Exhibit = Tabular | Figure | Part | Fold
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class Section:
 def paragraph(text: str) -> Part:
     """Return a paragraph in a muted colour."""
     return Part("paragraph", {"text": text})
+
+
+def sentence(text: str) -> Part:
+    """Return the main finding, in large letters."""
+    return Part("sentence", {"text": text})
 
 
 def listing(head: Sequence[str], rows: Iterable[Sequence[object]], summary: str = "") -> Part:
@@ -66,6 +81,8 @@ def write_page(
     *,
     command: str | None = None,
     facts: Mapping[str, str] = {},
+    lead: Sequence[Exhibit] = (),
+    provenance: Mapping[str, str] = {},
 ) -> Path:
     """Write a page and return its path.
 
@@ -75,12 +92,14 @@ def write_page(
         sections: Sections of the page.
         command: Command line that makes the page.
         facts: Short texts at the top of the page, by their names. Empty texts are left out.
+        lead: Exhibits under the title, before everything else.
+        provenance: Versions, devices and the like, by their names, closed at the end of the page.
 
     Raises:
         MissingPackageError: If jinja2 or vl-convert-python is not installed.
     """
     path = Path(path)
-    content = render(title, sections, command=command, facts=facts).encode()
+    content = render(title, sections, command=command, facts=facts, lead=lead, provenance=provenance).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, content)
     return path
@@ -92,6 +111,8 @@ def render(
     *,
     command: str | None = None,
     facts: Mapping[str, str] = {},
+    lead: Sequence[Exhibit] = (),
+    provenance: Mapping[str, str] = {},
     live: bool = False,
 ) -> str:
     """Return a page as HTML, with all text escaped.
@@ -99,12 +120,16 @@ def render(
     A live page asks its server for a new version every few seconds. Its charts are drawn by the browser only; other
     pages also contain them as SVG, for browsers without JavaScript and for printing.
     """
+    command = None if command is None else without_folders(command)
     anchors = _anchors(sections)
-    charts = live or any(isinstance(exhibit, Figure) for section in sections for exhibit in section.exhibits)
+    first = Section("", (*lead,))
+    charts = live or any(_has_figure(section.exhibits) for section in (first, *sections))
     values = {
         "title": title,
         "command": command,
         "facts": {name: fact for name, fact in facts.items() if fact},
+        "lead": [_render_exhibit(each, f"main-finding-{i}", first, live) for i, each in enumerate(lead, start=1)],
+        "provenance": {name: without_folders(fact) for name, fact in provenance.items() if fact},
         "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by pogm {__version__}",
         "sections": [
             {
@@ -113,7 +138,7 @@ def render(
                 "label": section.title.partition(": ")[0],  # "Table 1" of "Table 1: Results"
                 "paragraphs": [" ".join(text.split()) for text in section.text.split("\n\n") if text.strip()],
                 "exhibits": [
-                    _render_exhibit(exhibit, f"{anchor}-{number}", section, command, live)
+                    _render_exhibit(exhibit, f"{anchor}-{number}", section, live)
                     for number, exhibit in enumerate(section.exhibits, start=1)
                 ],
             }
@@ -128,17 +153,17 @@ def render(
     return str(_template("page").render(values)) + "\n"
 
 
-def render_table(table: Table, anchor: str, under: str = "", command: str | None = None) -> str:
+def render_table(table: Table, anchor: str, under: Sequence[str] = (), command: str | None = None) -> str:
     """Return a table as HTML, with its selection rule, its notes and its CSV.
 
     Args:
         table: The table.
         anchor: Address within the page.
-        under: Title of the section. It is not repeated as the title of the table.
+        under: Titles of the section and of the fold. They are not repeated as the title of the table.
         command: Command line that makes the table.
     """
     selection = table.selection
-    titles = [title for title in (table.title, selection.title if selection else "") if title and title != under]
+    titles = [title for title in (table.title, selection.title if selection else "") if title and title not in under]
     first, *others = table.shown
     if table.row_key:  # rows have labels; otherwise the first cell is the head of a row
         heads, labels, others = [table.row_key.capitalize()], [row.label for row in table.rows], [first, *others]
@@ -184,11 +209,11 @@ def _cells(table: Table, j: int) -> list[dict[str, object]]:
     return cells
 
 
-def _render_figure(figure: Figure, anchor: str, command: str | None, live: bool) -> str:
+def _render_figure(figure: Figure, anchor: str, command: str | None, live: bool, under: str = "") -> str:
     spec = specification(figure)
     values = {
         "anchor": anchor,
-        "titles": [figure.title],
+        "titles": [] if figure.title == under else [figure.title],
         "legend": [
             (name, type(mark).__name__.lower(), colour_of(mark), dashes_of(mark))
             for name, mark in figure.legend().items()
@@ -202,12 +227,30 @@ def _render_figure(figure: Figure, anchor: str, command: str | None, live: bool)
     return str(_template("figure").render(values))
 
 
-def _render_exhibit(exhibit: Exhibit, anchor: str, section: Section, command: str | None, live: bool) -> Any:
-    command = section.command or command
+def _has_figure(exhibits: Iterable[Exhibit]) -> bool:
+    return any(
+        isinstance(exhibit, Figure) or (isinstance(exhibit, Fold) and _has_figure(exhibit.exhibits))
+        for exhibit in exhibits
+    )
+
+
+def without_folders(text: str) -> str:
+    """Replace absolute paths by their last part: a page that is sent to others does not name folders of a machine."""
+    return ABSOLUTE.sub(r"…/\1", text)
+
+
+def _render_exhibit(exhibit: Exhibit, anchor: str, section: Section, live: bool, under: str = "") -> Any:
+    """Return an exhibit as HTML. It has the command of its section; that of the page is at the end of the page."""
     if isinstance(exhibit, Tabular):
-        text = render_table(exhibit.table(), anchor, section.title, command)
+        text = render_table(exhibit.table(), anchor, (section.title, under), section.command)
     elif isinstance(exhibit, Figure):
-        text = _render_figure(exhibit, anchor, command, live)
+        text = _render_figure(exhibit, anchor, section.command, live, under)
+    elif isinstance(exhibit, Fold):
+        inner = [
+            _render_exhibit(each, f"{anchor}-{number}", section, live, exhibit.title)
+            for number, each in enumerate(exhibit.exhibits, start=1)
+        ]
+        text = _template("fold").render(title=exhibit.title, exhibits=inner, open_if_wide=exhibit.open_if_wide)
     else:
         text = _template(exhibit.template).render(exhibit.values)
     return _markup(text)

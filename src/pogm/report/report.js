@@ -111,8 +111,9 @@ function setUpFigure(figure) {
   panels.forEach((panel, i) => {
     const { $schema, config, padding, params } = spec;
     const size = () => {
-      const width = Math.max(120, panel.clientWidth - config.axisY.minExtent - 2 * padding);
-      return { width, height: Math.round((width * specs[i].height) / specs[i].width) };
+      const { y } = specs[i].encoding, isRows = y.type === "nominal"; // rows have a fixed height, and names on the left
+      const width = Math.max(120, panel.clientWidth - (isRows ? y.axis.minExtent : config.axisY.minExtent) - 2 * padding);
+      return { width, height: isRows ? specs[i].height : Math.round((width * specs[i].height) / specs[i].width) };
     };
     panel.draw = () => {
       visiblePanels.unobserve(panel);
@@ -129,7 +130,7 @@ function setUpFigure(figure) {
       view.signal("hidden", [...state.hidden]);
       if (state.zoom[i]) view.signal("zoom_x", state.zoom[i][0]).signal("zoom_y", state.zoom[i][1]);
       await view.runAsync();
-      if (specs[i].data.values.length) {
+      if ("zoom" in view.getState().signals) {
         view.addSignalListener("zoom", () => {
           const domains = [view.signal("zoom_x"), view.signal("zoom_y")];
           state.zoom[i] = domains[0] ? domains : null;
@@ -204,6 +205,7 @@ function setUpKeysAndTouch(chart, view, panel, { data, encoding }) {
     return setZoom(panel, x, ends.length ? [low - room, high + room] : view.scale("y").domain());
   };
   const read = (direction) => { // moves the pointer of the chart to the next value
+    if (!steps.length) return;
     step = Math.min(Math.max(step + direction, 0), steps.length - 1);
     chart.scrollIntoView({ block: "nearest" });
     const box = chart.querySelector("svg").getBoundingClientRect(), [left, top] = view.origin();
@@ -231,6 +233,7 @@ function setUpKeysAndTouch(chart, view, panel, { data, encoding }) {
 
 const CHART_HINT = "Point at a chart to read values; drag to move, Ctrl + wheel to zoom, double-click to reset. " +
   "Click a name in a legend to hide it. Keys of a chart: arrows, +, −, Esc. ";
+const NARROW = matchMedia("(max-width: 600px)"); // there, figures are closed at first
 const TABLE_HINT = "Click a column heading to sort.";
 
 function setUpPage() {
@@ -239,7 +242,7 @@ function setUpPage() {
   document.querySelectorAll("main table:not(.confusion)").forEach(setUpTable);
   document.querySelectorAll("figure.figure").forEach(setUpFigure);
   for (const part of document.querySelectorAll("details")) {
-    const state = stateOf(part, { open: part.open });
+    const state = stateOf(part, { open: part.open && !("wide" in part.dataset && NARROW.matches) });
     part.open = state.open;
     part.addEventListener("toggle", () => (state.open = part.open));
   }
@@ -268,5 +271,11 @@ async function refresh() {
 }
 
 setUpPage();
-addEventListener("beforeprint", () => document.querySelectorAll(".panel").forEach((panel) => panel.draw()));
+let closed = []; // what a reader has not opened; it is printed, too
+addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll("details:not([open])")];
+  closed.forEach((part) => (part.open = true));
+  document.querySelectorAll(".panel").forEach((panel) => panel.draw());
+});
+addEventListener("afterprint", () => closed.forEach((part) => (part.open = false)));
 if (document.body.dataset.live) setInterval(refresh, 1000 * document.body.dataset.live);

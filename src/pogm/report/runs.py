@@ -1,5 +1,6 @@
 """The report: all tables and charts of a set of runs in one HTML file."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,17 +9,29 @@ from typing import NamedTuple
 import numpy as np
 
 from pogm._system.errors import UsageError
-from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, domains_of, labels_of
+from pogm.benchmark.results.accuracy_tables import R2, averages_table, dataset_table, domains_of, labels_of
 from pogm.benchmark.results.comparison import compare
+from pogm.benchmark.results.finding import Finding, find_main
 from pogm.benchmark.results.model_metrics import Confusion, confusions, selected_metrics_table
 from pogm.benchmark.results.published import Source
 from pogm.benchmark.results.ranking import SUMMARIES, rankings
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, Choice
-from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TRAINING_DOMAIN, Choice
+from pogm.benchmark.results.table import Estimate, Table
 from pogm.report.draw import write_svg
-from pogm.report.figure import Figure, Panel
-from pogm.report.page import Exhibit, Part, Section, listing, paragraph, slug, write_page
+from pogm.report.figure import Figure, Panel, Point, Row
+from pogm.report.page import (
+    Exhibit,
+    Fold,
+    Part,
+    Section,
+    listing,
+    paragraph,
+    sentence,
+    slug,
+    without_folders,
+    write_page,
+)
 from pogm.report.series import ACCURACY, COSINE, Group, comparable, cosines, curves, score_label, small_charts
 
 CURVES = """
@@ -60,7 +73,10 @@ def write_report(
     runs = list(runs)
     path = Path(path)
     path = path / "report.html" if path.is_dir() else path
-    return write_page(path, title, sections_of(runs, against), command=command, facts=facts_of(runs))
+    found = find_main(runs)
+    lead: list[Exhibit] = [sentence(found.sentence), *finding_figure(found, labels_of(runs))]
+    sections, facts, provenance = sections_of(runs, against), facts_of(runs), {"Runs made with": _made_with(runs)}
+    return write_page(path, title, sections, command=command, facts=facts, lead=lead, provenance=provenance)
 
 
 def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = None) -> Path:
@@ -133,30 +149,74 @@ def facts_of(runs: Sequence[Run]) -> dict[str, str]:
         "Datasets": ", ".join(dict.fromkeys(run.dataset for run in runs)),
         "Algorithms": ", ".join(labels_of(runs)),
         "Trial seeds": ", ".join(str(seed) for seed in sorted({run.trial_seed for run in runs})),
-        "Made with": " · ".join(_provenance(runs)),
     }
 
 
-def _provenance(runs: Iterable[Run]) -> list[str]:
+def finding_figure(found: Finding, labels: Sequence[str]) -> list[Figure]:
+    """Return the figure of the main finding: means of the methods and paired differences to ERM, the best one first.
+
+    Args:
+        found: The finding.
+        labels: Labels of all algorithms, in the order of their colours.
+    """
+    if not found.methods:
+        return []
+    colours = {label: index for index, label in enumerate(labels)}
+
+    def row(number: int, label: str, mean: Estimate, span: tuple[float, float] | None = None) -> Row:
+        point = Point(number, math.nan if mean.mean is None else mean.mean, mean.stderr, mean.n)
+        return Row(label, (point,), colours.get(label, 0), span)
+
+    means = tuple(row(i, each.label, each.mean) for i, each in enumerate(found.methods))
+    unit = ACCURACY if found.unit == "%" else R2
+    panels = [Panel("Mean on unseen domains", means, "", f"{unit}; bars: ± one standard error")]
+    notes = ["Training-domain validation; a seed's value is the mean over held-out domains and datasets."]
+    if found.baseline is not None and any(each.difference for each in found.methods):
+        rows = tuple(
+            row(i, each.label, each.difference or Estimate(0.0), found.span(each.difference))
+            for i, each in enumerate(found.methods)
+        )
+        subtitle = "points; thin lines: 95 % intervals"
+        panels.append(Panel(f"Difference to {found.baseline}, paired", rows, "", subtitle, reference=0.0))
+        notes.append(
+            f"Intervals are corrected for {found.comparisons} comparison{'s' * (found.comparisons > 1)} (Bonferroni)."
+        )
+    counts = {each.mean.n for each in found.methods}
+    notes.append(f"n = {'–'.join(map(str, sorted({min(counts), max(counts)})))} seed{'s' * (max(counts) > 1)}.")
+    return [Figure("main_finding", "", tuple(panels), "", tuple(notes))]
+
+
+def _made_with(runs: Iterable[Run]) -> str:
     """Versions and hardware of the runs, with all values if they differ."""
     values: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.provenance.items():
             if isinstance(value, str | int | float):
                 values.setdefault(key, {})[str(value)] = None
-    return [
+    return " · ".join(
         f"{key} {', '.join(found)}" if len(found) <= 3 else f"{key}: {len(found)} different values"
         for key, found in values.items()
-    ]
+    )
 
 
 def _averages(runs: Sequence[Run]) -> Section:
+    return Section("All datasets", averages_exhibits([averages_table(runs, selection) for selection in SELECTIONS]))
+
+
+def averages_exhibits(tables: Iterable[Table]) -> tuple[Exhibit, ...]:
+    """Return tables over all datasets, one for each selection, with ranks. Only the first one is open."""
     exhibits: list[Exhibit] = []
-    for selection in SELECTIONS:
-        table = averages_table(runs, selection)
+    for table in tables:
         if not table.empty:
-            exhibits += [table, _ranks(table)]
-    return Section("All datasets", (*exhibits,))
+            exhibits += [*fold_secondary(table), _ranks(table)]
+    return (*exhibits,)
+
+
+def fold_secondary(table: Table) -> tuple[Exhibit, ...]:
+    """Return a table, which is closed unless it has the selection of the main finding."""
+    if table.selection is None or table.selection is TRAINING_DOMAIN:
+        return (table,)
+    return (Fold(table.selection.title, (table,)),)
 
 
 def _ranks(table: Table) -> Part:
@@ -177,31 +237,38 @@ def _dataset(runs: Sequence[Run], dataset: str, measured: Sequence[Figure]) -> S
         if table.empty and selection is LEAVE_ONE_DOMAIN_OUT:
             exhibits.append(paragraph(f"{selection.title} needs runs that hold out two domains; there are none."))
             continue
-        exhibits.append(table)
+        exhibits += fold_secondary(table)
         chosen += [(selection.name, choice) for choice in selection(of_dataset)]
     exhibits += [
-        *_selected_models(runs, dataset),
+        *selected_models(runs, dataset),
         _chosen(chosen, domains_of(of_dataset)),
-        *figures_of(runs, dataset),
-        *measured,
+        *fold_figures(figures_of(runs, dataset), 1),
+        *fold_figures(measured),
     ]
     return Section(dataset, (*exhibits,))
 
 
-def _selected_models(runs: Sequence[Run], dataset: str) -> list[Exhibit]:
+def fold_figures(figures: Iterable[Figure], opened: int = 0) -> list[Fold]:
+    """Return figures behind their titles. The first ones are open on a wide screen."""
+    return [Fold(figure.title, (figure,), number < opened) for number, figure in enumerate(figures)]
+
+
+def selected_models(runs: Sequence[Run], dataset: str) -> list[Exhibit]:
     """Return the metrics and the confusion matrices of the selected models, if the runs have them."""
     table = selected_metrics_table(runs, dataset)
     if table is None:
         return []
     found = confusions(runs, dataset)
+    title = "Further metrics of the selected models, and test images"
     if not found:  # a regression
-        return [table]
+        return [Fold(title, (table,))]
     if len(found[0].classes) > MOST_CLASSES:
         head = ("Algorithm", "Held out", "True class", "Predicted class", "Images", "Share of the true class, %")
-        return [table, listing(head, [row for one in found for row in _most_confused(one)], "Most frequent confusions")]
+        rows = [row for one in found for row in _most_confused(one)]
+        return [Fold(title, (table,)), listing(head, rows, "Most frequent confusions")]
     matrices = [(f"{one.label}, held out: {one.domain}", one.classes, _shaded_rows(one)) for one in found]
     summary = "Confusion matrices of the selected models"
-    return [table, Part("confusions", {"summary": summary, "text": CONFUSIONS, "matrices": matrices})]
+    return [Fold(title, (table,)), Part("confusions", {"summary": summary, "text": CONFUSIONS, "matrices": matrices})]
 
 
 def _shaded_rows(found: Confusion) -> list[tuple[str, list[tuple[int, int]]]]:
@@ -280,7 +347,7 @@ def _unfinished(runs: Iterable[Run]) -> list[Section]:
     for run in runs:
         if run.status != "done":
             last = f"last record at step {run.records[-1]['step']}" if run.records else "no record"
-            reason = run.failure or last
+            reason = without_folders(run.failure or last)
             rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, run.status, reason))
     head = ("Dataset", "Algorithm", "Held out", "Hparams seed", "Trial seed", "Status", "Reason")
     return [Section("Runs that did not finish", (listing(head, rows),))] if rows else []

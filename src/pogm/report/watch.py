@@ -59,8 +59,18 @@ class RunState:
     def step_seconds(self) -> float | None:
         """Time of all planned steps in seconds, without evaluations; None if no step was timed."""
         measured = [finite(record.get("seconds_per_step")) for record in self.run.records]
-        known = [seconds for seconds in measured if seconds > 0]
+        known = [seconds for seconds in (measured[1:] or measured) if seconds > 0]  # the first one contains compilation
         return fmean(known) * self.steps if known else None
+
+    @cached_property
+    def overhead(self) -> float | None:
+        """Time of the run so far, without compilation, divided by that of its steps; None if that is not known."""
+        if self.step_seconds is None or self.seconds <= 0 or (self.state != "done" and len(self.run.records) < 2):
+            return None
+        first = self.run.records[0]
+        slow = finite(first.get("seconds_per_step")) - self.step_seconds / self.steps
+        compilation = max(0.0, slow * (first["step"] + 1)) if len(self.run.records) > 1 else 0.0
+        return (self.seconds - compilation) / (self.step_seconds * max(self.share, 1 / self.steps))
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _from_costs(known: Sequence[_Cost], label: str, column: str) -> tuple[float 
     for cost in known:
         by_label.setdefault(cost.label, []).append(cost)
     for other in sorted(by_label, key=lambda name: (name != label, name != "ERM")):
-        factor = 1.0 if other == label else _cost_ratio(label, other, column)
+        factor = 1.0 if other == label else cost_ratio(label, other, column)
         if factor is not None:
             seconds = statistics.median(cost.seconds / cost.batch_size for cost in by_label[other])
             memory = max((c.memory_gb for c in by_label[other] if c.memory_gb), default=None) if factor == 1.0 else None
@@ -162,7 +162,7 @@ def _from_costs(known: Sequence[_Cost], label: str, column: str) -> tuple[float 
     return None, None, ""
 
 
-def _cost_ratio(label: str, other: str, column: str) -> float | None:
+def cost_ratio(label: str, other: str, column: str) -> float | None:
     """Return the time of a minibatch of one label divided by that of another; None if one is not in costs.json."""
     times = []
     for name in (label, other):

@@ -5,11 +5,10 @@ import os
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -21,7 +20,6 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.text import Text
@@ -31,7 +29,7 @@ from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import RECORDS, read_content
 from pogm.benchmark.results.records import is_final
-from pogm.engine.trainer import Schedule
+from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingTime, TimeEstimate
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.executors import Outcome
@@ -46,111 +44,12 @@ POLL_SECONDS = 1.0  # between two looks at the records of long runs
 SETTLE_SECONDS = 0.5  # wait after an item before a line: items of a batch finish together
 
 
-class TimeEstimate(Protocol):
-    """Estimate of the time left."""
-
-    def seconds(self, now: float) -> float | None:
-        """Return the estimate in seconds at time ``now``; None if it is not known."""
-
-
-class RemainingTime:
-    """Estimate of the time left, from all work that was finished since the start.
-
-    The estimate is robust to items that finish together: it uses the mean rate since the start, never the time between
-    two items. Work that was done before the start does not count for the rate. Items that run in parallel with the last
-    finished one are assumed to be half done; the first ``at_once`` items are assumed to finish together.
-
-    Args:
-        total: Work in total, such as a number of items or of steps.
-        now: Time of the start in seconds.
-        at_once: Number of items that run in parallel, or as one batch.
-        items: Number of items in total, to convert ``at_once`` to work.
-    """
-
-    def __init__(self, total: float, now: float, at_once: int = 1, items: int | None = None):
-        self.start = self.last = now
-        self.left = total
-        self.finished = 0.0
-        self.parallel = at_once * total / (items or total) if at_once > 1 else 0.0  # work of the items in parallel
-
-    def add(self, work: float, now: float, is_new: bool = True) -> None:
-        """Count finished work; ``is_new`` is False for work that was done before the start."""
-        self.left -= work
-        if is_new:
-            self.finished += work
-            self.last = now
-        elif not self.finished:
-            self.start = self.last = now
-
-    def seconds(self, now: float) -> float | None:
-        """Return the estimate in seconds at time ``now``; None before the first item."""
-        if self.left <= 0:
-            return 0.0
-        if not self.finished:
-            return None
-        half_done = min(self.parallel, self.left) / 2
-        in_progress = max(min(self.parallel - self.finished, self.left), half_done)
-        rate = (self.finished + in_progress) / max(self.last - self.start, 1e-9)
-        return max((self.left - in_progress) / rate - (now - self.last), 0.0)
-
-
-class RemainingRunTime:
-    """Estimate of the time left of one run, from its minibatches and its evaluations.
-
-    Both are timed separately, so that the estimate is right long before the second evaluation. Minibatches up to the
-    first evaluation are not used after it: their time contains compilation.
-
-    Args:
-        schedule: Length of the run and its evaluations.
-    """
-
-    def __init__(self, schedule: Schedule):
-        self.points, self.steps = schedule.points(), schedule.steps
-        self.count = self.evaluated = 0  # minibatches: in total, and up to the last evaluation
-        self.last = self.evaluation_end = 0.0
-        self.evaluation_seconds: float | None = None  # of the last evaluation
-        self.trained, self.train_seconds = 0, 0.0  # between evaluations
-
-    def start(self, count: int, now: float) -> None:
-        """Begin, or continue after this number of minibatches."""
-        self.count = self.evaluated = count
-        self.last = self.evaluation_end = now
-
-    def add_round(self, count: int, now: float) -> None:
-        """Set the number of minibatches that are trained."""
-        self.count, self.last = count, now
-
-    def add_evaluation(self, count: int, seconds_per_step: float | None, now: float) -> None:
-        """Set the number of minibatches at the end of an evaluation, and the time of each since the one before."""
-        trained = count - self.evaluated
-        train_seconds = (seconds_per_step or 0.0) * trained
-        is_first = self.evaluation_seconds is None
-        self.evaluation_seconds = max(now - self.evaluation_end - train_seconds, 0.0)
-        if not is_first:
-            self.trained += trained
-            self.train_seconds += train_seconds
-        self.count = self.evaluated = count
-        self.last = self.evaluation_end = now
-
-    def seconds(self, now: float) -> float | None:
-        """Return the estimate in seconds at time ``now``; None before the first minibatch is timed."""
-        if self.evaluated >= self.steps:
-            return 0.0
-        trained = self.trained + self.count - self.evaluated
-        if not trained:
-            return None
-        per_step = (self.train_seconds + self.last - self.evaluation_end) / trained
-        evaluations = len(self.points) - bisect_left(self.points, self.evaluated)
-        total = (self.steps - self.count) * per_step + evaluations * (self.evaluation_seconds or 0.0)
-        return max(total - (now - self.last), 0.0)
-
-
 def show_image_progress(items: Iterable[Item], total: int, what: str = "images") -> Iterator[Item]:
     """Show the progress of reading images, see `pogm.data.images.parallel.Progress`; nothing if it takes no time."""
     return show_progress(items, total, what, delay=IMAGE_SECONDS)
 
 
-def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1, delay: float = 0.0) -> Iterator[Item]:
+def show_progress(items: Iterable[Item], total: int, what: str, delay: float = 0.0) -> Iterator[Item]:
     """Yield the items and show their number and the time left; show nothing if ``total`` is 0.
 
     Items with ``ran = False``, such as outcomes of runs that were done before, do not count for the time left.
@@ -159,17 +58,12 @@ def show_progress(items: Iterable[Item], total: int, what: str, at_once: int = 1
         items: The items, which take time to compute.
         total: Their number.
         what: A word for them.
-        at_once: Number of items that are computed in parallel.
         delay: Seconds before anything is shown.
     """
-    return _track(items, total, what, RemainingTime(total, time.monotonic(), at_once), lambda item: 1.0, delay)
-
-
-def track_runs(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], at_once: int = 1) -> "Iterator[Outcome]":
-    """Yield the outcomes of trials like `show_progress`. The time left depends on the steps of each trial."""
-    steps = float(sum(trial.steps for trial in trials))
-    remaining = RemainingTime(steps, time.monotonic(), at_once, items=len(trials))
-    return _track(outcomes, len(trials), "runs", remaining, lambda outcome: float(outcome.trial.steps))
+    if total == 0:
+        return iter(items)
+    remaining = RemainingTime(total, time.monotonic())
+    return _count(items, make_display(total, what, remaining), remaining, delay)
 
 
 def track_steps(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: Path) -> "Iterator[Outcome]":
@@ -182,7 +76,7 @@ def track_steps(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: 
     """
     total = sum(trial.steps for trial in trials)
     remaining = RemainingTime(total, time.monotonic())
-    show = _make_display(total, "minibatches", remaining)
+    show = make_display(total, "minibatches", remaining)
     before = count_steps(trials, folder)
     remaining.add(before, time.monotonic(), is_new=False)
     show.advance(before)
@@ -223,25 +117,10 @@ def count_steps(trials: Sequence[Trial], folder: Path) -> int:
     return count
 
 
-def _track(
-    items: Iterable[Item],
-    total: int,
-    what: str,
-    remaining: RemainingTime,
-    work: Callable[[Item], float],
-    delay: float = 0.0,
-) -> Iterator[Item]:
-    if total == 0:
-        return iter(items)
-    show = _make_display(total, what, remaining)
-    return _count(items, show, remaining, work, delay)
-
-
 def _count(
     items: Iterable[Item],
     show: "_Bar | _Lines",
     remaining: RemainingTime,
-    work: Callable[[Item], float],
     delay: float,
 ) -> Iterator[Item]:
     start = time.monotonic()
@@ -251,7 +130,7 @@ def _count(
             shown.enter_context(show)
         for item in items:
             now = time.monotonic()
-            remaining.add(work(item), now, getattr(item, "ran", True))
+            remaining.add(1, now, getattr(item, "ran", True))
             show.advance()
             if not is_shown and now - start >= delay:
                 is_shown = True
@@ -259,12 +138,17 @@ def _count(
             yield item
 
 
-def _make_display(total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS) -> "_Bar | _Lines":
-    console = _make_console()
+def make_display(total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS) -> "_Bar | _Lines":
+    console = make_console()
     return _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining, settle)
 
 
-def _make_console() -> Console:
+def make_lines(total: int, what: str, remaining: TimeEstimate) -> "_Lines":
+    """Return a display of plain lines."""
+    return _Lines(total, what, remaining)
+
+
+def make_console() -> Console:
     """Return a console on standard error that does not interpret the text of names as markup."""
     return Console(
         file=getattr(sys.stderr, "rich_proxied_file", sys.stderr), markup=False, emoji=False, highlight=False
@@ -281,7 +165,7 @@ class _Bar:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
-            _RemainingColumn(remaining),
+            RemainingColumn(remaining),
         )
         self.progress = Progress(
             *columns,
@@ -303,7 +187,7 @@ class _Bar:
         self.progress.stop()  # restores the streams
 
 
-class _RemainingColumn(ProgressColumn):
+class RemainingColumn(ProgressColumn):
     """The time left, as h:mm:ss."""
 
     def __init__(self, remaining: TimeEstimate):
@@ -312,11 +196,15 @@ class _RemainingColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the text of the column."""
-        seconds = self.remaining.seconds(time.monotonic())
-        if seconds is None:
-            return Text("-:--:--", style="progress.remaining")
-        minutes, left = divmod(round(seconds), 60)
-        return Text(f"{minutes // 60}:{minutes % 60:02d}:{left:02d}", style="progress.remaining")
+        return Text(clock_text(self.remaining.seconds(time.monotonic())), style="progress.remaining")
+
+
+def clock_text(seconds: float | None) -> str:
+    """Return a duration as h:mm:ss."""
+    if seconds is None:
+        return "-:--:--"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{left:02d}"
 
 
 class _Lines:
@@ -364,29 +252,37 @@ class _Lines:
 @contextmanager
 def show_transfer(what: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show the progress of a download; the function that is returned takes the bytes received and the total."""
-    console = _make_console()
+    console = make_console()
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         DownloadColumn(),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+    remaining = RemainingTime(None, time.monotonic())
+    left = RemainingColumn(remaining)
+    with Progress(*columns, left, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
-        yield lambda received, total: progress.update(task, completed=received, total=total)
+
+        def update(received: int, total: int | None) -> None:
+            is_new = remaining.done > 0  # the first bytes may be those of an earlier download
+            remaining.total = total
+            remaining.add(received - remaining.done, time.monotonic(), is_new)
+            progress.update(task, completed=received, total=total)
+
+        yield update
 
 
 class EvaluationLines:
     """Lines for the evaluations of one run: step, accuracies, time left."""
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+    def __init__(self, trial: Trial, remaining: TimeEstimate) -> None:
+        self.trial, self.remaining = trial, remaining
         self.domains = list(map(printable, trial.dataset.domains))
-        self.first: tuple[int, float] | None = None  # step and time of the first evaluation
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Print the line of a record."""
-        now, step, last = time.monotonic(), record["step"], self.trial.steps - 1
+        step, last = record["step"], self.trial.steps - 1
         is_regression = self.trial.dataset.task == "regression"
         scores, form = (record["r2"], "R² {:.3f}") if is_regression else (record["accuracy"], "{:.1%}")
         inside, outside = scores["in"], scores["out"]
@@ -397,11 +293,8 @@ class EvaluationLines:
         line += f"  held out {held_out}" if held_out else ""
         if is_final(record):
             line += "  with averaged weights"
-        elif self.first is None:
-            self.first = (step, now)
-        else:
-            start, began = self.first
-            line += f"  {(now - began) / (step - start) * (last - step):.0f} s left"
+        elif (seconds := self.remaining.seconds(time.monotonic())) is not None:
+            line += f"  {seconds:.0f} s left"
         print(line, flush=True)
 
 
@@ -417,9 +310,9 @@ class RunProgress:
 
     def __init__(self, trial: Trial, counts_rounds: bool = True):
         self.remaining = RemainingRunTime(trial.schedule)
-        self.lines = EvaluationLines(trial)
+        self.lines = EvaluationLines(trial, self.remaining)
         self.counts_rounds = counts_rounds
-        self.display = _make_display(trial.steps, "minibatches", self.remaining, settle=0.0)
+        self.display = make_display(trial.steps, "minibatches", self.remaining, settle=0.0)
         self.displayed = 0  # minibatches
         self.updated: float | None = None  # time of the last update of the display
 

@@ -1,0 +1,115 @@
+"""Estimates of the time left: of items, bytes and sweeps (`RemainingTime`), and of one run (`RemainingRunTime`)."""
+
+from bisect import bisect_left
+from typing import Protocol
+
+from pogm.engine.trainer import Schedule
+
+BURST_SECONDS = 0.5  # items of a batch finish together, within this time
+
+
+class TimeEstimate(Protocol):
+    """Estimate of the time left."""
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None if it is not known."""
+
+
+class RemainingTime:
+    """Estimate of the time left from finished work: items, bytes or weighted minibatches.
+
+    The rate is that since the first finished work, because the time before it contains start-up and compilation. Items
+    that finish together with the first one belong to it. Until something else has finished, the rate is that since the
+    start. Work that was done before the start does not count for the rate.
+
+    Args:
+        total: Work in total; None if it is not known yet.
+        now: Time of the start in seconds.
+    """
+
+    def __init__(self, total: float | None, now: float):
+        self.start = self.last = now
+        self.total = total
+        self.done = self.finished = 0.0  # work: all of it, and that since the start
+        self.first_time: float | None = None  # of finished work
+        self.base = (now, 0.0)  # time and work at the end of the first burst
+
+    def add(self, work: float, now: float, is_new: bool = True) -> None:
+        """Count finished work; ``is_new`` is False for work that was done before the start, or that is dropped."""
+        self.done += work
+        if is_new and work > 0:
+            self.finished += work
+            self.last = now
+            if self.first_time is None:
+                self.first_time = now
+            if now - self.first_time <= BURST_SECONDS:
+                self.base = (now, self.finished)
+        elif not self.finished:
+            self.start = self.last = now
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None before the first work is finished."""
+        left = None if self.total is None else self.total - self.done
+        if left is None or (left > 0 and not self.finished):
+            return None
+        if left <= 0:
+            return 0.0
+        time, work = self.base if self.finished > self.base[1] else (self.start, 0.0)
+        seconds_per_work = max(self.last - time, 1e-9) / (self.finished - work)
+        return max(left * seconds_per_work - (now - self.last), 0.0)
+
+
+class RemainingRunTime:
+    """Estimate of the time left of one run, from its minibatches and its evaluations.
+
+    Both are timed separately, so that the estimate is right long before the second evaluation. The first round after
+    the start and minibatches up to the first evaluation are not used: their time contains start-up and compilation.
+
+    Args:
+        schedule: Length of the run and its evaluations.
+    """
+
+    def __init__(self, schedule: Schedule):
+        self.points, self.steps = schedule.points(), schedule.steps
+        self.count = self.evaluated = 0  # minibatches: in total, and up to the last evaluation
+        self.last = self.evaluation_end = 0.0
+        self.evaluation_seconds: float | None = None  # of the last evaluation
+        self.trained, self.train_seconds = 0, 0.0  # between evaluations
+        self.timed: tuple[int, float] | None = None  # minibatches and time from which rounds are timed
+
+    def start(self, count: int, now: float) -> None:
+        """Begin, or continue after this number of minibatches."""
+        self.count = self.evaluated = count
+        self.last = self.evaluation_end = now
+
+    def add_round(self, count: int, now: float) -> None:
+        """Set the number of minibatches that are trained."""
+        self.count, self.last = count, now
+        if self.timed is None:
+            self.timed = count, now
+
+    def add_evaluation(self, count: int, seconds_per_step: float | None, now: float) -> None:
+        """Set the number of minibatches at the end of an evaluation, and the time of each since the one before."""
+        trained = count - self.evaluated
+        train_seconds = (seconds_per_step or 0.0) * trained
+        is_first = self.evaluation_seconds is None
+        self.evaluation_seconds = max(now - self.evaluation_end - train_seconds, 0.0)
+        if not is_first:
+            self.trained += trained
+            self.train_seconds += train_seconds
+        self.count = self.evaluated = count
+        self.last = self.evaluation_end = now
+        self.timed = count, now
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None before the first minibatch is timed."""
+        if self.evaluated >= self.steps:
+            return 0.0
+        count, time = self.timed or (self.count, self.last)
+        trained = self.trained + self.count - count
+        if not trained:
+            return None
+        per_step = (self.train_seconds + self.last - time) / trained
+        evaluations = len(self.points) - bisect_left(self.points, self.evaluated)
+        total = (self.steps - self.count) * per_step + evaluations * (self.evaluation_seconds or 0.0)
+        return max(total - (now - self.last), 0.0)
