@@ -26,6 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from pogm._system.messages import is_quiet
 from pogm._system.saved import parse_numbers
 from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.plan.trial import Trial
@@ -239,7 +240,7 @@ def _track(
 
 def _count(
     items: Iterable[Item],
-    show: "_Bar | _Lines",
+    show: "_Bar | _Lines | _Nothing",
     remaining: RemainingTime,
     work: Callable[[Item], float],
     delay: float,
@@ -259,7 +260,11 @@ def _count(
             yield item
 
 
-def _make_display(total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS) -> "_Bar | _Lines":
+def _make_display(
+    total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS
+) -> "_Bar | _Lines | _Nothing":
+    if is_quiet():
+        return _Nothing()
     console = _make_console()
     return _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining, settle)
 
@@ -269,6 +274,19 @@ def _make_console() -> Console:
     return Console(
         file=getattr(sys.stderr, "rich_proxied_file", sys.stderr), markup=False, emoji=False, highlight=False
     )
+
+
+class _Nothing:
+    """Nothing is shown, because of --quiet."""
+
+    def advance(self, count: int = 1) -> None:
+        """Count items."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class _Bar:
@@ -371,7 +389,8 @@ def show_transfer(what: str) -> Iterator[Callable[[int, int | None], None]]:
         DownloadColumn(),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+    hidden = is_quiet() or not console.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as progress:
         task = progress.add_task(what, total=None)
         yield lambda received, total: progress.update(task, completed=received, total=total)
 
