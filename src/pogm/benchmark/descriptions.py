@@ -7,7 +7,7 @@ import io
 import re
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pogm.algorithms import algorithm_class, all_algorithms
@@ -35,8 +35,13 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 
 def describe_all(kind: str) -> list[dict[str, Any]]:
     """Return the descriptions of all names of a kind that pogm itself has."""
-    names = {"algorithms": all_algorithms, "datasets": all_datasets, "modifiers": all_modifiers}
-    return [describe(kind, name) for name in (names[kind]() if kind in names else all_networks())]
+    names: dict[str, Callable[[], Iterable[str]]] = {
+        "algorithms": all_algorithms,
+        "datasets": all_datasets,
+        "modifiers": all_modifiers,
+        "networks": all_networks,
+    }
+    return [describe(kind, name) for name in names[kind]()]
 
 
 def _algorithm(name: str) -> dict[str, Any]:
@@ -152,9 +157,10 @@ def paper(owner: Any) -> str | None:
 
 
 def docstring(owner: Any) -> str:
-    """Return a docstring without the description of its arguments."""
+    """Return a docstring without the description of its arguments and without markup; equations stay LaTeX."""
     text = inspect.cleandoc(owner.__doc__ or "") + "\n"
-    return re.sub(r"\nArgs:\n(?:(?: .*)?\n)*", "\n", text).strip()
+    text = re.sub(r"\nArgs:\n(?:(?: .*)?\n)*", "\n", text).strip()
+    return re.sub(r"(?::\w+:)?(`{1,2})([^`]+)\1", r"\2", text).replace(".. math::", "   ")  # markup of Sphinx
 
 
 def _setting(found: type[Any]) -> str:
@@ -194,7 +200,7 @@ def allowed_text(field: dataclasses.Field[Any]) -> str:
 
 
 def describe_fields(owner: type[Any]) -> dict[str, str]:
-    """Return the description of every field of a class, from ``Args`` of a docstring or the comment behind the field."""
+    """Return the description of every field of a class, from ``Args`` of a docstring or from its comment."""
     found: dict[str, str] = {}
     for kind in reversed(owner.__mro__):
         if dataclasses.is_dataclass(kind) or kind.__module__.startswith("pogm."):

@@ -38,14 +38,14 @@ def modifier_names() -> list[str]:
 
 def network_names() -> list[str]:
     """Return the names of the networks of pogm and of plug-ins."""
-    found = []
+    found: list[str] = []
     for path, module in _modules("models"):
         names = _names(module)
         if "build" in names:
             found.append(path.stem)
         if isinstance(value := names.get("NETWORKS"), ast.Dict):
-            found += [key.value for key in value.keys if isinstance(key, ast.Constant)]
-    return [*sorted(map(str, found)), *_plugins("networks")]
+            found += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
+    return [*sorted(found), *_plugins("networks")]
 
 
 def experiment_names() -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pogm._system.errors import UsageError
 from pogm._system.messages import note
@@ -72,7 +72,12 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
             )
 
         compared = {"batches": made.comparison.batches, "inputs": made.comparison.inputs}
-        document = {"path": made.path, "description": made.description, "format": to, "bytes": made.bytes}
+        document: dict[str, Any] = {
+            "path": made.path,
+            "description": made.description,
+            "format": to,
+            "bytes": made.bytes,
+        }
         document |= {"difference": made.comparison.difference, "tolerance": tolerance, **compared}
         self.output.show("export", document, show_text)
         return 0

@@ -223,7 +223,7 @@ def _usage(command: type[Command]) -> str:
     if command.commands:
         return "[-h] COMMAND ..."
     hints, words = get_type_hints(command), []
-    for field in dataclasses.fields(command):  # type: ignore[arg-type]
+    for field in dataclasses.fields(command):
         required = field.default is MISSING and field.default_factory is MISSING
         if required and field.metadata.get("positional"):
             value = field.metadata["metavar"] or field.name.upper()
@@ -315,7 +315,7 @@ def _reading(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     if hint in (int, float):
         least, most = metadata["limits"]
         return {"type": partial(_read_number, hint, least, most), "metavar": "N" if hint is int else "X"}
-    found = {"type": _reader(hint)}
+    found: dict[str, Any] = {"type": _reader(hint)}
     if metadata.get("action") is not None:
         found["action"] = metadata["action"]
     if metadata.get("alone") is not None:
