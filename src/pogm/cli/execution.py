@@ -56,7 +56,7 @@ def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOpt
     data = data_folder(datasets, options.data.data.expanduser() if options.data.data else None)
     weights = options.weights.resolve() if options.weights else None
     trackers = tuple(dict.fromkeys(options.track))
-    log.info("Device %s; data folder %s; weights %s", engine.torch_device(), data, weights or "as published")
+    log.info("Device %s; data folder %s; weights %s", engine.device, data, weights or "as published")
     return RunOptions(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
 
 
