@@ -54,6 +54,7 @@ def _invocation(action: argparse.Action) -> str:
     else:
         value = str(action.metavar or action.dest.upper())
         value += f" [{value} ...]" if action.nargs in ("+", "*") else ""
+        value = f"[{value}]" if action.nargs == "?" else value
     return " ".join([", ".join(action.option_strings), value]).strip()
 
 

@@ -1,17 +1,15 @@
 """Markdown of algorithms, modifiers, datasets and metrics, with every hyperparameter, from their classes."""
 
-import ast
 import dataclasses
 import inspect
-import io
 import re
 import textwrap
-import tokenize
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import describe_needs, first_line
+from pogm.benchmark.descriptions import describe_fields
 from pogm.benchmark.results.classification import ClassificationMetrics
 from pogm.benchmark.results.regression import RegressionMetrics
 from pogm.core.hyperparameters import fields
@@ -71,7 +69,7 @@ def metric_reference() -> str:
     """Return tables of the metrics of the selected model."""
     parts = []
     for kind in (ClassificationMetrics, RegressionMetrics):
-        described = _descriptions(kind)
+        described = describe_fields(kind)
         rows = [(f"`{name}`", described.get(name, "")) for name in kind.__annotations__]
         parts += [f"**{first_line(kind)}**", _table(("name", "meaning"), rows)]
     return "\n\n".join(parts)
@@ -98,7 +96,7 @@ def _hyperparameters(owner: type[Any]) -> str:
     Raises:
         ValueError: A hyperparameter has no description.
     """
-    described = _descriptions(owner)
+    described = describe_fields(owner)
     rows = []
     for field in fields(owner):
         if not described.get(field.name):
@@ -123,46 +121,6 @@ def _allowed(field: dataclasses.Field[Any]) -> str:
     ]
     kind = {bool: "true, false", int: "integer", float: "number", str: "text"}.get(type(field.default), "list")
     return " ".join([kind, " and ".join(bounds)]).strip()
-
-
-def _descriptions(owner: type[Any]) -> dict[str, str]:
-    """Return the description of every field, from ``Args`` of the docstring or from the comment behind the field."""
-    found: dict[str, str] = {}
-    for kind in reversed(owner.__mro__):
-        if kind.__module__.startswith("pogm."):
-            found = (
-                _comments(kind) | found | _arguments(kind)
-            )  # a subclass comments on a new default, not on the meaning
-    return found
-
-
-def _arguments(kind: type[Any]) -> dict[str, str]:
-    _, _, listed = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\nArgs:\n")
-    entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", listed, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries}
-
-
-def _comments(kind: type[Any]) -> dict[str, str]:
-    source = textwrap.dedent(inspect.getsource(kind))
-    comments = {
-        token.start[0]: token.string.lstrip("# ").strip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    found = {}
-    (body,) = (node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    for node in body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
-            lines = [comments[number] for number in range(node.lineno, node.end_lineno + 1) if number in comments]
-            if not lines:  # comments in the lines below the field
-                number = node.end_lineno + 1
-                while number in comments:
-                    lines.append(comments[number])
-                    number += 1
-            if lines:
-                text = " ".join(lines)
-                found[node.target.id] = text[0].upper() + text[1:] if text[1:2].islower() else text
-    return found
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

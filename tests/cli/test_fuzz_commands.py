@@ -33,10 +33,14 @@ VALID = [
     "data check table.csv",
     "weights convert table.csv",
     "new algorithm Name",
+    "sweep --config options.toml --json",
+    "run --config options.toml --save-config saved.toml -q",
+    "status out --json status.json -v",
+    "list datasets PACS --json",
 ]
 DRY = ("run", "sweep", "measure", "experiment", "train", "demo", "resume")
 # Not drawn: commands that download, serve or train in any case, and options that train or start processes.
-EXCLUDED = {"board", "verdict", "fetch", "prepare", "--estimate", "--address"}
+EXCLUDED = {"board", "verdict", "fetch", "prepare", "--estimate", "--address", "doctor"}
 JUNK = [
     "",
     "-",
@@ -71,6 +75,17 @@ JUNK += [
 ]
 
 
+OPTIONS = """algorithms = ["ERM"]
+[sweep]
+datasets = ["ColoredDigits"]
+out = "out"
+[run]
+dataset = "ColoredDigits"
+"""
+TOML_VALUES = ["1", "-1", "1.5", "true", '"x"', "[]", "[1]", '["ERM", "POGM"]', "[[1]]", "{}", "{a = 1}", "1979-05-27"]
+TOML_VALUES += ["nan", "inf", '""', '"\\u0000"', "9" * 30, "["]
+
+
 def words_of(top: argparse.ArgumentParser) -> Iterator[str]:
     """Yield commands, options and choices of a parser and of its commands."""
     for action in top._actions:
@@ -103,8 +118,31 @@ def test_random_words_give_one_message_and_an_allowed_exit_code(words):
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        Path("options.toml").write_text(OPTIONS)
         Path("table.csv").write_text("a,label,domain\n" + "".join(f"{i},{i % 2},{i % 3}\n" for i in range(30)))
         try:
             assert_one_message(words)
+        finally:
+            os.chdir(before)
+
+
+@few(60)
+@given(
+    st.sampled_from(["sweep", "run", "list algorithms", "report out"]),
+    st.lists(
+        st.tuples(st.sampled_from([word.strip("-") for word in VOCABULARY]), st.sampled_from(TOML_VALUES)), max_size=4
+    ),
+)
+def test_random_config_files_give_one_message_and_an_allowed_exit_code(command, pairs):
+    keep = [(name, value) for name, value in pairs if name not in ("estimate", "address", "executor")]
+    content = "\n".join(f"{name} = {value}" for name, value in [("dry-run", "true"), *keep] if name)
+    if not command.startswith(("sweep", "run")):
+        content = content.removeprefix("dry-run = true\n")
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        Path("options.toml").write_text(content)
+        try:
+            assert_one_message([*command.split(), "--config", "options.toml"])
         finally:
             os.chdir(before)

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 from image_folders import picture, write_folder
 
+from pogm._system.errors import UsageError
 from pogm.cli import VERBS, main, parse
+from pogm.cli.config import config_text
+from pogm.cli.parser import changed_options
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
@@ -90,7 +93,12 @@ def test_commands_are_found():
     assert len(COMMANDS) > 80
 
 
-def test_commands_of_blocks_are_valid():
+def test_commands_of_blocks_are_valid(tmp_path, monkeypatch):
+    """Files of options are the TOML blocks of the pages that begin with their names, or were saved by a command."""
+    monkeypatch.chdir(tmp_path)
+    for text in PAGES.values():
+        for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            Path(name).write_text(content)
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for page, line in COMMANDS:
         words = shlex.split(line.split("-m pogm", 1)[-1]) if line.startswith("torchrun") else shlex.split(line)[1:]
@@ -98,9 +106,11 @@ def test_commands_of_blocks_are_valid():
             assert words[0] in targets, f"{page}: {line}"
         elif "..." not in words:  # the rest of the command is left out
             try:
-                parse(words)
-            except SystemExit:
+                command = parse(words)
+            except (SystemExit, UsageError):
                 pytest.fail(f"{page}: {line}")
+            if command.common.save_config is not None:
+                command.common.save_config.write_text(config_text(changed_options(command), line))
 
 
 def test_commands_in_sentences_exist_with_their_options(capsys):

@@ -34,7 +34,7 @@ def show_warning(message: Any, category: type[Warning], *_: Any, **__: Any) -> N
     print(f"pogm: {category.__name__}: {message_text(message)}", file=sys.stderr)
 
 
-class _EscapedStream:
+class EscapedStream:
     """A stream that escapes control characters in everything that is printed, except newlines and tabs.
 
     The progress bars of rich need control characters: rich writes to ``rich_proxied_file`` of a stream that has it.
@@ -68,7 +68,7 @@ def escape_output() -> None:
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-        setattr(sys, name, cast(TextIO, _EscapedStream(stream)))
+        setattr(sys, name, cast(TextIO, EscapedStream(stream)))
 
 
 @contextmanager

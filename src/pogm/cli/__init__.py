@@ -6,25 +6,39 @@ without torch; a command imports torch when it runs.
 
 import importlib
 import os
+import platform
 import shlex
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
+from functools import cache
 
 from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError, file_error_text
+from pogm._system.messages import log, note, set_verbosity
 from pogm._system.output import ignore_output_errors
 from pogm._system.signals import STOPPED, HangupError, interruptible
 from pogm._system.terminal import escaped_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
-from pogm.cli.parser import Command, TopParser, add_commands, command_summary, make
+from pogm.cli.config import config_text
+from pogm.cli.json_output import is_asked_for, text_to_stderr
+from pogm.cli.parser import (
+    Command,
+    MissingWordsError,
+    TopParser,
+    add_commands,
+    changed_options,
+    command_summary,
+    make,
+)
 
 ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed's protocol."
 
 VERBS = {  # one file each, in the order of the help
-    "start": ("demo", "list", "data", "weights", "verdict"),
+    "start": ("demo", "doctor", "list", "data", "weights", "verdict"),
     "train": ("train", "run", "sweep", "resume"),
     "watch": ("status", "board"),
     "results": ("report", "export"),
@@ -34,7 +48,9 @@ VERBS = {  # one file each, in the order of the help
 
 EPILOG = """examples:
   pogm demo                                          train four methods on two small datasets, write a report
+  pogm doctor                                        what is installed and found, and what to do if something is not
   pogm list algorithms                               every method with its defaults and search space
+  pogm list algorithms POGM                          one method: paper, hyperparameters, an example
   pogm data check ./hospitals                        read every image of a folder and list what is wrong
   pogm weights convert model.pth                     weights as safetensors, without running code
   pogm verdict ./hospitals                           will a model work at the next site?
@@ -52,6 +68,9 @@ EPILOG = """examples:
   pogm measure --algorithms ERM POGM --target        agreement of each step with every domain
   pogm experiment table2 --scale embedded            a table of the paper, on data that come with the package
   pogm new algorithm WorstGap                        files of an algorithm of your own, and its test
+
+options in a file: pogm sweep --config sweep.toml, for every command; --save-config writes one
+results for programs: --json; less or more text: -q, -v
 
 shell completion: pip install 'pogm[completion]', then add to the start-up file of bash or zsh:
   eval "$(register-python-argcomplete pogm)"
@@ -84,11 +103,31 @@ def parse(words: Sequence[str]) -> Command:
         import argcomplete
 
         argcomplete.autocomplete(parser())
+    try:
+        return _parse(words)
+    except MissingWordsError as missing:
+        if "--json" not in words[:-1]:
+            missing.report()
+    try:  # --json FOLDER: the folder is an argument of the command, not the file of --json
+        return _parse([*(word for word in words if word != "--json"), "--json"])
+    except MissingWordsError as missing:
+        missing.report()
+
+
+def _parse(words: Sequence[str]) -> Command:
     values, unknown = parser(words[0] if words else None).parse_known_args(words)
     if unknown:
         values.parser.refuse_unknown(unknown)
     command: Command = make(values.command, values)
     return command
+
+
+@cache
+def command_names() -> frozenset[str]:
+    """Return the commands that have options, such as "sweep" and "data check"."""
+    verbs = {verb: importlib.import_module(f"pogm.cli.{verb}").COMMAND for verbs in VERBS.values() for verb in verbs}
+    below = {f"{verb} {one.__name__.lower()}" for verb, command in verbs.items() for one in command.commands}
+    return frozenset(below | {verb for verb, command in verbs.items() if not command.commands})
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -115,9 +154,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    command = parse(words)
     launch = None
     try:
+        command = parse(words)
         if "RANK" in os.environ:  # by torchrun; without it, a command that needs no torch does not import it
             from pogm.cli.execution import check_single_process
             from pogm.distributed.world import Launch
@@ -127,13 +166,36 @@ def _run(words: Sequence[str]) -> int:
                 warnings.simplefilter("ignore")  # rank 0 shows them
             if not command.under_torchrun:
                 check_single_process("another command")
-        with ignore_output_errors() if command.trains else nullcontext(), escaped_output():
-            return command.run()
+        with ExitStack() as stack:
+            if command.trains:
+                stack.enter_context(ignore_output_errors())
+            stack.enter_context(escaped_output())
+            if is_asked_for(command):
+                stack.enter_context(text_to_stderr())
+            stack.enter_context(set_verbosity(quiet=command.common.quiet, verbose=command.common.verbose))
+            if command.common.save_config is not None and (launch is None or launch.rank == 0):
+                _save_config(command, words)
+            start = time.monotonic()
+            log.info("pogm %s, Python %s: %s", __version__, platform.python_version(), shlex.join(words))
+            code = command.run()
+            log.info("Finished in %.2f s, exit code %d", time.monotonic() - start, code)
+            return code
     except PogmError as error:
         is_shown_by_rank_0 = isinstance(error, UsageError | StoppedError | DivergedError)
         if launch is None or launch.rank == 0 or not is_shown_by_rank_0:
             _print_error(f"pogm: {f'rank {launch.rank}: ' if launch else ''}{message_text(error)}")
         return error.exit_code
+
+
+def _save_config(command: Command, words: Sequence[str]) -> None:
+    """Write the options of a command for --config."""
+    from pogm._system.files import write_atomic
+
+    path = command.common.save_config
+    assert path is not None
+    name = " ".join(words[: 2 if words[0] in ("data", "new", "weights") else 1])
+    write_atomic(path, config_text(changed_options(command), f"pogm {name}").encode())
+    note(f"Options: {path}")
 
 
 def _print_error(text: str) -> None:

@@ -38,7 +38,7 @@ class Board(Command):
         with open_server(board.Board(self.folder).page, self.port) as server:
             os.nice(NICE)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT
-            print(f"Board: {server.address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+            print(f"Board: {server.address} (Ctrl-C ends it)", file=sys.stderr, flush=True)  # the result
             try:
                 if self.open:
                     webbrowser.open(server.address)

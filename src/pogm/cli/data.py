@@ -1,12 +1,15 @@
 """``pogm data``: list, check, download and prepare datasets."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import Data as DataOptions
 from pogm.cli.parser import Command, argument, group, option
 
@@ -25,19 +28,31 @@ class List(Command):
     examples: ClassVar[str] = "pogm data list --data ~/data"
 
     data: DataOptions = group(DataOptions)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Print a line for each dataset."""
         from pogm.data.datasets import named_datasets
 
-        for name, dataset in named_datasets().items():
-            print_line(f"{name:<15} {_describe(dataset, self.data.data)}")
-        print_line("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
-        print_line("So is a table or a file of arrays with labels and domains: --dataset <file>")
+        found = {name: describe_dataset(dataset, self.data.data) for name, dataset in named_datasets().items()}
+
+        def show_text() -> None:
+            for name, text in found.items():
+                print_line(f"{name:<15} {text}")
+            print_line("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
+            print_line("So is a table or a file of arrays with labels and domains: --dataset <file>")
+
+        listed = [{"name": name, "present": is_present(text), "state": text} for name, text in found.items()]
+        self.output.show("data list", {"data": self.data.data, "datasets": listed}, show_text)
         return 0
 
 
-def _describe(dataset: type["DomainDataset"], data: Path | None) -> str:
+def is_present(state: str) -> bool:
+    """Return True if `describe_dataset` found a dataset."""
+    return state.startswith(("here", "comes with"))
+
+
+def describe_dataset(dataset: type["DomainDataset"], data: Path | None) -> str:
     """Return whether a dataset is present, complete or damaged."""
     from pogm.data.datasets.array_dataset import ArrayDataset
     from pogm.data.datasets.image_dataset import ImageDataset
@@ -81,8 +96,8 @@ class Check(Command):
         flag="--group",
         metavar="COLUMN",
     )
-    json: bool = option("Print JSON, for programs.", False)
     data: DataOptions = group(DataOptions)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Print the findings; the exit code is 3 if there are any."""
@@ -92,10 +107,12 @@ class Check(Command):
         from pogm.data.images.check import check
 
         if (samples := self._check_samples()) is not None:
-            print(samples.json() if self.json else samples.text(), end="")
+            document = {"dataset": self.dataset, **json.loads(samples.json())}
+            self.output.show("data check", document, lambda: print(samples.text(), end=""))
             return 0 if samples.clean else DataError.exit_code
         findings = check(self._listing(), progress=show_image_progress)
-        print(findings.json() if self.json else findings.text(), end="")
+        document = {"dataset": self.dataset, **json.loads(findings.json())}
+        self.output.show("data check", document, lambda: print(findings.text(), end=""))
         known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
         if (
             known is not None
@@ -168,7 +185,7 @@ class Fetch(Command):
             name = "MNIST" if name in ("ColoredMNIST", "RotatedMNIST") else name
             raw = data / DOWNLOADS / name
             if name in CATALOGUE:
-                print_line(f"{name}: terms of use: {CATALOGUE[name].terms}", file=sys.stderr)
+                note(f"{name}: terms of use: {CATALOGUE[name].terms}")
             with show_transfer(name) as progress:
                 sources.fetch(name, raw, progress)
             _prepare(name, raw, data)
@@ -195,7 +212,7 @@ def _prepare(name: str, raw: Path, data: Path) -> None:
     from pogm.data import sources
 
     made = sources.prepare(name, raw, data)
-    print_line(f"{name} is in {made}. To check its images: pogm data check {name}", file=sys.stderr)
+    note(f"{name} is in {made}. To check its images: pogm data check {name}")
 
 
 def _require_folder(options: DataOptions) -> Path:

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from pogm._system.cpu import count_cores
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_PROCESSES, MOST_REPETITIONS
-from pogm.cli.parser import Command, option
+from pogm.cli.parser import Command, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Demo(Command):
         most=MOST_PROCESSES,
     )
     dry_run: bool = option("List the runs and stop.", False)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Train all runs, then print the tables and write the report."""
@@ -44,9 +46,12 @@ class Demo(Command):
             )
             for trial in trials:
                 print_line(f"  {trial.id}  {trial.dataset.title}  {trial.label}  held out {trial.test_domains[0]}")
+            listed = [{"trial": t.id, "dataset": t.dataset.title, "label": t.label} for t in trials]
+            self.output.show("demo", {"dry_run": True, "folder": self.out, "runs": listed})
             return 0
         save_plan(trials, self.out)
-        return finish(run_all(trials, self.out, RunOptions(), self.workers), trials, self.out)
+        outcomes = run_all(trials, self.out, RunOptions(), self.workers)
+        return finish(outcomes, trials, self.out, "demo", self.output)
 
 
 COMMAND = Demo

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.parser import Command, argument, group, option
 from pogm.cli.predict import Prediction
 
@@ -42,9 +43,9 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
         "Evaluate only this split of a metadata file (default: all images).", None
     )
     ignore_unknown_classes: bool = option("Leave out images of classes that the model does not know.", False)
-    json: Path | None = option("File for all numbers (default: none).", None, metavar="FILE")
     csv: Path | None = option("File for the prediction of every image (default: none).", None, metavar="FILE")
     prediction: Prediction = group(Prediction)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Print the metrics, and write the files."""
@@ -70,14 +71,13 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
         return self._report(found)
 
     def _report(self, found: "Evaluation | RegressionEvaluation") -> int:
-        from pogm._system.files import readable_json, write_atomic
+        from pogm._system.files import write_atomic
 
         for warning in found.warnings():
             print_line(f"pogm: {warning}", file=sys.stderr)
-        print(found.text(), end="")
-        for path, content in ((self.json, readable_json(found.to_json())), (self.csv, found.csv())):
-            if path is not None:
-                write_atomic(path, content)
+        self.output.show("evaluate", found.to_json(), lambda: print(found.text(), end=""))
+        if self.csv is not None:
+            write_atomic(self.csv, found.csv())
         return 0
 
 

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import read_json
+from pogm._system.messages import log, log_time, note
 from pogm._system.terminal import message_text, print_line
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
@@ -54,6 +56,7 @@ def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOpt
     data = data_folder(datasets, options.data.data.expanduser() if options.data.data else None)
     weights = options.weights.resolve() if options.weights else None
     trackers = tuple(dict.fromkeys(options.track))
+    log.info("Device %s; data folder %s; weights %s", engine.device, data, weights or "as published")
     return RunOptions(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
 
 
@@ -117,7 +120,8 @@ def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
                 "freeze_bn=false."
             )
     for dataset in {trial.dataset for trial in trials}:
-        dataset.prepare(run_options.data, show_image_progress)
+        with log_time("Prepared %s", dataset.title):
+            dataset.prepare(run_options.data, show_image_progress)
 
 
 def _has_fixed_random_norm(trial: Trial) -> bool:
@@ -152,7 +156,7 @@ def train_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
         return
     if (folder / DONE).exists():  # the runner checks that the folder belongs to the trial
         run(trial, folder, run_options)
-        print_line(f"{folder} is done already.", file=sys.stderr)
+        note(f"{folder} is done already.")
         return
     counts_rounds = run_options.engine.torch_device().type == "cpu"
     with RunProgress(trial, counts_rounds) as progress:
@@ -168,7 +172,42 @@ def print_summary(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     """Print the end of a run on standard error: selected step, accuracies, the model, and commands to use it."""
     if run_options.launch is None or run_options.launch.rank == 0:
         for line in summary_lines(trial, folder):
-            print_line(line, file=sys.stderr)
+            if line.startswith(("Next: ", "Or: ")):
+                note(line)
+            else:
+                print_line(line, file=sys.stderr)
+
+
+def run_document(trial: Trial, folder: Path) -> dict[str, Any]:
+    """Return the end of a run for --json: the trial, the selected step, its accuracies, and the model."""
+    names = trial.dataset.domains
+    found: dict[str, Any] = {
+        "folder": folder,
+        "trial": trial.id,
+        "label": trial.label,
+        "dataset": trial.dataset.title,
+        "test_domains": [names[i] for i in trial.test_domains],
+        "done": (folder / DONE).exists(),
+        "steps": trial.steps,
+        "trained_steps": count_trained(folder),
+        "selected": None,
+        "held_out": [],
+        "model": None,
+    }
+    if (folder / MODEL / DESCRIPTION).exists():
+        selection = read_json(folder / MODEL / DESCRIPTION, 1 << 26)["selection"]
+        found |= {"selected": selection, "model": folder / MODEL}
+        images = read_provenance("images", folder) or {}
+        for record in [r for r in read_records(folder / RECORDS) if r["step"] == selection["step"]][-1:]:
+            found["held_out"] = [
+                {
+                    "domain": names[i],
+                    "accuracy": accuracy(record, "in", i),
+                    "images": images["in"][i] if images else None,
+                }
+                for i in trial.test_domains
+            ]
+    return found
 
 
 def summary_lines(trial: Trial, folder: Path) -> list[str]:
@@ -217,7 +256,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     if run_options.launch is not None and run_options.launch.rank > 0:
         return
     training, trained = trial.training, trial.train_domains
-    print_line(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}", file=sys.stderr)
+    note(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}")
     print_line(
         f"{trial.steps} minibatches of {training.batch_size} images from each of {len(trained)} domains, with "
         f"{len(trial.schedule.points())} evaluations; {training.network}, {trial.precision}",
@@ -225,7 +264,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     )
     done = count_trained(folder)
     if done:
-        print_line(f"{done} of {trial.steps} minibatches are trained already.", file=sys.stderr)
+        note(f"{done} of {trial.steps} minibatches are trained already.")
     sample = replace(trial, training=replace(training, weights=RANDOM))
     try:
         prepare([trial], run_options)
@@ -233,10 +272,10 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
             inside, outside = split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
             use = "training" if number in trained else "held out"
             name = trial.dataset.domains[number]
-            print_line(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)", file=sys.stderr)
+            note(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)")
         (found,) = estimates([sample], run_options)
     except PogmError as error:
         print(f"pogm: The time is not known. {message_text(error)}", file=sys.stderr)
         return
     left = found.seconds * (1 - done / trial.steps)
-    print_line(f"Time: about {duration(left)}; memory: {found.memory_gb:.1f} GB.", file=sys.stderr)
+    note(f"Time: about {duration(left)}; memory: {found.memory_gb:.1f} GB.")

@@ -28,13 +28,18 @@ class Changes:
         flag="--set",
         repeat=True,
         metavar="NAME=VALUE",
+        complete="settings",
     )
-    datasets: tuple[str, ...] = option("Datasets to use (default: those of the scale).", (), metavar="NAME")
+    datasets: tuple[str, ...] = option(
+        "Datasets to use (default: those of the scale).", (), metavar="NAME", complete="datasets"
+    )
     algorithms: tuple[str, ...] = option(
-        "Rows of a table, or methods of a figure, to run (default: all).", (), metavar="NAME"
+        "Rows of a table, or methods of a figure, to run (default: all).", (), metavar="NAME", complete="algorithms"
     )
     network: str | None = option(
-        "Name of a network, see: pogm list networks (default: that of the scale, or that of --weights).", None
+        "Name of a network, see: pogm list networks (default: that of the scale, or that of --weights).",
+        None,
+        complete="networks",
     )
     precision: str | None = option(
         "Precision of the network: fp32, tf32, bf16 or fp64 (default: that of the scale).", None
@@ -73,8 +78,9 @@ pogm list experiments                              names and scales"""
     names: tuple[str, ...] = argument(
         "Experiments such as table1 or figure2; paper: all of the paper; all: all that pogm list experiments shows.",
         metavar="NAME",
+        complete="experiments",
     )
-    scale: str = option("Datasets, number of runs and length: embedded, mnist, pacs or full.")
+    scale: str = option("Datasets, number of runs and length: embedded, mnist, pacs or full.", complete="scales")
     out: Path = option(
         "Folder for runs, tables and figures; each scale has a subfolder.", Path("runs/paper"), metavar="FOLDER"
     )

@@ -1,13 +1,14 @@
 """``pogm export``: a trained model for other programs, or finished runs in the format of another benchmark."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pogm._system.errors import UsageError
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
-from pogm.cli.parser import Command, argument, option
+from pogm.cli.json_output import Output
+from pogm.cli.parser import Command, argument, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         most=10**6,
     )
 
+    output: Output = group(Output)
+
     def run(self) -> int:
         """Write the model, or the job folders."""
         return self._export_runs() if self.to is None else self._export_model(self.to)
@@ -60,11 +63,23 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         out = self.out or Path(folder.resolve().name + SUFFIXES[to])
         tolerance = TOLERANCE if self.tolerance is None else self.tolerance
         made = export(load(folder), to, out, tolerance=tolerance)
-        print_line(f"{made.path} ({made.bytes / 2**20:.1f} MiB) and {made.description}")
-        print_line(
-            f"Largest difference from the original in {made.comparison.batches} batches: "
-            f"{made.comparison.difference:.2g} ({made.comparison.inputs}; tolerance {tolerance:g})"
-        )
+
+        def show_text() -> None:
+            print_line(f"{made.path} ({made.bytes / 2**20:.1f} MiB) and {made.description}")
+            print_line(
+                f"Largest difference from the original in {made.comparison.batches} batches: "
+                f"{made.comparison.difference:.2g} ({made.comparison.inputs}; tolerance {tolerance:g})"
+            )
+
+        compared = {"batches": made.comparison.batches, "inputs": made.comparison.inputs}
+        document: dict[str, Any] = {
+            "path": made.path,
+            "description": made.description,
+            "format": to,
+            "bytes": made.bytes,
+        }
+        document |= {"difference": made.comparison.difference, "tolerance": tolerance, **compared}
+        self.output.show("export", document, show_text)
         return 0
 
     def _export_runs(self) -> int:
@@ -79,7 +94,8 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         if self.tolerance is not None:
             raise UsageError("Expected --tolerance with --to; found it without. Leave it out.")
         jobs = export_domainbed(read_runs(*self.folders), self.out)
-        print_line(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {self.out}", file=sys.stderr)
+        note(f"{len(jobs)} job folder{'s' * (len(jobs) > 1)} in {self.out}")
+        self.output.show("export", {"folder": self.out, "layout": self.layout, "jobs": len(jobs)})
         return 0
 
 

@@ -1,29 +1,65 @@
 """``pogm list``: names that other commands accept."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pogm.cli.parser import Command, argument
+from pogm._system.errors import UsageError
+from pogm.cli.json_output import Output
+from pogm.cli.parser import Command, argument, group
 
 
 @dataclass(frozen=True, kw_only=True)
 class List(Command):
     """List algorithms, datasets, modifiers or networks with their defaults; or trackers, metrics or experiments."""
 
-    examples: ClassVar[str] = "pogm list algorithms\npogm list experiments"
+    examples: ClassVar[str] = """
+pogm list algorithms
+pogm list algorithms POGM                          one of them: paper, hyperparameters with their meaning, an example
+pogm list datasets PACS
+pogm list experiments"""
 
     what: Literal["algorithms", "datasets", "modifiers", "networks", "trackers", "metrics", "experiments"] = argument(
         "What to list."
     )
+    name: str | None = argument(
+        "Describe only this algorithm, dataset, modifier or network, in full (default: list all).",
+        None,
+        complete="listed",
+    )
+    output: Output = group(Output)
 
     def run(self) -> int:
-        """Print the list."""
+        """Print the list, or the description of one name."""
         from pogm.benchmark.catalogue import CATALOGUES
+        from pogm.benchmark.descriptions import DESCRIBED, describe, describe_all, description_lines
         from pogm.experiments import catalogue
 
-        for line in (CATALOGUES | {"experiments": catalogue})[self.what]():
-            print(line)
+        if self.name is not None:
+            if self.what not in DESCRIBED:
+                raise UsageError(
+                    f"Expected a name only after {', '.join(DESCRIBED)}; found {self.name!r} after {self.what}. "
+                    "Leave it out."
+                )
+            found = describe(self.what, self.name)
+            self.output.show("list", {"what": self.what, "item": found}, lambda: _print(description_lines(found)))
+            return 0
+        lines = list((CATALOGUES | {"experiments": catalogue})[self.what]())
+        document: dict[str, Any] = {"what": self.what}
+        if self.output.json is not None:
+            document["items"] = describe_all(self.what) if self.what in DESCRIBED else _items(lines)
+        self.output.show("list", document, lambda: _print(lines))
         return 0
+
+
+def _print(lines: Any) -> None:
+    for line in lines:
+        print(line)
+
+
+def _items(lines: list[str]) -> list[dict[str, str]]:
+    """Return lines of a name and a text as items."""
+    pairs = [line.strip().split(None, 1) for line in lines if not line.endswith(":")]
+    return [{"name": pair[0], "summary": pair[1] if len(pair) > 1 else ""} for pair in pairs]
 
 
 COMMAND = List

@@ -1,6 +1,6 @@
 """``pogm measure``: how the steps of algorithms agree with the training domains."""
 
-import sys
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import (
     MOST_PROCESSES,
     MOST_REPETITIONS,
@@ -45,9 +47,12 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     )
 
     algorithms: tuple[str, ...] = option(
-        "Names of algorithms (default: ERM Fish Fishr POGM).", ("ERM", "Fish", "Fishr", "POGM"), metavar="NAME"
+        "Names of algorithms (default: ERM Fish Fishr POGM).",
+        ("ERM", "Fish", "Fishr", "POGM"),
+        metavar="NAME",
+        complete="algorithms",
     )
-    dataset: str = option("Name of a dataset, or a folder of images.", "RotatedDigits")
+    dataset: str = option("Name of a dataset, or a folder of images.", "RotatedDigits", complete="datasets")
     test_domain: tuple[str, ...] = option(
         "Domain to hold out, by name or by number from 0; may be repeated (default: 0).",
         (),
@@ -55,7 +60,11 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         metavar="DOMAIN",
     )
     modifiers: tuple[str, ...] = option(
-        "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
+        "Modifiers of every algorithm, such as Mixup (default: none).",
+        (),
+        flag="--with",
+        metavar="MODIFIER",
+        complete="modifiers",
     )
     settings: Hyperparameters = group(Hyperparameters)
     seeds: int = option("Number of runs of each algorithm, with the seeds 0, 1, ...", 3, least=1, most=MOST_REPETITIONS)
@@ -87,6 +96,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     )
     planning: Planning = group(Planning)
     execution: Execution = group(Execution)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Train what is left, print the table, and write every measured round to a file."""
@@ -175,7 +185,8 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
                     "Finished runs are not counted: their ids depend on the images, which a dry run does not read."
                 )
             finished = read_finished(self.out)
-            show_plan(count_trials(trials, finished), self.out, finished, run_options, self.workers)
+            plan = show_plan(count_trials(trials, finished), self.out, finished, run_options, self.workers)
+            self.output.show("measure", plan)
             return
         plain = estimates([replace(trial, probe=Probe()) for trial in trials], run_options)
         at_once = self.workers if run_options.engine.torch_device().type == "cpu" else 1
@@ -186,6 +197,8 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
                 f"{measured.label}: {duration(measured.seconds)}, {ratio:.1f} times as long as without measuring"
             )
             total += measured.seconds
+        seconds = total / at_once
+        self.output.show("measure", {"estimate": True, "left": len(trials), "seconds": seconds, "workers": at_once})
         print_line(f"{len(trials)} runs, about {duration(total / at_once)} on {at_once} process{'es' * (at_once > 1)}.")
 
     def _show(self, trials: Sequence["Trial"]) -> None:
@@ -209,8 +222,10 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         title = f"{run.dataset}, held out {run.held_out}; {how_often} measured"
         table = measure_table(found, title, describe_cost(trials[0]))
         write_atomic(self.out / ROUNDS, rounds_csv(found).encode())
-        print({"text": table.text, "csv": table.csv, "json": table.json}[self.format](), end="")
-        print_line(f"Every round: {self.out / ROUNDS}", file=sys.stderr)
+        form = {"text": table.text, "csv": table.csv, "json": table.json}[self.format]
+        document = {"folder": self.out, "table": json.loads(table.json()), "rounds": self.out / ROUNDS}
+        self.output.show("measure", document, lambda: print(form(), end=""))
+        note(f"Every round: {self.out / ROUNDS}")
 
 
 def describe_cost(trial: "Trial") -> list[str]:

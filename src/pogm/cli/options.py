@@ -91,6 +91,7 @@ class Execution:
         (),
         repeat=True,
         metavar="TRACKER",
+        complete="trackers",
     )
     device: Device = group(Device)
 
@@ -135,6 +136,7 @@ class Hyperparameters:
         flag="--set",
         repeat=True,
         metavar="NAME=VALUE",
+        complete="settings",
     )
     group_column: str | None = option(
         "Column of a metadata file or table with the patient, video or slide of each sample. The samples of a group "

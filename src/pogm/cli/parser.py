@@ -11,6 +11,9 @@ of the command line are read:
 | ``str``, ``Path``, or one of these or ``None`` | one value |
 | ``Literal["a", "b"]``, or this or ``None`` | one of the values |
 | ``tuple[str, ...]`` | one or more values; with ``repeat=True``, one value each time that the option is given |
+
+The values that argparse returns are only those that were given, on the command line or in a file of ``--config``.
+Everything else has the default of its field.
 """
 
 import argparse
@@ -21,15 +24,89 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from pogm._system.errors import shorten
 from pogm._system.terminal import printable
+from pogm.cli.completion import add_completer
+from pogm.cli.config import FROM_FILE, ReadConfig
 
 Default = Any
 MISSING = dataclasses.MISSING
 
 
+def option(
+    help: str,
+    default: Default = MISSING,
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    flag: str = "",
+    short: str = "",
+    metavar: str | None = None,
+    repeat: bool = False,
+    alone: Any = None,
+    least: float | None = None,
+    most: float | None = None,
+    complete: str = "",
+    action: type[argparse.Action] | None = None,
+) -> Any:
+    """Return a dataclass field that is an option of the command line.
+
+    Args:
+        help: One sentence for --help: what the option does, its unit, and its default unless that is a plain value,
+            which is added to the text.
+        default: Value if the option is not given. Without a default, the option is required.
+        default_factory: Function that returns the default when the command line is read.
+        flag: Name on the command line, if it is not the name of the field.
+        short: Second name of one letter, such as -q.
+        metavar: Name of the value in --help.
+        repeat: For a tuple: the option may be given several times, with one value each.
+        alone: Value if the option is given without a value. None: the option needs a value.
+        least: Smallest value of a number. Every number has both limits.
+        most: Largest value of a number.
+        complete: Names that a shell suggests for the value: a key of ``pogm.cli.completion.COMPLETERS``.
+        action: Class of the argparse action, if it is not the usual one for the type.
+    """
+    metadata = {"help": help, "flag": flag, "short": short, "metavar": metavar, "repeat": repeat, "alone": alone}
+    metadata |= {"limits": (least, most), "complete": complete, "action": action}
+    if default_factory is not None:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def argument(help: str, default: Default = MISSING, *, metavar: str | None = None, complete: str = "") -> Any:
+    """Return a dataclass field that is a positional argument of the command line, required if it has no default."""
+    metadata = {"help": help, "positional": True, "metavar": metavar, "complete": complete}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def group(kind: Callable[[], Any]) -> Any:
+    """Return a dataclass field that holds a dataclass of options, which appear under its title in --help."""
+    return dataclasses.field(default_factory=kind, metadata={"group": kind})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options of every command."""
+
+    title: ClassVar[str] = "every command"
+    config: Path | None = option(
+        "TOML file with options of this command; the command line overrides it (default: none).",
+        None,
+        metavar="FILE",
+        action=ReadConfig,
+    )
+    save_config: Path | None = option(
+        "Write the options that differ from their defaults to a TOML file, for --config, and go on (default: none).",
+        None,
+        metavar="FILE",
+    )
+    quiet: bool = option("Print only results, warnings and errors: no progress and no notes.", False, short="-q")
+    verbose: bool = option("Also say on standard error what is done and how long it takes.", False, short="-v")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
     """A verb of the command line, named after the class.
 
@@ -42,49 +119,23 @@ class Command:
     under_torchrun: ClassVar[bool] = False  # True if the processes of torchrun may run it together
     commands: ClassVar[tuple[type["Command"], ...]] = ()  # commands below this one, such as those of ``pogm data``
 
+    common: Common = group(Common)
+
     def run(self) -> int:
         """Execute the command and return its exit code."""
         raise NotImplementedError
 
 
-def option(
-    help: str,
-    default: Default = MISSING,
-    *,
-    default_factory: Callable[[], Any] | None = None,
-    flag: str = "",
-    metavar: str | None = None,
-    repeat: bool = False,
-    least: float | None = None,
-    most: float | None = None,
-) -> Any:
-    """Return a dataclass field that is an option of the command line.
+class MissingWordsError(Exception):
+    """Command line without a required argument or option. `Parser.report` prints the error."""
 
-    Args:
-        help: One sentence for --help: what the option does, its unit, and its default unless that is a plain value,
-            which is added to the text.
-        default: Value if the option is not given. Without a default, the option is required.
-        default_factory: Function that returns the default when the command line is read.
-        flag: Name on the command line, if it is not the name of the field.
-        metavar: Name of the value in --help.
-        repeat: For a tuple: the option may be given several times, with one value each.
-        least: Smallest value of a number. Every number has both limits.
-        most: Largest value of a number.
-    """
-    metadata = {"help": help, "flag": flag, "metavar": metavar, "repeat": repeat, "limits": (least, most)}
-    if default_factory is not None:
-        return dataclasses.field(default_factory=default_factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    def __init__(self, parser: "Parser", message: str):
+        super().__init__(message)
+        self.parser, self.message = parser, message
 
-
-def argument(help: str, *, metavar: str | None = None) -> Any:
-    """Return a dataclass field that is a required positional argument of the command line."""
-    return dataclasses.field(metadata={"help": help, "positional": True, "metavar": metavar})
-
-
-def group(kind: Callable[[], Any]) -> Any:
-    """Return a dataclass field that holds a dataclass of options, which appear under its title in --help."""
-    return dataclasses.field(default_factory=kind, metadata={"group": kind})
+    def report(self) -> NoReturn:
+        """Print the usage and the error, and exit with code 2."""
+        self.parser.report(self.message)
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,6 +145,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
+        """Report an error; see `report`. One of missing words is raised: `parse` may read the words in another way."""
+        if message.startswith("the following arguments are required"):
+            raise MissingWordsError(self, message)
+        self.report(message)
+
+    def report(self, message: str) -> NoReturn:
         """Print the usage and the error, with a suggestion, and exit with code 2."""
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message):
             message += _suggestion(found[1], re.findall(r"[\w-]+", found[2]))
@@ -166,7 +223,7 @@ def _usage(command: type[Command]) -> str:
     if command.commands:
         return "[-h] COMMAND ..."
     hints, words = get_type_hints(command), []
-    for field in dataclasses.fields(command):  # type: ignore[arg-type]
+    for field in dataclasses.fields(command):
         required = field.default is MISSING and field.default_factory is MISSING
         if required and field.metadata.get("positional"):
             value = field.metadata["metavar"] or field.name.upper()
@@ -184,19 +241,40 @@ def _flag(field: dataclasses.Field[Any]) -> str:
 
 def make(kind: type[Any], values: argparse.Namespace) -> Any:
     """Return the dataclass of a command, or of a group of options, from the values that argparse has read."""
+    return _make(kind, {**getattr(values, FROM_FILE, {}), **vars(values)})
+
+
+def _make(kind: type[Any], given: Mapping[str, Any]) -> Any:
     fields = {}
     for field in dataclasses.fields(kind):
         if "group" in field.metadata:
-            fields[field.name] = make(field.metadata["group"], values)
-        else:
-            value = getattr(values, field.name)
+            fields[field.name] = _make(field.metadata["group"], given)
+        elif field.name in given:
+            value = given[field.name]
             fields[field.name] = tuple(value) if isinstance(value, list) else value
     return kind(**fields)
 
 
+def changed_options(owner: Any) -> dict[str, Any]:
+    """Return the options of a command that differ from their defaults, by their names without dashes.
+
+    An option that was given without its value is True. --config and --save-config are left out.
+    """
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(owner):
+        value = getattr(owner, field.name)
+        if "group" in field.metadata:
+            found |= changed_options(value)
+        elif not field.metadata.get("positional") and value != _default(field):
+            alone = field.metadata["alone"]
+            found[_flag(field).removeprefix("--")] = True if alone is not None and value == alone else value
+    return {name: value for name, value in found.items() if name not in ("config", "save-config")}
+
+
 def _add_fields(parser: Parser, target: Any, kind: type[Any]) -> None:
     hints = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
+    fields = dataclasses.fields(kind)
+    for field in sorted(fields, key=lambda field: field.name == "common"):  # the options of every command come last
         if shared := field.metadata.get("group"):
             title = getattr(shared, "title", "")
             _add_fields(parser, parser.add_argument_group(title) if title else target, shared)
@@ -207,19 +285,20 @@ def _add_fields(parser: Parser, target: Any, kind: type[Any]) -> None:
 def _add_field(target: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     metadata, arguments = field.metadata, _reading(hint, field.metadata)
     arguments["help"] = _help(field).replace("%", "%%")
+    arguments["default"] = argparse.SUPPRESS  # only what was given is in the namespace
+    is_required = field.default is MISSING and field.default_factory is MISSING
     if metadata["metavar"]:
         arguments["metavar"] = metadata["metavar"]
     if metadata.get("positional"):
         if "choices" not in arguments:
             arguments.setdefault("metavar", field.name.upper())
-        target.add_argument(field.name, **arguments)
-        return
-    default = _default(field)
-    if default is MISSING:
-        arguments["required"] = True
+        if not is_required:
+            arguments["nargs"] = "?"
+        added = target.add_argument(field.name, **arguments)
     else:
-        arguments["default"] = list(default) if isinstance(default, tuple) else default
-    target.add_argument(_flag(field), dest=field.name, **arguments)
+        names = [metadata["short"]] if metadata["short"] else []
+        added = target.add_argument(*names, _flag(field), dest=field.name, required=is_required, **arguments)
+    add_completer(added, metadata["complete"])
 
 
 def _reading(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,11 +310,28 @@ def _reading(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if get_origin(hint) is tuple:
-        return {"type": get_args(hint)[0], **({"action": "append"} if metadata.get("repeat") else {"nargs": "+"})}
+        kind = _reader(get_args(hint)[0])
+        return {"type": kind, **({"action": "append"} if metadata.get("repeat") else {"nargs": "+"})}
     if hint in (int, float):
         least, most = metadata["limits"]
         return {"type": partial(_read_number, hint, least, most), "metavar": "N" if hint is int else "X"}
-    return {"type": hint}
+    found: dict[str, Any] = {"type": _reader(hint)}
+    if metadata.get("action") is not None:
+        found["action"] = metadata["action"]
+    if metadata.get("alone") is not None:
+        found |= {"nargs": "?", "const": metadata["alone"]}
+    return found
+
+
+def _reader(kind: type[Any]) -> Callable[[str], Any]:
+    return read_path if kind is Path else kind
+
+
+def read_path(text: str) -> Path:
+    """Return a path; no file system has names with a null character."""
+    if "\0" in text:
+        raise argparse.ArgumentTypeError(f"Expected a path; found {shorten(text)}.")
+    return Path(text)
 
 
 def _read_number(kind: type[int] | type[float], least: float, most: float, text: str) -> float:

@@ -79,8 +79,12 @@ def count_trials(trials: Sequence[Trial], finished: Mapping[str, Any]) -> RunCou
 
 def show_plan(
     counts: RunCounts, folder: Path, finished: Mapping[str, Mapping[str, Any]], run_options: RunOptions, workers: int
-) -> None:
-    """Print the numbers of runs by row and dataset, and the time that finished runs of the same kind took."""
+) -> dict[str, Any]:
+    """Print the numbers of runs by row and dataset, and the time that finished runs of the same kind took.
+
+    Returns:
+        The same for --json.
+    """
     datasets = list(dict.fromkeys(name for row in counts.rows.values() for name in row))
     width = max(map(len, ["runs", *counts.rows]))
     columns = {name: max(len(name), 5) for name in (*datasets, "all")}
@@ -89,22 +93,26 @@ def show_plan(
         numbers = {**{dataset: row[dataset] for dataset in datasets}, "all": row.total()}
         print_line(f"{name:<{width}}  {'  '.join(f'{numbers[one]:>{size}}' for one, size in columns.items())}")
     left = +counts.left
+    rows = {name: dict(row) for name, row in counts.rows.items()}
+    plan: dict[str, Any] = {"dry_run": True, "folder": folder, "runs": rows, "left": left.total(), "seconds": None}
     if not left:
         print_line("Nothing is left to run.")
-        return
+        return plan
     seconds = _seconds_by_kind(folder, finished)
     known = {kind: number for kind, number in left.items() if kind in seconds}
     if not known:
         print_line(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
-        return
+        return plan
     workers = workers if run_options.engine.device in ("auto", "cpu") else 1
-    total = duration(sum(seconds[kind] * number for kind, number in known.items()) / workers)
+    plan["seconds"] = sum(seconds[kind] * number for kind, number in known.items()) / workers
+    total = duration(plan["seconds"])
     missing = left.total() - sum(known.values())
     rest = f" The time of {missing} other runs is not known: add --estimate." if missing else ""
     print_line(
         f"{left.total()} runs to do. {sum(known.values())} of them take about {total} on {workers} "
         f"process{'es' * (workers > 1)}, as long as finished runs in {folder}.{rest}"
     )
+    return plan | {"runs_of_known_time": sum(known.values()), "workers": workers}
 
 
 def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) -> dict[Kind, float]:
@@ -126,8 +134,12 @@ def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) ->
     return {kind: median(found) for kind, found in times.items()}
 
 
-def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: int) -> None:
-    """Train a few steps of every kind of run; print the time and memory of each kind, and the time of all."""
+def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: int) -> dict[str, Any]:
+    """Train a few steps of every kind of run; print the time and memory of each kind, and the time of all.
+
+    Returns:
+        The same for --json.
+    """
     workers = workers if run_options.engine.torch_device().type == "cpu" else 1
     kinds = estimates(trials, run_options)
     for kind in kinds:
@@ -136,3 +148,9 @@ def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: in
         )
     total = duration(sum(kind.seconds for kind in kinds) / workers)
     print_line(f"{len(trials)} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
+    listed = [
+        {"dataset": k.dataset, "label": k.label, "runs": k.runs, "seconds": k.seconds, "memory_gb": k.memory_gb}
+        for k in kinds
+    ]
+    seconds = sum(kind.seconds for kind in kinds) / workers
+    return {"estimate": True, "kinds": listed, "left": len(trials), "seconds": seconds, "workers": workers}

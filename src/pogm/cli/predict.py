@@ -5,13 +5,16 @@ import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pogm._system.messages import log, note
 from pogm._system.terminal import print_line, printable
+from pogm.cli.json_output import Output
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.deployment.model import TrainedModel
+    from pogm.deployment.predict import Predictions
 
 STDOUT = Path("-")
 
@@ -47,6 +50,7 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
     paths: tuple[Path, ...] = argument("Images, folders of images, or a table or file of arrays.", metavar="PATH")
     csv: Path | None = option("File to write; - for standard output (default: -).", None, metavar="FILE")
     prediction: Prediction = group(Prediction)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Write the predictions as CSV."""
@@ -65,9 +69,16 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
             on_bad_image=self.prediction.on_bad_image,
             progress=show_image_progress,
         )
-        write_csv(predictions.csv(reasons=self.prediction.on_bad_image == "skip"), self.csv or STDOUT)
-        print_line(f"{len(predictions.paths)} images: {predictions.counts()}", file=sys.stderr)
+        self._write(predictions.csv(reasons=self.prediction.on_bad_image == "skip"))
+        note(f"{len(predictions.paths)} images: {predictions.counts()}")
+        self.output.show("predict", {"model": self.model, "predictions": _listed(predictions)})
         return 0
+
+    def _write(self, content: bytes) -> None:
+        """Write the CSV; with --json, standard output is for the document."""
+        path = self.csv or STDOUT
+        if path != STDOUT or not self.output.replaces_text:
+            write_csv(content, path)
 
     def _predict_samples(self, model: "TrainedModel") -> int:
         """Write the predictions of a model of tables or arrays."""
@@ -81,13 +92,28 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
                 "paths. Give them one by one."
             )
         found = predict_file(model, str(self.paths[0]))
+        self._write(found.csv())
+        listed: list[dict[str, Any]]
         if isinstance(found, Predictions):
-            write_csv(found.csv(), self.csv or STDOUT)
-            print_line(f"{len(found.paths)} rows: {found.counts()}", file=sys.stderr)
+            note(f"{len(found.paths)} rows: {found.counts()}")
+            listed = _listed(found)
         else:
-            write_csv(found.csv(), self.csv or STDOUT)
-            print_line(f"{len(found.values)} rows", file=sys.stderr)
+            note(f"{len(found.values)} rows")
+            listed = [{"row": row, "prediction": value} for row, value in zip(found.rows, found.values, strict=True)]
+        self.output.show("predict", {"model": self.model, "predictions": listed})
         return 0
+
+
+def _listed(predictions: "Predictions") -> list[dict[str, Any]]:
+    """Return the predictions for --json."""
+    found = []
+    for number, name in enumerate(predictions.names):
+        values = predictions.probabilities[number].tolist() if name else []
+        probabilities = dict(zip(predictions.classes, values, strict=False))
+        reason = predictions.reasons[number] or None
+        key = {predictions.key: predictions.paths[number]}
+        found.append({**key, "prediction": name or None, "probabilities": probabilities, "reason": reason})
+    return found
 
 
 def load_model(folder: Path, options: Prediction) -> "TrainedModel":
@@ -99,6 +125,7 @@ def load_model(folder: Path, options: Prediction) -> "TrainedModel":
     device = Engine(device=options.device).torch_device()
     model = load(folder)
     configure_runtime(device, "fp32", deterministic=False)
+    log.info("Model %s on %s", folder, device)
     return model.to(device)
 
 
@@ -121,7 +148,7 @@ def write_csv(content: bytes, path: Path) -> None:
 
     if path != STDOUT:
         write_atomic(path, content)
-        print_line(f"Predictions: {path}", file=sys.stderr)
+        note(f"Predictions: {path}")
         return
     if sys.stdout.isatty():
         rows = csv.reader(io.StringIO(content.decode("utf-8", "surrogateescape"), newline=""))

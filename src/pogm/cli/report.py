@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_STEPS
-from pogm.cli.parser import Command, argument, option
+from pogm.cli.parser import Command, argument, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +37,24 @@ pogm report runs --against paper                   differences to the tables of 
         "Also print differences to published results; with --format csv, only these (default: none).", None
     )
 
+    output: Output = group(Output)
+
     def run(self) -> int:
         """Print the tables and write the report."""
         from pogm.benchmark.results.records import read_runs
         from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
-        from pogm.cli.tables import show_tables, write_html
+        from pogm.cli.tables import find_tables, show_tables, write_html
 
         runs = read_runs(*self.folders)
-        if self.format != "html":
-            early = () if self.oracle_early_stop is None else (oracle_early_stop(self.oracle_early_stop),)
-            show_tables(runs, self.format, self.against, early or SELECTIONS)
+        early = () if self.oracle_early_stop is None else (oracle_early_stop(self.oracle_early_stop),)
+        selections = early or SELECTIONS
+        if self.format != "html" and not self.output.replaces_text:
+            show_tables(runs, self.format, self.against, selections)
+        tables = [] if self.output.json is None else find_tables(runs, self.against, selections).to_json()
+        report = None
         if self.format in ("text", "html"):
-            write_html(runs, self.out or self.folders[0], self.against)
+            report = write_html(runs, self.out or self.folders[0], self.against)
+        self.output.show("report", {"folders": self.folders, "tables": tables, "report": report})
         return 0
 
 

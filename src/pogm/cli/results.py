@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pogm._system.messages import log, note
 from pogm._system.terminal import print_line
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
@@ -18,8 +19,9 @@ from pogm.benchmark.runs.directory import index_plan
 from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.sweep_progress import track_sweep
+from pogm.cli.json_output import Output
 from pogm.cli.options import Scheduling
-from pogm.cli.tables import show_tables, write_html
+from pogm.cli.tables import find_tables, show_tables, write_html
 from pogm.report.draw import MissingPackageError
 
 
@@ -28,16 +30,21 @@ def wait_for_all(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: P
     return not print_failures(track_sweep(outcomes, trials, folder), folder)
 
 
-def print_failures(outcomes: Iterable[Outcome], folder: Path) -> bool:
-    """Wait for runs and print the failures; return True if there are some."""
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
+def print_failures(outcomes: Iterable[Outcome], folder: Path) -> list[Outcome]:
+    """Wait for runs, print the failures, and return them."""
+    failed = []
+    for outcome in outcomes:
+        state = "failed" if outcome.error is not None else "done" if outcome.ran else "done before"
+        log.info("%s: %s on %s, %s", folder / outcome.trial.id, outcome.trial.label, outcome.trial.dataset.title, state)
+        if outcome.error is not None:
+            failed.append(outcome)
     for outcome in failed:
         where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
         first, *others = _summarise(outcome.error or "", folder / outcome.trial.id / FAILED).splitlines()
         print_line(f"pogm: {where} failed: {first}", file=sys.stderr)
         for line in others:
             print_line(f"  {line}", file=sys.stderr)
-    return bool(failed)
+    return failed
 
 
 def _summarise(error: str, file: Path) -> str:
@@ -47,27 +54,44 @@ def _summarise(error: str, file: Path) -> str:
     return f"Expected to finish; found an unexpected error: {error.splitlines()[-1]}. The traceback is in {file}"
 
 
-def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling) -> int:
+def run_sweep(
+    sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling, command: str, output: Output
+) -> int:
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
     execute = executor(options.executor, options.workers, options.address)
     trials = sweep.plan()
     index_plan(trials, folder)
-    return finish(run_waiting_trials(trials, folder, run_options, execute, options.retry_failed), trials, folder)
+    outcomes = run_waiting_trials(trials, folder, run_options, execute, options.retry_failed)
+    return finish(outcomes, trials, folder, command, output)
 
 
-def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path) -> int:
+def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path, command: str, output: Output) -> int:
     """Wait for the runs of a folder, print the tables, write the report, and return the exit code."""
-    done = wait_for_all(outcomes, trials, folder)
+    failed = print_failures(track_sweep(outcomes, trials, folder), folder)
     runs = read_runs(folder)
-    if any(run.done for run in runs):
+    any_done, report = any(run.done for run in runs), None
+    if any_done and not output.replaces_text:
         show_tables(runs, "text")
     try:
-        write_html(runs, folder)
+        report = write_html(runs, folder)
     except MissingPackageError as error:
         print_line(f"pogm: The report was not written. {error}", file=sys.stderr)
     for line in summary_lines(runs, folder):
-        print_line(line, file=sys.stderr)
-    return 0 if done else 1
+        note(line)
+    if output.json is not None:
+        failures = [
+            {
+                "folder": folder / one.trial.id,
+                "label": one.trial.label,
+                "dataset": one.trial.dataset.title,
+                "error": _summarise(one.error or "", folder / one.trial.id / FAILED),
+            }
+            for one in failed
+        ]
+        tables = find_tables(runs).to_json() if any_done else []
+        document = {"folder": folder, "runs": len(trials), "failed": failures, "tables": tables, "report": report}
+        output.show(command, document)
+    return 1 if failed else 0
 
 
 def summary_lines(runs: Sequence[Run], folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pogm._system.errors import UsageError
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_STEPS, Distributed, Execution, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
@@ -28,11 +29,12 @@ pogm resume runs/sweep --retry-failed"""
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
     distributed: Distributed = group(Distributed)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Continue with the data, weights and numerical options that the run began with, unless others are given."""
         from pogm.benchmark.runs.directory import extend_run, extend_trial, load_trial
-        from pogm.cli.execution import add_launch, make_run_options, print_summary, show_run, train_run
+        from pogm.cli.execution import add_launch, make_run_options, print_summary, run_document, show_run, train_run
 
         execution = self.options_of_the_run()
         if (self.folder / "sweep.json").exists():
@@ -41,10 +43,14 @@ pogm resume runs/sweep --retry-failed"""
         if self.dry_run:
             trial = load_trial(self.folder) if self.steps is None else extend_trial(self.folder, self.steps)
             show_run(trial, self.folder, run_options)
+            self.output.show("resume", {"dry_run": True, **run_document(trial, self.folder)})
             return 0
         trial = load_trial(self.folder) if self.steps is None else extend_run(self.folder, self.steps)
         train_run(trial, self.folder, run_options)
-        print_summary(trial, self.folder, run_options)
+        if run_options.launch is None or run_options.launch.rank == 0:
+            self.output.show(
+                "resume", run_document(trial, self.folder), lambda: print_summary(trial, self.folder, run_options)
+            )
         return 0
 
     def _resume_sweep(self, execution: Execution) -> int:
@@ -62,10 +68,11 @@ pogm resume runs/sweep --retry-failed"""
         if self.dry_run:
             finished = read_finished(self.folder)
             counts = count_trials(sweep.plan(), finished)
-            show_plan(counts, self.folder, finished, run_options, self.scheduling.workers)
+            plan = show_plan(counts, self.folder, finished, run_options, self.scheduling.workers)
+            self.output.show("resume", plan)
             return 0
         prepare(sweep.plan(), run_options)
-        return run_sweep(sweep, self.folder, run_options, self.scheduling)
+        return run_sweep(sweep, self.folder, run_options, self.scheduling, "resume", self.output)
 
     def options_of_the_run(self) -> Execution:
         """Return the options of the command line, completed by those that the run recorded."""

@@ -1,11 +1,12 @@
 """``pogm run``: one run."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_SEED, MOST_STEPS, Distributed, Execution, Hyperparameters, Training
 from pogm.cli.parser import Command, group, option
 
@@ -28,9 +29,13 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
 
     dataset: str = option(
         "Name of a dataset (see: pogm list datasets), a folder <domain>/<class>/<image>, or a metadata file with the "
-        "columns path, label and domain."
+        "columns path, label and domain.",
+        complete="datasets",
     )
-    algorithm: str = option("Name of an algorithm (see: pogm list algorithms), or the path of a class: module:Class.")
+    algorithm: str = option(
+        "Name of an algorithm (see: pogm list algorithms), or the path of a class: module:Class.",
+        complete="algorithms",
+    )
     preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
     modifiers: tuple[str, ...] = option(
         "Modifier of the algorithm, such as Mixup; may be repeated (default: none).",
@@ -38,6 +43,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         flag="--with",
         repeat=True,
         metavar="MODIFIER",
+        complete="modifiers",
     )
     test_domain: tuple[str, ...] = option(
         "Domain to hold out, by name or by number from 0; may be repeated (default: none; needs --train-on-all).",
@@ -71,6 +77,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     )
     execution: Execution = group(Execution)
     distributed: Distributed = group(Distributed)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Train, print a line for each evaluation, and print a summary."""
@@ -91,6 +98,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             make_run_options,
             prepare,
             print_summary,
+            run_document,
             setting_texts,
             show_run,
             train_run,
@@ -124,7 +132,8 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             progress=show_image_progress if run_options.launch is None else no_progress,
         )
         if self.dry_run:
-            print_line(canonical_json(trial.to_json()), flush=True)
+            plan = {"dry_run": True, "folder": self.out, "trial": trial.id, "content": trial.to_json()}
+            self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
             show_run(trial, self.out, run_options)
             return 0
         launch = run_options.launch
@@ -133,12 +142,13 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         if launch is None or launch.rank == 0:
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
-            print_line(f"{trial.label} on {where}{count}", file=sys.stderr)
+            note(f"{trial.label} on {where}{count}")
         if self.allow_change and (self.out / TRIAL).exists() and (launch is None or launch.rank == 0):
             changes = change_run(self.out, trial)
-            print_line(f"Changes of {self.out}: {changes or 'none'}", file=sys.stderr)
+            note(f"Changes of {self.out}: {changes or 'none'}")
         train_run(trial, self.out, run_options)
-        print_summary(trial, self.out, run_options)
+        if launch is None or launch.rank == 0:
+            self.output.show("run", run_document(trial, self.out), lambda: print_summary(trial, self.out, run_options))
         return 0
 
 

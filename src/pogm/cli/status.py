@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from pogm._system.terminal import print_line
-from pogm.cli.parser import Command, argument
+from pogm.cli.json_output import Output
+from pogm.cli.parser import Command, argument, group
 
 SHOWN = 20  # problems
 
@@ -23,6 +24,8 @@ pogm status runs/paper                              all scales of pogm experimen
 
     folder: Path = argument("Folder of a sweep, of experiments, or of other runs.")
 
+    output: Output = group(Output)
+
     def run(self) -> int:
         """Print a line for each algorithm and dataset, and the total."""
         from pogm.benchmark.results.record_digest import SWEEP
@@ -36,20 +39,30 @@ pogm status runs/paper                              all scales of pogm experimen
                 from pogm.benchmark.runs.directory import status
 
                 counts = status(self.folder)
-            _print_problems(find_problems(self.folder))
+            problems = list(find_problems(self.folder))
         else:
-            counts = self._count_runs()
-        total: Counter[str] = Counter()
-        for (dataset, label), found in counts.items():
-            total += found
-            print_line(
-                f"{dataset}  {label}  {', '.join(f'{found[state]} {state}' for state in STATES if found[state])}"
-            )
-        print_line(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
+            counts, problems = self._count_runs()
+        _print_problems(problems)
+        total = sum(counts.values(), Counter())
+
+        def show_text() -> None:
+            for (dataset, label), found in counts.items():
+                listed = ", ".join(f"{found[state]} {state}" for state in STATES if found[state])
+                print_line(f"{dataset}  {label}  {listed}")
+            print_line(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
+
+        rows = [
+            {"dataset": dataset, "label": label, **{state: found[state] for state in STATES}}
+            for (dataset, label), found in counts.items()
+        ]
+        summed = {"runs": total.total(), **{state: total[state] for state in STATES}}
+        self.output.show(
+            "status", {"folder": self.folder, "total": summed, "rows": rows, "problems": problems}, show_text
+        )
         return 0
 
-    def _count_runs(self) -> dict[tuple[str, str], Counter[str]]:
-        """Count the runs and planned trials at any depth, by dataset, label and state."""
+    def _count_runs(self) -> tuple[dict[tuple[str, str], Counter[str]], list[str]]:
+        """Count the runs and planned trials at any depth, by dataset, label and state; return the problems, too."""
         from pogm._system.errors import UsageError
         from pogm.report.watch import Watcher
 
@@ -60,13 +73,13 @@ pogm status runs/paper                              all scales of pogm experimen
                 "Start one with: pogm sweep"
             )
         failed = [one.run for one in found.started if one.state == "failed"]
-        _print_problems([*found.problems, *(f"{run.folder} failed: {run.failure}" for run in failed)])
+        problems = [*found.problems, *(f"{run.folder} failed: {run.failure}" for run in failed)]
         counts: dict[tuple[str, str], Counter[str]] = {}
         for one in found.started:
             counts.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
         for trial in found.waiting:
             counts.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
-        return counts
+        return counts, problems
 
 
 def _print_problems(problems: Sequence[str]) -> None:

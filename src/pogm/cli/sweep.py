@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Hyperparameters, Planning, Scheduling, Training
 from pogm.cli.parser import Command, group, option
 
@@ -29,12 +30,18 @@ pogm status runs/sweep"""
         "The same command again, or pogm resume, continues a stopped sweep."
     )
 
-    algorithms: tuple[str, ...] = option("Names of algorithms (see: pogm list algorithms).", metavar="NAME")
+    algorithms: tuple[str, ...] = option(
+        "Names of algorithms (see: pogm list algorithms).", metavar="NAME", complete="algorithms"
+    )
     datasets: tuple[str, ...] = option(
-        "Names of datasets (see: pogm list datasets), or folders of images.", metavar="NAME"
+        "Names of datasets (see: pogm list datasets), or folders of images.", metavar="NAME", complete="datasets"
     )
     modifiers: tuple[str, ...] = option(
-        "Modifiers of every algorithm, such as Mixup (default: none).", (), flag="--with", metavar="MODIFIER"
+        "Modifiers of every algorithm, such as Mixup (default: none).",
+        (),
+        flag="--with",
+        metavar="MODIFIER",
+        complete="modifiers",
     )
     settings: Hyperparameters = group(Hyperparameters)
     configurations: int = option(
@@ -55,6 +62,7 @@ pogm status runs/sweep"""
     planning: Planning = group(Planning)
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
@@ -70,11 +78,11 @@ pogm status runs/sweep"""
             return 0
         trials = sweep.plan()
         if self.planning.estimate:
-            show_estimates(trials, run_options, self.scheduling.workers)
+            self.output.show("sweep", show_estimates(trials, run_options, self.scheduling.workers))
             return 0
         prepare(trials, run_options)  # before anything is written
         save_sweep(sweep, self.out)
-        return run_sweep(sweep, self.out, run_options, self.scheduling)
+        return run_sweep(sweep, self.out, run_options, self.scheduling, "sweep", self.output)
 
     def sweep(self, run_options: "runner.RunOptions") -> "sweeps.Sweep":
         """Return the sweep. In a dry run no image is read."""
@@ -116,7 +124,7 @@ pogm status runs/sweep"""
             label = " + ".join((algorithm, *sweep.modifiers))
             for data in sweep.datasets:
                 counts.add(label, label, data.title, sweep.count(data), done[data.title, label])
-        show_plan(counts, self.out, finished, run_options, self.scheduling.workers)
+        self.output.show("sweep", show_plan(counts, self.out, finished, run_options, self.scheduling.workers))
 
 
 COMMAND = Sweep

@@ -1,11 +1,14 @@
 """Functions shared by commands that print tables and write reports. This module does not import torch."""
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pogm._system.errors import UsageError
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare, comparisons_csv
@@ -18,14 +21,29 @@ from pogm.benchmark.results.table_formats import tables_csv
 from pogm.report.runs import write_picture, write_report
 
 
-def show_tables(
-    runs: Sequence[Run], form: str, against: str | None = None, selections: Sequence[Selection] = SELECTIONS
-) -> None:
-    """Print the tables of finished runs: accuracies and, except as CSV, metrics of the selected models.
+class ResultTables(NamedTuple):
+    """Tables of finished runs."""
+
+    accuracies: list[Table]
+    metrics: list[Table]  # of the selected models
+    compared: list[Comparison]  # with published results
+
+    def to_json(self) -> list[Any]:
+        """Return all tables as JSON values."""
+        return [json.loads(table.json()) for table in self.all()]
+
+    def all(self) -> list[Table | Comparison]:
+        """Return all tables in the order of the text."""
+        return [*self.accuracies, *self.metrics, *self.compared]
+
+
+def find_tables(
+    runs: Sequence[Run], against: str | None = None, selections: Sequence[Selection] = SELECTIONS
+) -> ResultTables:
+    """Return the tables of finished runs: accuracies, metrics of the selected models, and comparisons.
 
     Args:
         runs: The runs.
-        form: text, csv, json or latex.
         against: Published results to compare with.
         selections: Model selection criteria; one table for each.
 
@@ -48,21 +66,32 @@ def show_tables(
     compared = compare(runs, find_publication(against)) if against else []
     if against and not compared:
         print_line(f"pogm: Nothing here to compare with {find_publication(against).title}.", file=sys.stderr)
-    everything: list[Table | Comparison] = [*shown, *filter(None, metrics), *compared]
+    return ResultTables(shown, [table for table in metrics if table], compared)
+
+
+def show_tables(
+    runs: Sequence[Run], form: str, against: str | None = None, selections: Sequence[Selection] = SELECTIONS
+) -> None:
+    """Print the tables of finished runs as text, csv, json or latex; see `find_tables`.
+
+    CSV has only the accuracies or, with ``against``, only the comparison.
+    """
+    tables = find_tables(runs, against, selections)
     if form == "csv":  # all lines have the same columns: either our tables, or the comparison
-        print(comparisons_csv(compared) if against else tables_csv(shown), end="")
+        print(comparisons_csv(tables.compared) if against else tables_csv(tables.accuracies), end="")
     elif form == "json":
-        print("[" + ",\n".join(table.json() for table in everything) + "]")
+        print("[" + ",\n".join(table.json() for table in tables.all()) + "]")
     else:
-        print("\n".join(table.text() if form == "text" else table.latex() for table in everything))
+        print("\n".join(table.text() if form == "text" else table.latex() for table in tables.all()))
     if form == "text" and LEAVE_ONE_DOMAIN_OUT in selections and all(len(run.test_domains) == 1 for run in runs):
         why = "no table, because it needs runs that hold out two domains. See: pogm sweep --mode full"
         print_line(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
 
 
-def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> None:
-    """Write the HTML report and its picture."""
+def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> Path:
+    """Write the HTML report and its picture, and return the path of the report."""
     source = find_publication(against) if against else None
     path = write_report(runs, out, command=shlex.join(["pogm", *sys.argv[1:]]), against=source)
     write_picture(runs, path.with_name("picture.svg"))
-    print_line(f"Report: {path}", file=sys.stderr)
+    note(f"Report: {path}")
+    return path

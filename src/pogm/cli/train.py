@@ -1,6 +1,5 @@
 """``pogm train``: from images of several sites to a model."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.cpu import count_cores
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_PROCESSES, MOST_SEED, MOST_STEPS, Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
@@ -39,11 +40,14 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     )
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.")
-    algorithm: str = option("Algorithm that trains the model (see: pogm list algorithms).", "ERM")
+    algorithm: str = option(
+        "Algorithm that trains the model (see: pogm list algorithms).", "ERM", complete="algorithms"
+    )
     compare: tuple[str, ...] = option(
         "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
         (),
         metavar="NAME",
+        complete="algorithms",
     )
     hold_out: tuple[str, ...] = option(
         "Site that is never used for training, to evaluate the model on; may be repeated (default: none).",
@@ -51,7 +55,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         repeat=True,
         metavar="SITE",
     )
-    network: str | None = option("Name of the network (default: that of --weights, or resnet50).", None)
+    network: str | None = option(
+        "Name of the network (default: that of --weights, or resnet50).", None, complete="networks"
+    )
     minutes: float | None = option(
         "Time for the whole command, in minutes: it sets the number of steps, and stops runs that are slower than "
         "expected (default: no limit).",
@@ -77,6 +83,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         most=MOST_PROCESSES,
     )
     execution: Execution = group(Execution)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Train and write the model."""
@@ -177,7 +184,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         print_line(
             f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each."
         )
-        show_estimates([*plan.trials, final], run_options, self.workers)
+        self.output.show("train", show_estimates([*plan.trials, final], run_options, self.workers))
 
     def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions", deadline: float | None) -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
@@ -198,7 +205,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             print_line(f"{name}: {found.text()}{mark}")
         final = plan.finals[chosen]
         if final not in plan.first_trials:
-            print_line(f"Training {chosen} on all sites: {', '.join(plan.sites)}", file=sys.stderr)
+            note(f"Training {chosen} on all sites: {', '.join(plan.sites)}")
             more = self._run_trials([final], run_options, end)
             if more is None:
                 return 1
@@ -209,7 +216,20 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
                 f"The time limit stopped {len(cut)} runs before their last minibatch, and their best steps so far were "
                 f"used: for the model, step {step} of {final.steps - 1}. The same command continues them."
             )
-        self._summarise(chosen)
+        document = {
+            "folder": self.out,
+            "algorithm": chosen,
+            "forecasts": {
+                name: {"mean": f.mean, "low": f.low, "high": f.high, "accuracies": f.accuracies, "text": f.text()}
+                for name, f in forecasts.items()
+            },
+            "sites": plan.sites,
+            "step": step,
+            "steps": final.steps,
+            "stopped_runs": len(cut),
+            "card": self.out / "card.html",
+        }
+        self.output.show("train", document, lambda: self._summarise(chosen))
         return 0
 
     def _run_trials(

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_SEED, Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
@@ -25,17 +25,18 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
     )
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a table, or the name of a dataset.")
-    network: str | None = option("Network of the features (default: that of --weights, or of the dataset).", None)
+    network: str | None = option(
+        "Network of the features (default: that of --weights, or of the dataset).", None, complete="networks"
+    )
     settings: Hyperparameters = group(Hyperparameters)
     seed: int = option("Seed of the choice of images and of cross-validation.", 0, least=0, most=MOST_SEED)
-    json: Path | None = option("File for all numbers (default: none).", None, metavar="FILE")
     execution: Execution = group(Execution)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Print the table of the sites and the verdict in words."""
         from pogm._system.cpu import count_cores
         from pogm._system.errors import UsageError
-        from pogm._system.files import readable_json, write_atomic
         from pogm.benchmark.plan.parsing import build_trial, find_dataset
         from pogm.benchmark.runs.context import use_threads
         from pogm.benchmark.runs.progress import show_image_progress, show_progress
@@ -63,11 +64,13 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
             features, labels = extract_features(trial, run_options.data, run_options.engine, progress, self.seed)
         samples = "samples" if isinstance(dataset, ArrayDataset) else "images"
         found = analyse(features, labels, dataset.domains, self.seed, samples)
-        print(found.text())
-        for sentence in found.sentences():
-            print_line(sentence)
-        if self.json is not None:
-            write_atomic(self.json, readable_json(found.to_json()))
+
+        def show_text() -> None:
+            print(found.text())
+            for sentence in found.sentences():
+                print_line(sentence)
+
+        self.output.show("verdict", found.to_json(), show_text)
         return 0
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pogm.cli.parser import Command, argument, option
+from pogm.cli.json_output import Output
+from pogm.cli.parser import Command, argument, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +23,22 @@ class Convert(Command):
         "File to write (default: the name of the file, with the suffix .safetensors).", None, metavar="FILE"
     )
 
+    output: Output = group(Output)
+
     def run(self) -> int:
         """Write the file, and print its hash, which is the name of the weights in a trial."""
         from pogm.models.weights import convert, hash_weights
 
         out = self.out or self.file.with_suffix(".safetensors")
         tensors = convert(self.file, out)
-        print(f"Wrote {out}: {len(tensors)} tensors, {out.stat().st_size / 2**20:.1f} MiB, {hash_weights(out)}")
-        print(f"Use it: pogm train FOLDER --weights {out} --network NAME --out model")
+        size, weights = out.stat().st_size, hash_weights(out)
+
+        def show_text() -> None:
+            print(f"Wrote {out}: {len(tensors)} tensors, {size / 2**20:.1f} MiB, {weights}")
+            print(f"Use it: pogm train FOLDER --weights {out} --network NAME --out model")
+
+        document = {"file": self.file, "out": out, "tensors": len(tensors), "bytes": size, "weights": weights}
+        self.output.show("weights convert", document, show_text)
         return 0
 
 

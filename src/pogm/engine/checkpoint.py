@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pogm._system.errors import IntegrityError, PogmError
 from pogm._system.files import canonical_json, digest, read_json, remove_temporary, write_atomic
+from pogm._system.messages import log, log_time
 from pogm._system.moved import rename_metrics
 from pogm._system.saved import check_form, read_regular
 from pogm.core import trees
@@ -53,7 +54,8 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
         for n, leaf in trees.named_leaves(train_state)
     }
     content = save_tensors(plain)
-    write_atomic(folder / f"{name}.safetensors", content)
+    with log_time("Wrote checkpoint %s, %.1f MiB", folder / name, len(content) / 2**20):
+        write_atomic(folder / f"{name}.safetensors", content)
     manifest = {"trial": trial, "step": step, "after": after, "sha256": digest(content), "bytes": len(content), **extra}
     write_atomic(folder / f"{name}.json", canonical_json(manifest).encode())
 
@@ -95,6 +97,7 @@ def load(
             faults.append(f"{name}.safetensors: {'it has no manifest' if unfinished else fault}")
             damaged = damaged or not unfinished
             continue
+        log.info("Read checkpoint %s", folder / name)
         _warn(folder, faults, f"resuming from step {found[1]['step']}")
         return found
     if damaged:

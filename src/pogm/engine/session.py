@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from pogm._system.errors import UsageError
+from pogm._system.messages import log
 from pogm._system.runtime import configure_runtime
 from pogm.core import trees
 from pogm.core.compilation import compiling
@@ -105,6 +106,14 @@ class Session:
             step = make_single_step(self.config, self.sample_indices)
         self.captured = engine.capture and self.device.type == "cuda" and self.trajectory_storage != "host"
         self.advance: Step = GraphedStep(step) if self.captured else step
+        log.info(
+            "Session on %s: compile %s (--compile %s), CUDA graph %s, trajectories on %s",
+            self.device,
+            "on" if self.compiles else "off",
+            engine.compile,
+            "on" if self.captured else "off",
+            self.trajectory_storage,
+        )
 
     def _build_table(
         self, domains: list[Domain], sample_indices: list[SampleIndices], engine: Engine

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from pogm._system.files import canonical_json, digest, write_atomic
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.comparison import Comparison, comparisons_csv
@@ -48,7 +49,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
     counted = [run for run in (shown if scale.changed_by else runs).values() if run.records or run.failure or run.done]
     try:
         write_page(path, f"The paper's experiments, {folder.name}", sections, facts=_facts(counted, scale))
-        print_line(f"Page: {path}", file=sys.stderr)
+        note(f"Page: {path}")
     except MissingPackageError as error:
         print_line(f"pogm: The page was not written, and figures only as numbers (csv). {error}", file=sys.stderr)
 

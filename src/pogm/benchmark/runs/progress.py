@@ -24,6 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from pogm._system.messages import is_quiet
 from pogm._system.saved import parse_numbers
 from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.plan.trial import Trial
@@ -119,7 +120,7 @@ def count_steps(trials: Sequence[Trial], folder: Path) -> int:
 
 def _count(
     items: Iterable[Item],
-    show: "_Bar | _Lines",
+    show: "_Bar | _Lines | _Nothing",
     remaining: RemainingTime,
     delay: float,
 ) -> Iterator[Item]:
@@ -138,7 +139,11 @@ def _count(
             yield item
 
 
-def make_display(total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS) -> "_Bar | _Lines":
+def make_display(
+    total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS
+) -> "_Bar | _Lines | _Nothing":
+    if is_quiet():
+        return _Nothing()
     console = make_console()
     return _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining, settle)
 
@@ -153,6 +158,19 @@ def make_console() -> Console:
     return Console(
         file=getattr(sys.stderr, "rich_proxied_file", sys.stderr), markup=False, emoji=False, highlight=False
     )
+
+
+class _Nothing:
+    """Nothing is shown, because of --quiet."""
+
+    def advance(self, count: int = 1) -> None:
+        """Count items."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class _Bar:
@@ -261,7 +279,8 @@ def show_transfer(what: str) -> Iterator[Callable[[int, int | None], None]]:
     )
     remaining = RemainingTime(None, time.monotonic())
     left = RemainingColumn(remaining)
-    with Progress(*columns, left, console=console, disable=not console.is_terminal) as progress:
+    hidden = is_quiet() or not console.is_terminal
+    with Progress(*columns, left, console=console, disable=hidden) as progress:
         task = progress.add_task(what, total=None)
 
         def update(received: int, total: int | None) -> None:

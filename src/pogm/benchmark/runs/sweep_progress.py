@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pogm._system.messages import is_quiet
 from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import UNREADABLE, RecordWarning, accuracy, read_run
@@ -92,14 +93,14 @@ class SweepState:
 
 
 def track_sweep(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: Path) -> "Iterator[Outcome]":
-    """Yield the outcomes of runs, and show their progress with the time left; show nothing without trials.
+    """Yield the outcomes of runs, and show their progress with the time left; nothing without trials or with --quiet.
 
     Args:
         outcomes: Outcomes of the runs.
         trials: Their trials.
         folder: Folder of the run directories, whose records say how far each run is.
     """
-    if not trials:
+    if not trials or is_quiet():
         yield from outcomes
         return
     state = SweepState(trials, folder, time.monotonic())

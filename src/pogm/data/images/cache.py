@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pogm._system.errors import DataError, unknown_name_error
 from pogm._system.files import canonical_json, digest, write_atomic
+from pogm._system.messages import log, log_time
 from pogm._system.terminal import printable
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, Pixels, decode
@@ -95,12 +96,14 @@ def load_cached(
     directory = cache / "images" / digest(description)
 
     found = open_store(directory)
+    log.info("Image cache of %s: %s, %s", tree.root, directory, "to be written" if found is None else "found")
     if found is None:
         with lock_directory(directory):
             found = open_store(directory)
             if found is None:  # no other process built it while this one waited
                 known = _find_decoded(directory, description)
-                _Build(tree, contents, height, width, on_bad_image, intensity, known).run(directory, progress)
+                with log_time("Decoded %d images", len(tree.files)):
+                    _Build(tree, contents, height, width, on_bad_image, intensity, known).run(directory, progress)
                 found = open_store(directory)
     with suppress(OSError, DataError):  # in a cache that cannot be written to, other entries do not use this one
         if not (directory / CONTENTS).exists():
