@@ -72,8 +72,8 @@ def forecast(accuracies: Sequence[float], task: str = "classification", counts: 
 
     Few sites can have the same accuracy by chance. If the numbers of images are known, the interval is at least
     m ± z c √(1 + 1/K), where z is the quantile of the normal distribution and c = √(p (1 − p) / n) is the binomial
-    standard deviation of the accuracy at a site. p is the share of correct images of all sites, with two correct and two wrong
-    ones added, and n is the harmonic mean of the numbers of images.
+    standard deviation of the accuracy at a site. p is the share of correct images of all sites, with two correct
+    and two wrong ones added, and n is the harmonic mean of the numbers of images.
 
     Args:
         accuracies: Accuracy, or R², at each held-out site; at least one.
