@@ -120,13 +120,13 @@ def main() -> None:
     text = f"""# The inner solver
 
 `python benchmarks/solver.py`, torch {torch.__version__}, one CPU thread, {PROBLEMS} random problems for each K,
-r = {RADIUS}.
+radius κ = {RADIUS}.
 
 {table()}
 
-"Ours" solves one problem at a time in plain floats; a batch takes the solver that runs on a GPU, under `vmap` and in a
-CUDA graph. "Official" is the authors' method (20 steps of SGD on softmax weights) with autograd, as their code has it.
-The gap is that of the mixture, relative to trace(G) / K.
+"Ours" solves one problem at a time with Python floats; "64 at a time" is the batched solver that also runs on a GPU,
+under `vmap` and in a CUDA graph. "Official" is the authors' method (20 steps of SGD on softmax weights) with autograd,
+as in their code. "Gap" is the duality gap of the mixture π, relative to trace(G) / K.
 """
     print(text)
     if arguments.out:

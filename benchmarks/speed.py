@@ -58,17 +58,17 @@ def measure(run: Run, rows: Sequence[str], each: Callable[[Figure], None]) -> li
 
 PAGE = """# Speed and scale
 
-The numbers were measured by `benchmarks/speed.py`, `growth.py` and `precision.py`, which describe the methods. The
-results are in `benchmarks/results`. The column *handwritten* is a handwritten PyTorch version (`benchmarks/bare.py`),
-measured in the same run and, on a GPU, as a CUDA graph. For a ColoredMNIST trial it consists of the steps and
-evaluations, for a PACS minibatch of the compiled gradient alone, for the meta-update of a copy of the same number of
-bytes, and for memory and on a CPU of the whole step. The numbers of DomainBed and of the authors' code were given to us
-(an H200, torch 2.11); we did not measure them again. Parentheses contain the first and the third quartile of the
-repeats. In the sections about scaling, K^1.01 is a power law that was fitted to all points; the exponent between the
-two largest values, where fixed costs matter least, is in parentheses.
+`benchmarks/speed.py`, `growth.py` and `precision.py` measured these numbers; the results are in `benchmarks/results`.
 
-The rows of POGM have `centre="mean"`, as in the authors' code. The default, `centre="erm"`, takes 1.04 to 1.07 times
-as long with one inner step and 1.7 to 1.9 times with five ([measurements](centre.md#what-it-costs)).
+- *handwritten* is a handwritten PyTorch version (`benchmarks/bare.py`), measured in the same run and, on a GPU, as a
+  CUDA graph. It contains the steps and evaluations of a ColoredMNIST trial; only the compiled gradient of a PACS
+  minibatch; for the meta-update, a copy of the same number of bytes; for memory and on a CPU, the whole step.
+- *DomainBed / the authors*: these numbers were given to us (H200, torch 2.11). We did not measure them.
+- Parentheses contain the first and the third quartile of the repeats.
+- In the sections about scaling, `~ K^1.01` is a power law that was fitted to all points. The exponent between the two
+  largest values, where fixed costs matter least, is in parentheses.
+- The rows of POGM have `centre="mean"`, as in the authors' code. The default, `centre="erm"`, takes 1.04 to 1.07 times
+  as long with one inner step and 1.7 to 1.9 times with five ([measurements](centre.md#what-it-costs)).
 
 ## Why it is fast
 
@@ -77,24 +77,25 @@ as long with one inner step and 1.7 to 1.9 times with five ([measurements](centr
 - **A round is one CUDA graph**, which the host replays (not with `--trajectories host`).
 - **Marked functions are compiled** (`core/compilation.py`): the network's passes, the optimizer, sampling and
   augmentation, inner products, the solver and the update. Everything else runs eagerly. `--compile auto` compiles on a
-  GPU for runs of 1,000 minibatches or more; results of the compiler are kept in `TORCHINDUCTOR_CACHE_DIR`. If the
-  compiler fails on a function, a warning says so and the function runs eagerly. Compiled runs differ in rounding, and
-  the provenance of a run says whether it was compiled.
+  GPU for runs of 1,000 minibatches or more; compiled code is cached in `TORCHINDUCTOR_CACHE_DIR`. If the compiler fails
+  on a function, a warning says so and the function runs eagerly. Compiled runs differ in rounding, and the provenance
+  of a run says whether it was compiled.
 - **Weights are views of one tensor** (`core/flat_params.py`): an operation on all weights is one kernel, not 161.
 - **Independent work runs in parallel** on CUDA streams: the domains of a round if images are small, and similar trials
-  of a sweep. Networks of linear layers are mapped by `vmap` instead (on a CPU those of up to 131,072 weights); for
-  convolutions `vmap` is slower than a loop.
+  of a sweep. Networks of linear layers are vectorised by `vmap` instead (on a CPU if they have up to 131,072 weights);
+  for convolutions `vmap` is slower than a loop.
 - **`--precision bf16`** computes passes in bfloat16 and keeps weights in float32; other choices are `tf32` and
   `fp32`. The precision is part of a trial.
-- On a CPU, Adam is torch's fused kernel (for networks that are not mapped and have more than 65,536 weights), applied
-  to chunks that fit into the cache. Large tensors are allocated on large pages (`THP_MEM_ALLOC_ENABLE=1`, unless it is
-  set). The process keeps freed memory for the next step, so its memory stays at the peak: POGM with a ResNet-50 on four
-  images of 64×64 took 0.99 s per step instead of 2.3 s (one run each).
+- On a CPU, Adam is torch's fused kernel (for networks that do not use `vmap` and have more than 65,536 weights),
+  applied to chunks that fit into the cache. Large tensors are allocated on large pages (`THP_MEM_ALLOC_ENABLE=1`,
+  unless it is set). The process keeps freed memory for the next step, so its memory stays at the peak: POGM with a
+  ResNet-50 on four images of 64×64 took 0.99 s per step instead of 2.3 s (one run each).
 
-The design has costs that are visible with a network that takes a millisecond on a CPU, but not with a convolutional
-one. A step computes new weights and does not change the old ones, so that it can be captured, mapped, saved and resumed
-at any point. It draws random numbers by keys, so that a run does not depend on earlier runs. For the MLP of the rows
-below, these parts took the following CPU time on one thread, each repeated alone (shortest of 30 repeats of 40 calls):
+The design has costs that matter for a network whose step takes a millisecond on a CPU, but not for a convolutional
+network. A step computes new weights and does not change the old ones, so that it works in a CUDA graph and under `vmap`
+and can be saved and resumed. Random numbers are functions of a key, so that a run does not depend on earlier runs. For
+the MLP of the rows below, the parts of a step took this CPU time on one thread, each measured separately (shortest of
+30 repeats of 40 calls):
 
 | part of a step | ours, µs | handwritten, µs | why |
 |---|---|---|---|

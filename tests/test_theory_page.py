@@ -55,10 +55,10 @@ def test_every_metric_of_an_algorithm_is_listed_with_the_algorithm(name):
     with torch.no_grad():
         _, metrics = algorithm.step(state, batches(algorithm.minibatches), problem)
     listed = rows(OF_RECORDS)
-    with_copies = re.search(r"Methods with per-domain copies are (.*?)\.", PAGE, re.DOTALL)[1]
+    on_trajectories = re.search(r"Methods on trajectories are (.*?)\.", PAGE, re.DOTALL)[1]
     for metric in metrics:
         assert metric in listed, f"{name} reports {metric}, which docs/theory.md does not list"
-        reporters = listed[metric][1].replace("methods with per-domain copies", with_copies)
+        reporters = listed[metric][1].replace("methods on trajectories", on_trajectories)
         assert reporters.startswith("all") or re.search(rf"\b{name}\b", reporters), f"{metric}: {reporters}"
 
 

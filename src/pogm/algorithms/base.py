@@ -39,7 +39,7 @@ class Algorithm:
     former_fields: ClassVar[dict[str, Any]] = {}  # removed hyperparameters that saved trials still contain
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
     needs_classes: ClassVar[bool] = False  # True if the method uses class labels, so that only cross-entropy fits
-    prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
+    prediction_batch_size: ClassVar[int] = 0  # images of one domain that are predicted together; 0: each one alone
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -86,7 +86,7 @@ class Algorithm:
         gradient, loss = self.gradient(state, batches[0], problem)
         return state.descend(gradient, problem.optimizer, loss), {"loss": loss.value, **loss.metrics}
 
-    # Most methods keep the defaults of the rest.
+    # Most methods keep these defaults.
 
     @property
     def minibatches(self) -> int:
@@ -116,7 +116,7 @@ class Algorithm:
         return State(params, buffers, problem.optimizer.init(params), {}, step, key)
 
     def restart_at(self) -> Scalar | tuple[Scalar, ...] | None:
-        """Return the step, or steps, before which the optimizer is reset because the loss jumps; None for never."""
+        """Return the step, or steps, at which the optimizer is reset, because the loss changes there; None for never."""
         return None
 
     def _restart_optimizer(self, state: State, problem: Problem) -> State:

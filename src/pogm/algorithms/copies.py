@@ -40,15 +40,15 @@ class Rows(NamedTuple):
 class DomainCopies(Algorithm):
     r"""Base class of methods in which every domain trains a copy of the model for E minibatches.
 
-    The displacement of a copy, :math:`h_i = \theta_i - \theta`, is the trajectory of its domain. Every copy has its own
-    optimizer, which persists between rounds.
+    The difference :math:`h_i = \theta_i - \theta` is the trajectory of the domain. Every copy has its own optimizer.
+    Its state is kept between rounds, unless ``inner_state="reset"``.
     """
 
     abstract: ClassVar[bool] = True
 
     inner_steps: int = hyper(
         1, Choice(1, 5, 10), least=1, most=10_000, draw_as="pogm_local_steps"
-    )  # E: minibatches of a copy
+    )  # E: minibatches of a copy in one round
     inner_optimizer: str = hyper("adam", options=("adam", "sgd"))  # optimizer of the copies
     inner_state: str = hyper("persist", options=("persist", "reset"))  # optimizer states of the copies between rounds
 
@@ -68,10 +68,10 @@ class DomainCopies(Algorithm):
         return False
 
     def keeps_gradients(self, problem: Problem) -> bool:
-        """True if ERM's gradient is the mean of the copies' gradients, so that ERM's copy needs no pass of its own.
+        """True if ERM's gradient is the mean of the copies' gradients, so that ERM's trajectory needs no further pass.
 
-        With one inner step all gradients are taken at θ. If the samples of a pass are coupled (by batch norm that is
-        not frozen, or by a modifier such as MixStyle), the gradient of the pooled risk is not this mean.
+        With one inner step all gradients are computed at θ. If the samples of a pass depend on each other (by batch
+        norm that is not frozen, or by a modifier such as MixStyle), the gradient of the pooled risk is not this mean.
         """
         return self.trains_pooled and self.inner_steps == 1 and not problem.couples_samples
 
@@ -195,7 +195,7 @@ def _pooled(problem: Problem) -> Callable[[Objective], Callable[[Params], tuple[
 
 @compiled
 def _mean(rows: Tensor) -> Tensor:
-    """Return the mean over the first axis, summed in order: the bits do not depend on the distribution of the rows."""
+    """Return the mean over the first axis, summed in order: the same bits for any distribution over processes."""
     total = rows[0]
     for row in rows[1:].unbind():
         total = total + row

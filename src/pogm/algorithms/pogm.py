@@ -28,21 +28,21 @@ class POGM(DomainRounds):
           = h_0 + \kappa \|h_0\| \frac{h_\pi}{\|h_\pi\|},
 
     where :math:`h_\pi = \sum_i \pi_i h_i` is the mixture of domains that agrees least with d. The paper defines
-    :math:`h_0` twice. ``centre="erm"`` (Eq. 5) is the displacement of one more copy, trained on the minibatches of all
+    :math:`h_0` twice. ``centre="erm"`` (Eq. 5) is the trajectory of one more copy, trained on the minibatches of all
     domains: with κ = 0 and α = 1 the method is ERM (Corollary 1). ``centre="mean"`` (Algorithm 1) is the mean of the
     :math:`h_i`, which equals ERM's step only for E = 1 and plain SGD.
 
-    Differences from the text: :math:`h_i` is *after minus before*, so the update adds α d (the printed minus would
-    ascend), and the ball has the radius κ‖h_0‖ in the problem and in the step. Published variants: ``OfficialPOGM``,
-    ``MeasurementPOGM``, ``PaperTextPOGM``.
+    Differences from the text of the paper: the update adds α d, because :math:`h_i = \theta_i - \theta` (the printed
+    minus sign would increase the loss), and the radius of the ball is κ‖h_0‖ in the problem and in the step. Published
+    variants: ``OfficialPOGM``, ``MeasurementPOGM``, ``PaperTextPOGM``.
     """
 
     kappa: float = hyper(
         0.1, Choice(0.05, 0.1, 0.2, 0.5), least=0, most=1000, draw_as="pogm_kappa"
-    )  # κ: radius of the ball / ‖h_0‖
+    )  # κ: radius of the ball, relative to ‖h_0‖
     _: KW_ONLY
     meta_lr: float = hyper(1.0, Choice(0.1, 0.5, 1.0), above=0)  # α: step size of the update
-    centre: str = hyper("erm", options=("erm", "mean"))  # h_0: ERM's trajectory, or the mean of the domains'
+    centre: str = hyper("erm", options=("erm", "mean"))  # h_0: trajectory of ERM, or mean of the trajectories
     rescale: str = hyper("none", options=("none", "norm"))  # "norm": scale d to the length of h_0
 
     compiles_direction: ClassVar[bool] = True

@@ -1,5 +1,5 @@
 """Methods on trajectories: every domain trains a copy of the model, then the model moves along a combination of the
-copies' displacements. POGM, Reptile, MGDA, CAGrad, PCGrad and UPGrad share all of this and differ in `direction`.
+trajectories. POGM, Reptile, MGDA, CAGrad, PCGrad and UPGrad differ only in `direction`.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ FORMER_OPTIONS = {  # options and presets of POGM in earlier versions, and what 
 class Direction(NamedTuple):
     """Direction d = Σ_i c_i h_i of a round, given by its weights c."""
 
-    weights: Tensor  # c: [..., K], one row for each block of the partition; the centre itself is added to this
+    weights: Tensor  # c: [..., K], one row for each block of the partition; without the weight 1 of ERM's trajectory
     metrics: Metrics
     rescale: bool = False  # scale d to the length of the centre
 
@@ -65,7 +65,7 @@ class DomainRounds(DomainCopies):
 
     1. Every domain trains a copy of the model for E minibatches, with its own optimizer.
        Its displacement :math:`h_i = \theta_i - \theta` is the trajectory of the domain.
-    2. The inner products :math:`h_i^\top h_j` are computed; nothing else about the trajectories is needed.
+    2. The inner products :math:`h_i^\top h_j` are computed; `direction` needs only these.
     3. `direction` returns weights :math:`c_i`, and the model moves:
        :math:`\theta \leftarrow \theta + \alpha \sum_i c_i h_i`.
 
@@ -84,7 +84,7 @@ class DomainRounds(DomainCopies):
         """Choose the weights of the trajectories.
 
         Args:
-            gram: Inner products h_i·h_j of the K domains, [..., K, K]: one problem for each block of the partition.
+            gram: Inner products h_i·h_j of the K domains, [..., K, K]: one matrix for each block of the partition.
             centre: Inner products (h_i·h_0, ‖h_0‖²) of ERM's trajectory h_0, if `trains_pooled`. The weights are then
                 added to h_0: d = h_0 + Σ_i c_i h_i.
             state: Step and random key of the round, for methods that draw random numbers.
@@ -110,7 +110,7 @@ class DomainRounds(DomainCopies):
         return self._update(state, problem, copies, direction, decision, optimizers)  # θ + α d
 
     def combine_gradients(self, gradients: FlatParams, key: Tensor) -> tuple[Params, Metrics]:
-        """Return −d for trajectories h_i = −g_i, those of one step of SGD: a gradient, from the gradients of domains.
+        """Combine the gradients g_i of the domains into one: −d for the trajectories h_i = −g_i of one SGD step.
 
         Args:
             gradients: Gradients g_i of the domains, [K, ...].
@@ -132,7 +132,7 @@ class DomainRounds(DomainCopies):
         return reduce.weighted_sum(rows, names, decision.weights, decision.finite), decision.metrics
 
     def _decide(self, grams: Tensor, count: int, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor, Metrics]:
-        """Return the fields of `Decision` from the inner products [blocks, N, N]; ``count`` blocks have a problem."""
+        """Return the fields of `Decision` from inner products [blocks, N, N]; `direction` gets the first ``count``."""
         finite = grams.diagonal(dim1=-2, dim2=-1).isfinite().all(0)
         G = torch.where(finite & finite[:, None], grams[:count], 0.0)
         gram, centre = G.squeeze(0), None  # one problem without a batch axis: `solve` has a faster path on a CPU
@@ -170,7 +170,7 @@ class DomainRounds(DomainCopies):
         return metrics
 
     def _weights_without_problem(self, weights: Tensor) -> Tensor:
-        """Return the weights c of parameters without a problem: those of the only block, or those of the centre h_0."""
+        """Return the weights c of a block that `direction` does not get: as in the only block, or those of h_0."""
         if self.partition == "all":
             return weights[0]
         rows = weights.shape[-1]
@@ -245,7 +245,7 @@ def solution_metrics(solution: Solution, gram: Tensor, centre: Centre | None) ->
 def _move(params: Tensor, direction: Tensor, lr: Scalar, bound: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
     """Return θ + α d and True, or θ and False if d is not finite or the update could overflow.
 
-    If α·|d| ≤ eps·max/8 the update cannot overflow, so the new weights need no check.
+    If α·|d| ≤ eps·max/8 the update cannot overflow, so the new weights need no check for NaN and infinity.
     """
     limits = torch.finfo(params.dtype)
     accepted = finite & (lr * bound <= limits.max * limits.eps / 8)

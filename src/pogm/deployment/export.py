@@ -1,7 +1,7 @@
 """Export of a trained model to ONNX, torch.export or safetensors, compared with the original before it is written.
 
 The exported network takes what ``model.transform`` returns (resized and normalised images) and returns logits. A JSON
-file beside it describes classes, inputs and preprocessing. The same JSON is inside of the exported file.
+file beside it describes classes, inputs and preprocessing. The exported file contains the same JSON.
 """
 
 import copy

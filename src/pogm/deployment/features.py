@@ -1,4 +1,4 @@
-"""Features for the analysis of sites: of images by a network that is not trained here, of a table its columns."""
+"""Features for the analysis of sites: outputs of a fixed network for images, encoded columns for tables."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -71,9 +71,9 @@ def forecast(accuracies: Sequence[float], task: str = "classification", counts: 
     limit. With one site it is [0, 1], or (−∞, 1].
 
     Few sites can have the same accuracy by chance. If the numbers of images are known, the interval is at least
-    m ± z c √(1 + 1/K), where z is the quantile of the normal distribution and c the standard deviation that chance
-    gives at a site, √(p (1 − p) / n). There, p is the share of correct images of all sites, with two correct and two
-    wrong ones added, and n is the harmonic mean of the numbers of images.
+    m ± z c √(1 + 1/K), where z is the quantile of the normal distribution and c = √(p (1 − p) / n) is the binomial
+    standard deviation of the accuracy at a site. p is the share of correct images of all sites, with two correct
+    and two wrong ones added, and n is the harmonic mean of the numbers of images.
 
     Args:
         accuracies: Accuracy, or R², at each held-out site; at least one.

@@ -129,11 +129,11 @@ def predict(
     on_bad_image: OnBadImage = "refuse",
     progress: Progress = no_progress,
 ) -> Predictions:
-    """Predict images with a trained model, on the device of its weights. All cores decode.
+    """Predict images with a trained model, on the device of its weights. All CPU cores decode images.
 
-    A model that adapts to its batch (`TrainedModel.adapts`) predicts each group as one domain, in its batch size.
-    Other predictions do not depend on groups and batches, except by rounding. If ``model.description`` has a
-    ``temperature``, probabilities are scaled by it.
+    A model that adapts to its batch (`TrainedModel.adapts`) predicts each group as one domain, in batches of its own
+    size. Predictions of other models do not depend on groups and batches, except by rounding. If ``model.description``
+    has a ``temperature``, probabilities are scaled by it.
 
     Args:
         model: The model.

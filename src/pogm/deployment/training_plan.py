@@ -49,7 +49,7 @@ class TrainingPlan:
 
     @property
     def first_trials(self) -> list[Trial]:
-        """The runs that need no result of others: with one algorithm also the run on all sites."""
+        """Runs that do not depend on results of other runs; with one algorithm, also the run on all sites."""
         return [*self.trials, *(self.finals.values() if len(self.finals) == 1 else ())]
 
 

@@ -1,8 +1,8 @@
 """Analysis of samples from several sites: will a model work at the next site, and what would help?
 
-All numbers come from logistic regression on features, so the analysis takes minutes on a CPU. Features of images come
-from a network that is not trained here; features of a table are its encoded columns. The forecast is therefore for
-such a classifier. A network that is trained on images is usually better.
+All numbers come from logistic regression on features, so the analysis takes minutes on a CPU. Features of images are
+the outputs of a fixed network; features of a table are its encoded columns. The forecast is for such a classifier. A
+network that is trained on the images is usually better.
 """
 
 from collections.abc import Sequence

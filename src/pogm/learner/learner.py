@@ -46,17 +46,18 @@ class Learner:
 
     Args:
         module: Module that returns the outputs, for example logits.
-        algorithm: Algorithm that trains it.
+        algorithm: Algorithm that trains it. Algorithms that build their own network (ARM, CDANN, DANN, MADG, MTL,
+            SagNet) raise an error.
         loss: Loss of the task: "cross_entropy", "bce" (several labels per sample), "mse", "l1", "huber", or a function
             of outputs [N, ...] and targets [N, ...] that returns one value per sample.
         optimizer: "adam", "adamw", "sgd", or an optimizer of ``pogm.core.optimizers`` (default: that of the algorithm,
-            in most cases Adam). Methods on trajectories use it for the copies of the domains.
+            in most cases Adam). In methods on trajectories, every copy has such an optimizer.
         lr: Learning rate (default: 0.001).
         weight_decay: Weight decay (default: 0, for "adamw" 0.01).
         momentum: Momentum of "sgd".
         groups: Parameter groups as in torch: ``{"params": module.fc.parameters(), "lr": 0.01, "weight_decay": 0}``.
         clip_norm: Largest norm of a gradient; longer gradients are scaled to it.
-        schedule: Function of the number of finished steps that returns a factor of the learning rate, or "cosine".
+        schedule: Function from the number of finished steps to a factor of the learning rate, or "cosine".
         steps: Number of steps after which the cosine schedule reaches 0.
         precision: "bf16" for mixed precision with bfloat16 (default: the dtype of the module).
         head: Name of the last layer, for algorithms that treat the classifier and the features differently.
@@ -190,8 +191,8 @@ class Learner:
         """Return a copy of everything that changes during training: for ``torch.save``.
 
         It contains the weights of the module, the state of the algorithm, the optimizer and the modifiers, minibatches
-        that wait, and the states of torch's random number generators (for layers such as dropout). A Learner that loads
-        it continues with the same bits.
+        that wait for the next step, and the states of torch's random number generators (for layers such as dropout). A
+        Learner that loads it continues with bit-identical results.
         """
         device = self._network.first_tensor().device
         saved: dict[str, Any] = {

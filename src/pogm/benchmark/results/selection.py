@@ -1,7 +1,7 @@
 """Model selection: choose the run and the step whose accuracy is reported for an algorithm.
 
-There are the three methods of DomainBed (Gulrajani & Lopez-Paz, 2021) and one extension. All read finished runs. All
-report the accuracy on the *in* split (80%) of the held-out domain.
+The selection rules are the three of DomainBed (Gulrajani & Lopez-Paz, 2021) and one extension. They use finished runs
+only, and report the accuracy on the *in* split (80%) of the held-out domain.
 """
 
 import math
@@ -46,13 +46,13 @@ class UnusableError(Exception):
 
 @dataclass(frozen=True)
 class Selection:
-    """A model selection method."""
+    """A selection rule."""
 
     name: str  # in CSV and JSON
     title: str
     rule: str  # one sentence that says what is chosen
     score: Callable[[ByHeldOut, int], Candidate]  # returns the candidate of a configuration for a held-out domain
-    early_stopped_oracle: bool = False  # stops early by the test domain; never compared with other selections
+    early_stopped_oracle: bool = False  # stops early by the test domain; never compared with other rules
 
     def __call__(self, runs: Iterable[Run]) -> list[Choice]:
         """Choose for every (dataset, label, held-out domain, trial seed), in the order of the runs."""
