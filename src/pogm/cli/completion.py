@@ -8,7 +8,6 @@ import argparse
 import ast
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +111,8 @@ def _given(values: argparse.Namespace | None, *names: str) -> list[str]:
 
 
 def _plugins(kind: str) -> list[str]:
+    from importlib.metadata import entry_points  # slow to import, and --help does not need it
+
     return sorted({entry.name for entry in entry_points(group=f"pogm.{kind}")})
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, ClassVar, TextIO, cast
 
 from pogm._system.errors import UsageError
 from pogm._system.files import readable_json, write_atomic
@@ -23,6 +23,7 @@ STDOUT = Path("-")
 class Output:
     """Form of the result."""
 
+    title: ClassVar[str] = "result"
     json: Path | None = option(
         "Print the result as one JSON document instead of text; other text goes to standard error. With FILE, write "
         "the document to the file, beside the text (default: text only).",

@@ -129,6 +129,7 @@ class Distributed:
 class Hyperparameters:
     """Hyperparameters, groups of images, and the treatment of unreadable images."""
 
+    title: ClassVar[str] = "hyperparameters and samples"
     settings: tuple[str, ...] = option(
         "Set a hyperparameter of all algorithms, or of one: ALGORITHM.NAME=VALUE; may be repeated (default: the "
         "defaults shown by pogm list algorithms).",
@@ -166,6 +167,7 @@ class Hyperparameters:
 class Training:
     """Length and precision of a run."""
 
+    title: ClassVar[str] = "length and precision"
     steps: int | None = option(
         "Number of minibatches of each training domain (default: that of the dataset).", None, least=1, most=MOST_STEPS
     )
@@ -179,6 +181,7 @@ class Training:
 class Planning:
     """Show the plan instead of running it."""
 
+    title: ClassVar[str] = "plan only"
     dry_run: bool = option(
         "Count the runs and stop; needs no data, weights or GPU. Shows the time if similar runs are finished.",
         False,

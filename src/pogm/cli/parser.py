@@ -228,6 +228,8 @@ def _usage(command: type[Command]) -> str:
         if required and field.metadata.get("positional"):
             value = field.metadata["metavar"] or field.name.upper()
             words.append(f"{value} [{value} ...]" if get_origin(hints[field.name]) is tuple else value)
+        elif field.metadata.get("positional"):
+            words.append(f"[{field.metadata['metavar'] or field.name.upper()}]")
         elif required:
             value = field.metadata["metavar"] or field.name.upper()
             several = get_origin(hints[field.name]) is tuple and not field.metadata["repeat"]

@@ -133,7 +133,8 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         )
         if self.dry_run:
             plan = {"dry_run": True, "folder": self.out, "trial": trial.id, "content": trial.to_json()}
-            self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
+            if run_options.launch is None or run_options.launch.rank == 0:
+                self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
             show_run(trial, self.out, run_options)
             return 0
         launch = run_options.launch
