@@ -6,6 +6,7 @@ It needs Chromium and Playwright. The sweep is kept in build/screenshots, so tha
 """
 
 import contextlib
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -45,17 +46,16 @@ def take(browser: Browser, address: str, name: str, width: int, height: int, sch
 
 def take_board(browser: Browser) -> None:
     """Show a copy of the sweep in which some runs are in progress or waiting."""
-    folder = RUNS.with_name("running")
+    os.chdir(RUNS.parent)  # the title of the board is its folder
+    folder = Path("running")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(RUNS, folder)
-    runs = sorted(path.parent for path in folder.glob("*/done"))
-    for run in runs[-20:]:
+    last = [run.folder for run in read_runs(folder) if run.trial_seed == 2]
+    for run in last[3:]:
         shutil.rmtree(run)
     with contextlib.ExitStack() as locked, open_server(Board(folder).page, 0) as server:
-        for run in runs[-23:-20]:
+        for run in last[:3]:
             (run / "done").unlink()
-            records = run / "records.jsonl"
-            records.write_text("".join(records.read_text().splitlines(keepends=True)[:6]))
             locked.enter_context(lock_folder(run))
         server_thread = threading.Thread(target=server.serve_forever)
         server_thread.start()

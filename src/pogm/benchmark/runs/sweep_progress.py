@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0  # between two looks at the run folders
 POLL_SHARE = 20  # a look takes at most this part of the time
 COLUMNS = {"done": "done", "running": "run", "failed": "fail", "waiting": "wait"}  # headings of states
-NUMBERS_WIDTH = 36  # characters of the columns with numbers
+NUMBERS_WIDTH = 30  # characters of the columns with numbers
 
 
 class SweepState:
