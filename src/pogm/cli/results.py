@@ -12,7 +12,7 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import FAILED
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import index_plan
-from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
+from pogm.benchmark.runs.executors import Outcome, run_waiting_trials
 from pogm.benchmark.runs.progress import show_progress
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli.options import Scheduling
@@ -46,10 +46,11 @@ def _summarise(error: str, file: Path) -> str:
 
 def run_sweep(sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling) -> int:
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
-    execute = executor(options.executor, options.workers, options.address)
+    execute, is_shared = options.make_executor(), options.executor == "slurm"
     trials = sweep.plan()
     index_plan(trials, folder)
-    return finish(run_waiting_trials(trials, folder, run_options, execute, options.retry_failed), len(trials), folder)
+    outcomes = run_waiting_trials(trials, folder, run_options, execute, options.retry_failed, with_running=is_shared)
+    return finish(outcomes, len(trials), folder)
 
 
 def finish(outcomes: Iterable[Outcome], count: int, folder: Path) -> int:

@@ -62,7 +62,7 @@ pogm resume runs/sweep --retry-failed"""
         if self.dry_run:
             finished = read_finished(self.folder)
             counts = count_trials(sweep.plan(), finished)
-            show_plan(counts, self.folder, finished, run_options, self.scheduling.workers)
+            show_plan(counts, self.folder, finished, run_options, self.scheduling.workers, sweep.sample())
             return 0
         prepare(sweep.plan(), run_options)
         return run_sweep(sweep, self.folder, run_options, self.scheduling)

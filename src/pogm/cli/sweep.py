@@ -116,7 +116,7 @@ pogm status runs/sweep"""
             label = " + ".join((algorithm, *sweep.modifiers))
             for data in sweep.datasets:
                 counts.add(label, label, data.title, sweep.count(data), done[data.title, label])
-        show_plan(counts, self.out, finished, run_options, self.scheduling.workers)
+        show_plan(counts, self.out, finished, run_options, self.scheduling.workers, sweep.sample())
 
 
 COMMAND = Sweep
