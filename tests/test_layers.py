@@ -35,6 +35,7 @@ HEAVY = {
     "timm",
     "sklearn",
     "ray",
+    "submitit",
     "jinja2",
     "markupsafe",
     "vl_convert",

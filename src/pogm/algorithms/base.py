@@ -116,7 +116,7 @@ class Algorithm:
         return State(params, buffers, problem.optimizer.init(params), {}, step, key)
 
     def restart_at(self) -> Scalar | tuple[Scalar, ...] | None:
-        """Return the step, or steps, at which the optimizer is reset, because the loss changes there; None for never."""
+        """Return the step, or steps, at which the optimizer is reset because the loss changes there; None for never."""
         return None
 
     def _restart_optimizer(self, state: State, problem: Problem) -> State:

@@ -92,7 +92,7 @@ pogm list experiments                              names and scales"""
     def run(self) -> int:
         """Train what is missing, then print the tables and write tables, figures and the page."""
         from pogm.benchmark.runs.directory import save_plan
-        from pogm.benchmark.runs.executors import executor, run_waiting_trials
+        from pogm.benchmark.runs.executors import run_waiting_trials
         from pogm.cli.execution import (
             check_weights_exist,
             make_run_options,
@@ -128,8 +128,10 @@ pogm list experiments                              names and scales"""
         if trials:
             prepare(left, run_options)
             save_plan(trials, runs)
-            execute = executor(self.scheduling.executor, workers, self.scheduling.address)
-            outcomes = run_waiting_trials(trials, runs, run_options, execute, self.scheduling.retry_failed)
+            execute, is_shared = self.scheduling.make_executor(), self.scheduling.executor == "slurm"
+            outcomes = run_waiting_trials(
+                trials, runs, run_options, execute, self.scheduling.retry_failed, with_running=is_shared
+            )
             done = wait_for_all(outcomes, trials, runs)
         show(chosen, scale, self.out)
         return 0 if done else 1

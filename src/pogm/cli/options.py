@@ -1,12 +1,16 @@
 """Groups of options that several commands share. Each option is defined once, with its type, default and help."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pogm._system.cpu import count_cores
+from pogm._system.errors import UsageError
 from pogm.cli.parser import group, option
+
+if TYPE_CHECKING:
+    from pogm.benchmark.runs.executors import Execute
 
 MOST_STEPS = 10**8  # minibatches of a run
 MOST_REPETITIONS = 1000  # seeds or trials of a plan
@@ -97,11 +101,37 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Jobs of a Slurm cluster."""
+
+    title: ClassVar[str] = "with --executor slurm"
+    jobs: int = option("Number of jobs, which share the runs.", 1, least=1, most=MOST_PROCESSES)
+    partition: str | None = option("Partition of the jobs (default: that of the cluster).", None)
+    time_limit: int = option(
+        "Time limit of a job, in minutes. Before it ends, its runs are saved and it is queued again.",
+        240,
+        least=5,
+        most=10**6,
+    )
+    gpus_per_job: int | None = option(
+        "GPUs of a job; each GPU trains its own runs (default: 1 with --device cuda, else 0).", None, least=0, most=64
+    )
+    slurm: tuple[str, ...] = option(
+        "Other parameter of submitit or sbatch, such as account=lab or mem_gb=32; may be repeated (default: none).",
+        (),
+        repeat=True,
+        metavar="NAME=VALUE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scheduling:
     """Distribution of many runs over processes or machines."""
 
     title: ClassVar[str] = "execution of many runs"
-    executor: Literal["local", "ray"] = option("local: processes of this machine; ray: a Ray cluster.", "local")
+    executor: Literal["local", "ray", "slurm"] = option(
+        "local: processes of this machine; ray: a Ray cluster; slurm: jobs of a Slurm cluster.", "local"
+    )
     address: str | None = option("Address of the Ray cluster (default: start one on this machine).", None)
     workers: int = option(
         "Number of processes that train runs in parallel on a CPU (default: one per core).",
@@ -110,6 +140,27 @@ class Scheduling:
         most=MOST_PROCESSES,
     )
     retry_failed: bool = option("Run failed trials again (default: report them and skip them).", False)
+    slurm: Slurm = group(Slurm)
+
+    def make_executor(self) -> "Execute":
+        """Return the executor that the options choose.
+
+        Raises:
+            UsageError: If options of one executor are given with another.
+        """
+        from pogm.benchmark.runs.executors import executor
+
+        if self.executor != "slurm" and self.slurm != Slurm():
+            raise UsageError(
+                f"Expected {' '.join(self._slurm_flags())} only with --executor slurm; found --executor "
+                f"{self.executor}. Add --executor slurm, or leave the options out."
+            )
+        return executor(self.executor, self.workers, self.address, asdict(self.slurm))
+
+    def _slurm_flags(self) -> list[str]:
+        names = [field.name for field in fields(Slurm)]
+        changed = [name for name in names if getattr(self.slurm, name) != getattr(Slurm(), name)]
+        return [f"--{name.replace('_', '-')}" for name in changed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +234,8 @@ class Planning:
 
     title: ClassVar[str] = "plan only"
     dry_run: bool = option(
-        "Count the runs and stop; needs no data, weights or GPU. Shows the time if similar runs are finished.",
+        "Count the runs and stop; needs no data, weights or GPU. Shows the time if similar runs are finished and, for "
+        "a sweep, GPU hours on an H200 and disk space.",
         False,
     )
     estimate: bool = option(

@@ -5,7 +5,7 @@ This module imports torch. Commands import it when they run.
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,6 +17,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
 from pogm.benchmark.runs.estimate import duration, estimates
 from pogm.benchmark.runs.progress import show_image_progress
+from pogm.benchmark.runs.reference import reference_lines, weigh
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import DomainDataset, is_named_dataset
 from pogm.data.datasets.folder import Folder
@@ -78,9 +79,22 @@ def count_trials(trials: Sequence[Trial], finished: Mapping[str, Any]) -> RunCou
 
 
 def show_plan(
-    counts: RunCounts, folder: Path, finished: Mapping[str, Mapping[str, Any]], run_options: RunOptions, workers: int
+    counts: RunCounts,
+    folder: Path,
+    finished: Mapping[str, Mapping[str, Any]],
+    run_options: RunOptions,
+    workers: int,
+    sample: Iterable[tuple[Trial, int]] = (),
 ) -> dict[str, Any]:
     """Print the numbers of runs by row and dataset, and the time that finished runs of the same kind took.
+
+    Args:
+        counts: Numbers of runs.
+        folder: Folder of the runs.
+        finished: Content of trial.json of the finished runs.
+        run_options: Options of the runner.
+        workers: Number of processes on a CPU.
+        sample: Trials that stand for all, see `pogm.benchmark.plan.sweep.Sweep.sample`, to print GPU hours and disk.
 
     Returns:
         The same for --json.
@@ -98,21 +112,41 @@ def show_plan(
     if not left:
         print_line("Nothing is left to run.")
         return plan
+    plan |= _print_time(left, folder, finished, run_options, workers)
+    planned: Counter[Kind] = Counter()
+    for trial, count in (sample := list(sample)):
+        planned[trial.dataset.title, trial.label] += count
+    if sample:
+        shares = {kind: left[kind] / count for kind, count in planned.items()}
+        plan["reference"] = reference_lines(weigh(sample, shares), on_gpu=run_options.engine.device != "cpu")
+        for line in plan["reference"]:
+            print_line(line)
+    return plan
+
+
+def _print_time(
+    left: Counter[Kind],
+    folder: Path,
+    finished: Mapping[str, Mapping[str, Any]],
+    run_options: RunOptions,
+    workers: int,
+) -> dict[str, Any]:
+    """Print the time of the runs that are left, as far as finished runs tell it, and return it for --json."""
     seconds = _seconds_by_kind(folder, finished)
     known = {kind: number for kind, number in left.items() if kind in seconds}
     if not known:
         print_line(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
-        return plan
+        return {}
     workers = workers if run_options.engine.device in ("auto", "cpu") else 1
-    plan["seconds"] = sum(seconds[kind] * number for kind, number in known.items()) / workers
-    total = duration(plan["seconds"])
+    needed = sum(seconds[kind] * number for kind, number in known.items()) / workers
+    total = duration(needed)
     missing = left.total() - sum(known.values())
     rest = f" The time of {missing} other runs is not known: add --estimate." if missing else ""
     print_line(
         f"{left.total()} runs to do. {sum(known.values())} of them take about {total} on {workers} "
         f"process{'es' * (workers > 1)}, as long as finished runs in {folder}.{rest}"
     )
-    return plan | {"runs_of_known_time": sum(known.values()), "workers": workers}
+    return {"seconds": needed, "runs_of_known_time": sum(known.values()), "workers": workers}
 
 
 def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) -> dict[Kind, float]:

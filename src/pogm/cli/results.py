@@ -16,7 +16,7 @@ from pogm.benchmark.results.finding import best_runs
 from pogm.benchmark.results.record_digest import FAILED
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.runs.directory import index_plan
-from pogm.benchmark.runs.executors import Outcome, executor, run_waiting_trials
+from pogm.benchmark.runs.executors import Outcome, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.sweep_progress import track_sweep
 from pogm.cli.json_output import Output
@@ -58,10 +58,10 @@ def run_sweep(
     sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling, command: str, output: Output
 ) -> int:
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
-    execute = executor(options.executor, options.workers, options.address)
+    execute, is_shared = options.make_executor(), options.executor == "slurm"
     trials = sweep.plan()
     index_plan(trials, folder)
-    outcomes = run_waiting_trials(trials, folder, run_options, execute, options.retry_failed)
+    outcomes = run_waiting_trials(trials, folder, run_options, execute, options.retry_failed, with_running=is_shared)
     return finish(outcomes, trials, folder, command, output)
 
 

@@ -69,7 +69,7 @@ pogm resume runs/sweep --retry-failed"""
         if self.dry_run:
             finished = read_finished(self.folder)
             counts = count_trials(sweep.plan(), finished)
-            plan = show_plan(counts, self.folder, finished, run_options, self.scheduling.workers)
+            plan = show_plan(counts, self.folder, finished, run_options, self.scheduling.workers, sweep.sample())
             self.output.show("resume", plan)
             return 0
         prepare(sweep.plan(), run_options)

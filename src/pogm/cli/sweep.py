@@ -124,7 +124,8 @@ pogm status runs/sweep"""
             label = " + ".join((algorithm, *sweep.modifiers))
             for data in sweep.datasets:
                 counts.add(label, label, data.title, sweep.count(data), done[data.title, label])
-        self.output.show("sweep", show_plan(counts, self.out, finished, run_options, self.scheduling.workers))
+        workers = self.scheduling.workers
+        self.output.show("sweep", show_plan(counts, self.out, finished, run_options, workers, sweep.sample()))
 
 
 COMMAND = Sweep

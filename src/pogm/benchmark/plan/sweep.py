@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,19 @@ class _Search:
         return self._found[key]
 
 
+class _TrainingSearch(_Search):
+    """Configurations of the training settings only; algorithms and modifiers have their defaults."""
+
+    def configuration(self, kind: type, large: bool) -> Any:
+        """Return the defaults of an algorithm or a modifier."""
+        return _default(kind, large)
+
+
+@cache
+def _default(kind: type, large: bool) -> Any:
+    return configuration(kind(), 0, 0, large)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A comparison of algorithms. DomainBed's protocol: 20 configurations, 3 trials, every domain held out once."""
@@ -89,6 +104,24 @@ class Sweep:
 
     def plan(self) -> list[Trial]:
         """Return all trials, ordered by repetition and configuration, so that early results cover all cells."""
+        return self._build(self._held_out, _Search)
+
+    def sample(self) -> list[tuple[Trial, int]]:
+        """Return trials with the costs of those of the plan, each with the number of trials that it stands for.
+
+        Costs depend on the algorithm, the training settings and the number of held-out domains. The trials have other
+        held-out domains than those that they stand for, and default hyperparameters of algorithms and modifiers. This
+        takes a fraction of the time of the plan.
+        """
+        sizes: dict[DomainDataset, Counter[int]] = {
+            data: Counter(map(len, self._held_out(data))) for data in self.datasets
+        }
+        trials = self._build(lambda data: [list(range(size)) for size in sizes[data]], _TrainingSearch)
+        return [(trial, sizes[trial.dataset][len(trial.test_domains)]) for trial in trials]
+
+    def _build(
+        self, held_out_domains: Callable[[DomainDataset], list[list[int]]], search_class: type[_Search]
+    ) -> list[Trial]:
         pairs = list(itertools.product(self.datasets, self.algorithms))
         kinds = {(data, name): Combination(name, self.modifiers, data) for data, name in pairs}
         check_settings(self.settings, list(kinds.values()))
@@ -97,13 +130,13 @@ class Sweep:
         trials = []
         with pause_collector():
             for trial_seed, hparams_seed in itertools.product(range(self.trials), range(self.configurations)):
-                search = _Search(hparams_seed, trial_seed)
+                search = search_class(hparams_seed, trial_seed)
                 for dataset in self.datasets:
                     parts = {
                         algorithm: self._parts(dataset, algorithm, search, settings[dataset, algorithm])
                         for algorithm in self.algorithms
                     }
-                    for held_out, algorithm in itertools.product(self._held_out(dataset), self.algorithms):
+                    for held_out, algorithm in itertools.product(held_out_domains(dataset), self.algorithms):
                         trials.append(self._trial(parts[algorithm], algorithm, held_out, search, probe))
         return trials
 

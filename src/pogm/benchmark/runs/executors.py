@@ -1,4 +1,4 @@
-"""Executors: run many trials in processes or on GPUs of this machine, or on a Ray cluster."""
+"""Executors: run many trials in processes or on GPUs of this machine, on a Ray cluster, or as Slurm jobs."""
 
 import math
 import multiprocessing
@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,12 +43,12 @@ from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.benchmark.runs.state import state_of
 from pogm.engine.engine import SMALL_IMAGE_PIXELS
 
-EXECUTORS = ("local", "ray")
+EXECUTORS = ("local", "ray", "slurm")
 ATTEMPTS = 3  # for a trial if its process dies
 GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 BATCH_SIZE = 16  # maximum number of trials in a batch
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
-TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGHUP}
+DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes of a terminal or Slurm job
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,16 @@ class Outcome:
 Execute = Callable[[Sequence[Trial], Path, RunOptions], Iterator[Outcome]]
 
 
-def executor(name: str, workers: int | None = None, address: str | None = None) -> Execute:
+def executor(
+    name: str, workers: int | None = None, address: str | None = None, slurm: Mapping[str, Any] | None = None
+) -> Execute:
     """Return an executor by name.
 
     Args:
         name: One of `EXECUTORS`.
         workers: Number of processes of the local executor; None for the number of cores.
         address: Address of a Ray cluster; None to start Ray on this machine.
+        slurm: Options of Slurm jobs, see `pogm.benchmark.runs.slurm_cluster.JobOptions`; None for the defaults.
     """
     if name not in EXECUTORS:
         raise unknown_name_error("an executor", name, EXECUTORS)
@@ -82,6 +85,10 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
         raise UsageError(
             f"Expected --address only with --executor ray; found {address!r} without it. Leave --address out."
         )
+    if name == "slurm":
+        from pogm.benchmark.runs.slurm_cluster import JobOptions, run_on_slurm  # it imports this file
+
+        return partial(run_on_slurm, jobs=JobOptions(**(slurm or {})))
     return partial(run_all, workers=workers)
 
 
@@ -91,10 +98,11 @@ def run_waiting_trials(
     options: RunOptions,
     execute: Execute | None = None,
     retry_failed: bool = False,
+    with_running: bool = False,
 ) -> Iterator[Outcome]:
     """Run the trials of a sweep that are waiting or interrupted; yield an outcome for every trial.
 
-    Finished runs are not run again. Runs of other processes are left to them.
+    Finished runs are not run again. Runs of other processes are left to them, and an outcome is reported at once.
 
     Args:
         trials: All trials of the sweep.
@@ -102,11 +110,13 @@ def run_waiting_trials(
         options: Options of the runner.
         execute: The executor; None for the local one.
         retry_failed: Also run trials that failed before.
+        with_running: Give the executor also the trials that other processes run, because it waits for them.
     """
     todo = []
     for trial in trials:
         state = state_of(folder / trial.id)
-        if state in ("waiting", "interrupted") or (state == "failed" and retry_failed):
+        is_running = state == "running" and with_running
+        if state in ("waiting", "interrupted") or is_running or (state == "failed" and retry_failed):
             todo.append(trial)
         elif state == "failed":
             yield Outcome(trial, read_failure(folder / trial.id), ran=False)
@@ -141,7 +151,7 @@ def run_all(
     yield from (Outcome(trial, ran=False) for trial in done)
     with catch_stop_signals() as stop:
         try:
-            yield from _run_in_workers(waiting, root, options, workers, stop, deadline)
+            yield from run_in_workers(waiting, root, options, workers, stop, deadline)
         except DiskFullError as error:
             raise stop_sweep(trials, root, error) from error
 
@@ -153,14 +163,33 @@ def split_done(trials: Sequence[Trial], root: Path) -> tuple[list[Trial], list[T
     return done, [trial for trial in trials if trial.id not in ids]
 
 
-def _run_in_workers(
+def run_in_workers(
     waiting: Sequence[Trial],
     root: Path,
     options: RunOptions,
     workers: int | None,
     stop: Stop,
-    deadline: float | None,
+    deadline: float | None = None,
+    is_free: Callable[[Trial], bool] = lambda trial: True,
+    gpus: Sequence[str | None] = (None,),
 ) -> Iterator[Outcome]:
+    """Run trials in processes of this machine, like `run_all`, until all have ended or a stop signal was received.
+
+    Args:
+        waiting: The trials, none of them done.
+        root: Folder of the run directories.
+        options: Options of the runner.
+        workers: Number of processes on a CPU; None for one per core.
+        stop: The stop signal that this process received, if any.
+        deadline: Value of ``time.monotonic()`` at which all trials end.
+        is_free: Called when a process is about to run a trial; if False, the trial is left out, without an outcome.
+        gpus: GPUs to use, each by a process of its own, as values of CUDA_VISIBLE_DEVICES; None for the device of the
+            options.
+
+    Raises:
+        StoppedError: After a stop signal; the running trials have checkpoints.
+        DiskFullError: If the disk is full.
+    """
     on_gpu = options.engine.torch_device().type == "cuda"
     jobs = make_jobs(waiting, root, options, on_gpu)
     jobs.reverse()  # the next job is taken from the end
@@ -168,16 +197,19 @@ def _run_in_workers(
     idle: list[_Worker] = []
     busy: dict[Any, _Worker] = {}
     try:
-        count = min(1 if on_gpu else workers or count_cores(), len(jobs))
-        idle += [_Worker() for _ in range(count)]
+        count = min(len(gpus) if on_gpu else workers or count_cores(), len(jobs))
+        idle += [_Worker(gpus[number] if on_gpu else None) for number in range(count)]
         while jobs or busy:
             while jobs and idle:
+                job = _take(jobs, root, is_free)
+                if not job:
+                    continue
                 worker = idle.pop()
                 busy[worker.pipe] = worker
                 if deadline is not None:
-                    now, in_a_row = time.monotonic(), math.ceil(len(jobs) / count)
+                    now, in_a_row = time.monotonic(), math.ceil((len(jobs) + 1) / count)
                     worker.deadline = now + (deadline - now) / in_a_row
-                worker.start_job(jobs.pop(), root, options)
+                worker.start_job(job, root, options)
             ready = wait(list(busy), timeout=POLL_SECONDS)
             if stop.signal is not None:
                 raise stop.error(root, many=True)
@@ -203,12 +235,24 @@ def _run_in_workers(
                             note_failure(trial, root, PogmError(GIVEN_UP))
                             yield Outcome(trial, GIVEN_UP)
                 if jobs:
-                    idle.append(_Worker())
+                    idle.append(_Worker(worker.gpu))
     finally:
         for worker in busy.values():
             worker.process.terminate()  # the run stops with a checkpoint
         for worker in (*idle, *busy.values()):
             worker.close()
+
+
+def _take(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], bool]) -> list[Trial]:
+    """Remove the next job; return its trials that are free.
+
+    If another process has begun a trial of a batch in the meantime, it becomes a job of its own.
+    """
+    job = [trial for trial in jobs.pop() if is_free(trial)]
+    if len(job) == 1 or not any(has_begun(trial, root) for trial in job):
+        return job
+    jobs.extend([trial] for trial in job if has_begun(trial, root))
+    return [trial for trial in job if not has_begun(trial, root)]
 
 
 def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
@@ -253,14 +297,17 @@ class _Worker:
     deadline: float | None = None  # of the job
     missed_deadline = False  # True after the job was stopped for this reason
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: str | None = None) -> None:
+        self.gpu = gpu
+        environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
         context = _process_context()
         self.pipe, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, dict(os.environ)), daemon=True)
-        # Ctrl-C sends SIGINT to every process of the terminal, and its end SIGHUP. Workers start with both blocked:
-        # this process stops them. The resource tracker is started first, because its start would unblock them.
+        self.process = context.Process(target=_serve, args=(child, environment), daemon=True)
+        # Ctrl-C sends SIGINT to every process of the terminal, and its end SIGHUP; Slurm may send SIGUSR1 to every
+        # process of a job. Workers start with all of them blocked: this process stops them. The resource tracker is
+        # started first, because its start would unblock them.
         resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
         try:
             self.process.start()
         finally:
@@ -322,7 +369,7 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
         pipe: Connection for jobs and outcomes.
         environment: Environment variables of the parent; those of the fork server may be older.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
     escape_output()
     warnings.showwarning = show_warning
     signal.signal(signal.SIGTERM, _exit)

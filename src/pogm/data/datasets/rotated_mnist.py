@@ -18,7 +18,7 @@ class RotatedMNIST(DomainDataset):
     Input: MNIST digits, 1×28×28.
     Label: the digit.
     Domain: the angle in degrees, counter-clockwise.
-    Images: 11667 in each of the first four, 11666 in the last two.
+    Images: 11667, 11667, 11667, 11667, 11666, 11666.
     Paper: Ghifary et al., Domain Generalization for Object Recognition with Multi-task Autoencoders, ICCV 2015.
     Licence: CC BY-SA 3.0 (MNIST).
     """

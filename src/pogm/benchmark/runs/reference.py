@@ -1,0 +1,178 @@
+"""Costs of a plan from measurements that the package contains: GPU hours, memory and disk, without data or a GPU.
+
+``reference_costs.json`` has the time and memory of a minibatch of ERM, and the time of an evaluation, for two networks
+on one NVIDIA H200, in bf16 with compiled steps. They are taken from benchmarks/results (``speed_h200.json``,
+``methods_h200.json``, ``pipeline.md``). The cost of another method is that of ERM times its ratio in ``costs.json``.
+Times are proportional to the number of images and of pixels.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from pogm.algorithms.rounds import DomainRounds
+from pogm.benchmark.catalogue import costs
+from pogm.benchmark.plan.trial import Trial
+from pogm.data.datasets.base import DomainDataset
+from pogm.data.images.cache import LARGEST
+from pogm.engine.trainer import Schedule
+
+RECORD_BYTES = 1000  # of one evaluation
+FOLDER_BYTES = 5000  # of a finished run without its records, checkpoint and model
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """The cost of one run."""
+
+    train_seconds: float | None  # on the reference device; None if the network or the method was not measured
+    evaluation_seconds: float | None  # of all evaluations; None also if the number of images is not known
+    gpu_gib: float | None  # peak
+    checkpoint_bytes: float | None  # of a finished run; None if the size of the network is not known
+    model_bytes: float | None
+    record_bytes: float
+
+
+@cache
+def reference_costs() -> dict[str, Any]:
+    """Return the measurements, see the docstring of this module."""
+    path = resources.files("pogm.benchmark") / "reference_costs.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def count_images(dataset: DomainDataset) -> int | None:
+    """Return the published number of images of a dataset, without reading it; None if it is not known."""
+    counts: tuple[int, ...] = getattr(dataset, "counts", ())
+    if counts:
+        return sum(counts)
+    found = re.search(r"Images: (\d+(?:, \d+)*)\.", type(dataset).__doc__ or "")
+    return sum(map(int, found[1].split(", "))) if found else None
+
+
+def run_cost(trial: Trial) -> RunCost:
+    """Return the cost of one run on the reference device."""
+    training, records = trial.training, _count_evaluations(trial.schedule)
+    record_bytes = float(FOLDER_BYTES + RECORD_BYTES * records)
+    network = reference_costs()["networks"].get(training.network)
+    shape = trial.dataset.transform(training).shape
+    if network is None or len(shape) != 3:
+        return RunCost(None, None, None, None, None, record_bytes)
+    weights = FLOAT_BYTES * (network["parameters"] + network["width"] * trial.dataset.num_classes)
+    states = 3 + (2 * len(trial.train_domains) if isinstance(trial.algorithm, DomainRounds) else 0)  # with Adam
+    disk = (float(states * weights), float(weights), record_bytes)
+    ratios = _ratios(trial.label, f"H200, {training.network}")
+    if ratios is None:
+        return RunCost(None, None, None, *disk)
+    pixels = shape[1] * shape[2] / network["side"] ** 2
+    size = pixels * training.batch_size * len(trial.train_domains) / network["images"]
+    images = count_images(trial.dataset)
+    one = network["evaluation_seconds"] / network["evaluated_images"] * pixels
+    return RunCost(
+        trial.steps * network["minibatch_seconds"] * size * ratios[0],
+        None if images is None else records * images * one,
+        network["memory_gib"] * size * ratios[1],
+        *disk,
+    )
+
+
+@cache
+def _count_evaluations(schedule: Schedule) -> int:
+    return len(schedule.points())
+
+
+@cache
+def _ratios(label: str, column: str) -> tuple[float, float] | None:
+    """Return time and memory of a method relative to ERM; None if a part of it was not measured."""
+    time, memory = 1.0, 1.0
+    for part in label.split(" + "):
+        text = costs().get(part, {}).get(column)
+        if text is None:
+            return None
+        factors = [float(number) for number in text.split(" · ")]
+        time, memory = time * factors[0], memory * factors[1]
+    return time, memory
+
+
+def cache_bytes(dataset: DomainDataset) -> int:
+    """Return the size of the decoded images of a dataset of photographs in the cache; 0 for other datasets."""
+    return sum(getattr(dataset, "counts", ())) * 3 * LARGEST**2
+
+
+def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True) -> list[str]:
+    """Return the text for users: GPU hours and memory, then disk.
+
+    Args:
+        trials: Trials, each with the number of runs that cost as much.
+        on_gpu: False if the runs use a CPU, for which there are no measurements.
+    """
+    seconds = [0.0, 0.0]
+    runs, timed, unevaluated, sized = 0.0, 0.0, 0.0, 0.0
+    gpu_gib = 0.0
+    disk: dict[str, float] = {"checkpoints": 0.0, "models": 0.0, "records": 0.0}
+    datasets: dict[DomainDataset, None] = {}
+    for trial, count in trials:
+        cost = run_cost(trial)
+        datasets.setdefault(trial.dataset)
+        runs += count
+        if cost.train_seconds is not None:
+            timed += count
+            seconds[0] += count * cost.train_seconds
+            seconds[1] += count * (cost.evaluation_seconds or 0.0)
+            unevaluated += count * (cost.evaluation_seconds is None)
+            gpu_gib = max(gpu_gib, cost.gpu_gib or 0.0)
+        if cost.checkpoint_bytes is not None and cost.model_bytes is not None:
+            sized += count
+            disk["checkpoints"] += count * cost.checkpoint_bytes
+            disk["models"] += count * cost.model_bytes
+        disk["records"] += count * cost.record_bytes
+    lines = _time_lines(seconds, runs, timed, unevaluated, gpu_gib) if on_gpu else []
+    if any(cached := [cache_bytes(dataset) for dataset in datasets]):
+        disk["image cache"] = float(sum(cached))
+    missing = f", without checkpoints and models of {runs - sized:.0f} runs of networks of unknown size"
+    parts = ", ".join(f"{name} {size_text(value)}" for name, value in disk.items() if value)
+    lines.append(f"Disk: about {size_text(sum(disk.values()))} ({parts}){missing if round(runs - sized) else ''}.")
+    return lines
+
+
+def _time_lines(seconds: list[float], runs: float, timed: float, unevaluated: float, gpu_gib: float) -> list[str]:
+    reference = reference_costs()
+    if not timed:
+        return []
+    hours = sum(seconds) / 3600
+    which = "" if round(timed) == round(runs) else f" for {timed:.0f} of {runs:.0f} runs"
+    text = f"Estimate{which} on one {reference['device']}: about {_rounded(hours)} GPU hours"
+    evaluated = f" ({_rounded(seconds[1] / 3600)} of them for evaluations)" if seconds[1] else ""
+    left_out = ", without evaluations of datasets of unknown size" if round(unevaluated) else ""
+    return [
+        f"{text}{evaluated}{left_out}, up to {gpu_gib:.1f} GiB of GPU memory. It is scaled by batch and image size "
+        f"from measurements in {reference['precision']} with compiled steps; other devices and precisions differ."
+    ]
+
+
+def _rounded(value: float) -> str:
+    """Return a number with two digits: 0.12, 3.4, 56, 7,800."""
+    if value <= 0:
+        return "0"
+    digits = max(0, 1 - math.floor(math.log10(value)))
+    return f"{value:.{digits}f}" if value < 10 else f"{round(value, 1 - math.floor(math.log10(value))):,.0f}"
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes as text in a suitable unit."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"
+
+
+def weigh(trials: Iterable[tuple[Trial, int]], left: Mapping[tuple[str, str], float]) -> Iterable[tuple[Trial, float]]:
+    """Multiply the number of runs of each trial by the share of its dataset and label that is left to run."""
+    return ((trial, count * left.get((trial.dataset.title, trial.label), 0.0)) for trial, count in trials)
