@@ -44,9 +44,9 @@ OPTIONS = {"--steps": "6", "--evaluate-every": "5", "--seed": "1", "--device": "
 
 DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = """
-    ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM Fish Fishr GroupDRO IBERM
-    IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM RDM RSC Reptile
-    SAGM SANDMask SD SagNet SelfReg Transfer UPGrad URM VREx
+    ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
+    GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
+    RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg Transfer UPGrad URM VREx
 """
 MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
@@ -57,6 +57,7 @@ RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
 # with feature maps where the modifier needs one.
 SHORT = {
     "EQRM": "burn_in_anneal_iters=2",
+    "ERMPlusPlus": "linear_anneal_iters=2 average_anneal_iters=4",
     "Fishr": "penalty_anneal_iters=2",
     "IBERM": "penalty_anneal_iters=2",
     "IBIRM": "penalty_anneal_iters=2 bottleneck_anneal_iters=4",

@@ -14,6 +14,7 @@ from pogm.algorithms.coral import CORAL as CORAL
 from pogm.algorithms.dann import DANN as DANN
 from pogm.algorithms.eqrm import EQRM as EQRM
 from pogm.algorithms.erm import ERM as ERM
+from pogm.algorithms.erm_plus_plus import ERMPlusPlus as ERMPlusPlus
 from pogm.algorithms.fish import Fish as Fish
 from pogm.algorithms.fishr import Fishr as Fishr
 from pogm.algorithms.group_dro import GroupDRO as GroupDRO

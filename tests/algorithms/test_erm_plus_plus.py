@@ -14,7 +14,7 @@ from pogm.algorithms.erm_plus_plus import ERMPlusPlus
 @pytest.mark.parametrize("linear_lr", [0.0, 0.01])
 def test_steps_equal_a_plain_torch_implementation(linear_lr):
     """As in DomainBed: a counter that starts at 0 chooses the optimizer, and a running mean averages."""
-    method = ERMPlusPlus(linear_lr=linear_lr, linear_anneal_iters=2, average_anneal_iters=5)
+    method = ERMPlusPlus(linear_lr=linear_lr, linear_anneal_iters=3, average_anneal_iters=5)
     state, problem = toy(method, weight_decay=0.01)
     network = copy.deepcopy(problem.network).requires_grad_()
     linear = torch.optim.Adam(network.head.parameters(), linear_lr or 0.05, weight_decay=0.01)
@@ -46,22 +46,14 @@ def test_average_is_the_mean_of_the_later_weights():
 
 def test_warm_up_changes_only_the_classifier():
     method = ERMPlusPlus(linear_anneal_iters=3)
-    before, after = steps(method, 0).params, steps(method, 4).params
+    before, after = steps(method, 0).params, steps(method, 3).params
     changed = {name for name, leaf in before.items() if not torch.equal(leaf, after[name])}
     assert changed == {"head.weight", "head.bias"}
 
 
-def test_without_average_it_is_erm_after_one_step_of_warm_up():
+def test_without_warm_up_and_average_it_is_erm():
     method = ERMPlusPlus(linear_anneal_iters=0, average_anneal_iters=1000)
-    state, problem = toy(method)
-    made = batches(4)
-    state, _ = method.step(state, made[:1], problem)
-    plain, _ = toy(ERM())
-    plain = plain._replace(params=state.params)
-    for batch in made[1:]:
-        state, _ = method.step(state, [batch], problem)
-        plain, _ = ERM().step(plain, [batch], problem)
-    assert_close(state.params, plain.params)
+    assert_close(steps(method, 4).params, steps(ERM(), 4).params)
 
 
 def test_batch_norm_statistics_are_those_of_a_pass_with_the_average():

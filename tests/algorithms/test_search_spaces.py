@@ -50,6 +50,7 @@ STORED = {
         "eqrm_lr": "0.0, large 1e-06 in 10^U(-7, -5)",  # our default on small images: the learning rate of the run
     },
     "ERM": {},
+    "ERMPlusPlus": {"linear_lr": "0.0, large 5e-05 in 10^U(-5, -3.5)"},  # our default on small images: that of the run
     "Fish": {"meta_lr": "0.5 in {0.05, 0.1, 0.5}"},
     "Fishr": {
         "lambda": "1000.0 in 10^U(1, 4)",
