@@ -65,7 +65,7 @@ adversary of CIRL |
 | `ITTA` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | ITTA needs one learning rate, \
 they have several |
 | `ITTA` | `ARM`, `MTL` | their prediction for an image depends on the other images |
-| `CIRL`, `ITTA` | `ERMPlusPlus` | it averages weights, and these modifiers train weights of their own |
+| `CIRL` | `ERMPlusPlus` | it averages weights, and CIRL trains weights of its own |
 | `SWAD` | `ARM`, `MADG`, `SelfReg` | averaged weights have no batch-norm statistics, and these methods \
 train batch norm |
 | `Mixup` | `ADRMX`, `CAD`, `CDANN`, `CondCAD`, `SelfReg` | they need the class of an image, not a mixture |

@@ -44,7 +44,7 @@ REFUSED = {
     **dict.fromkeys([(name, "ITTA") for name in OWN_GROUPS.split()], RATES),
     **dict.fromkeys([(name, "Mixup") for name in ("ADRMX", "CAD", "CDANN", "CondCAD", "SelfReg")], CLASSES),
     **dict.fromkeys([(name, "SWAD") for name in ("ARM", "MADG", "SelfReg")], NORM),
-    **dict.fromkeys([("ERMPlusPlus", name) for name in ("CIRL", "ITTA")], "featurizer and a classifier only"),
+    ("ERMPlusPlus", "CIRL"): "a featurizer and a classifier only",
     ("ARM", "ITTA"): "sees every image by itself",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
