@@ -59,12 +59,17 @@ Every modifier works with every algorithm, except for these pairs. They raise an
 
 | modifier | not with | reason |
 |---|---|---|
-| `CIRL` | `ARM`, `CORAL`, `Fishr`, `IRM`, `MMD`, `MTL`, `RDM`, `RSC` | they use logits, but CIRL replaces the risks |
-| `CIRL` | `CDANN`, `DANN`, `MADG`, `SagNet` | none of their optimizer groups contains the adversary of CIRL |
-| `ITTA` | `CDANN`, `DANN`, `MADG`, `SagNet` | ITTA needs one learning rate, they have several |
+| `CIRL` | `ARM`, `CAD`, `CausIRLCORAL`, `CausIRLMMD`, `CondCAD`, `CORAL`, `Fishr`, `IBERM`, `IBIRM`, `IRM`, `MMD`, \
+`MTL`, `RDM`, `RSC`, `SD`, `SelfReg` | they use logits or features, but CIRL replaces the risks |
+| `CIRL` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | none of their optimizer groups contains the \
+adversary of CIRL |
+| `ITTA` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | ITTA needs one learning rate, \
+they have several |
 | `ITTA` | `ARM`, `MTL` | their prediction for an image depends on the other images |
-| `SWAD` | `ARM`, `MADG` | averaged weights have no batch-norm statistics, and these methods train batch norm |
-| `Mixup` | `CDANN` | CDANN needs the class of an image, not a mixture |
+| `CIRL` | `ERMPlusPlus` | it averages weights, and CIRL trains weights of its own |
+| `SWAD` | `ARM`, `MADG`, `SelfReg` | averaged weights have no batch-norm statistics, and these methods \
+train batch norm |
+| `Mixup` | `ADRMX`, `CAD`, `CDANN`, `CondCAD`, `SelfReg` | they need the class of an image, not a mixture |
 """
 
 

@@ -44,8 +44,9 @@ OPTIONS = {"--steps": "6", "--evaluate-every": "5", "--seed": "1", "--device": "
 
 DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = """
-    ANDMask ARM CAGrad CDANN CORAL DANN EQRM ERM Fish Fishr GroupDRO IDGM IRM MADG MGDA MLDG MMD MTL MeasurementPOGM
-    OfficialPOGM PCGrad POGM PaperTextPOGM RDM RSC Reptile SAGM SANDMask SagNet UPGrad VREx
+    ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
+    GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
+    RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg Transfer UPGrad URM VREx
 """
 MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
@@ -56,8 +57,12 @@ RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
 # with feature maps where the modifier needs one.
 SHORT = {
     "EQRM": "burn_in_anneal_iters=2",
+    "ERMPlusPlus": "linear_anneal_iters=2 average_anneal_iters=4",
     "Fishr": "penalty_anneal_iters=2",
+    "IBERM": "penalty_anneal_iters=2",
+    "IBIRM": "penalty_anneal_iters=2 bottleneck_anneal_iters=4",
     "IDGM": "warmup_anneal_iters=3",
+    "IGA": "penalty=1.0",
     "IRM": "penalty_anneal_iters=2",
     "MADG": "lr=0.0003",
     "PaperTextPOGM": "--steps=11",
@@ -70,9 +75,11 @@ SHORT = {
 }
 
 VARIANTS = """
+    ADRMX as_released=true discriminator_steps=1
     ANDMask tau=0.5
     ARM train_context=false support_size=16
     CAGrad radius=0.8
+    CAD flipped=false normalized=true
     CDANN gradient_penalty=1.0 discriminator_steps=2
     CDANN mlp_dropout=0.5 weight_decay_d=0.01 beta1=0.0
     DANN gradient_penalty=1.0 discriminator_steps=2
@@ -93,6 +100,9 @@ VARIANTS = """
     RDM later_lr=0.0001 variance_weight=0.0
     SANDMask --preset=published
     SANDMask steepness=0.01
+    SelfReg train_projection=false
+    Transfer gda=true radius=0.1 ascent_steps=2
+    URM output=relu label_smoothing=0.1 hidden_layers=2
 """
 # Options of all methods on trajectories.
 TRAJECTORY_METHODS = ("CAGrad", "MGDA", "MeasurementPOGM", "OfficialPOGM", "PCGrad", "Reptile", "UPGrad")

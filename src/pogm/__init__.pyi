@@ -1,18 +1,27 @@
 # Generated from the registries by tests/test_public_names.py. Do not edit.
 
 from pogm import pareto as pareto
+from pogm.algorithms.adrmx import ADRMX as ADRMX
 from pogm.algorithms.and_mask import ANDMask as ANDMask
 from pogm.algorithms.arm import ARM as ARM
+from pogm.algorithms.cad import CAD as CAD
 from pogm.algorithms.cagrad import CAGrad as CAGrad
+from pogm.algorithms.caus_irl_coral import CausIRLCORAL as CausIRLCORAL
+from pogm.algorithms.caus_irl_mmd import CausIRLMMD as CausIRLMMD
 from pogm.algorithms.cdann import CDANN as CDANN
+from pogm.algorithms.cond_cad import CondCAD as CondCAD
 from pogm.algorithms.coral import CORAL as CORAL
 from pogm.algorithms.dann import DANN as DANN
 from pogm.algorithms.eqrm import EQRM as EQRM
 from pogm.algorithms.erm import ERM as ERM
+from pogm.algorithms.erm_plus_plus import ERMPlusPlus as ERMPlusPlus
 from pogm.algorithms.fish import Fish as Fish
 from pogm.algorithms.fishr import Fishr as Fishr
 from pogm.algorithms.group_dro import GroupDRO as GroupDRO
+from pogm.algorithms.ib_erm import IBERM as IBERM
+from pogm.algorithms.ib_irm import IBIRM as IBIRM
 from pogm.algorithms.idgm import IDGM as IDGM
+from pogm.algorithms.iga import IGA as IGA
 from pogm.algorithms.irm import IRM as IRM
 from pogm.algorithms.madg import MADG as MADG
 from pogm.algorithms.mgda import MGDA as MGDA
@@ -30,7 +39,11 @@ from pogm.algorithms.rsc import RSC as RSC
 from pogm.algorithms.sagm import SAGM as SAGM
 from pogm.algorithms.sagnet import SagNet as SagNet
 from pogm.algorithms.sand_mask import SANDMask as SANDMask
+from pogm.algorithms.sd import SD as SD
+from pogm.algorithms.self_reg import SelfReg as SelfReg
+from pogm.algorithms.transfer import Transfer as Transfer
 from pogm.algorithms.upgrad import UPGrad as UPGrad
+from pogm.algorithms.urm import URM as URM
 from pogm.algorithms.vrex import VREx as VREx
 from pogm.core.batch import Batch as Batch
 from pogm.deployment.model import load as load

@@ -24,12 +24,25 @@ ADVERSARIAL = {
     "mlp_dropout": "0.0 in {0.0, 0.1, 0.5}",
 }
 ROUNDS = {"meta_lr": "0.5 in {0.05, 0.1, 0.5}", "pogm_local_steps": "1 in {1, 5, 10}"}
+BOTTLENECK = {"ib_lambda": "100.0 in 10^U(-1, 5)", "ib_penalty_anneal_iters": "500 in int 10^U(0, 4)"}
+CONTRASTIVE = {
+    "lmbda": "0.1 in {0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0}",
+    "temperature": "0.1 in {0.05, 0.1}",
+}
 STORED = {
+    "ADRMX": {
+        "lr": "0.003 in {0.0005, 0.001, 0.002, 0.003}, large 3e-05 in {2e-05, 3e-05, 4e-05, 5e-05}",
+        "mlp_depth": "9 in {8, 9, 10}",
+    },
     "ANDMask": {"tau": "1.0 in U(0.5, 1)"},
     "ARM": {"support_size": "64, large 8"},
+    "CAD": CONTRASTIVE,
     "CAGrad": ROUNDS | {"cagrad_c": "0.4 in {0.1, 0.2, 0.4, 0.8}"},
     "CDANN": ADVERSARIAL,
     "CORAL": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
+    "CausIRLCORAL": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
+    "CausIRLMMD": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
+    "CondCAD": CONTRASTIVE,
     "DANN": ADVERSARIAL,
     "EQRM": {
         "eqrm_quantile": "0.75 in U(0.5, 0.99)",
@@ -37,6 +50,7 @@ STORED = {
         "eqrm_lr": "0.0, large 1e-06 in 10^U(-7, -5)",  # our default on small images: the learning rate of the run
     },
     "ERM": {},
+    "ERMPlusPlus": {"linear_lr": "0.0, large 5e-05 in 10^U(-5, -3.5)"},  # our default on small images: that of the run
     "Fish": {"meta_lr": "0.5 in {0.05, 0.1, 0.5}"},
     "Fishr": {
         "lambda": "1000.0 in 10^U(1, 4)",
@@ -44,7 +58,10 @@ STORED = {
         "ema": "0.95 in U(0.9, 0.99)",
     },
     "GroupDRO": {"groupdro_eta": "0.01 in 10^U(-3, -1)"},
+    "IBERM": BOTTLENECK,
+    "IBIRM": {"irm_lambda": "100.0 in 10^U(-1, 5)", "irm_penalty_anneal_iters": "500 in int 10^U(0, 4)"} | BOTTLENECK,
     "IDGM": {"idgm_gamma": "0.01 in 10^U(-4, 0)"},
+    "IGA": {"penalty": "1000.0 in 10^U(1, 5)"},
     "IRM": {"irm_lambda": "100.0 in 10^U(-1, 5)", "irm_penalty_anneal_iters": "500 in int 10^U(0, 4)"},
     "MADG": {
         "madg_margin": "2.0 in {1.0, 2.0, 3.0, 4.0}",
@@ -74,8 +91,22 @@ STORED = {
     "Reptile": ROUNDS,
     "SAGM": {"rho": "0.05 in {0.01, 0.02, 0.05, 0.1}", "alpha": "0.001 in {0.01, 0.02, 0.05, 0.1}"},
     "SANDMask": {"tau": "0.5 in U(0, 1)", "k": "10.0 in 10^U(-3, 5)"},  # our default: with tau = 1 no weight moves
+    "SD": {"sd_reg": "0.1 in 10^U(-5, -1)"},
     "SagNet": {"sag_w_adv": "0.1 in 10^U(-2, 1)"},
+    "SelfReg": {},
+    "Transfer": {  # its search of gda is left out: there, it switches off the training
+        "t_lambda": "1.0 in 10^U(-2, 1)",
+        "delta": "2.0 in U(0.1, 3)",
+        "d_steps_per_g": "10 in {1, 2, 5}",
+        "lr_d": "0.001 in 10^U(-4.5, -2.5)",
+    },
     "UPGrad": ROUNDS,
+    "URM": {
+        "urm_adv_lambda": "0.1 in U(0, 0.2)",
+        "urm_generator_output": "tanh in {tanh, relu}",
+        "urm_discriminator_hidden_layers": "1 in {1, 2, 3}",
+        "urm_discriminator_lr": "0.001 in 10^U(-5.5, -3.5), large 5e-05 in 10^U(-6, -4.5)",
+    },
     "VREx": {"vrex_lambda": "10.0 in 10^U(-1, 5)", "vrex_penalty_anneal_iters": "500 in int 10^U(0, 4)"},
 }
 

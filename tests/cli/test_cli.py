@@ -16,7 +16,7 @@ from processes import SHORT, pogm, torchrun_variables
 
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.catalogue import CATALOGUES, DOMAINBED
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
 from pogm.benchmark.runs.executors import EXECUTORS
@@ -182,6 +182,28 @@ def test_list_shows_every_default_and_search_space(capsys, what):
         assert ("alpha", "0.2", "search", "10^U(-1,", "1)") in shown
     if what == "networks":
         assert {("mlp",), ("mnist_cnn",)} <= shown
+
+
+def test_list_against_domainbed_finds_every_method(capsys):
+    assert main(["list", "algorithms", "--against", "domainbed"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert tuple(rows) == DOMAINBED
+    assert len(rows) == 34
+    assert {name for name, found in rows.items() if found not in all_algorithms()} == {"Mixup", "TRM"}
+    assert rows["Mixup"] == "ERM with the modifier Mixup"
+    assert (rows["IB_ERM"], rows["CausIRL_MMD"]) == ("IBERM", "CausIRLMMD")
+
+
+def test_list_shows_the_name_in_domainbed_if_it_differs(capsys):
+    main(["list", "algorithms"])
+    lines = capsys.readouterr().out.splitlines()
+    found = {line.split()[-1]: lines[index - 2] for index, line in enumerate(lines) if "name in DomainBed" in line}
+    assert found == {name: name.replace("_", "") for name in DOMAINBED if "_" in name}
+
+
+def test_list_against_domainbed_is_about_algorithms(capsys):
+    assert main(["list", "datasets", "--against", "domainbed"]) == 2
+    assert "Expected --against only after algorithms; found it after datasets." in capsys.readouterr().err
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):

@@ -33,14 +33,19 @@ MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases;
 }
 
 RISKS, GROUPS, RATES = "uses model.risks", "one optimizer group", "one learning rate"
+CLASSES, NORM = "labels that are classes", "frozen batch norm for SWAD"
+OWN_RISKS = """
+    ARM CAD CausIRLCORAL CausIRLMMD CondCAD CORAL Fishr IBERM IBIRM IRM MMD MTL RDM RSC SD SelfReg
+"""
+OWN_GROUPS = "ADRMX CDANN DANN MADG SagNet Transfer URM"
 REFUSED = {
-    **dict.fromkeys([(name, "CIRL") for name in ("ARM", "CORAL", "Fishr", "IRM", "MMD", "MTL", "RDM", "RSC")], RISKS),
-    **dict.fromkeys([(name, "CIRL") for name in ("CDANN", "DANN", "MADG", "SagNet")], GROUPS),
-    **dict.fromkeys([(name, "ITTA") for name in ("CDANN", "DANN", "MADG", "SagNet")], RATES),
+    **dict.fromkeys([(name, "CIRL") for name in OWN_RISKS.split()], RISKS),
+    **dict.fromkeys([(name, "CIRL") for name in OWN_GROUPS.split()], GROUPS),
+    **dict.fromkeys([(name, "ITTA") for name in OWN_GROUPS.split()], RATES),
+    **dict.fromkeys([(name, "Mixup") for name in ("ADRMX", "CAD", "CDANN", "CondCAD", "SelfReg")], CLASSES),
+    **dict.fromkeys([(name, "SWAD") for name in ("ARM", "MADG", "SelfReg")], NORM),
+    ("ERMPlusPlus", "CIRL"): "a featurizer and a classifier only",
     ("ARM", "ITTA"): "sees every image by itself",
-    ("ARM", "SWAD"): "frozen batch norm for SWAD",
-    ("CDANN", "Mixup"): "labels that are classes",
-    ("MADG", "SWAD"): "frozen batch norm for SWAD",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
 TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}

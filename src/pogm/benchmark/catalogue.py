@@ -21,6 +21,11 @@ from pogm.trackers import all_trackers
 
 OVERRIDABLE_METHODS = ("loss", "gradient", "step")  # of an algorithm, from the simplest to the most general
 HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")
+DOMAINBED = (  # the methods of its main branch, in its order
+    *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL"),
+    *("SagNet", "ARM", "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA", "SelfReg", "Fishr", "TRM", "IB_ERM"),
+    *("IB_IRM", "CAD", "CondCAD", "Transfer", "CausIRL_CORAL", "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "URM"),
+)
 
 
 def algorithms() -> Iterator[str]:
@@ -63,6 +68,20 @@ def metrics() -> Iterator[str]:
     yield "metrics.json of every run has all of these:"
     yield from (f"  {name}" for name in ClassificationMetrics.__dataclass_fields__)
     yield from _plugin_lines((), METRIC_PLUGINS, _name_lines)
+
+
+def domainbed() -> Iterator[str]:
+    """Yield a line for every method of DomainBed: its name there, and the class of pogm that implements it."""
+    for name in DOMAINBED:
+        yield f"{name:<15} {_domainbed_class(name)}"
+
+
+def _domainbed_class(name: str) -> str:
+    """Return the class that implements a method of DomainBed. Names of classes have no underscores."""
+    own = name.replace("_", "")
+    if own in all_algorithms():
+        return own
+    return f"ERM with the modifier {own}" if own in all_modifiers() else "not implemented"
 
 
 CATALOGUES = {
@@ -117,6 +136,9 @@ def _dataset_lines(name: str, kind: type[DomainDataset]) -> Iterator[str]:
 
 def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterator[str]:
     yield f"{name}\n  {first_line(method)}"
+    for other in DOMAINBED:
+        if other != name and other.replace("_", "") == name:
+            yield f"  name in DomainBed: {other}"
     yield f"  overrides {describe_overrides(method)}; needs {describe_needs(method)}"
     if name in costs():
         relative = "; ".join(f"{setup} {cost}" for setup, cost in costs()[name].items())

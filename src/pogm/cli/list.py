@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pogm._system.errors import UsageError
 from pogm.cli.json_output import Output
-from pogm.cli.parser import Command, argument, group
+from pogm.cli.parser import Command, argument, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +15,7 @@ class List(Command):
     examples: ClassVar[str] = """
 pogm list algorithms
 pogm list algorithms POGM                          one of them: paper, hyperparameters with their meaning, an example
+pogm list algorithms --against domainbed             the methods of DomainBed and the algorithms that implement them
 pogm list datasets PACS
 pogm list experiments"""
 
@@ -26,11 +27,14 @@ pogm list experiments"""
         None,
         complete="listed",
     )
+    against: Literal["domainbed"] | None = option(
+        "List the methods of DomainBed, and the algorithm that implements each (default: list all algorithms).", None
+    )
     output: Output = group(Output)
 
     def run(self) -> int:
         """Print the list, or the description of one name."""
-        from pogm.benchmark.catalogue import CATALOGUES
+        from pogm.benchmark.catalogue import CATALOGUES, domainbed
         from pogm.benchmark.descriptions import DESCRIBED, describe, describe_all, description_lines
         from pogm.experiments import catalogue
 
@@ -42,6 +46,12 @@ pogm list experiments"""
                 )
             found = describe(self.what, self.name)
             self.output.show("list", {"what": self.what, "item": found}, lambda: _print(description_lines(found)))
+            return 0
+        if self.against is not None and self.what != "algorithms":
+            raise UsageError(f"Expected --against only after algorithms; found it after {self.what}. Leave it out.")
+        if self.against is not None:
+            lines = list(domainbed())
+            self.output.show("list", {"what": self.against, "items": _items(lines)}, lambda: _print(lines))
             return 0
         lines = list((CATALOGUES | {"experiments": catalogue})[self.what]())
         document: dict[str, Any] = {"what": self.what}
