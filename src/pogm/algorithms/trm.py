@@ -17,7 +17,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Loss, State
 from pogm.core.trees import Params
 
-ASCENT, RATE = 30, 0.1  # steps of SGD of the classifiers of the domains, and their learning rate
+HEAD_STEPS, RATE = 30, 0.1  # steps of SGD of the classifiers of the domains, and their learning rate
 TERMS, LARGEST = 10, 10.0  # of the Neumann series; it ends when an entry of the sum is larger
 
 
@@ -104,7 +104,7 @@ def own_gradients(model: Model, z: Tensor, y: Tensor, weight: Tensor, bias: Tens
 def train_heads(model: Model, z: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Return the classifiers of the domains after 30 steps of SGD on constant features."""
     with torch.no_grad():
-        for _ in range(ASCENT):
+        for _ in range(HEAD_STEPS):
             errors = model.loss.output_gradient(z @ weight.mT + bias.unsqueeze(1), y)  # [K, B, C]
             weight = weight - RATE * errors.mT @ z / z.shape[1]
             bias = bias - RATE * errors.mean(1)
