@@ -60,7 +60,7 @@ Every modifier works with every algorithm, except for these pairs. They raise an
 | modifier | not with | reason |
 |---|---|---|
 | `CIRL` | `ARM`, `CAD`, `CausIRLCORAL`, `CausIRLMMD`, `CondCAD`, `CORAL`, `Fishr`, `IBERM`, `IBIRM`, `IRM`, `MMD`, \
-`MTL`, `RDM`, `RSC`, `SD`, `SelfReg` | they use logits or features, but CIRL replaces the risks |
+`MTL`, `RDM`, `RSC`, `SD`, `SelfReg`, `TRM` | they use logits or features, but CIRL replaces the risks |
 | `CIRL` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | none of their optimizer groups contains the \
 adversary of CIRL |
 | `ITTA` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | ITTA needs one learning rate, \

@@ -46,7 +46,7 @@ DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = """
     ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
-    RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg Transfer UPGrad URM VREx
+    RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
 """
 MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
@@ -67,6 +67,7 @@ SHORT = {
     "MADG": "lr=0.0003",
     "PaperTextPOGM": "--steps=11",
     "RDM": "penalty_anneal_iters=2",
+    "TRM": "penalty_anneal_iters=2",
     "VREx": "penalty_anneal_iters=2",
     "CIRL": "network=small_cnn lr=0.001 warmup_steps=2 ramp_steps=3",
     "ITTA": "network=small_cnn",

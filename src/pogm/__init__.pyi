@@ -42,6 +42,7 @@ from pogm.algorithms.sand_mask import SANDMask as SANDMask
 from pogm.algorithms.sd import SD as SD
 from pogm.algorithms.self_reg import SelfReg as SelfReg
 from pogm.algorithms.transfer import Transfer as Transfer
+from pogm.algorithms.trm import TRM as TRM
 from pogm.algorithms.upgrad import UPGrad as UPGrad
 from pogm.algorithms.urm import URM as URM
 from pogm.algorithms.vrex import VREx as VREx

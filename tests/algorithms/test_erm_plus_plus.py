@@ -5,9 +5,11 @@ import copy
 import pytest
 import torch
 from support import assert_close, batches, steps, toy
+from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pogm import ERM
+from pogm import ERM, Learner
+from pogm._system.errors import UsageError
 from pogm.algorithms.erm_plus_plus import ERMPlusPlus
 
 
@@ -65,3 +67,10 @@ def test_batch_norm_statistics_are_those_of_a_pass_with_the_average():
     inputs = batch.x.flatten(0, 1) @ state.params["features.0.weight"].T + state.params["features.0.bias"]
     expected = 0.9 * before.buffers["features.1.running_mean"] + 0.1 * inputs.mean(0)
     torch.testing.assert_close(state.buffers["features.1.running_mean"], expected)
+
+
+def test_module_without_a_head_raises_if_there_is_a_warm_up():
+    made = [(torch.randn(4, 6), torch.zeros(4, dtype=torch.int64)) for _ in range(2)]
+    with pytest.raises(UsageError, match="a network with a head"):
+        Learner(nn.Linear(6, 3), ERMPlusPlus()).step(made)
+    assert Learner(nn.Linear(6, 3), ERMPlusPlus(linear_anneal_iters=0)).step(made)["loss"] > 0

@@ -6,7 +6,8 @@ from support import B, K, assert_close, batches, steps, toy
 
 from pogm import ERM
 from pogm._system.errors import UsageError
-from pogm.algorithms.ib_erm import IBERM, feature_variance
+from pogm.algorithms.ib_erm import IBERM
+from pogm.algorithms.penalties import feature_variance
 
 
 def plain_variance(z):

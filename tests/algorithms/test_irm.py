@@ -7,7 +7,8 @@ from torch import nn
 
 from pogm import ERM
 from pogm._system.errors import UsageError
-from pogm.algorithms.irm import IRM, scale_derivatives
+from pogm.algorithms.irm import IRM
+from pogm.algorithms.penalties import scale_derivatives
 from pogm.core.batch import Batch
 from pogm.core.model import over_samples
 

@@ -94,6 +94,11 @@ STORED = {
     "SD": {"sd_reg": "0.1 in 10^U(-5, -1)"},
     "SagNet": {"sag_w_adv": "0.1 in 10^U(-2, 1)"},
     "SelfReg": {},
+    "TRM": {
+        "cos_lambda": "0.0001 in 10^U(-5, 0)",
+        "iters": "200 in int 10^U(0, 4)",
+        "groupdro_eta": "0.01 in 10^U(-3, -1)",
+    },
     "Transfer": {  # its search of gda is left out: there, it switches off the training
         "t_lambda": "1.0 in 10^U(-2, 1)",
         "delta": "2.0 in U(0.1, 3)",

@@ -35,7 +35,7 @@ MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases;
 RISKS, GROUPS, RATES = "uses model.risks", "one optimizer group", "one learning rate"
 CLASSES, NORM = "labels that are classes", "frozen batch norm for SWAD"
 OWN_RISKS = """
-    ARM CAD CausIRLCORAL CausIRLMMD CondCAD CORAL Fishr IBERM IBIRM IRM MMD MTL RDM RSC SD SelfReg
+    ARM CAD CausIRLCORAL CausIRLMMD CondCAD CORAL Fishr IBERM IBIRM IRM MMD MTL RDM RSC SD SelfReg TRM
 """
 OWN_GROUPS = "ADRMX CDANN DANN MADG SagNet Transfer URM"
 REFUSED = {

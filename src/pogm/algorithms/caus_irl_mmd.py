@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pogm.algorithms.caus_irl import CausIRL
-from pogm.algorithms.mmd import GAMMAS
+
+GAMMAS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
 @dataclass(frozen=True)

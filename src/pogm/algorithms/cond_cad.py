@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pogm.algorithms.cad import CAD
+from pogm.algorithms.domain_bottleneck import DomainBottleneck
 
 
 @dataclass(frozen=True)
-class CondCAD(CAD):
+class CondCAD(DomainBottleneck):
     r"""Conditional CAD (Ruan et al., ICLR 2022): neighbours of a sample within its class are of other domains.
 
     .. math:: \tfrac1K \sum_k L_k + \lambda \operatorname{mean}_i B_i, \qquad
@@ -17,8 +17,8 @@ class CondCAD(CAD):
 
     This is `CAD` with all sums over samples of the class of i: an estimate of the information about the domain, given
     the class. The mean is over samples whose class occurs in another domain (without ``flipped``: a second time in the
-    same domain). With λ = 0 or one domain this is ERM. See `CAD` for the hyperparameters and the differences from
-    DomainBed.
+    same domain). With λ = 0 or one domain this is ERM. See `DomainBottleneck` for the hyperparameters and
+    `CAD` for the differences from DomainBed.
     """
 
     def candidates(self, others: Tensor, same_class: Tensor) -> Tensor:

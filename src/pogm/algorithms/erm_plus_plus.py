@@ -57,6 +57,11 @@ class ERMPlusPlus(Algorithm):
                     f"Expected a network with a featurizer and a classifier only, because ERM++ averages its weights; "
                     f"found the weights {name}. Leave out the modifier that added them, such as CIRL."
                 )
+        if self.linear_anneal_iters and not any(name.startswith("head.") for name in params):
+            raise UsageError(
+                "Expected a network with a head, because ERM++ trains it first; found none. Name the last layer, for "
+                "example Learner(module, ERMPlusPlus(), head='fc'), or set linear_anneal_iters=0."
+            )
         state = super().start(params, buffers, key, problem)
         trained = {TRAINED + name: leaf.clone() for name, leaf in params.items()}
         return state._replace(memory=trained)

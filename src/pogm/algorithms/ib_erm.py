@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
+from pogm.algorithms.penalties import feature_variance
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import Model, over_samples
@@ -44,13 +43,3 @@ class IBERM(Algorithm):
         variance = feature_variance(z)
         weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * variance, 0.0)
         return Loss(risk + weighted, {"nll": risk, "penalty": variance})
-
-
-def feature_variance(z: Tensor) -> Tensor:
-    """Return the mean over domains and features of the variance over samples; z is [K, B, n]."""
-    if z.shape[1] < 2:
-        raise UsageError(
-            "Expected minibatches of at least 2 samples for an information bottleneck, which computes variances; "
-            "found 1. Raise batch_size."
-        )
-    return z.var(1).mean()

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from pogm.algorithms.base import Algorithm
-from pogm.algorithms.ib_erm import feature_variance
-from pogm.algorithms.irm import scale_derivatives
+from pogm.algorithms.penalties import feature_variance, scale_derivatives
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
 from pogm.core.model import Model, over_samples

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from pogm._system.errors import UsageError
 from pogm.algorithms.base import Algorithm
+from pogm.algorithms.penalties import scale_derivatives
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Power, hyper
-from pogm.core.losses import CROSS_ENTROPY, SampleLoss
 from pogm.core.model import Model, over_samples
 from pogm.core.state import Loss, State
 
@@ -50,9 +49,3 @@ class IRM(Algorithm):
         penalty = (derivatives[:, 0::2].mean(1) * derivatives[:, 1::2].mean(1)).mean()
         weighted = torch.where(state.step >= self.penalty_anneal_iters, self.penalty * penalty, penalty)
         return Loss(risk + weighted, {"nll": risk, "penalty": penalty})
-
-
-def scale_derivatives(logits: Tensor, y: Tensor, loss: SampleLoss = CROSS_ENTROPY) -> Tensor:
-    """Return dℓ(s f)/ds = ∇ℓ(f)·f at s = 1 for each sample, [K, B]. For cross-entropy, ∇ℓ(f) is softmax − y."""
-    products = loss.output_gradient(logits, y) * logits
-    return products.sum(-1) if logits.ndim == 3 else products.flatten(2).sum(-1)
