@@ -122,7 +122,7 @@ def describe_gpus(warnings: list[str]) -> dict[str, Any]:
 def driver_version() -> str | None:
     """Return the version of the driver of NVIDIA; None if there is none."""
     try:
-        found = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
     except OSError:
         return None
     return found[1] if found else None

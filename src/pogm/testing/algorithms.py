@@ -204,7 +204,6 @@ def check_captured_steps(
     networks: Sequence[str] = NETWORKS,
     counts: Sequence[int] = (1, 2),
     weight_decay: float = 1e-3,
-    tolerance: float = 1e-7,
 ) -> None:
     """Captured steps on a GPU equal steps on the CPU, for one trial and for two."""
     for network in networks:
@@ -217,7 +216,7 @@ def check_captured_steps(
                     session.step(probing=number % 2 == 0)
             for row, session in enumerate(plain):
                 one = trees.index(captured.train_state, row) if count > 1 else captured.train_state
-                assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.train_state, tolerance)
+                assert_close(trees.map_leaves(torch.Tensor.cpu, one), session.train_state, 1e-7)
 
 
 ALGORITHM_CHECKS: tuple[Callable[[type[Algorithm]], None], ...] = (
