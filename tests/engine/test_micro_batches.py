@@ -31,7 +31,9 @@ from pogm.testing.problems import save_and_load, start_schedules
 REFUSED = {
     "ARM": "the batch norm features.context",  # its context network
     "MADG": "the batch norm head.bottleneck",
-    "IDGM": "torch.func.grad",  # second derivatives of the network
+    "SelfReg": "the batch norm projection",
+    "IDGM": "torch.func.grad",  # this and the next: second derivatives of the network
+    "IGA": "torch.func.grad",
 }
 METHODS = {
     "ERM": ERM(),

@@ -30,7 +30,7 @@ from pogm.benchmark.runs.directory import (
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.cli.options import Execution
 from pogm.engine.session import Engine
-from pogm.report.runs import facts_of
+from pogm.report.runs import write_report
 
 os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # set during collection, before any test uses CUDA
 
@@ -46,7 +46,8 @@ FOLDER = Path("runs/one")
 def test_the_provenance_contains_the_option(tmp_path, deterministic):
     run(trial(ERM()), tmp_path / "run", RunOptions(engine=Engine(deterministic=deterministic)))
     assert read_provenance("deterministic", tmp_path / "run") is deterministic
-    assert f"deterministic {deterministic}" in facts_of(read_runs(tmp_path))["Made with"]
+    text = write_report(read_runs(tmp_path), tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"deterministic {deterministic}" in text
 
 
 @pytest.mark.parametrize("verb", ["experiment", "measure", "resume", "run", "sweep", "train"])

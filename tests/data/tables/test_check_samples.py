@@ -22,6 +22,8 @@ def test_everything_is_found(tmp_path, capsys):
     assert main(["data", "check", str(tmp_path / "t.csv"), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found == {
+        "command": "data check",
+        "dataset": str(tmp_path / "t.csv"),
         "samples": {"a": 3, "b": 3},
         "task": "classification",
         "missing": {"dose": {"a": pytest.approx(1 / 3), "b": pytest.approx(1 / 3)}},
