@@ -95,15 +95,16 @@ def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path, c
 
 
 def summary_lines(runs: Sequence[Run], folder: Path) -> list[str]:
-    """Return the end of a sweep: the best run and step of each dataset, and commands to continue with."""
+    """Return the end of a sweep: the best method of each dataset, one of its runs, and commands to continue with."""
     by_id, lines, commands = {run.id: run for run in runs}, [], []
     for choice in best_runs(runs):
         run = by_id[choice.run or ""]
         score = "R² {:.3f}" if run.task == "regression" else "{:.1%}"
         test, validation = score.format(choice.accuracy), score.format(choice.validation)
+        held_out = f"held out {run.domains[choice.domain]} ({test} there)"
         lines.append(
-            f"Best on {choice.dataset}: {choice.label}, step {choice.step}, held out {run.domains[choice.domain]}, "
-            f"trial {choice.trial_seed}: {test} (validation {validation}), in {run.folder}"
+            f"{choice.dataset}: {choice.label} has the best mean over held-out domains. Its run with the best "
+            f"validation ({validation}) is {run.folder}: step {choice.step}, {held_out}"
         )
         commands.append(f"pogm export {shlex.quote(str(run.folder))} --to onnx")
     if lines:
