@@ -1,6 +1,5 @@
 """Networks, and models: a network together with its weights."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -118,8 +117,8 @@ class Model:
             return self._with_penalties(self.custom_risks(self, batch), batch)
         if self.micro_batches is not None:
             return self.add_penalties(self.losses(batch).mean(1), batch)
-        weights = (self.network, dict(self.params), self.buffers)
-        risks = _mean_losses(*weights, batch, self.autocast, self.loss, self.tied_weights)
+        with self._weights_in_network() as tensors:
+            risks = _mean_losses(self.network, tensors, batch, self.autocast, self.loss, self.tied_weights)
         return self.add_penalties(risks, batch)
 
     def risks_from_features(self, z: Tensor, batch: Batch) -> Tensor:
@@ -146,7 +145,8 @@ class Model:
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
         def run(buffers: Params, *inputs: Tensor) -> Tensor:
-            return _forward(self.network, dict(self.params), buffers, inputs, self.autocast, self.tied_weights, part)
+            with self._weights_in_network(buffers) as tensors:
+                return _forward(self.network, tensors, inputs, self.autocast, self.tied_weights, part)
 
         # A network with a forward pass of its own may combine samples there: only its featurizer is divided.
         divisible = part == "features" or (part is None and type(self.network).forward is Network.forward)
@@ -154,57 +154,29 @@ class Model:
             return run(self.buffers, *inputs)
         return self.micro_batches.run(run, self.buffers, *inputs)
 
+    @contextmanager
+    def _weights_in_network(self, buffers: Params | None = None) -> Iterator[Params | None]:
+        """Put weights and buffers into the network while the block runs, then restore the network's own.
 
-@compiled
-def _mean_losses(
-    network: nn.Module,
-    params: Params,
-    buffers: Params,
-    batch: Batch,
-    autocast: torch.dtype | None,
-    loss: SampleLoss,
-    tied_weights: bool,
-) -> Tensor:
-    """Return the mean loss of every domain: [K]."""
-    x = trees.map_leaves(lambda leaf: leaf.flatten(0, 1), batch.x)
-    outputs = _forward(network, params, buffers, (x,), autocast, tied_weights)
-    return loss.function(outputs, batch.y.flatten(0, 1)).view(batch.y.shape[:2]).mean(1)
-
-
-@compiled
-def _forward(
-    network: nn.Module,
-    params: Params,
-    buffers: Params,
-    inputs: tuple[Tensor, ...],
-    autocast: torch.dtype | None,
-    tied_weights: bool,
-    part: str | None = None,
-) -> Tensor:
-    """Run the network, or one part of it, with these weights and buffers."""
-    options: dict[str, Any] = {} if part is None else {"part": part}
-    inputs = tuple(_channels_last(x) for x in inputs)
-    simple = not (tied_weights or inside_transform() or isinstance(network, torch.jit.ScriptModule))
-    call = _call_with if simple else partial(functional_call, tie_weights=tied_weights)
-    if autocast is None:
-        result: Tensor = call(network, (params, buffers), inputs, options)
-        return result
-    with torch.autocast(trees.leaves(inputs)[0].device.type, autocast):
-        result = call(network, (params, buffers), inputs, options)
-    return result.float()
+        This is `functional_call` with a fifth of its overhead, and outside of the compiled function, where the compiler
+        would trace it for every weight. In a transform, and for networks with tied weights, nothing is replaced, and
+        the tensors for `functional_call` are returned.
+        """
+        tensors = dict(self.params) | (self.buffers if buffers is None else buffers)
+        if self.tied_weights or inside_transform() or isinstance(self.network, torch.jit.ScriptModule):
+            yield tensors
+            return
+        with _replaced(self.network, tensors):
+            yield None
 
 
-def _call_with(
-    network: nn.Module, tensors: tuple[Params, Params], inputs: tuple[Tensor, ...], options: dict[str, Any]
-) -> Tensor:
-    """Run the network with these weights and buffers: ``functional_call`` with a fifth of its overhead.
-
-    It is for networks without tied weights, outside of transforms and the compiler.
-    """
+@contextmanager
+def _replaced(network: nn.Module, tensors: Params) -> Iterator[None]:
+    """Replace weights and buffers of a network while the block runs."""
     replaced: list[tuple[dict[str, Any], str, Any]] = []
     found: dict[str, nn.Module] = {"": network}  # by path
     try:
-        for name, tensor in itertools.chain(tensors[0].items(), tensors[1].items()):
+        for name, tensor in tensors.items():
             path, _, member = name.rpartition(".")
             if path not in found:
                 found[path] = network.get_submodule(path)
@@ -212,11 +184,51 @@ def _call_with(
             members: dict[str, Any] = module._parameters if member in module._parameters else module._buffers
             replaced.append((members, member, members[member]))
             members[member] = tensor
-        result: Tensor = network(*inputs, **options)
-        return result
+        yield
     finally:
         for members, member, tensor in replaced:
             members[member] = tensor
+
+
+@compiled
+def _mean_losses(
+    network: nn.Module,
+    tensors: Params | None,
+    batch: Batch,
+    autocast: torch.dtype | None,
+    loss: SampleLoss,
+    tied_weights: bool,
+) -> Tensor:
+    """Return the mean loss of every domain: [K]."""
+    x = trees.map_leaves(lambda leaf: leaf.flatten(0, 1), batch.x)
+    outputs = _forward(network, tensors, (x,), autocast, tied_weights)
+    return loss.function(outputs, batch.y.flatten(0, 1)).view(batch.y.shape[:2]).mean(1)
+
+
+@compiled
+def _forward(
+    network: nn.Module,
+    tensors: Params | None,
+    inputs: tuple[Tensor, ...],
+    autocast: torch.dtype | None,
+    tied_weights: bool,
+    part: str | None = None,
+) -> Tensor:
+    """Run the network, or one part of it, with these weights and buffers; None for those in the network."""
+    options: dict[str, Any] = {} if part is None else {"part": part}
+    inputs = tuple(_channels_last(x) for x in inputs)
+    call: Callable[..., Tensor] = network
+    if tensors is not None:
+        call = partial(_call_functional, network, tensors, tied_weights)
+    if autocast is None:
+        return call(*inputs, **options)
+    with torch.autocast(trees.leaves(inputs)[0].device.type, autocast):
+        return call(*inputs, **options).float()
+
+
+def _call_functional(network: nn.Module, tensors: Params, tied: bool, *inputs: Tensor, **options: Any) -> Tensor:
+    result: Tensor = functional_call(network, tensors, inputs, options, tie_weights=tied)
+    return result
 
 
 def _channels_last(x: Tensor) -> Tensor:
