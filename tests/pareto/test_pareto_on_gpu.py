@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from pareto_inputs import draw, gram
+from pareto_inputs import KINDS, RADII, draw, gram, relative, rounding
 from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 
 from pogm.core.compilation import compiling
-from pogm.pareto import gap, gramian, official_weights, solve
+from pogm.pareto import gap, gramian, interior, official_weights, solve
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 
-sizes = pytest.mark.parametrize("K", [1, 3, 8, 16])
+sizes = pytest.mark.parametrize("K", [1, 3, 8, 16, 33])
 
 
 def everything(H, radius):
@@ -37,7 +37,7 @@ def test_gpu_equals_cpu(K):
 
 
 def test_compiled_solver_equals_cpu_and_can_be_captured():
-    """Sixteen domains use the interior-point methods, which are compiled."""
+    """Sixteen domains use the interior-point methods."""
     H = draw("agreeing", 16, 20, seed=0)
     there, theirs = H.cuda(), everything(H, 0.5)
     with compiling(True):
@@ -80,3 +80,20 @@ def test_batch_can_be_captured_and_replayed_on_new_updates(K):
 def test_gramian_on_gpu_equals_cpu():
     H = draw("plain", 3, 20, seed=0)
     assert_close(gramian(H.cuda()).cpu(), gram(H))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("K", [9, 16, 33, 64])
+def test_kernel_is_as_exact_as_the_solver_on_a_cpu(K, kind):
+    """The gap is a certificate: it bounds the distance from the optimum, whatever the solver did."""
+    G = gram(draw(kind, K, K + 5, seed=K, count=32))
+    for radius in RADII:
+        mixture = solve(G.cuda(), radius).mixture.cpu()
+        assert (relative(gap(G, mixture, radius), G) <= 1e-8 + rounding(G, mixture)).all()
+
+
+@pytest.mark.parametrize("K", [9, 33, 64])
+def test_kernel_projects_like_the_solver_on_a_cpu(K):
+    G = gram(draw("plain", K, K + 5, seed=K, count=32))
+    b = -G.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert_close(interior.project(G.cuda(), b.cuda()).cpu(), interior.project(G, b), atol=1e-8, rtol=1e-8)

@@ -22,6 +22,7 @@ from pogm.core.state import Metrics, State
 from pogm.core.trajectory_reduce import GatheredTrajectories, Local
 from pogm.core.trees import Params, Tree
 from pogm.pareto import Solution, agreement, alignment, cosines, length
+from pogm.pareto.interior import has_kernel
 from pogm.pareto.problem import Centre
 from pogm.pareto.solution import EXACT
 
@@ -73,7 +74,7 @@ class DomainRounds(DomainCopies):
     """
 
     abstract: ClassVar[bool] = True
-    compiles_direction: ClassVar[bool] = False  # compile `direction` and its metrics, for up to 8 domains
+    compiles_direction: ClassVar[bool] = False  # compile `direction` and its metrics, if the solver is a few kernels
 
     meta_lr: float = hyper(0.5, Choice(0.05, 0.1, 0.5), above=0)  # α: step size of the update
     partition: str = hyper("all", options=("all", "classifier", "block", "layer"), added_later=True)
@@ -101,7 +102,7 @@ class DomainRounds(DomainCopies):
         matched, others = partition_weights(state.params, self.partition, type(self).__name__)
         h = problem.reduce.gather(copies.trajectories, centre)
         grams = problem.reduce.gramians(h, matched + others)  # h_i·h_j: [blocks, N, N]; h_0 is the last row, if any
-        compile_now = self.compiles_direction and problem.num_domains <= EXACT
+        compile_now = self.compiles_direction and (problem.num_domains <= EXACT or has_kernel(grams))
         decide = self._decide_compiled if compile_now else self._decide
         decision = Decision(*decide(grams, len(matched), State({}, {}, {}, {}, state.step, state.key)))
         direction = problem.reduce.weighted_sum(h, matched + others, decision.weights, decision.finite)  # d = Σ c_i h_i

@@ -1,8 +1,9 @@
 """Primal-dual interior-point methods with a fixed number of Newton steps, for more than eight domains.
 
-`problem.py` explains the symbols.
+On a GPU with Triton, the kernels of `interior_kernel.py` do the same in one launch. `problem.py` explains the symbols.
 """
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from pogm.pareto.face_enumeration import clip_to_simplex, multiply, project_on_f
 STEPS = 25
 SUPPORTS = (1e-2, 1e-4, 1e-6, 1e-8)  # thresholds for the support, relative to the largest weight
 RIDGE = 1e-15  # relative; lets the factorisation succeed for dependent updates
+HAS_TRITON = find_spec("triton") is not None
+LARGEST_KERNEL = 64  # domains; the matrices of more do not fit into the registers of a GPU
 BOUNDARY = 0.9  # largest fraction of the way to the boundary; after a larger step, the next steps would be short
 
 
@@ -28,6 +31,10 @@ def solve_interior(G: Tensor, b: Tensor, radius: Tensor) -> Tensor:
     The complementarity conditions are :math:`\pi_i s_i = 0` and :math:`(t, h_\pi) \circ (r, -h_a) = 0`. The second cone
     has the scaling of Nesterov and Todd, which is stable at h_π = 0, where q has no gradient.
     """
+    if has_kernel(G):
+        from pogm.pareto import interior_kernel  # imports Triton
+
+        return interior_kernel.minimise(G, b, radius)
     radius = radius.clamp(min=1e-12)
     point = start_point(G, b, radius)
     for _ in range(STEPS):
@@ -35,6 +42,11 @@ def solve_interior(G: Tensor, b: Tensor, radius: Tensor) -> Tensor:
     mixture = clip_to_simplex(point.mixture)
     both = torch.stack([mixture, clip_to_simplex(point.dual)], dim=-2)  # at the optimum a = r π / ‖h_π‖
     return solve_on_faces(G, b, radius, guess_faces(mixture, point.slack), also=both)
+
+
+def has_kernel(G: Tensor) -> bool:
+    """Return whether one Triton kernel solves problems with this Gramian."""
+    return G.is_cuda and HAS_TRITON and G.shape[-1] <= LARGEST_KERNEL
 
 
 class Point(NamedTuple):
@@ -138,8 +150,15 @@ def newton_step(point: Point, G: Tensor, b: Tensor, radius: Tensor) -> Point:
     return Point(*(torch.where(valid, new, old) for new, old in zip(moved, point, strict=True)))
 
 
-def project(G: Tensor, b: Tensor) -> Tensor:
-    r"""Return y ≥ 0 [..., K] of the projection of h_0 / s on {d : h_i·d ≥ 0}, for any K: min ½ yᵀGy + b·y."""
+def project(G: Tensor, b: Tensor, needed: Tensor | None = None) -> Tensor:
+    r"""Return y ≥ 0 [..., K] of the projection of h_0 / s on {d : h_i·d ≥ 0}, for any K: min ½ yᵀGy + b·y.
+
+    The result of problems that are not ``needed`` [..., 1] may be anything finite (default: all are needed).
+    """
+    if has_kernel(G):
+        from pogm.pareto import interior_kernel  # imports Triton
+
+        return interior_kernel.project(G, b, torch.ones_like(b[..., :1]) if needed is None else needed.to(b.dtype))
     sizes = G.diagonal(dim1=-2, dim2=-1).sqrt()
     sizes = torch.where(sizes > 0, sizes, 1.0)
     G, b = G / sizes.unsqueeze(-1) / sizes.unsqueeze(-2), b / sizes  # h_i·d ≥ 0 does not depend on ‖h_i‖

@@ -139,7 +139,7 @@ def project_centre(problem: BallProblem, is_zero: Tensor, always: bool) -> Tenso
     if not always and known_true(~is_zero):
         return None
     if problem.G.shape[-1] > EXACT:
-        return interior.project(problem.G, problem.target)
+        return interior.project(problem.G, problem.target, None if always else is_zero)
     return project_on_faces(problem.G, problem.target, list_faces(problem.G))
 
 

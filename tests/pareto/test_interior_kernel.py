@@ -1,0 +1,37 @@
+"""The Triton kernels give the numbers of the solvers that they replace; Triton's interpreter runs them on a CPU."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+COMPARE = """
+import torch
+from pogm.pareto import interior, interior_kernel
+from pogm.pareto.problem import normalise
+
+generator = torch.Generator().manual_seed(0)
+H = 0.3 + torch.randn(1, 3, 20, generator=generator, dtype=torch.float64)
+problem = normalise(H @ H.mT, 0.5)
+given = problem.G, problem.target
+torch.testing.assert_close(
+    interior_kernel._launch("minimise", *given, problem.radius), interior.solve_interior(*given, problem.radius)
+)
+conflicting = problem.G, problem.target - 1
+ones = torch.ones(1, 1, dtype=torch.float64)
+torch.testing.assert_close(interior_kernel._launch("project", *conflicting, ones), interior.project(*conflicting))
+assert not interior_kernel._launch("project", *conflicting, 0 * ones).any()
+"""
+
+
+@pytest.fixture(autouse=True)
+def solver() -> None:
+    """Replace the fixture that runs every test of this folder twice: the kernels are called directly."""
+
+
+def test_interpreted_kernels_equal_the_solvers(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # read when Triton is imported, so a new process is needed
+    done = subprocess.run([sys.executable, "-c", COMPARE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
