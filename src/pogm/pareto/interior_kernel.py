@@ -153,37 +153,6 @@ def clip_to_simplex(v):
 
 
 @triton.jit
-def newton_direction(
-    target, second, second_0, second_1, G, M, inverse, scale, by_level, point, dual, slack, bound, radius, inside,
-    w, w_0, G_w, stretch, head, valid,
-):  # fmt: skip
-    """Return the step of (π, t, a, μ, s) for one right-hand side; see `interior.newton_step`."""
-    g_0 = target * bound / inside - radius - second_0
-    g = dual - target / inside * point - second_1
-    safe = tl.where(valid, point, 1.0)
-    rhs = tl.where(valid, (target - second) / safe - slack + multiply(G, g) + 2 * w_0 / head * g_0 * G_w, 0.0)
-    fixed = solve(M, inverse, scale, rhs)
-    d_level = -tl.sum(fixed, 0) / tl.sum(by_level, 0)
-    d_point = fixed + by_level * d_level
-    across = dot(G_w, d_point)
-    d_bound = (stretch * g_0 + 2 * w_0 * across) / head
-    d_dual = -(g + (2 * w_0 * d_bound * w - 2 * across * w - d_point) / stretch)
-    d_slack = tl.where(valid, multiply(G, d_dual) - d_level, 0.0)
-    return d_point, d_bound, d_dual, d_level, d_slack
-
-
-@triton.jit
-def feasible_length(d_point, d_bound, d_dual, d_slack, G, point, bound, slack, G_point, G_dual, inside, room, valid):
-    """Return the largest step length, up to 1, that stays in all cones."""
-    primal = max_quadratic_step(
-        d_bound * d_bound - dot(d_point, multiply(G, d_point)), bound * d_bound - dot(G_point, d_point), inside
-    )
-    conic = max_quadratic_step(-dot(d_dual, multiply(G, d_dual)), -dot(G_dual, d_dual), room)
-    linear = tl.minimum(max_step(point, d_point, valid), max_step(slack, d_slack, valid))
-    return tl.minimum(linear, tl.minimum(primal, conic))
-
-
-@triton.jit
 def consider(candidate, best, rank, G, b, radius, diagonal, valid):
     """Return the better of two mixtures and its rank; see `face_enumeration.choose_best`."""
     products = multiply(G, candidate)
@@ -209,6 +178,13 @@ def refine(mixture, G, b, radius, face, inverse):
     residual = length * (level - b) / tl.maximum(radius, 1e-30) - products
     change = multiply(inverse, face * residual)
     return clip_to_simplex(mixture + multiply(inverse, face * multiply(G, change)))
+
+
+@triton.jit
+def support(number):
+    """Return the threshold of a candidate face, relative to the largest weight; see `interior.guess_faces`."""
+    first = tl.where(number == 1, _SUPPORT_1, _SUPPORT_0)
+    return tl.where(number >= 3, _SUPPORT_3, tl.where(number == 2, _SUPPORT_2, first))
 
 
 @triton.jit
@@ -252,44 +228,47 @@ def minimise_kernel(G_pointer, b_pointer, radius_pointer, out_pointer, K, size: 
         G_w = multiply(G, w)
         stretch = tl.sqrt(inside / room)
         head = 2 * w_0 * w_0 - 1
-        ratio = tl.where(valid, slack / tl.where(valid, point, 1.0) + _RIDGE * diagonal / stretch, 1.0)
+        safe = tl.where(valid, point, 1.0)
+        ratio = tl.where(valid, slack / safe + _RIDGE * diagonal / stretch, 1.0)
         M = (G - 2 / head * G_w[:, None] * G_w[None, :]) / stretch + tl.where(is_diagonal, ratio[:, None], 0.0)
         scale = 1 / tl.sqrt(tl.sum(tl.where(is_diagonal, M, 0.0), 1))
         inverse = invert(M * scale[:, None] * scale[None, :], size)
         by_level = solve(M, inverse, scale, tl.where(valid, 1.0, 0.0))
 
         centre = (dot(point, slack) + between) / (K + 1)
-        none = point * 0.0
-        d_point, d_bound, d_dual, _, d_slack = newton_direction(
-            centre * 0.0, none, centre * 0.0, none, G, M, inverse, scale, by_level, point, dual, slack, bound,
-            radius, inside, w, w_0, G_w, stretch, head, valid,
-        )  # fmt: skip
-        length = feasible_length(
-            d_point, d_bound, d_dual, d_slack, G, point, bound, slack, G_point, G_dual, inside, room, valid
-        )
-        rest = tl.maximum(1 - length, 1e-2)
-        target = centre * rest * rest * rest
-
-        # Second-order terms: the product of the primal and the dual step in the second cone, scaled.
-        along = -dot(G_w, dual)
-        l_0, l = w_0 * radius + along, w * (radius + along / (1 + w_0)) - dual
-        along = dot(G_w, d_point)
-        x_0, x = w_0 * d_bound - along, d_point + w * (along / (1 + w_0) - d_bound)
-        along = -dot(G_w, d_dual)
-        z_0, z = along, w * (along / (1 + w_0)) - d_dual
-        v_0, v = x_0 * z_0 + dot(x, multiply(G, z)), x_0 * z + z_0 * x
-        u_0 = (l_0 * v_0 - dot(v, multiply(G, l))) / room
-        u = (v - u_0 * l) / l_0
-        along = dot(G_w, u)
-        second_0, second_1 = (w_0 * u_0 - along) / stretch, (u + w * (along / (1 + w_0) - u_0)) / stretch
-
-        d_point, d_bound, d_dual, d_level, d_slack = newton_direction(
-            target, d_point * d_slack, second_0, second_1, G, M, inverse, scale, by_level, point, dual, slack, bound,
-            radius, inside, w, w_0, G_w, stretch, head, valid,
-        )  # fmt: skip
-        length = _BOUNDARY * feasible_length(
-            d_point, d_bound, d_dual, d_slack, G, point, bound, slack, G_point, G_dual, inside, room, valid
-        )
+        l_0, l = w_0 * radius - dot(G_w, dual), w * (radius - dot(G_w, dual) / (1 + w_0)) - dual
+        length, d_bound, d_level = centre * 0.0, centre * 0.0, centre * 0.0
+        d_point, d_dual, d_slack = point * 0.0, point * 0.0, point * 0.0
+        for corrects in range(2):  # predictor, then corrector
+            rest = tl.maximum(1 - length, 1e-2)
+            target = corrects * centre * rest * rest * rest
+            # Product of the primal and the dual predictor step in the second cone, scaled; at first it is 0.
+            along, across = dot(G_w, d_point), -dot(G_w, d_dual)
+            x_0, x = w_0 * d_bound - along, d_point + w * (along / (1 + w_0) - d_bound)
+            z_0, z = across, w * (across / (1 + w_0)) - d_dual
+            v_0, v = x_0 * z_0 + dot(x, multiply(G, z)), x_0 * z + z_0 * x
+            u_0 = (l_0 * v_0 - dot(v, multiply(G, l))) / room
+            u = (v - u_0 * l) / l_0
+            along = dot(G_w, u)
+            # The direction of (π, t, a, μ, s) for this target and these second-order terms.
+            g_0 = target * bound / inside - radius - (w_0 * u_0 - along) / stretch
+            g = dual - target / inside * point - (u + w * (along / (1 + w_0) - u_0)) / stretch
+            rhs = (target - d_point * d_slack) / safe - slack + multiply(G, g) + 2 * w_0 / head * g_0 * G_w
+            fixed = solve(M, inverse, scale, tl.where(valid, rhs, 0.0))
+            d_level = -tl.sum(fixed, 0) / tl.sum(by_level, 0)
+            d_point = fixed + by_level * d_level
+            across = dot(G_w, d_point)
+            d_bound = (stretch * g_0 + 2 * w_0 * across) / head
+            d_dual = -(g + (2 * w_0 * d_bound * w - 2 * across * w - d_point) / stretch)
+            G_change = multiply(G, d_dual)
+            d_slack = tl.where(valid, G_change - d_level, 0.0)
+            # The largest step length, up to 1, that stays in all cones.
+            square = d_bound * d_bound - dot(d_point, multiply(G, d_point))
+            primal = max_quadratic_step(square, bound * d_bound - dot(G_point, d_point), inside)
+            conic = max_quadratic_step(-dot(d_dual, G_change), -dot(G_dual, d_dual), room)
+            linear = tl.minimum(max_step(point, d_point, valid), max_step(slack, d_slack, valid))
+            length = tl.minimum(linear, tl.minimum(primal, conic))
+        length = _BOUNDARY * length
         new_point, new_bound = point + length * d_point, bound + length * d_bound
         new_dual, new_level = dual + length * d_dual, level + length * d_level
         new_slack = tl.where(valid, b + multiply(G, new_dual) - new_level, 0.0)
@@ -302,15 +281,12 @@ def minimise_kernel(G_pointer, b_pointer, radius_pointer, out_pointer, K, size: 
         step += 1
         going = (step < _STEPS) & good & (centre > _CONVERGED)
 
+    # Candidates: uniform, π, a; then for each face the closed form and π on the face, both refined.
     mixture = clip_to_simplex(point)
-    best, rank = consider(uniform, uniform, 0.0 * radius + _LARGEST_FLOAT, G, b, radius, diagonal, valid)
-    best, rank = consider(mixture, best, rank, G, b, radius, diagonal, valid)
-    best, rank = consider(clip_to_simplex(dual), best, rank, G, b, radius, diagonal, valid)
-    largest = tl.max(mixture, 0)
-    for number in range(5):
-        least = tl.where(number == 0, _SUPPORT_0, tl.where(number == 1, _SUPPORT_1, _SUPPORT_2))
-        least = tl.where(number == 3, _SUPPORT_3, least) * largest
-        face = tl.where(mixture > tl.where(number == 4, slack, least), 1.0, 0.0)
+    best, rank = uniform, 0.0 * radius + _LARGEST_FLOAT
+    for number in range(13):
+        least = support((number - 3) // 2) * tl.max(mixture, 0)
+        face = tl.where(mixture > tl.where(number >= 11, slack, least), 1.0, 0.0)
         inverse = invert_face(G, face, diagonal, size)
         nearest = tl.sum(inverse * face[:, None] * face[None, :], 1)
         nearest = nearest / tl.sum(nearest, 0)
@@ -318,11 +294,12 @@ def minimise_kernel(G_pointer, b_pointer, radius_pointer, out_pointer, K, size: 
         along = along - tl.sum(along, 0) * nearest
         room = tl.maximum(radius * radius - tl.maximum(dot(along, multiply(G, along)), 0.0), 1e-30)
         distance = tl.maximum(dot(nearest, multiply(G, nearest)), 0.0)
-        closed = clip_to_simplex(nearest - along * tl.sqrt(distance / room))
-        closed = refine(closed, G, b, radius, face, inverse)
-        best, rank = consider(closed, best, rank, G, b, radius, diagonal, valid)
-        restricted = refine(clip_to_simplex(mixture * face), G, b, radius, face, inverse)
-        best, rank = consider(restricted, best, rank, G, b, radius, diagonal, valid)
+        closed = nearest - along * tl.sqrt(distance / room)
+        first = clip_to_simplex(tl.where(number % 2 == 1, closed, mixture * face))
+        candidate = refine(first, G, b, radius, face, inverse)
+        candidate = tl.where(number == 0, uniform, tl.where(number == 1, mixture, candidate))
+        candidate = tl.where(number == 2, clip_to_simplex(dual), candidate)
+        best, rank = consider(candidate, best, rank, G, b, radius, diagonal, valid)
     tl.store(out_pointer + problem * K + i, best, valid)
 
 
@@ -382,9 +359,7 @@ def project_kernel(G_pointer, b_pointer, needed_pointer, out_pointer, K, size: t
         best, violation = consider_projection(y, best, violation, G, b, valid)
         largest = tl.max(y, 0)
         for number in range(5):
-            least = tl.where(number == 0, _SUPPORT_0, tl.where(number == 1, _SUPPORT_1, _SUPPORT_2))
-            least = tl.where(number == 3, _SUPPORT_3, least) * largest
-            face = tl.where(valid & (y > tl.where(number == 4, slack, least)), 1.0, 0.0)
+            face = tl.where(valid & (y > tl.where(number == 4, slack, support(number) * largest)), 1.0, 0.0)
             inverse = invert_face(G, face, diagonal, size)
             closed = -multiply(inverse, face * b)
             closed = tl.maximum(closed - multiply(inverse, face * (multiply(G, closed) + b)), 0.0)
