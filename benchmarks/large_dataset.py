@@ -10,8 +10,8 @@ to a temporary folder and deleted at the end. Each part is a new process, which 
 - start: what a run reads before its first step, the second time
 - streamed: start, 200 minibatches of ERM with a small network, images memory-mapped and read ahead, 1 evaluation
 - resident: the same with all images in memory, without the evaluation
-- run: ``pogm run`` with one minibatch and one evaluation of all images
-- report: ``pogm report`` of this run
+- run: ``pogm run`` with 20 minibatches of ERM and 2 evaluations of all images, streamed as if memory were too small
+- report: ``pogm report`` of this run, with the HTML page
 
 The script prints wall time, CPU time and peak memory of each part. The peak includes pages of memory-mapped files,
 which the system can take back.
@@ -19,19 +19,17 @@ which the system can take back.
 
 import argparse
 import json
-import os
 import random
-import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from load import ROOT, START, Cost, encode_png, run_child
+from load import ROOT, START, Cost, encode_png, run_child, summarise, write_results
 
 from pogm.data.datasets.domain_net import DomainNet
 
 STEPS = 200
+RUN_STEPS = 20
 CLASSES = 345
 NETWORK = ("network=small_cnn", "weights=random", "image_size=16", "batch_size=32", "freeze_bn=false")
 
@@ -53,7 +51,7 @@ from pogm.benchmark.plan.sweep import Sweep
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.engine.session import Engine, Session
 torch.set_num_threads(1)
-root, images, steps, settings = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), tuple(sys.argv[4:])
+root, log, images, steps, settings = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), tuple(sys.argv[5:])
 found = {}
 def note(name, began, cpu):
     found[name] = time.perf_counter() - began, time.process_time() - cpu, resource.getrusage(
@@ -74,7 +72,15 @@ with reuse_scans():
     if images == "streamed":
         session.accuracies()
         note("evaluation of all images", *clock)
-print(json.dumps(found), file=sys.stderr)
+Path(log).write_text(json.dumps(found))
+"""
+
+STREAMED_COMMAND = """
+import sys
+from pogm.cli import main
+from pogm.engine import session
+session.fits_on_device = lambda *arguments: False
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -92,11 +98,6 @@ def write_images(root: Path, images: int) -> int:
     return written
 
 
-def describe(cost: Cost) -> dict[str, float]:
-    """Return a cost with three digits."""
-    return {name: float(f"{value:.3g}") for name, value in vars(cost).items()}
-
-
 def main() -> None:
     """Write the images, measure all parts, delete the images and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -104,17 +105,20 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="folder for the temporary files (default: that of the system)")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="pogm-large-", dir=options.folder))
-    site, cache, runs = folder / "data" / "sites", folder / "cache", folder / "run"
-    environment = {"POGM_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
     parts: dict[str, dict[str, float]] = {}
 
-    def measure(name: str, *words: str) -> None:
-        cost = run_child(ROOT, words, environment, prints_cost=False)
-        parts[name] = describe(cost)
+    def add(name: str, cost: Cost) -> None:
+        parts[name] = summarise([cost])
         print(f"{name}: {parts[name]}", flush=True)
 
-    try:
+    with tempfile.TemporaryDirectory(prefix="pogm-large-", dir=options.folder) as name:
+        folder = Path(name)
+        site, cache, runs = folder / "data" / "sites", folder / "cache", folder / "run"
+        environment = {"POGM_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+
+        def measure(name: str, *words: str) -> None:
+            add(name, run_child(ROOT, words, environment, prints_cost=False))
+
         began = time.perf_counter()
         images = write_images(site, options.images)
         print(f"{images} images written in {time.perf_counter() - began:.0f} s", flush=True)
@@ -123,34 +127,19 @@ def main() -> None:
         measure("start", "-c", START, str(site))
         for storage in ("streamed", "resident"):
             log = folder / f"{storage}.json"
-            measure(storage, "-c", TRAIN.replace("sys.stderr)", f"open({str(log)!r}, 'w'))"), str(site), storage,
-                    str(STEPS), *NETWORK)  # fmt: skip
+            measure(storage, "-c", TRAIN, str(site), str(log), storage, str(STEPS), *NETWORK)
             for name, values in json.loads(log.read_text()).items():
-                parts[f"{storage}: {name}"] = describe(Cost(*values))
-                print(f"{storage}: {name}: {parts[f'{storage}: {name}']}", flush=True)
+                add(f"{storage}: {name}", Cost(*values))
         settings = [word for setting in NETWORK for word in ("--set", setting)]
         words = ["run", "--dataset", str(site), "--algorithm", "ERM", "--test-domain", "sketch", "--device", "cpu"]
-        measure("run", "-m", "pogm", *words, "--steps", "1", *settings, "--out", str(runs))
+        words += ["--steps", str(RUN_STEPS), "--evaluate-every", str(RUN_STEPS)]
+        measure("run", "-c", STREAMED_COMMAND, *words, *settings, "--out", str(runs))
         measure("report", "-m", "pogm", "report", str(runs), "--out", str(folder / "report"))
         sizes = {
             name: sum(path.stat().st_size for path in (cache / name).rglob("*") if path.is_file())
             for name in ("images", "indexes")
         }
-        results = {
-            "benchmark": "large_dataset",
-            "images": images,
-            "python": sys.version.split()[0],
-            "cores": len(os.sched_getaffinity(0)),
-            "niceness": os.nice(0),
-            "load_average": os.getloadavg()[1],
-            "cache_bytes": sizes,
-            "parts": parts,
-        }
-        print(json.dumps(results, indent=1))
-        if options.out:
-            options.out.write_text(json.dumps(results, indent=1) + "\n")
-    finally:
-        shutil.rmtree(folder)
+    write_results({"benchmark": "large_dataset", "images": images, "cache_bytes": sizes, "parts": parts}, options.out)
 
 
 if __name__ == "__main__":

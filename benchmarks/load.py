@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import struct
 import subprocess
 import sys
@@ -237,6 +236,20 @@ def summarise(costs: Sequence[Cost]) -> dict[str, float]:
     return {name: float(f"{median(getattr(cost, name) for cost in costs):.3g}") for name in names}
 
 
+def write_results(results: dict[str, object], out: Path | None) -> None:
+    """Print results, with the machine that they are from, and write them to a file if there is one."""
+    machine = {
+        "python": sys.version.split()[0],
+        "cores": len(os.sched_getaffinity(0)),
+        "niceness": os.nice(0),
+        "load_average": os.getloadavg()[1],
+    }
+    text = json.dumps(machine | results, indent=1)
+    print(text)
+    if out:
+        out.write_text(text + "\n")
+
+
 def main() -> None:
     """Measure both versions and write the results."""
     names = ("images", "rename", "plan", "status", "report", "board")
@@ -249,8 +262,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     versions = {"before": options.before.resolve(), "after": ROOT}
-    folder = Path(tempfile.mkdtemp(prefix="pogm-load-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="pogm-load-") as name:
+        folder = Path(name)
         parts = make_parts(folder, options.runs, options.images, options.parts)
         found: dict[str, dict[str, list[Cost]]] = {name: {version: [] for version in versions} for name in parts}
         for name, part in parts.items():
@@ -260,22 +273,16 @@ def main() -> None:
                     if repeat:  # the first one fills caches
                         found[name][version].append(cost)
                     print(f"{part.title}, {version}: {cost}", flush=True)
-        results = {
-            "runs": options.runs,
-            "images": options.images,
-            "repeats": options.repeats,
-            "cores": len(os.sched_getaffinity(0)),
-            "load_average": os.getloadavg()[1],
-            "parts": {
-                name: {"title": parts[name].title} | {version: summarise(costs) for version, costs in both.items()}
-                for name, both in found.items()
-            },
-        }
-        print(json.dumps(results, indent=2))
-        if options.out:
-            options.out.write_text(json.dumps(results, indent=2) + "\n")
-    finally:
-        shutil.rmtree(folder)
+    results = {
+        "runs": options.runs,
+        "images": options.images,
+        "repeats": options.repeats,
+        "parts": {
+            name: {"title": parts[name].title} | {version: summarise(costs) for version, costs in both.items()}
+            for name, both in found.items()
+        },
+    }
+    write_results(results, options.out)
 
 
 if __name__ == "__main__":

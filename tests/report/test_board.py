@@ -94,6 +94,18 @@ def test_tables_have_finished_runs_only(tmp_path):
     assert [attrs["id"] for tag, attrs in page.found if tag == "section"] == ["progress", "digits"]
 
 
+def test_board_starts_with_the_sentence_and_the_figure_of_the_main_finding(tmp_path):
+    write_sweep(tmp_path, ("ERM", "POGM"), dataset="Digits", domains=("a", "b", "c"), seeds=2)
+    board = Board(tmp_path)
+    page = board.page()
+    lead = page[: page.index('id="progress"')]
+    assert "has the highest mean accuracy on unseen domains of Digits" in lead
+    assert "Mean on unseen domains" in lead
+    assert "Difference to ERM, paired" in lead
+    write_run(tmp_path, [at(0)], dataset="Digits", domains=("a", "b", "c"), trial_seed=7, done=False)
+    assert "Preliminary" in text(board)
+
+
 def test_a_page_is_rendered_again_only_if_a_file_changed(tmp_path):
     folder = write_run(tmp_path, [at(0)], done=False)
     board = Board(tmp_path)

@@ -176,7 +176,7 @@ class Fetch(Command):
 
     def run(self) -> int:
         """Download and prepare one dataset after the other."""
-        from pogm.benchmark.runs.progress import show_transfer
+        from pogm.benchmark.runs.display import show_transfer
         from pogm.data import sources
         from pogm.data.sources.catalogue import CATALOGUE
 

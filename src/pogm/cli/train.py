@@ -237,7 +237,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     ) -> set[str] | None:
         """Run what is left of the trials. Return the ids of those that were stopped in time; None if one failed."""
         from pogm.benchmark.runs.executors import run_all, run_waiting_trials
-        from pogm.benchmark.runs.progress import track_steps
+        from pogm.benchmark.runs.sweep_progress import track_steps
         from pogm.cli.results import print_failures
         from pogm.deployment.training import RUNS
 

@@ -17,7 +17,8 @@ from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left
 from pogm.report.page import Exhibit, Part, Section, listing, paragraph, render, sentence
-from pogm.report.runs import averages_exhibits, figures_of, fold_figures, fold_secondary, selected_models
+from pogm.report.runs import averages_exhibits, figures_of, finding_figure, fold_figures, fold_secondary
+from pogm.report.selected_models import selected_models
 from pogm.report.series import ACCURACY, comparable, small_charts
 from pogm.report.watch import FolderState, RunState, Watcher
 
@@ -40,7 +41,7 @@ class Board:
         self.rendered: tuple[FolderState | None, str] = (None, "")  # what the page shows, and the page
         self.tables: dict[str, tuple[list[Run], tuple[Exhibit, ...]]] = {}  # by dataset: finished runs, their tables
         self.choices: dict[str, list[list[Choice]]] = {}  # by dataset: what each selection chooses
-        self.lead: tuple[list[str], int, str] | None = None  # ids of finished runs, number of runs, main finding
+        self.lead: tuple[list[str], int, list[Exhibit]] | None = None  # ids of finished runs, number of runs, finding
         self.curves: dict[str, tuple[object, list[Run], tuple[Figure, ...]]] = {}  # by dataset: names, runs, curves
 
     def page(self) -> str:
@@ -68,18 +69,19 @@ class Board:
         ]
 
     def _lead(self, folder: FolderState) -> list[Exhibit]:
-        """Return the main finding, as in a report. `sections` has chosen the runs before."""
+        """Return the main finding and its figure, as in a report. `sections` has chosen the runs before."""
         runs = [one.run for one in folder.started]
         if not runs:
             return []
         done = [run.id for run in runs if run.done]
         if self.lead is None or self.lead[:2] != (done, len(runs) + len(folder.waiting)):
             try:
-                found = find_main(runs, waiting=len(folder.waiting)).sentence
+                found = find_main(runs, waiting=len(folder.waiting))
+                shown: list[Exhibit] = [sentence(found.sentence), *finding_figure(found, labels_of(runs))]
             except PogmError:  # the tables show this error
-                found = ""
-            self.lead = done, len(runs) + len(folder.waiting), found
-        return [sentence(self.lead[2])] if self.lead[2] else []
+                shown = []
+            self.lead = done, len(runs) + len(folder.waiting), shown
+        return self.lead[2]
 
     def _finished(self, dataset: str, runs: Sequence[Run]) -> tuple[Exhibit, ...]:
         """Return the result tables of finished runs of a dataset; `ALL` comes after the datasets."""

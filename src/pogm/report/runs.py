@@ -6,13 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.accuracy_tables import R2, averages_table, dataset_table, domains_of, labels_of
 from pogm.benchmark.results.comparison import compare
 from pogm.benchmark.results.finding import Finding, find_main
-from pogm.benchmark.results.model_metrics import Confusion, confusions, selected_metrics_table
 from pogm.benchmark.results.published import Source
 from pogm.benchmark.results.ranking import SUMMARIES, rankings
 from pogm.benchmark.results.records import Run
@@ -32,6 +29,7 @@ from pogm.report.page import (
     without_folders,
     write_page,
 )
+from pogm.report.selected_models import selected_models
 from pogm.report.series import ACCURACY, COSINE, Group, comparable, cosines, curves, score_label, small_charts
 
 CURVES = """
@@ -44,13 +42,6 @@ The cosine of the update of the algorithm (h) and the update of one source domai
 direction, below 0 the update works against that domain. An algorithm that is high in every chart helps all its domains
 at once. A line is the mean over all runs that train on the domain.
 """
-
-CONFUSIONS = (
-    "Number of test images by true class (row) and predicted class (column), summed over trials. The stronger the "
-    "colour of a cell, the larger its share of the row."
-)
-MOST_CLASSES = 20  # of a confusion matrix that is shown
-MOST_PAIRS = 5  # of confused classes that are shown instead
 
 
 def write_report(
@@ -251,50 +242,6 @@ def _dataset(runs: Sequence[Run], dataset: str, measured: Sequence[Figure]) -> S
 def fold_figures(figures: Iterable[Figure], opened: int = 0) -> list[Fold]:
     """Return figures behind their titles. The first ones are open on a wide screen."""
     return [Fold(figure.title, (figure,), number < opened) for number, figure in enumerate(figures)]
-
-
-def selected_models(runs: Sequence[Run], dataset: str) -> list[Exhibit]:
-    """Return the metrics and the confusion matrices of the selected models, if the runs have them."""
-    table = selected_metrics_table(runs, dataset)
-    if table is None:
-        return []
-    found = confusions(runs, dataset)
-    title = "Further metrics of the selected models, and test images"
-    if not found:  # a regression
-        return [Fold(title, (table,))]
-    if len(found[0].classes) > MOST_CLASSES:
-        head = ("Algorithm", "Held out", "True class", "Predicted class", "Images", "Share of the true class, %")
-        rows = [row for one in found for row in _most_confused(one)]
-        return [Fold(title, (table,)), listing(head, rows, "Most frequent confusions")]
-    matrices = [(f"{one.label}, held out: {one.domain}", one.classes, _shaded_rows(one)) for one in found]
-    summary = "Confusion matrices of the selected models"
-    return [Fold(title, (table,)), Part("confusions", {"summary": summary, "text": CONFUSIONS, "matrices": matrices})]
-
-
-def _shaded_rows(found: Confusion) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Return the rows of a confusion matrix: each count, and its share of the row in percent."""
-    shares = 100 * found.counts / found.counts.sum(1, keepdims=True).clip(1)
-    pairs = zip(found.counts.tolist(), shares.round().astype(int).tolist(), strict=True)
-    return [(name, list(zip(*pair, strict=True))) for name, pair in zip(found.classes, pairs, strict=True)]
-
-
-def _most_confused(found: Confusion) -> list[tuple[object, ...]]:
-    """Return the largest counts of a confusion matrix beside its diagonal."""
-    wrong = found.counts - np.diag(found.counts.diagonal())
-    cells = [np.unravel_index(cell, wrong.shape) for cell in np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]]
-    totals = found.counts.sum(1)
-    return [
-        (
-            found.label,
-            found.domain,
-            found.classes[i],
-            found.classes[j],
-            wrong[i, j],
-            f"{100 * wrong[i, j] / totals[i]:.1f}",
-        )
-        for i, j in cells
-        if wrong[i, j]
-    ]
 
 
 def figures_of(runs: Sequence[Run], dataset: str, groups: Sequence[Group] | None = None) -> list[Figure]:

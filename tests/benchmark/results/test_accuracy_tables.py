@@ -36,9 +36,10 @@ def test_cell_with_fewer_trials_shows_its_n(write):
     assert (first.n, first.incomplete, table.marks(0, first)) == (1, True, " (n=1) †")
     assert average.incomplete
     assert "† Incomplete" in table.text()
-    assert "n = 2 trials, unless a cell says otherwise; ± is the standard error; a mean of one trial has none." in (
-        table.footnotes
-    )
+    assert (
+        "n = 2 trials, unless a cell says otherwise; ± is the standard error (population deviation / √n); a mean of one "
+        "trial has none."
+    ) in table.footnotes
 
 
 def one_trial(write):
@@ -114,7 +115,7 @@ def test_text_is_aligned_and_has_the_selection_rule(write):
     assert pogm == "POGM + Mixup  80.0 ± 0.0*   90.0 ± 0.0   85.0"
     assert [head.index(name) for name in ("A", "B", "Avg")] == [23, 37, 42]
     assert rest[1].startswith("Training-domain validation. The run and step")
-    assert "n = 3 trials; ± is the standard error." in rest
+    assert "n = 3 trials; ± is the standard error (population deviation / √n)." in " ".join(rest)
 
 
 def test_control_characters_in_the_name_of_a_domain_do_not_break_the_text(write):

@@ -4,7 +4,7 @@ import pytest
 from support import trial
 
 from pogm import ERM
-from pogm.benchmark.runs import progress
+from pogm.benchmark.runs import display, progress
 from pogm.benchmark.runs.executors import Outcome
 from pogm.benchmark.runs.progress import (
     EvaluationLines,
@@ -50,7 +50,7 @@ def test_outcomes_of_earlier_runs_do_not_count_for_the_time_left(clock, estimate
 
 def test_lines_show_the_count_after_a_batch_has_settled(clock, capsys):
     remaining = RemainingTime(4, 0.0)
-    lines = progress._Lines(4, "runs", remaining)
+    lines = display._Lines(4, "runs", remaining)
     for seconds in (10.0, 10.1):  # a batch of two
         clock[0] = seconds
         remaining.add(1, seconds)
@@ -93,26 +93,6 @@ def test_an_evaluation_line_has_both_accuracies_and_the_time_left(capsys, clock)
     ]
     show({"step": 40, "accuracy": accuracy, "swad": True})
     assert capsys.readouterr().out == "step 40/100  validation 30.0%  held out 0 25.0%  with averaged weights\n"
-
-
-def test_minibatches_of_long_runs_are_counted_from_their_records(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "POLL_SECONDS", 0.01)
-    trials = [trial(ERM(), seed=seed, steps=21) for seed in range(2)]
-    folder = tmp_path / trials[0].id
-    folder.mkdir()
-    (folder / "records.jsonl").write_text('{"step": 0}\n{"step": 10}\n')
-    assert progress.count_steps(trials, tmp_path) == 11
-
-    def outcomes():
-        (folder / "records.jsonl").write_text('{"step": 20}\n{"step": 2')  # a line that is being written
-        yield Outcome(trials[0])
-        (folder / "records.jsonl").write_text('{"step": 20}\n')
-        (tmp_path / trials[1].id).mkdir()
-        (tmp_path / trials[1].id / "records.jsonl").write_text('{"step": 20}\n')
-        yield Outcome(trials[1])
-
-    assert len(list(progress.track_steps(outcomes(), trials, tmp_path))) == 2
-    assert "minibatches: 42/42" in capsys.readouterr().err
 
 
 def test_progress_of_a_run_on_a_terminal_is_a_bar_and_leaves_standard_output_alone(monkeypatch, capsys, tmp_path):

@@ -9,9 +9,10 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm.benchmark.results.records import append_record
+from pogm.benchmark.runs import sweep_progress
 from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.benchmark.runs.executors import Outcome
-from pogm.benchmark.runs.sweep_progress import SweepState, _LiveTable, track_sweep
+from pogm.benchmark.runs.sweep_progress import SweepState, _LiveTable, track_steps, track_sweep
 
 KINDS = [(algorithm, seed) for algorithm in (ERM(), POGM()) for seed in range(2)]
 TRIALS = [trial(algorithm, seed=seed, steps=21, test_domains=(0,)) for algorithm, seed in KINDS]
@@ -36,7 +37,6 @@ def test_every_algorithm_has_a_row_with_its_states_and_mean_accuracy(tmp_path):
     finish(tmp_path, TRIALS[0], 0.5)
     finish(tmp_path, TRIALS[1], 0.7)
     state = SweepState(TRIALS, tmp_path, 0.0)
-    state.update(1.0, is_new=False)
     head, erm, pogm, last = (line.split() for line in shown(state))
     assert head == ["dataset", "algorithm", "done", "run", "fail", "wait", "acc", "%"]
     assert erm == ["RotatedDigits", "ERM", "2", "0", "0", "0", "60.0"]
@@ -74,3 +74,23 @@ def test_outcomes_pass_through_with_lines_elsewhere_and_a_table_on_a_terminal(tm
     assert list(track_sweep(known, TRIALS, tmp_path)) == known
     assert "4/4 runs" in capsys.readouterr().err
     assert list(track_sweep([], [], tmp_path)) == []
+
+
+def test_minibatches_of_long_runs_are_counted_from_their_records(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweep_progress, "POLL_SECONDS", 0.01)
+    trials = [trial(ERM(), seed=seed, steps=21) for seed in range(2)]
+    folder = tmp_path / trials[0].id
+    folder.mkdir()
+    (folder / "records.jsonl").write_text('{"step": 0}\n{"step": 10}\n')
+    assert SweepState(trials, tmp_path, 0.0).steps == 11
+
+    def outcomes():
+        (folder / "records.jsonl").write_text('{"step": 20}\n{"step": 2')  # a line that is being written
+        yield Outcome(trials[0])
+        (folder / "records.jsonl").write_text('{"step": 20}\n')
+        (tmp_path / trials[1].id).mkdir()
+        (tmp_path / trials[1].id / "records.jsonl").write_text('{"step": 20}\n')
+        yield Outcome(trials[1])
+
+    assert len(list(track_steps(outcomes(), trials, tmp_path))) == 2
+    assert "minibatches: 42/42" in capsys.readouterr().err

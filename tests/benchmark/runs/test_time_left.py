@@ -1,14 +1,21 @@
 """The time left, on simulated clocks: within 30 % after one tenth of the work."""
 
-import json
+import os
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
+from run_folders import record
 from support import trial
 
 from pogm import ERM, POGM
+from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.results.records import record_line
+from pogm.benchmark.runs.directory import make_folder, write_trial
+from pogm.benchmark.runs.run_costs import RunCosts, RunTimes
 from pogm.benchmark.runs.sweep_progress import SweepState
-from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingTime
+from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingSweepTime, RemainingTime
+from pogm.data.datasets import dataset_class
 from pogm.engine.trainer import Schedule
 
 
@@ -139,31 +146,132 @@ def test_compilation_after_a_resume_does_not_count_as_slow():
     assert remaining.seconds(80.0) == pytest.approx(84)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("batch", [1, 4])
-def test_time_left_of_a_sweep_is_within_30_percent_after_one_tenth(tmp_path, workers, batch):
-    """Runs of two algorithms, one of them slower as costs.json says, with start-up and evaluations every 10 steps."""
-    trials = [trial(algorithm, seed=seed, steps=100) for algorithm in (ERM(), POGM()) for seed in range(8)]
-    state = SweepState(trials, tmp_path, 0.0)
-    jobs = [trials[i : i + batch] for i in range(0, len(trials), batch)]
-    clocks, events = [30.0] * workers, []
-    for job in jobs:
-        worker = clocks.index(min(clocks))
-        for step in (0, *range(10, 100, 10), 99):
-            steps = 1 if step == 0 else 10 if step < 99 else 9
-            clocks[worker] += steps * state.costs[job[0].id] + 2.0
-            events.append((clocks[worker], job, step))
-    end, total = max(clocks), state.remaining.total
-    found = []
-    for now, job, step in sorted(events, key=lambda event: event[0]):
+@dataclass(frozen=True)
+class Machine:
+    """A simulated machine that runs a sweep; all times are in seconds."""
+
+    pogm: float = 1.0  # time of a step of POGM, relative to ERM; costs.json has 1.01
+    coloured: float = 1.0  # time of a step on ColoredMNIST, relative to RotatedMNIST
+    overhead: float = 100  # images that take as long as a step without images
+    start_up: float = 10  # of the processes
+    set_up: float = 1  # before the first step of a job
+    compilation: float = 0  # in the first step of a job
+    evaluation: float = 2
+    workers: int = 2
+    batch: int = 1  # trials that train as one job
+    done_before: float = 0  # part of the jobs
+    per_image: float = 1e-4
+
+    def step_seconds(self, job):
+        one, scale = job[0], self.per_image * (1 + 0.1 * (len(job) - 1))
+        scale *= self.pogm if one.label == "POGM" else 1
+        scale *= self.coloured if one.dataset.title == "ColoredMNIST" else 1
+        return scale * (self.overhead + one.training.batch_size * len(one.train_domains))
+
+    def jobs(self, trials):
+        alike = {}
+        for one in trials:
+            kind = (one.hparams_seed, one.dataset.title, one.label) if self.batch > 1 else one.id
+            alike.setdefault(kind, []).append(one)
+        return [found[i : i + self.batch] for found in alike.values() for i in range(0, len(found), self.batch)]
+
+    def run(self, job, begin):
+        """Return the time, the finished part and the measured times after every evaluation of a job."""
+        step, now, events = self.step_seconds(job), begin + self.set_up, []
+        for number, point in enumerate(job[0].schedule.points()):
+            now = begin + self.set_up + self.compilation + (point + 1) * step + (number + 1) * self.evaluation
+            times = (
+                RunTimes(step, step + self.compilation, self.evaluation, batch=float(int(job[0].id, 16)))
+                if number
+                else None
+            )
+            events.append((now, job, (point + 1) / job[0].steps, times))
+        return events
+
+
+MACHINES = {
+    "costs.json is right": Machine(),
+    "one worker": Machine(workers=1),
+    "POGM takes four times as long as in costs.json": Machine(pogm=4),
+    "one dataset takes five times as long": Machine(coloured=5),
+    "time is proportional to the batch size": Machine(overhead=0),
+    "time hardly depends on the batch size": Machine(overhead=500),
+    "evaluations take most of the time": Machine(evaluation=40, pogm=4),
+    "every run compiles": Machine(compilation=60, pogm=4),
+    "batches of trials": Machine(workers=1, batch=3, pogm=2, coloured=3),
+    "batches that compile": Machine(workers=1, batch=6, pogm=2, compilation=30),
+    "resumed": Machine(done_before=0.4, pogm=4, coloured=3),
+    "resumed near the end": Machine(done_before=0.8, pogm=4, workers=1),
+    "resumed batches": Machine(workers=1, batch=3, done_before=0.5, pogm=2, coloured=3, compilation=30),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_time_left_of_a_sweep_is_within_30_percent_after_one_tenth(name):
+    """Two algorithms, two datasets and batch sizes of a random search, in the order of a sweep."""
+    machine, data = MACHINES[name], tuple(dataset_class(name)() for name in ("RotatedMNIST", "ColoredMNIST"))
+    trials = Sweep(("ERM", "POGM"), data, configurations=6, trials=1, steps=601, evaluate_every=200).plan()
+    assert len({one.training.batch_size for one in trials}) > 5
+    jobs, costs, parts = machine.jobs(trials), RunCosts(trials), {one.id: 0.0 for one in trials}
+
+    def show(event):
+        _, job, part, times = event
         for one in job:
-            (tmp_path / one.id).mkdir(exist_ok=True)
-            (tmp_path / one.id / "records.jsonl").write_text(json.dumps({"step": step}) + "\n")
-        state.update(now)
-        if state.remaining.done >= 0.1 * total and now < 0.9 * end:
-            found.append(state.remaining.seconds(now) / (end - now))
-    assert found
-    assert all(0.7 < ratio < 1.3 for ratio in found), found
+            parts[one.id] = part
+            costs.times |= {} if times is None else {one.id: times}
+
+    before = int(machine.done_before * len(jobs))
+    for job in jobs[:before]:
+        show(machine.run(job, 0.0)[-1])
+    remaining, events, clocks = RemainingSweepTime(parts, 0.0), [], [machine.start_up] * machine.workers
+    for job in jobs[before:]:
+        worker = clocks.index(min(clocks))
+        events += machine.run(job, clocks[worker])
+        clocks[worker] = events[-1][0]
+    end, found = max(clocks), []
+    for number, event in enumerate(sorted(events, key=lambda event: event[0])):
+        show(event)
+        if number < 5 or number % 8 == 0:
+            remaining.update(parts, costs.predict(), bool(costs.times), now := event[0])
+            if 0.1 * end < now < 0.9 * end:
+                found.append(remaining.seconds(now) / (end - now))
+    assert len(found) > 5
+    assert all(0.7 < ratio < 1.3 for ratio in found), (min(found), max(found))
+
+
+def write_run(folder, one, begin, until, per_step, evaluation):
+    """Write the folder of a run with records up to a step, and the times that its files would have."""
+    run, points = folder / one.id, [point for point in one.schedule.points() if point <= until]
+    make_folder(run)
+    write_trial(run, one, {})
+    scores = record(0, [0.5] * 6, [0.5] * 6)
+    measured = per_step + 1e-9 * one.seed  # of different runs, so different digits
+    lines = [scores | {"step": point, "seconds_per_step": measured} for point in points]
+    (run / "records.jsonl").write_bytes(b"".join(map(record_line, lines)))
+    end = begin + (points[-1] + 1) * per_step + len(points) * evaluation
+    os.utime(run / "trial.json", (begin, begin))
+    os.utime(run / "records.jsonl", (end, end))
+    if points[-1] == one.steps - 1:
+        (run / "done").write_text("done")
+        os.utime(run / "done", (end, end))
+
+
+def test_costs_are_read_from_folders_and_an_interruption_does_not_count(tmp_path):
+    """ERM takes 1 s per step and evaluations 5 s; POGM takes 3 s per step. A run of POGM was interrupted."""
+    trials = [trial(kind, seed=seed, steps=41, evaluate_every=20) for kind in (ERM(), POGM()) for seed in range(3)]
+    erm, other_erm, waiting_erm, pogm, stopped, waiting_pogm = trials
+    for one, until, per_step in ((erm, 40, 1.0), (other_erm, 40, 1.0), (pogm, 40, 3.0), (stopped, 20, 3.0)):
+        write_run(tmp_path, one, 100.0, until, per_step, evaluation=5.0)
+    state = SweepState(trials, tmp_path, 5000.0)
+    costs = state.costs.predict()
+    assert costs[waiting_erm.id] == pytest.approx(41 + 3 * 5, abs=3)
+    assert costs[waiting_pogm.id] == pytest.approx(41 * 3 + 3 * 5, abs=3)  # the first step is the median of all runs
+    write_run(tmp_path, stopped, 100.0, 40, 3.0, evaluation=1000.0)  # the time of its files contains the pause
+    state.update(5065.0)
+    assert state.costs.predict()[waiting_erm.id] == pytest.approx(41 + 3 * 5, abs=3)
+    assert state.steps == 4 * 41
+    left = (41 + 3 * 5) + (41 * 3 + 3 * 5)
+    assert state.remaining.seconds(5065.0) == pytest.approx(left, rel=0.1)
 
 
 def test_minibatches_of_failed_runs_are_not_left(tmp_path):

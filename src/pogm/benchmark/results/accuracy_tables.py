@@ -182,4 +182,4 @@ def _trials_note(counts: Sequence[int]) -> str:
         return "n = 1 trial, so there is no standard error and no best mark."
     unless = ", unless a cell says otherwise" if min(counts) < trials else ""
     single = "; a mean of one trial has none" if min(counts) == 1 else ""
-    return f"n = {trials} trials{unless}; ± is the standard error{single}."
+    return f"n = {trials} trials{unless}; ± is the standard error (population deviation / √n){single}."

@@ -11,7 +11,10 @@ from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice, Selection
 from pogm.benchmark.results.statistics import student_quantile
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
 
-UNIT = "Percentage points, mean ± standard error over seeds; a seed's value is its mean over the held-out domains."
+UNIT = (
+    "Percentage points, mean ± standard error (sample deviation / √n) over seeds; a seed's value is its mean over the "
+    "held-out domains."
+)
 Chosen = Mapping[tuple[str, str, int, int], float | None]  # by dataset, label, held-out domain and seed
 
 

@@ -89,9 +89,12 @@ def compute_plugin_metrics(task: str, outputs: Array, labels: Array) -> dict[str
         outputs: Logits [N, C], which the metrics get as probabilities; or predictions [N, 1] of a regression.
         labels: Class indices or targets [N].
     """
+    names = PLUGINS.names()
+    if not names:
+        return {}
     given = outputs.squeeze(-1) if task == "regression" else softmax(outputs)
     found = {}
-    for name in PLUGINS.names():
+    for name in names:
         try:
             value = PLUGINS.load(name)(given, labels)
             if value is not None and math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Progress of a sweep: a table of algorithms and datasets on a terminal, plain lines elsewhere."""
+"""Progress of many runs: a table of algorithms and datasets on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -6,10 +6,10 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from rich.console import Console, Group
@@ -20,11 +20,20 @@ from rich.text import Text
 from pogm._system.messages import is_quiet
 from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import UNREADABLE, RecordWarning, accuracy, read_run
-from pogm.benchmark.runs.estimate import cost_ratio
-from pogm.benchmark.runs.progress import REFRESHES, clock_text, count_steps, make_console, make_lines
+from pogm.benchmark.results.record_digest import RECORDS
+from pogm.benchmark.results.records import (
+    UNREADABLE,
+    Record,
+    RecordWarning,
+    accuracy,
+    is_final,
+    read_records,
+    read_run,
+)
+from pogm.benchmark.runs.display import REFRESHES, clock_text, make_console, make_display, make_lines
+from pogm.benchmark.runs.run_costs import RunCosts, read_times
 from pogm.benchmark.runs.state import state_of
-from pogm.benchmark.runs.time_left import RemainingTime
+from pogm.benchmark.runs.time_left import RemainingSweepTime
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.executors import Outcome
@@ -36,28 +45,41 @@ NUMBERS_WIDTH = 30  # characters of the columns with numbers
 
 
 class SweepState:
-    """States and progress of the runs of a sweep, from their folders. Finished runs are read once.
-
-    Work is counted in minibatches, multiplied by the relative cost of the algorithm in ``costs.json``.
+    """States and progress of runs, from their folders. Finished runs are read once.
 
     Args:
         trials: All trials.
         folder: Folder of the run directories.
-        now: Time of the start in seconds.
+        now: Time of the start in seconds. What is in the folders then was done before.
     """
 
     def __init__(self, trials: Sequence[Trial], folder: Path, now: float):
         self.trials, self.folder = {trial.id: trial for trial in trials}, folder
-        costs = {trial.label: _relative_cost(trial) for trial in trials}
-        self.costs = {trial.id: costs[trial.label] for trial in trials}  # of a minibatch
-        self.remaining = RemainingTime(sum(self.costs[trial.id] * trial.steps for trial in trials), now)
         self.states = dict.fromkeys(self.trials, "waiting")  # by id; replaced as a whole
         self.scores: dict[str, float] = {}  # accuracy on the held-out domain of finished runs, by id
         self.counted = dict.fromkeys(self.trials, 0)  # minibatches, by id
+        self.costs = RunCosts(trials, on_gpu=torch.cuda.is_available())
+        self.interrupted: set[str] = set()  # ids of runs that were stopped and may go on
+        self._read()
+        self.remaining = RemainingSweepTime(self._parts(), now)
+        self.update(now)
 
-    def update(self, now: float, is_new: bool = True) -> None:
-        """Read what changed. ``is_new`` is False at the start, for runs of an earlier process."""
-        states, work, dropped = dict(self.states), 0.0, 0.0
+    def update(self, now: float) -> None:
+        """Read what changed."""
+        self._read()
+        costs = {name: cost for name, cost in self.costs.predict().items() if self.states[name] != "failed"}
+        self.remaining.update(self._parts(), costs, bool(self.costs.times), now)
+
+    @property
+    def steps(self) -> int:
+        """Number of minibatches that are trained."""
+        return sum(self.counted.values())
+
+    def _parts(self) -> dict[str, float]:
+        return {name: count / self.trials[name].steps for name, count in self.counted.items()}
+
+    def _read(self) -> None:
+        states = dict(self.states)
         try:
             started = set(os.listdir(self.folder))
         except OSError:
@@ -65,19 +87,21 @@ class SweepState:
         for name, trial in self.trials.items():
             if name not in started or states[name] == "done":
                 continue
-            states[name] = _shown_state(state_of(self.folder / name))
-            steps = trial.steps if states[name] == "done" else count_steps([trial], self.folder)
-            work += self.costs[name] * max(steps - self.counted[name], 0)
-            self.counted[name] = max(steps, self.counted[name])
-            if states[name] == "failed":  # its other minibatches are not trained
-                dropped += self.costs[name] * (trial.steps - self.counted[name])
-                self.counted[name] = trial.steps
-            if states[name] == "done" and (score := _score(self.folder / name, trial)) is not None:
+            folder = self.folder / name
+            state = state_of(folder)
+            if state == "interrupted":
+                self.interrupted.add(name)
+            states[name] = "waiting" if state == "interrupted" else state  # it waits for its turn
+            is_done = state == "done"
+            records, score = _read_finished(folder, trial) if is_done else (_read_records(folder), None)
+            count = trial.steps if is_done else min(records[-1]["step"] + 1, trial.steps) if records else 0
+            if is_done or count > self.counted[name]:
+                self.counted[name] = count
+                if (times := read_times(folder, records, name in self.interrupted)) is not None:
+                    self.costs.times[name] = times
+            if score is not None:
                 self.scores[name] = score
         self.states = states
-        self.remaining.add(work, now, is_new)
-        if dropped:
-            self.remaining.add(dropped, now, is_new=False)
 
     def rows(self) -> dict[tuple[str, str], tuple[Counter[str], float | None]]:
         """Return the number of runs in each state and the mean score, by dataset and label."""
@@ -104,36 +128,66 @@ def track_sweep(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: 
         yield from outcomes
         return
     state = SweepState(trials, folder, time.monotonic())
-    state.update(time.monotonic(), is_new=False)
     console = make_console()
     lines = make_lines(len(trials), "runs", state.remaining)
-    show = _LiveTable(state, console) if console.is_terminal else lines
-    ended, changed = threading.Event(), threading.Lock()
+    with _LiveTable(state, console) if console.is_terminal else lines, _Poll(state) as poll:
+        for outcome in outcomes:
+            if outcome.ran and outcome.trial.id not in state.scores:
+                poll.update()
+            lines.advance()
+            yield outcome
 
-    def update() -> float:
-        with changed:
-            begin = time.monotonic()
-            state.update(begin)
+
+def track_steps(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: Path) -> "Iterator[Outcome]":
+    """Yield the outcomes of a few long runs, and show the minibatches that they have trained, with the time left.
+
+    Args:
+        outcomes: Outcomes of the runs.
+        trials: Their trials.
+        folder: Folder of the run directories, whose records say how far each run is.
+    """
+    state = SweepState(trials, folder, time.monotonic())
+    show = make_display(sum(trial.steps for trial in trials), "minibatches", state.remaining)
+    show.advance(state.steps)
+    with show, _Poll(state, show.advance):
+        yield from outcomes
+
+
+class _Poll:
+    """A thread that updates the state of runs regularly.
+
+    Args:
+        state: The state.
+        advance: Called with the number of minibatches that were trained since the last call.
+    """
+
+    def __init__(self, state: SweepState, advance: Callable[[int], None] = lambda count: None):
+        self.state, self.advance = state, advance
+        self.ended, self.changed = threading.Event(), threading.Lock()
+        self.thread = threading.Thread(target=self._poll, daemon=True)
+
+    def update(self) -> float:
+        """Update the state; return the seconds that it took."""
+        with self.changed:
+            begin, before = time.monotonic(), self.state.steps
+            self.state.update(begin)
+            if self.state.steps > before:
+                self.advance(self.state.steps - before)
             return time.monotonic() - begin
 
-    def poll() -> None:
+    def _poll(self) -> None:
         seconds = 0.0
-        while not ended.wait(max(POLL_SECONDS, POLL_SHARE * seconds)):
-            seconds = update()
+        while not self.ended.wait(max(POLL_SECONDS, POLL_SHARE * seconds)):
+            seconds = self.update()
 
-    thread = threading.Thread(target=poll, daemon=True)
-    with show:
-        thread.start()
-        try:
-            for outcome in outcomes:
-                if outcome.ran and outcome.trial.id not in state.scores:
-                    update()
-                lines.advance()
-                yield outcome
-        finally:
-            ended.set()
-            thread.join()
-            update()
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+        self.update()
 
 
 class _LiveTable:
@@ -178,26 +232,25 @@ class _LiveTable:
         self.live.stop()  # restores the streams
 
 
-def _relative_cost(trial: Trial) -> float:
-    """Return the time of a minibatch relative to ERM; 1 if it is not known."""
-    device = "H200" if torch.cuda.is_available() else "CPU"
-    column = f"{device}, {'resnet50' if trial.dataset.large else 'mnist_cnn'}"
-    return cost_ratio(trial.label, "ERM", column) or 1.0
+def _read_records(folder: Path) -> Sequence[Record]:
+    """Return the records of a run in progress; none if they cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecordWarning)  # a line that is being written
+            return [record for record in read_records(folder / RECORDS) if not is_final(record)]
+    except UNREADABLE:
+        return ()
 
 
-def _shown_state(state: str) -> str:
-    """Return the state of a run in a sweep that is in progress: an interrupted run waits for its turn."""
-    return "waiting" if state == "interrupted" else state
-
-
-def _score(folder: Path, trial: Trial) -> float | None:
-    """Return the accuracy of the selected step on the held-out domains of a finished run; None if it has none."""
+def _read_finished(folder: Path, trial: Trial) -> tuple[Sequence[Record], float | None]:
+    """Return the records of a finished run, and the accuracy of its selected step on the held-out domains, if any."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RecordWarning)
-            best = read_run(folder).best_record
+            run = read_run(folder)
+            best = run.best_record
     except UNREADABLE:
-        return None
+        return (), None
     values = [accuracy(best[1], "in", domain) for domain in trial.test_domains] if best else []
     known = [value for value in values if value == value]
-    return fmean(known) if known else None
+    return run.records, fmean(known) if known else None

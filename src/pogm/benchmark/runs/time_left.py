@@ -1,6 +1,7 @@
-"""Estimates of the time left: of items, bytes and sweeps (`RemainingTime`), and of one run (`RemainingRunTime`)."""
+"""Estimates of the time left: of items and bytes, of one run, and of many runs."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from typing import Protocol
 
 from pogm.engine.trainer import Schedule
@@ -16,7 +17,7 @@ class TimeEstimate(Protocol):
 
 
 class RemainingTime:
-    """Estimate of the time left from finished work: items, bytes or weighted minibatches.
+    """Estimate of the time left from finished work: items or bytes.
 
     The rate is that since the first finished work, because the time before it contains start-up and compilation. Items
     that finish together with the first one belong to it. Until something else has finished, the rate is that since the
@@ -35,7 +36,7 @@ class RemainingTime:
         self.base = (now, 0.0)  # time and work at the end of the first burst
 
     def add(self, work: float, now: float, is_new: bool = True) -> None:
-        """Count finished work; ``is_new`` is False for work that was done before the start, or that is dropped."""
+        """Count finished work; ``is_new`` is False for work that was done before the start."""
         self.done += work
         if is_new and work > 0:
             self.finished += work
@@ -113,3 +114,52 @@ class RemainingRunTime:
         evaluations = len(self.points) - bisect_left(self.points, self.evaluated)
         total = (self.steps - self.count) * per_step + evaluations * (self.evaluation_seconds or 0.0)
         return max(total - (now - self.last), 0.0)
+
+
+class RemainingSweepTime:
+    """Estimate of the time left of many runs, from the finished part of each and from their costs.
+
+    The costs may change, because they are measured while the runs train. The rate is the cost of what was finished
+    since the first new work, divided by the time since then: the time before contains the start of the processes. The
+    estimate is at least the rest of the longest run.
+
+    Args:
+        parts: Part of each run that was finished before, by id.
+        now: Time of the start in seconds.
+    """
+
+    def __init__(self, parts: Mapping[str, float], now: float):
+        self.parts = dict(parts)
+        self.start = self.base = (now, self.parts)  # time and finished parts: at the start, after the first burst
+        self.first_time: float | None = None  # of new work
+        self.last = now  # time of the last work
+        self.estimate: tuple[float, float | None] = now, None  # time, and the seconds that were left
+
+    def update(self, parts: Mapping[str, float], costs: Mapping[str, float], in_seconds: bool, now: float) -> None:
+        """Set the finished part of every run.
+
+        Args:
+            parts: Finished parts by id.
+            costs: Costs by id of the runs that have not failed.
+            in_seconds: The costs are seconds; otherwise they are relative to each other.
+            now: Time in seconds.
+        """
+        if any(part > self.parts[name] for name, part in parts.items()):
+            self.last, self.parts = now, dict(parts)
+            self.first_time = now if self.first_time is None else self.first_time
+            if now - self.first_time <= BURST_SECONDS:
+                self.base = now, self.parts
+        rests = [cost * (1 - self.parts[name]) for name, cost in costs.items()]
+        if not any(rests):
+            self.estimate = now, 0.0
+            return
+        start, base = self.start if self.base[1] is self.parts else self.base
+        finished = sum(cost * (self.parts[name] - base[name]) for name, cost in costs.items())
+        if finished > 0:
+            rest = sum(rests) * (self.last - start) / finished
+            self.estimate = self.last, max(rest, max(rests)) if in_seconds else rest
+
+    def seconds(self, now: float) -> float | None:
+        """Return the estimate in seconds at time ``now``; None before the first work is finished."""
+        time, rest = self.estimate
+        return None if rest is None else max(rest - (now - time), 0.0)
