@@ -11,7 +11,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.core import trees
 from pogm.core.flat_params import flat_vector
 from pogm.engine import evaluator
-from pogm.engine.engine import LONG_RUN_STEPS, Engine
+from pogm.engine.engine import Engine
 from pogm.engine.session import Session
 from pogm.models import build_features
 
@@ -71,13 +71,6 @@ def test_auto_uses_vmap_only_for_networks_of_linear_layers():
     assert engine.choose_domain_strategy(linear, 64) == "vmap"
     assert engine.choose_domain_strategy(other, 64) == "loop"
     assert Engine(domains="streams").choose_domain_strategy(other, 10**6) == "streams"
-
-
-def test_auto_does_not_compile_short_runs():
-    assert Engine(compile="auto").for_steps(LONG_RUN_STEPS - 1).compile == "off"
-    assert Engine(compile="auto").for_steps(LONG_RUN_STEPS).compile == "auto"
-    assert Engine(compile="on").for_steps(1).compile == "on"
-    assert not Engine(compile="auto").compiles(), "on a CPU"
 
 
 @pytest.mark.parametrize("pixels", [64 * 7, 64 * 1000])

@@ -1,7 +1,7 @@
 """Options of the engine: device and execution strategy. They change results at most by rounding."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
@@ -18,7 +18,6 @@ CHOICES = {
 }
 SMALL_IMAGE_PIXELS = 64 * 64  # pixels of a small image
 FEW_WEIGHTS = 2**17  # weights above which vmap is slower on a CPU
-LONG_RUN_STEPS = 1000  # minibatches of a run above which compilation saves more time than it takes
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,9 @@ class Engine:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, ... or auto
     capture: bool = True  # on a GPU, record the step as a CUDA graph
-    compile: str = "off"  # compile parts of the step by torch.compile; auto: on a GPU with triton
+    compile: str = (
+        "off"  # compile parts of the step by torch.compile; auto: on a GPU with Triton (see compile_choice.py)
+    )
     domains: str = "auto"  # train the domains in a "loop", on parallel CUDA "streams" or by "vmap"
     trials: str = "auto"  # train the trials of a session by "vmap" or "apart" (on a GPU, on parallel CUDA streams)
     images: str = "auto"  # keep images "resident" on the device, or "streamed" to it; auto: at most half of free memory
@@ -68,10 +69,6 @@ class Engine:
         if self.compile == "auto":
             return self.torch_device().type == "cuda" and find_spec("triton") is not None
         return self.compile == "on"
-
-    def for_steps(self, steps: int) -> "Engine":
-        """Return the engine for a run of this many minibatches: "auto" does not compile for short runs."""
-        return replace(self, compile="off") if self.compile == "auto" and steps < LONG_RUN_STEPS else self
 
     def choose_domain_strategy(self, network: nn.Module, pixels: int) -> str:
         """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU.

@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -21,6 +21,8 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import (
@@ -37,16 +39,19 @@ from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, SWEEP, TRIAL
 from pogm.benchmark.results.records import read_failure
+from pogm.benchmark.runs.compile_choice import choose_compile, shape_key
 from pogm.benchmark.runs.context import Stop, catch_stop_signals, failure_text, write_failure
 from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.benchmark.runs.runner import RunOptions, run_batch
 from pogm.benchmark.runs.state import state_of
-from pogm.engine.engine import SMALL_IMAGE_PIXELS
+from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
 
 EXECUTORS = ("local", "ray", "slurm")
 ATTEMPTS = 3  # for a trial if its process dies
 GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 BATCH_SIZE = 16  # maximum number of trials in a batch
+GPU_PROCESSES = 3  # maximum number of processes that share a GPU
+GPU_PROCESS_BYTES = 40 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
 DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes of a terminal or Slurm job
 
@@ -183,8 +188,7 @@ def run_in_workers(
         stop: The stop signal that this process received, if any.
         deadline: Value of ``time.monotonic()`` at which all trials end.
         is_free: Called when a process is about to run a trial; if False, the trial is left out, without an outcome.
-        gpus: GPUs to use, each by a process of its own, as values of CUDA_VISIBLE_DEVICES; None for the device of the
-            options.
+        gpus: GPUs to use, as values of CUDA_VISIBLE_DEVICES; None for the device of the options.
 
     Raises:
         StoppedError: After a stop signal; the running trials have checkpoints.
@@ -192,13 +196,15 @@ def run_in_workers(
     """
     on_gpu = options.engine.torch_device().type == "cuda"
     jobs = make_jobs(waiting, root, options, on_gpu)
+    slots = list(gpus) * count_gpu_processes(waiting, options.engine) if on_gpu else []
+    choose = _CompileChoice(waiting, options, len(slots))
     jobs.reverse()  # the next job is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[_Worker] = []
     busy: dict[Any, _Worker] = {}
     try:
-        count = min(len(gpus) if on_gpu else workers or count_cores(), len(jobs))
-        idle += [_Worker(gpus[number] if on_gpu else None) for number in range(count)]
+        count = min(len(slots) if on_gpu else workers or count_cores(), len(jobs))
+        idle += [_Worker(slots[number] if on_gpu else None) for number in range(count)]
         while jobs or busy:
             while jobs and idle:
                 job = _take(jobs, root, is_free)
@@ -209,7 +215,7 @@ def run_in_workers(
                 if deadline is not None:
                     now, in_a_row = time.monotonic(), math.ceil((len(jobs) + 1) / count)
                     worker.deadline = now + (deadline - now) / in_a_row
-                worker.start_job(job, root, options)
+                worker.start_job(job, root, choose.options(job, root))
             ready = wait(list(busy), timeout=POLL_SECONDS)
             if stop.signal is not None:
                 raise stop.error(root, many=True)
@@ -266,6 +272,40 @@ def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: 
     return [*group_alike(new, BATCH_SIZE), *([trial] for trial in trials if has_begun(trial, root))]
 
 
+def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
+    """Return the number of processes that share a GPU: several for small images, if its memory allows.
+
+    While one process loads data, compiles or writes models, another one trains.
+    """
+    if not all(is_small(trial) for trial in trials):
+        return 1
+    memory = torch.cuda.get_device_properties(engine.torch_device()).total_memory
+    return min(max(memory // GPU_PROCESS_BYTES, 1), GPU_PROCESSES)
+
+
+def is_small(trial: Trial) -> bool:
+    """Return whether the inputs of a trial are so small that one run does not keep a GPU busy."""
+    return math.prod(trial.dataset.transform(trial.training).shape[-2:]) <= SMALL_IMAGE_PIXELS
+
+
+class _CompileChoice:
+    """Decides for each job of a sweep whether to compile, by the number of runs that can use the compiled code."""
+
+    def __init__(self, waiting: Sequence[Trial], options: RunOptions, processes: int):
+        self.given, self.processes = options, processes
+        decides = options.engine.compile == "auto" and not options.engine.deterministic and options.engine.compiles()
+        self.left = Counter(map(shape_key, waiting)) if decides else None  # runs that are not started, by shape
+
+    def options(self, job: Sequence[Trial], root: Path) -> RunOptions:
+        """Return the options of a job; a run that has begun keeps its first choice."""
+        if self.left is None or has_begun(job[0], root):
+            return self.given
+        key = shape_key(job[0])
+        runs = max(math.ceil(self.left[key] / self.processes), len(job))
+        self.left[key] -= len(job)
+        return replace(self.given, engine=choose_compile(self.given.engine, job[0], runs))
+
+
 def has_begun(trial: Trial, root: Path) -> bool:
     """Return whether there may be a checkpoint to resume from, which a batch cannot do."""
     return (root / trial.id / TRIAL).exists()
@@ -279,10 +319,8 @@ def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
     alike: dict[str, list[list[Trial]]] = {}
     groups: list[list[Trial]] = []
     for trial in trials:
-        task = trial.task(None)
-        _, height, width = task.transform.shape
-        limit = most if height * width <= SMALL_IMAGE_PIXELS else 1
-        found = alike.setdefault(str([trial.schedule, *task.shape().items()]), [])
+        limit = most if is_small(trial) else 1
+        found = alike.setdefault(f"{trial.schedule} {shape_key(trial)}", [])
         if not found or len(found[-1]) == limit:
             found.append([])
             groups.append(found[-1])

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ from pogm.benchmark.results.records import (
     read_records,
     record_line,
 )
+from pogm.benchmark.runs.compile_choice import choose_compile, note_cached
 from pogm.benchmark.runs.context import (
     Stop,
     catch_stop_signals,
@@ -183,8 +184,9 @@ def run_batch(
         setup = stop.without_saving() if options.launch is None else nullcontext()  # ranks stop together, at a round
         with setup, explain_out_of_memory(trials[0]):  # reads the data before anything is written
             tasks = [trial.task(options.data) for trial in trials]
-            engine = options.engine.for_steps(trials[0].steps)
-            session = Session(tasks, engine, world if isinstance(world, World) else None)
+            session = Session(
+                tasks, _choose_engine(trials, folders, options), world if isinstance(world, World) else None
+            )
         with ExitStack() as resources:
             resources.callback(session.close)
             batch = _Batch(trials, folders, options, session, world, stop, on_record, on_round)
@@ -194,6 +196,14 @@ def run_batch(
                 batch.start_trackers(resources)
                 batch.train()
             return batch.errors
+
+
+def _choose_engine(trials: Sequence[Trial], folders: Sequence[Path], options: RunOptions) -> Engine:
+    """Return the engine with a choice for ``--compile auto``. A run that is resumed keeps its first choice."""
+    known = read_provenance("compiled", folders[0]) if options.engine.compile == "auto" else None
+    if known is None:
+        return choose_compile(options.engine, trials[0])
+    return replace(options.engine, compile="on" if known else "off")
 
 
 def _are_done(folders: Sequence[Path], trials: Sequence[Trial]) -> bool:
@@ -285,6 +295,8 @@ class _Batch:
                 self._save()
                 many = self.session.has_trial_axis
                 raise self.stop.error(self.folders[0].parent if many else self.folders[0], many)
+            if self.after < 0 and self.session.compiles and self.session.device.type == "cuda":
+                note_cached(self.options.engine, self.trials)
             self.after = evaluation.step
             for row in self.active:
                 record = make_record(self.trials[row], self.session, evaluation, row)

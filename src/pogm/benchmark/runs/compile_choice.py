@@ -1,0 +1,81 @@
+"""The choice of ``--compile auto`` on a GPU: compile if that saves more time than it takes.
+
+``reference_costs.json`` has, for each measured network, the time of compilation with an empty compiler cache
+(``compile_seconds``) and with a cache that has the same code (``warm_compile_seconds``), and the time of an uncompiled
+minibatch or evaluation divided by that of a compiled one (``uncompiled_ratio``). Networks that were not measured, and
+deterministic runs, are compiled from `LONG_RUN_STEPS` minibatches on: the bits of a deterministic run must depend
+neither on the other runs of a sweep nor on a cache.
+"""
+
+import getpass
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from pogm._system.files import digest
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.reference import reference_costs, run_cost
+from pogm.engine.engine import Engine
+
+LONG_RUN_STEPS = 1000  # minibatches of a run above which a network that was not measured is compiled
+
+
+def choose_compile(engine: Engine, trial: Trial, runs: int = 1) -> Engine:
+    """Return the engine with "on" or "off" instead of "auto".
+
+    Args:
+        engine: The engine of the command.
+        trial: The trial to run.
+        runs: Number of runs, with this one, that can use the same compiled code in the same process.
+    """
+    if engine.compile != "auto":
+        return engine
+    if not engine.compiles():  # a CPU, or no Triton
+        return replace(engine, compile="off")
+    compiles = None if engine.deterministic else pays_off(trial, runs, is_cached(engine, trial))
+    if compiles is None:
+        compiles = trial.steps >= LONG_RUN_STEPS
+    return replace(engine, compile="on" if compiles else "off")
+
+
+def pays_off(trial: Trial, runs: int, is_warm: bool) -> bool | None:
+    """Return whether compilation saves more time than it takes; None if the network or the method was not measured."""
+    cost = run_cost(trial)
+    if cost.train_seconds is None:
+        return None
+    network = reference_costs()["networks"][trial.training.network]
+    compiled_seconds = cost.train_seconds + (cost.evaluation_seconds or 0.0)
+    saved: float = runs * compiled_seconds * (network["uncompiled_ratio"] - 1)
+    return saved >= network["warm_compile_seconds" if is_warm else "compile_seconds"]
+
+
+def shape_key(trial: Trial) -> str:
+    """Return a text that is equal for trials that use the same compiled code."""
+    task = trial.task(None)
+    return str([task.transform.shape, *task.shape().items()])
+
+
+def is_cached(engine: Engine, trial: Trial) -> bool:
+    """Return whether an earlier run on this machine has left the compiled code of a trial in the compiler's cache."""
+    return _marker(engine, [trial]).exists()
+
+
+def note_cached(engine: Engine, trials: Sequence[Trial]) -> None:
+    """Note that the compiler's cache has the code of a batch of trials now."""
+    with suppress(OSError):  # the cache saves time only
+        path = _marker(engine, trials)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def _marker(engine: Engine, trials: Sequence[Trial]) -> Path:
+    """Return the file that marks cached code, in the cache folder of torch.compile, so that both are deleted together."""
+    default = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default)
+    facts = [torch.__version__, torch.cuda.get_device_name(engine.torch_device()), shape_key(trials[0])]
+    return folder / "pogm" / digest(str(facts).encode())

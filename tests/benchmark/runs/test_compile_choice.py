@@ -1,0 +1,72 @@
+"""``--compile auto`` compiles if that saves more time than it takes."""
+
+from dataclasses import replace
+
+import pytest
+
+from pogm import ERM
+from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.runs.compile_choice import choose_compile, pays_off, shape_key
+from pogm.benchmark.runs.reference import reference_costs, run_cost
+from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.data.datasets import dataset_class
+from pogm.engine.engine import Engine
+from pogm.testing import make_trial
+
+
+def pacs(steps: int) -> Trial:
+    sweep = Sweep(("ERM",), (dataset_class("PACS")(),), configurations=1, trials=1, steps=steps, evaluate_every=steps)
+    (trial,) = (trial for trial, _ in sweep.sample())
+    return trial
+
+
+def test_compilation_pays_off_from_the_run_on_that_saves_its_time():
+    """ResNet-50: every minibatch saves about as long as a compiled one takes."""
+    network = reference_costs()["networks"]["resnet50"]
+    cost = run_cost(pacs(1001))
+    saved = (cost.train_seconds + cost.evaluation_seconds) * (network["uncompiled_ratio"] - 1)
+    runs = network["compile_seconds"] / saved
+    assert 1 < runs < 8
+    assert not pays_off(pacs(1001), int(runs), is_warm=False)
+    assert pays_off(pacs(1001), int(runs) + 1, is_warm=False)
+
+
+def test_a_warm_cache_makes_compilation_pay_off_earlier():
+    assert not pays_off(pacs(1001), 1, is_warm=False)
+    assert pays_off(pacs(1001), 1, is_warm=True)
+    assert not pays_off(pacs(101), 1, is_warm=True)
+
+
+def test_networks_without_measurements_have_no_answer():
+    assert pays_off(make_trial(ERM(), dataset="ColoredDigits"), 1, is_warm=True) is None
+
+
+def test_nothing_is_compiled_on_a_cpu_unless_asked_for():
+    assert choose_compile(Engine(compile="auto"), pacs(10**6)).compile == "off"
+    assert choose_compile(Engine(compile="on"), pacs(1)).compile == "on"
+
+
+def test_trials_that_differ_only_in_floats_and_seeds_share_compiled_code():
+    trial = make_trial(ERM(), dataset="ColoredDigits")
+    slower = replace(trial, training=replace(trial.training, lr=trial.training.lr / 2), trial_seed=3)
+    larger = replace(trial, training=replace(trial.training, batch_size=trial.training.batch_size + 1))
+    assert shape_key(trial) == shape_key(slower) != shape_key(larger)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_resumed_run_keeps_its_first_choice(tmp_path, compiled, monkeypatch):
+    """The choice may change when the runs of a sweep are counted again, and compiled code rounds differently."""
+    from pogm.benchmark.runs import runner
+
+    monkeypatch.setattr(runner, "read_provenance", lambda what, folder: {"compiled": compiled}.get(what))
+    chosen = runner._choose_engine([pacs(1001)], [tmp_path], RunOptions(engine=Engine(compile="auto")))
+    assert chosen.compile == ("on" if compiled else "off")
+
+
+def test_the_choice_is_in_the_provenance(tmp_path):
+    trial = make_trial(ERM(), dataset="ColoredDigits", steps=1)
+    run(trial, tmp_path, RunOptions(engine=Engine(compile="auto")))
+    from pogm.benchmark.runs.directory import read_provenance
+
+    assert read_provenance("compiled", tmp_path) is False
