@@ -83,6 +83,7 @@ def test_commands_that_read_runs_print_documents(run, capsys, tmp_path):
         (["export", folder, "--to", "safetensors", "--out", str(tmp_path / "x.safetensors"), "--json"], "difference"),
         (["sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", "s", "--dry-run", "--json"], "left"),
         (["measure", "--dry-run", "--json"], "left"),
+        (["experiment", "table2", "--scale", "embedded", "--dry-run", "--json", "--out", str(tmp_path)], "left"),
         (["data", "list", "--json"], "datasets"),
         (["list", "metrics", "--json"], "items"),
     ):

@@ -1,5 +1,6 @@
 """``pogm experiment``: the tables and figures of the paper."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm._system.terminal import print_line
+from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Planning, Scheduling
 from pogm.cli.parser import Command, argument, group, option
 
@@ -88,9 +90,12 @@ pogm list experiments                              names and scales"""
     planning: Planning = group(Planning)
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Train what is missing, then print the tables and write tables, figures and the page."""
+        from pogm.benchmark.results.comparison import Comparison
+        from pogm.benchmark.results.table import Table
         from pogm.benchmark.runs.directory import save_plan
         from pogm.benchmark.runs.executors import run_waiting_trials
         from pogm.cli.execution import (
@@ -114,15 +119,15 @@ pogm list experiments                              names and scales"""
             warn_late_schedules(first)
         runs = self.out / scale.name / RUNS
         if self.planning.only_plan:
-            self._show_plan(plans, scale, runs, run_options)
+            plan = self._show_plan(plans, scale, runs, run_options)
             if self.planning.only_count:
+                self.output.show("experiment", plan)
                 return 0
         trials = all_trials(plans.values())
         left = [trial for trial in trials if not (runs / trial.id / "done").exists()]
         check_weights_exist(left, run_options)
         if self.planning.estimate:
-            if left:
-                show_estimates(left, run_options, workers)
+            self.output.show("experiment", show_estimates(left, run_options, workers) if left else {})
             return 0
         done = True
         if trials:
@@ -133,7 +138,12 @@ pogm list experiments                              names and scales"""
                 trials, runs, run_options, execute, self.scheduling.retry_failed, with_running=is_shared
             )
             done = wait_for_all(outcomes, trials, runs)
-        show(chosen, scale, self.out)
+        folder, exhibits = show(chosen, scale, self.out)
+        tables = {
+            name: [json.loads(one.json()) for one in found if isinstance(one, Table | Comparison)]
+            for name, found in exhibits.items()
+        }
+        self.output.show("experiment", {"folder": folder, "all_done": done, "tables": tables})
         return 0 if done else 1
 
     def make_scale(self) -> "Scale":
@@ -210,7 +220,9 @@ pogm list experiments                              names and scales"""
             scale = replace(scale, large_network=network)
         return replace(scale, weights=weights, changed_by=tuple(words))
 
-    def _show_plan(self, plans: Mapping[str, "Plan"], scale: "Scale", runs: Path, run_options: "RunOptions") -> None:
+    def _show_plan(
+        self, plans: Mapping[str, "Plan"], scale: "Scale", runs: Path, run_options: "RunOptions"
+    ) -> dict[str, Any]:
         """Print the number of runs of each experiment, then of each row and dataset, and their time if it is known."""
         from pogm.cli.planning import RunCounts, read_finished, show_plan
         from pogm.experiments.output import describe_changes
@@ -235,8 +247,7 @@ pogm list experiments                              names and scales"""
             print_line(f"{name:<16} {len(own)} runs, {sum(own.values())} of them done")
         shared = planned - len(every)
         print_line(f"All {len(every)} runs ({shared} of the above are shared), {sum(every.values())} of them done.")
-        if every:
-            show_plan(counts, runs, finished, run_options, self.scheduling.workers)
+        return show_plan(counts, runs, finished, run_options, self.scheduling.workers) if every else {}
 
 
 COMMAND = Experiment

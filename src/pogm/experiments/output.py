@@ -26,16 +26,20 @@ from pogm.report.page import Section, write_page
 RUNS = "runs"
 
 
-def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
+def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> tuple[Path, dict[str, list[Exhibit]]]:
     """Print the tables of the chosen experiments, write them and the figures to files, and write a page.
 
     The page also contains experiments that earlier commands wrote to the same folder.
+
+    Returns:
+        The folder of the files, and the exhibits of the chosen experiments by name.
     """
     folder, run_folder = output_folder(scale, out), out / scale.name / RUNS
     made = [one for one in all_experiments().values() if one in chosen or any(folder.glob(f"{one.name}*.*"))]
     runs = {run.id: run for run in read_runs(run_folder)} if run_folder.is_dir() else {}
     sections: list[Section] = []
     shown: dict[str, Run] = {}
+    by_name: dict[str, list[Exhibit]] = {}
     for one in made:
         rows = one.rows(scale)
         found = label_runs(rows, runs, run_folder)
@@ -45,6 +49,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
         if one in chosen:
             _write_exhibits(one.name, exhibits, folder)
             _print_exhibits(one.title, exhibits)
+            by_name[one.name] = exhibits
     path = folder / "index.html"
     counted = [run for run in (shown if scale.changed_by else runs).values() if run.records or run.failure or run.done]
     try:
@@ -52,6 +57,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> None:
         note(f"Page: {path}")
     except MissingPackageError as error:
         print_line(f"pogm: The page was not written, and figures only as numbers (csv). {error}", file=sys.stderr)
+    return folder, by_name
 
 
 def output_folder(scale: Scale, out: Path) -> Path:

@@ -37,8 +37,8 @@ def test_cell_with_fewer_trials_shows_its_n(write):
     assert average.incomplete
     assert "† Incomplete" in table.text()
     assert (
-        "n = 2 trials, unless a cell says otherwise; ± is the standard error (population deviation / √n); a mean of one "
-        "trial has none."
+        "n = 2 trials, unless a cell says otherwise; ± is the standard error (population deviation / √n); a mean of "
+        "one trial has none."
     ) in table.footnotes
 
 

@@ -10,7 +10,7 @@ def test_a_gain_beyond_the_noise_is_called_better_with_its_error_and_n(write):
     runs = write("POGM", {0: [0.60, 0.70, 0.80], 1: [0.61, 0.71, 0.81]})
     found = find_main(runs)
     assert found.sentence == (
-        "POGM has the highest mean accuracy on unseen domains of Toy, 70.5 ± 4.7 %, which is better than ERM beyond "
+        "POGM has the highest mean accuracy on unseen domains of Toy, 70.5 ± 4.7 %; it is better than ERM beyond "
         "the noise (+10.5 ± 0.0 points, n = 3 seeds, paired)."
     )
     assert [method.label for method in found.methods] == ["POGM", "ERM"]
@@ -20,7 +20,7 @@ def test_a_gain_beyond_the_noise_is_called_better_with_its_error_and_n(write):
 def test_a_gain_within_the_noise_is_a_tie(write):
     write("ERM", {0: [0.50, 0.60], 1: [0.50, 0.60]})
     sentence = find_main(write("POGM", {0: [0.70, 0.59], 1: [0.70, 0.59]})).sentence
-    assert "but it is tied with ERM (+9.5 ± 10.5 points, n = 2 seeds, paired: within the noise)." in sentence
+    assert "; it is tied with ERM (+9.5 ± 10.5 points, n = 2 seeds, paired: within the noise)." in sentence
 
 
 def test_more_methods_need_a_larger_gain(write):
@@ -38,14 +38,20 @@ def test_erm_can_be_the_best(write):
     write("Fish", {0: [0.10, 0.20]})
     sentence = find_main(write("POGM", {0: [0.59, 0.60]})).sentence
     assert "ERM has the highest mean accuracy" in sentence
-    assert "the next method, POGM, is worse beyond the noise (-1.0 ± 0.0 points" in sentence
+    assert "; the next method, POGM, is worse than ERM beyond the noise (-1.0 ± 0.0 points" in sentence
 
 
 @pytest.mark.parametrize(
     ("results", "words"),
     [
-        ({"ERM": [0.5], "POGM": [0.6]}, "+10.0 points to ERM; the noise is unknown with n = 1 seed."),
-        ({"ERM": [0.6], "POGM": [0.5]}, "POGM follows (-10.0 points), and the noise is unknown with n = 1 seed."),
+        (
+            {"ERM": [0.5], "POGM": [0.6]},
+            "it differs from ERM by +10.0 points, and the noise is unknown with n = 1 seed.",
+        ),
+        (
+            {"ERM": [0.6], "POGM": [0.5]},
+            "differs from ERM by -10.0 points, and the noise is unknown with n = 1 seed.",
+        ),
         ({"POGM": [0.5, 0.6]}, "and there is no other method to compare it with."),
         ({"Fish": [0.5], "POGM": [0.6]}, "but there is no run of ERM to compare it with."),
         ({"ERM": [None], "Fish": [0.5], "POGM": [0.6]}, "but ERM is not complete, so there is no difference to it"),

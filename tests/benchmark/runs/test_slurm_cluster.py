@@ -17,11 +17,12 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.errors import PogmError, StoppedError, UsageError
 from pogm._system.files import lock_folder
-from pogm.benchmark.runs import slurm_cluster
+from pogm.benchmark.runs import slurm_cluster, slurm_job
 from pogm.benchmark.runs.directory import save_plan
 from pogm.benchmark.runs.executors import executor, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
-from pogm.benchmark.runs.slurm_cluster import FOLDER, JobOptions, SweepJob, describe_versions, run_on_slurm
+from pogm.benchmark.runs.slurm_cluster import JobOptions, run_on_slurm
+from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob, describe_versions
 from pogm.benchmark.runs.state import state_of
 from pogm.cli.options import Scheduling, Slurm
 from pogm.data.datasets.base import Training
@@ -73,7 +74,7 @@ def calls(slurm: Path, name: str) -> list[str]:
 
 def submit(root: Path, trials, options=EVERY_SAVE, **jobs) -> str:
     return slurm_cluster._submit_if_none_is_active(
-        slurm_cluster.import_submitit(), trials, root, options, JobOptions(**jobs)
+        slurm_job.import_submitit(), trials, root, options, JobOptions(**jobs)
     )
 
 
@@ -266,6 +267,6 @@ def test_every_gpu_of_a_job_gets_a_process(monkeypatch, visible, found):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert slurm_cluster.visible_gpus() == found
+    assert slurm_job.visible_gpus() == found
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert slurm_cluster.visible_gpus() == (None,)
+    assert slurm_job.visible_gpus() == (None,)

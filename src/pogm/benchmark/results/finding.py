@@ -80,33 +80,24 @@ class Finding:
             return f"{lead}, but there is no run of {BASELINE} to compare it with"
         if self.baseline in self.incomplete:
             return f"{lead}, but {self.baseline} is not complete, so there is no difference to it"
-        if best.label == self.baseline:
-            return f"{lead}{self._runner_up(self.methods[1])}"
-        return f"{lead}{self._gain(best.difference or Estimate())}"
+        is_baseline = best.label == self.baseline
+        compared = self.methods[1] if is_baseline else best
+        subject = f"the next method, {compared.label}," if is_baseline else "it"
+        return f"{lead}; {self._difference(compared, subject)}"
 
-    def _gain(self, difference: Estimate) -> str:
+    def _difference(self, method: Method, subject: str) -> str:
+        """Return the difference of a method to ERM in words, and whether it is beyond the noise."""
+        difference = method.difference or Estimate()
         if difference.mean is None:
-            return f", but no seed has both it and {self.baseline}"
+            return f"no seed has both {method.label} and {self.baseline}"
         size = f"{difference.mean:+.1f}"
         if difference.n < 2:
-            return f", {size} points to {self.baseline}; the noise is unknown with n = 1 seed"
+            return f"{subject} differs from {self.baseline} by {size} points, and the noise is unknown with n = 1 seed"
         text = f"{size} ± {difference.stderr:.1f} points, n = {difference.n} seeds, paired"
         if self.is_beyond_noise(difference):
-            than = f"{'better' if difference.mean > 0 else 'worse'} than {self.baseline}"
-            return f", which is {than} beyond the noise ({text})"
-        return f", but it is tied with {self.baseline} ({text}: within the noise)"
-
-    def _runner_up(self, second: Method) -> str:
-        difference = second.difference or Estimate()
-        if difference.mean is None:
-            return f"; no seed has both it and {second.label}, the next method"
-        text = f"{difference.mean:+.1f}"
-        if difference.n < 2:
-            return f"; {second.label} follows ({text} points), and the noise is unknown with n = 1 seed"
-        text = f"{text} ± {difference.stderr:.1f} points, n = {difference.n} seeds, paired"
-        if self.is_beyond_noise(difference):
-            return f"; the next method, {second.label}, is worse beyond the noise ({text})"
-        return f"; the next method, {second.label}, is tied with {self.baseline} ({text}: within the noise)"
+            better = "better" if difference.mean > 0 else "worse"
+            return f"{subject} is {better} than {self.baseline} beyond the noise ({text})"
+        return f"{subject} is tied with {self.baseline} ({text}: within the noise)"
 
     def is_beyond_noise(self, difference: Estimate) -> bool:
         """Return True if the 95 % interval of a difference excludes 0."""

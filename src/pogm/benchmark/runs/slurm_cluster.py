@@ -1,4 +1,4 @@
-"""The Slurm executor: run many trials in jobs of a Slurm cluster, which submitit submits.
+"""The Slurm executor, and its driver: run many trials in jobs of a Slurm cluster, which submitit submits.
 
 Every job takes trials that nobody runs from the folder of the sweep, one after the other. The locks of the run
 directories decide who runs a trial, so several jobs, drivers and later submissions can share a folder, and jobs
@@ -6,7 +6,6 @@ continue without a driver. The driver submits jobs only if none is active, and w
 """
 
 import dataclasses
-import importlib
 import os
 import shutil
 import signal
@@ -17,9 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import pogm
 from pogm._system.errors import PogmError, StoppedError, UsageError
 from pogm._system.files import read_json, readable_json, write_atomic
 from pogm._system.saved import check_form
@@ -28,16 +24,15 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, FAILED
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import EXIT_CODES, Stop, catch_stop_signals
-from pogm.benchmark.runs.directory import load_plan, make_folder, save_plan
-from pogm.benchmark.runs.executors import ATTEMPTS, Outcome, run_in_workers, split_done
+from pogm.benchmark.runs.directory import make_folder, save_plan
+from pogm.benchmark.runs.executors import Outcome, split_done
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob, describe_versions, import_submitit
 from pogm.benchmark.runs.state import state_of
 from pogm.data.images.store import lock_directory
 
-FOLDER = "slurm"  # in the folder of the runs: plan, submitted jobs, files and logs of submitit
 SUBMITTED = "jobs.json"
 COMMANDS = ("sbatch", "srun", "squeue")
-TIME_LIMIT_SIGNAL = signal.SIGUSR1  # one of `STOP_SIGNALS`; sent to a job before its time limit
 SIGNAL_SECONDS = 120  # time between this signal and the end of the job
 REQUEUES = 1000  # of one job after its time limit
 POLL_SECONDS = 1.0  # least time between two searches for finished runs
@@ -64,73 +59,6 @@ class JobOptions:
     time_limit: int = 240  # minutes
     gpus_per_job: int | None = None  # None for 1 with the device "cuda", else 0
     slurm: tuple[str, ...] = ()  # other parameters of submitit or sbatch, as NAME=VALUE
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepJob:
-    """The work of one job: run trials of a folder until none is left that is not done, failed or run elsewhere.
-
-    submitit pickles it, calls it on a node, and calls `checkpoint` before it puts the job into the queue again.
-    """
-
-    root: Path  # folder of the run directories
-    options: RunOptions
-    number: int = 0  # of this job
-    count: int = 1  # of all jobs
-    versions: str = ""  # of pogm and torch on the driver
-
-    def __call__(self) -> None:
-        """Run trials. After the signal of the time limit, save checkpoints and let submitit requeue the job.
-
-        Raises:
-            UsageError: If this node has other versions than the driver.
-        """
-        if self.versions != (found := describe_versions()):
-            raise UsageError(f"Expected {self.versions} on every node; found {found}. Install the same on all.")
-        trials = load_plan(self.root / FOLDER)
-        first = self.number * len(trials) // self.count  # jobs begin with different trials
-        trials = trials[first:] + trials[:first]
-        with catch_stop_signals() as stop:
-            try:
-                self._run(trials, stop)
-            except StoppedError as error:
-                print(error, flush=True)
-        if stop.signal == TIME_LIMIT_SIGNAL:
-            signal.raise_signal(TIME_LIMIT_SIGNAL)  # now handled by submitit, which ends this process
-
-    def checkpoint(self) -> Any:
-        """Return the work of the job when it starts again: the same, since the runs have checkpoints."""
-        return import_submitit().helpers.DelayedSubmission(self)
-
-    def _run(self, trials: Sequence[Trial], stop: Stop) -> None:
-        gpus = visible_gpus() if self.options.engine.torch_device().type == "cuda" else (None,)
-        for _ in range(ATTEMPTS):  # later passes find trials of other jobs that ended before their trials
-            free = [trial for trial in trials if self._is_free(trial)]
-            if not free:
-                return
-            outcomes = run_in_workers(free, self.root, self.options, None, stop, is_free=self._is_free, gpus=gpus)
-            for outcome in outcomes:
-                print(f"{outcome.trial.id} {outcome.trial.label}: {outcome.error or 'done'}", flush=True)
-
-    def _is_free(self, trial: Trial) -> bool:
-        return state_of(self.root / trial.id) in ("waiting", "interrupted")
-
-
-def visible_gpus() -> Sequence[str | None]:
-    """Return values of CUDA_VISIBLE_DEVICES for one process per GPU of this job."""
-    count = torch.cuda.device_count()
-    if count <= 1:
-        return (None,)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
-
-
-def describe_versions() -> str:
-    """Return the versions that affect the numbers of a run."""
-    return f"pogm {pogm.__version__} with torch {torch.__version__}"
-
-
-# The driver.
 
 
 def run_on_slurm(
@@ -303,21 +231,6 @@ def _parse_value(name: str, text: str) -> Any:
         except ValueError as error:
             raise UsageError(f"Expected a number for --slurm {name}; found {text!r}. Write {name}=8.") from error
     return {"true": True, "false": False}.get(text, text)
-
-
-# Slurm and submitit.
-
-
-def import_submitit() -> Any:
-    """Import the optional package submitit, with the signal of the time limit that runs understand."""
-    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = TIME_LIMIT_SIGNAL.name.removeprefix("SIG")  # read during the import
-    try:
-        return importlib.import_module("submitit")
-    except ImportError as error:
-        raise UsageError(
-            f"Expected the package submitit for --executor slurm; found: {error}. "
-            'Install it where the nodes see it, too: pip install "pogm[slurm]"'
-        ) from error
 
 
 def check_commands() -> None:
