@@ -13,6 +13,10 @@ import torch
 
 gc.disable()  # until all tests are imported: every collection would traverse large packages and thousands of tests
 
+# Write the tests with rewritten assertions to __pycache__, where the other workers find them, also if
+# PYTHONDONTWRITEBYTECODE is set: rewriting takes 4 s.
+sys.dont_write_bytecode = False
+
 # Workers of pytest-xdist share the cores: torch's own threads on top make small operations wait for one another.
 torch.set_num_threads(1)
 
