@@ -40,7 +40,6 @@ _context.set_forkserver_preload(
         "pogm.data.datasets.rotated_digits",
         "pogm.data.images.cache",
         "pogm.deployment.training",
-        "sklearn.datasets",
         "torch._dynamo",
     ]
 )

@@ -5,9 +5,7 @@ import shutil
 
 import pytest
 import torch
-import torch._inductor.config as inductor
 import torch.utils.deterministic
-from torch._dynamo.exc import TorchDynamoException
 
 from pogm._system.determinism import (
     WORKSPACE,
@@ -27,6 +25,8 @@ needs_compiler = pytest.mark.skipif(
 
 def modes() -> tuple[object, ...]:
     """Return all settings that the mode changes."""
+    import torch._inductor.config as inductor
+
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -115,6 +115,8 @@ def test_compiled_code_refuses_the_operation():
 
 
 def test_refused_operation_is_not_reported_as_a_failure_of_the_compiler(monkeypatch):
+    from torch._dynamo.exc import TorchDynamoException
+
     def compile_now(function):
         def call(x):
             raise TorchDynamoException("RuntimeError: put_ does not have a deterministic implementation")

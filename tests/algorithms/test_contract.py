@@ -30,7 +30,6 @@ PER_NETWORK = (check_batched_trials, check_loop_and_vmap_in_runs)
 UNDERTRAINED = {
     "ADRMX": {"discriminator_steps": 1},
     "IBERM": {"penalty": 0.1},
-    "IBIRM": {"penalty": 1.0, "bottleneck": 0.1},
     "IGA": {"penalty": 0.01},
     "PaperTextPOGM": {"meta_lr": 0.5, "inner_optimizer": "adam"},
 }

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-import torch._dynamo
 from torch.func import vmap
 
 from pogm.core import compilation

@@ -1,9 +1,9 @@
 """Test models of timm."""
 
+import importlib
 import sys
 
 import pytest
-import timm
 import torch
 from support import trial
 
@@ -11,6 +11,12 @@ from pogm._system.errors import DataError, UsageError
 from pogm.algorithms.erm import ERM
 from pogm.data.datasets.base import Training
 from pogm.models import build_features
+
+
+@pytest.fixture
+def timm():
+    """Import timm when a test runs: it takes a second."""
+    return importlib.import_module("timm")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +35,7 @@ def test_resnet18_of_timm_equals_torchvision_in_size():
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "rexnet_100", "ghostnet_050"])
-def test_no_layer_uses_global_generators(name):
+def test_no_layer_uses_global_generators(timm, name):
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=0)
     from pogm.models.timm_models import _disable_randomness
@@ -71,7 +77,7 @@ def test_pretrained_weights_need_a_tag():
         build_features("timm/test_resnet", (3, 64, 64), weights="pretrained")
 
 
-def test_pretrained_weights_are_converted_to_channels(monkeypatch):
+def test_pretrained_weights_are_converted_to_channels(timm, monkeypatch):
     torch.manual_seed(0)
     hub, plain = timm.create_model("test_resnet", num_classes=0), timm.create_model
 
@@ -84,7 +90,7 @@ def test_pretrained_weights_are_converted_to_channels(monkeypatch):
     assert torch.equal(features.get_parameter("model.conv1.3.weight"), hub.conv1[3].weight)
 
 
-def test_unreachable_hub_raises_data_error(monkeypatch):
+def test_unreachable_hub_raises_data_error(timm, monkeypatch):
     plain = timm.create_model
 
     def create(name, pretrained=False, **options):

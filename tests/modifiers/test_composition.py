@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import pytest
 import torch
 from digests import RELEASED
 from promises import modified, session
 from support import assert_close
+from torch import Tensor
 
 from pogm import ERM, POGM, SWAD, Mixup
 from pogm._system.errors import UsageError
@@ -49,6 +51,7 @@ REFUSED = {
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
 TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}
+EFFECTS = {"SWAD": "reported weights"}  # others change the training; a new modifier needs no entry
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:
@@ -60,30 +63,61 @@ def modifier(name: str) -> Modifier:
     return MADE.get(name) or all_modifiers()[name]()
 
 
-def begun(algorithm: Algorithm, *modifiers: Modifier) -> Session:
-    """Return a session on three domains, with the smallest network that works."""
-    return _session(algorithm, modifiers, _network(modifiers))
+class Trained(NamedTuple):
+    """Two steps of a session."""
+
+    session: Session
+    weights: tuple[Params, ...]  # before training, after one step and after two
+
+    @property
+    def end(self) -> Params:
+        return self.weights[-1]
+
+    @property
+    def reported(self) -> Params:
+        """Weights that the run evaluates and stores at its end."""
+        tensors = self.session.predicting_tensors()
+        return {name: tensors[name] for name in self.end}
+
+    def predictions(self) -> Tensor:
+        """Return the logits of a held-out domain, with the last weights."""
+        ((logits, _),) = self.session.predict(self.end | self.session.train_state.state.buffers, [0])
+        return logits
 
 
-def rounds(algorithm: Algorithm, *modifiers: Modifier, network: str = "") -> tuple[Params, ...]:
-    """Return the weights before training, after one step and after two."""
-    made = _session(algorithm, modifiers, network or _network(modifiers))
+def begun(algorithm: Algorithm, *modifiers: Modifier, network: str = "") -> Session:
+    """Return a session on two domains, with the smallest network that works."""
+    network = network or _network(modifiers)
+    return session(modified(algorithm, *modifiers, network=network, test_domains=(0, 1, 2, 3)))
+
+
+def trained(algorithm: Algorithm, *modifiers: Modifier, network: str = "") -> Trained:
+    """Return a session after two steps, which must not depend on torch's random generator."""
+    made = begun(algorithm, *modifiers, network=network)
     weights = [made.train_state.state.params]
+    before = torch.get_rng_state()
     for _ in range(2):
         made.step()
         weights.append(made.train_state.state.params)
-    return tuple(weights)
+    made.observe(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    return Trained(made, tuple(weights))
 
 
-plain = cache(rounds)  # the reference of several tests
+plain = cache(trained)  # the reference of several tests
 
 
 def _network(modifiers: tuple[Modifier, ...]) -> str:
-    return "mnist_cnn" if any(isinstance(one, ITTA | MixStyle) for one in modifiers) else "mlp"
+    return "mnist_cnn" if any(map(_needs_feature_maps, modifiers)) else "mlp"
 
 
-def _session(algorithm: Algorithm, modifiers: tuple[Modifier, ...], network: str) -> Session:
-    return session(modified(algorithm, *modifiers, network=network, test_domains=(0, 1, 2)))
+@cache
+def _needs_feature_maps(one: Modifier) -> bool:
+    try:
+        begun(ERM(), one, network="mlp")
+    except UsageError:
+        return True
+    return False
 
 
 class Idle(Modifier):
@@ -92,37 +126,43 @@ class Idle(Modifier):
     parallel_axes = ("domains", "samples")
 
 
+def effect(found: Trained, without: Trained) -> str:
+    """Name the first of these that a modifier changes: the training, the reported weights, or the predictions."""
+    if differ(found.end, without.end):
+        return "training"
+    if differ(found.reported, without.reported):
+        return "reported weights"
+    return "nothing" if torch.equal(found.predictions(), without.predictions()) else "predictions"
+
+
+def differ(left: Params, right: Params) -> bool:
+    """Return True if one of the weights that both have differs."""
+    return any(not torch.equal(left[name], leaf) for name, leaf in right.items())
+
+
 def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
-    """Check that weights change, are finite and repeatable, and differ if one of the modifiers is left out."""
-    start, *_, end = found = rounds(algorithm, *modifiers)
-    assert trees.all_finite(end)
+    """Check that weights change and are finite, and that every modifier has its effect."""
+    found = trained(algorithm, *modifiers)
+    assert trees.all_finite(found.end)
     for part in ("features.", "head."):
-        assert any(not torch.equal(end[name], leaf) for name, leaf in start.items() if name.startswith(part)), part
-    assert_close(rounds(algorithm, *modifiers), found, 0.0)
+        assert differ(found.end, {name: leaf for name, leaf in found.weights[0].items() if name.startswith(part)}), part
     for index, one in enumerate(modifiers):
-        idle = (
-            *modifiers[:index],
-            Idle(),
-            *modifiers[index + 1 :],
-        )  # at the same index, because the random numbers of the others depend on it
-        without = plain(algorithm, *idle, network=_network(modifiers))[-1]
-        same = all(torch.equal(end[name], leaf) for name, leaf in without.items())
-        assert same == isinstance(one, SWAD), f"training with and without {type(one).__name__}"
+        # at the same index, because the random numbers of the others depend on it
+        idle = (*modifiers[:index], Idle(), *modifiers[index + 1 :])
+        without = plain(algorithm, *idle, network=_network(modifiers))
+        name = type(one).__name__
+        changed = effect(found, without)
+        expected = EFFECTS.get(name, "training")
+        assert changed == expected or (name not in RELEASED and changed != "nothing"), f"{name} changes {changed}"
     if any(isinstance(one, SWAD) for one in modifiers):
-        assert_averaged(algorithm, *modifiers)
+        assert_averaged(found)
 
 
-def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
-    """Check that SWAD does not change training, and that the result is the mean of the weights."""
-    made = begun(algorithm, *modifiers)
-    for _ in range(2):
-        made.step()
-    made.observe(1)
-    (end,) = final(made)
-    index = Modifier.find_final(modifiers)
-    mean, step = modifiers[index].final(made.train_state.modifiers[str(index)], made.train_state.state.params)
-    assert_close(mean, trees.mean(trees.stack(plain(algorithm, *modifiers)[1:])), 1e-12)
-    assert end.step == step == 1
+def assert_averaged(found: Trained) -> None:
+    """Check that the result of SWAD is the mean of the weights."""
+    (end,) = final(found.session)
+    assert_close(found.reported, trees.mean(trees.stack(found.weights[1:])), 1e-12)
+    assert end.step == 1
 
 
 def assert_refused(make: Callable[[], Session], why: str) -> None:
@@ -152,6 +192,13 @@ def test_pair_trains_with_an_effect_of_the_modifier_or_raises(algorithm, with_):
             assert_composes(method, change)
         except UsageError:
             assert_refused(lambda: begun(method, change), "Expected")
+
+
+@pytest.mark.parametrize("name", all_modifiers())
+@pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
+def test_runs_with_a_modifier_are_repeatable(algorithm, name):
+    first, second = (trained(algorithm, modifier(name)) for _ in range(2))
+    assert_close(second.session.train_state, first.session.train_state, 0.0)
 
 
 @pytest.mark.parametrize("second", all_modifiers())

@@ -12,7 +12,7 @@ from PIL import Image
 
 from pogm._system.errors import DataError, UsageError
 from pogm.data import datasets
-from pogm.data.datasets import all_datasets, dataset_class
+from pogm.data.datasets import all_datasets, dataset_class, digits
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.data.datasets.base import seed_hash, split
 from pogm.data.datasets.colored_mnist import color_digits, make_colored_domains
@@ -83,6 +83,22 @@ def test_color_and_label_noise_have_their_probabilities():
         assert ((domain.inputs.sum((2, 3)) > 0).sum(1) == 1).all(), "the other channel is black"
         assert abs((colors != domain.labels).float().mean() - noise) < 0.01
         assert abs((domain.labels == (digits < 5)).float().mean() - 0.75) < 0.01
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["file", "function"])
+def test_digits_equal_those_of_scikit_learn(monkeypatch, found):
+    """They are read from its file without an import of the package, or by its function if the file is not found."""
+    from sklearn.datasets import load_digits
+
+    expected = load_digits()
+    if found:
+        monkeypatch.setitem(sys.modules, "sklearn.datasets", None)  # an import would fail
+    else:
+        monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    images, labels = read_digits()
+    assert images.dtype == torch.uint8
+    assert np.array_equal(images, np.round(expected.images * 255 / 16))
+    assert np.array_equal(labels, expected.target)
 
 
 @pytest.mark.parametrize("degrees", [0, 15, 30, 45, 60, 75])
