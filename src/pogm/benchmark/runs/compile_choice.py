@@ -74,7 +74,7 @@ def note_cached(engine: Engine, trials: Sequence[Trial]) -> None:
 
 
 def _marker(engine: Engine, trials: Sequence[Trial]) -> Path:
-    """Return the file that marks cached code, in the cache folder of torch.compile, so that both are deleted together."""
+    """Return the file that marks cached code. It is in the cache folder of torch.compile: both are deleted together."""
     default = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
     folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default)
     facts = [torch.__version__, torch.cuda.get_device_name(engine.torch_device()), shape_key(trials[0])]
