@@ -70,6 +70,8 @@ they have several |
 | `SWAD` | `ARM`, `MADG`, `SelfReg` | averaged weights have no batch-norm statistics, and these methods \
 train batch norm |
 | `Mixup` | `ADRMX`, `CAD`, `CDANN`, `CondCAD`, `SelfReg` | they need the class of an image, not a mixture |
+
+`EMA`, `SMA` and `SWAD` choose the weights that are evaluated; a run can have one of them.
 """
 
 

@@ -48,7 +48,7 @@ ALGORITHMS = """
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
     RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
 """
-MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
+MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "MixStyle", "Mixup", "SMA", "SWAD")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
 # listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
@@ -70,8 +70,10 @@ SHORT = {
     "TRM": "penalty_anneal_iters=2",
     "VREx": "penalty_anneal_iters=2",
     "CIRL": "network=small_cnn lr=0.001 warmup_steps=2 ramp_steps=3",
+    "EMA": "decay=0.7",
     "ITTA": "network=small_cnn",
     "MixStyle": "network=small_cnn",
+    "SMA": "start_step=2",
     "SWAD": "lr=0.03 converge=2 tolerate=2 tolerance=0.0 --steps=16 --evaluate-every=2",
 }
 

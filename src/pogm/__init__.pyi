@@ -55,9 +55,11 @@ from pogm.learner.learner import Learner as Learner
 from pogm.learner.torchjd import TorchJD as TorchJD
 from pogm.modifiers.augment import Augment as Augment
 from pogm.modifiers.cirl import CIRL as CIRL
+from pogm.modifiers.ema import EMA as EMA
 from pogm.modifiers.itta import ITTA as ITTA
 from pogm.modifiers.mixstyle import MixStyle as MixStyle
 from pogm.modifiers.mixup import Mixup as Mixup
+from pogm.modifiers.sma import SMA as SMA
 from pogm.modifiers.swad import SWAD as SWAD
 
 __version__: str

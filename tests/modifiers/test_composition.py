@@ -10,7 +10,7 @@ from digests import RELEASED
 from promises import modified, session
 from support import assert_close
 
-from pogm import ERM, POGM, SWAD, Mixup
+from pogm import ERM, POGM, SMA, SWAD, Mixup
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
@@ -30,6 +30,7 @@ from pogm.modifiers.mixstyle import MixStyle
 MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
     "MixStyle": MixStyle(probability=1.0),
+    "SMA": SMA(start_step=1),
 }
 
 RISKS, GROUPS, RATES = "uses model.risks", "one optimizer group", "one learning rate"
@@ -49,6 +50,7 @@ REFUSED = {
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
 TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}
+AVERAGES = ("EMA", "SMA")  # modifiers that change only the weights to evaluate; one of them, and without SWAD
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:
@@ -107,9 +109,26 @@ def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
         )  # at the same index, because the random numbers of the others depend on it
         without = plain(algorithm, *idle, network=_network(modifiers))[-1]
         same = all(torch.equal(end[name], leaf) for name, leaf in without.items())
-        assert same == isinstance(one, SWAD), f"training with and without {type(one).__name__}"
+        keeps = type(one).__name__ in (*AVERAGES, "SWAD")
+        assert same == keeps, f"training with and without {type(one).__name__}"
     if any(isinstance(one, SWAD) for one in modifiers):
         assert_averaged(algorithm, *modifiers)
+    if Modifier.find_evaluated(modifiers) is not None:
+        assert_evaluated(algorithm, *modifiers)
+
+
+def assert_evaluated(algorithm: Algorithm, *modifiers: Modifier) -> None:
+    """Check that the evaluated weights lie between those after one step and after two, and differ from both."""
+    made = begun(algorithm, *modifiers)
+    for _ in range(2):
+        made.step()
+    found = made.predicting_tensors()
+    _, first, second = plain(algorithm, *modifiers)
+    inside = [torch.minimum(first[n], second[n]) - 1e-12 <= found[n] for n in first]
+    inside += [found[n] <= torch.maximum(first[n], second[n]) + 1e-12 for n in first]
+    assert all(flags.all() for flags in inside)
+    for other in (first, second):
+        assert any(not torch.equal(found[name], leaf) for name, leaf in other.items())
 
 
 def assert_averaged(algorithm: Algorithm, *modifiers: Modifier) -> None:
@@ -158,7 +177,9 @@ def test_pair_trains_with_an_effect_of_the_modifier_or_raises(algorithm, with_):
 @pytest.mark.parametrize("first", all_modifiers())
 def test_two_modifiers_combine_but_network_changes_are_not_repeated(first, second):
     both = modifier(first), modifier(second)
-    if first == second and first in TWICE:
+    if {first, second} <= {*AVERAGES, "SWAD"} and {first, second} != {"SWAD"}:
+        assert_refused(lambda: begun(ERM(), *both), f"chooses the weights to evaluate; found {first} and {second}")
+    elif first == second and first in TWICE:
         assert_refused(lambda: begun(ERM(), *both), TWICE[first])
     else:
         assert_composes(ERM(), *both)

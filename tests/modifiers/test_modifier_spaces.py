@@ -15,6 +15,7 @@ STORED = {
         "warmup_steps": "600",  # 6 of 50 epochs
         "masker_width": "4",
     },
+    "EMA": {"decay": "0.999 in {0.99, 0.995, 0.999}"},
     "ITTA": {"alpha": "0.1", "adaptation": "1e-06", "adapts": "True"},
     "MixStyle": {
         "mixstyle_p": "0.5 in {0.25, 0.5}",
@@ -22,6 +23,7 @@ STORED = {
         "blocks": "2, large 3",
     },
     "Mixup": {"mixup_alpha": "0.2 in 10^U(-1, 1)"},
+    "SMA": {"start_step": "100"},
     "SWAD": {"converge": "3", "tolerate": "6", "tolerance": "0.3", "compat": "False"},
 }
 

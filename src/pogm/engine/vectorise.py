@@ -95,6 +95,13 @@ class TrainConfig:
             predict = modifier.predictor(predict, model)
         return predict
 
+    def evaluated(self, train_state: TrainState) -> State:
+        """Return the state to evaluate: with the weights that a modifier chooses, or the current state."""
+        index = Modifier.find_evaluated(self.modifiers)
+        if index is None:
+            return train_state.state
+        return self.modifiers[index].evaluated(train_state.modifiers[str(index)], train_state.state)
+
     def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
         """Show the validation loss to the modifiers, and return their memory."""
         modifiers = enumerate(self.modifiers)

@@ -72,8 +72,15 @@ class Modifier:
         return memory, state
 
     def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
-        """Return the new memory after an evaluation; ``loss`` is the validation loss of the current weights."""
+        """Return the new memory after an evaluation; ``loss`` is the validation loss of the evaluated weights."""
         return memory
+
+    def evaluated(self, memory: Tree, state: State) -> State:
+        """Return the state with the weights and buffers to evaluate, select and store instead of the current ones.
+
+        Training continues from the current weights.
+        """
+        return state
 
     def final(self, memory: Tree, params: Params) -> tuple[Params, Tensor]:
         """Return the weights that the run reports instead of the last ones, and the step that they belong to."""
@@ -105,6 +112,19 @@ class Modifier:
         """Return the index of the modifier that overrides `final`, or None; raise a `UsageError` if there are two."""
         indices = [index for index, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
         _check_one([modifiers[index] for index in indices], "chooses the final weights")
+        return indices[0] if indices else None
+
+    @classmethod
+    def find_evaluated(cls, modifiers: "Sequence[Modifier]") -> int | None:
+        """Return the index of the modifier that overrides `evaluated`, or None.
+
+        Raises:
+            UsageError: Two modifiers override `evaluated`, or one `evaluated` and one `final`.
+        """
+        indices = [index for index, modifier in enumerate(modifiers) if type(modifier).evaluated is not cls.evaluated]
+        if indices:
+            chosen = [m for i, m in enumerate(modifiers) if i in indices or type(m).final is not cls.final]
+            _check_one(chosen, "chooses the weights to evaluate")
         return indices[0] if indices else None
 
 
