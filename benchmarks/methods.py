@@ -67,11 +67,12 @@ adversary of CIRL |
 they have several |
 | `ITTA` | `ARM`, `MTL` | their prediction for an image depends on the other images |
 | `CIRL` | `ERMPlusPlus` | it averages weights, and CIRL trains weights of its own |
+| `LPFT` | `ERMPlusPlus` | it trains the classifier first itself |
 | `SWAD` | `ARM`, `MADG`, `SelfReg` | averaged weights have no batch-norm statistics, and these methods \
 train batch norm |
 | `Mixup` | `ADRMX`, `CAD`, `CDANN`, `CondCAD`, `SelfReg` | they need the class of an image, not a mixture |
 
-`EMA`, `SMA` and `SWAD` choose the weights that are evaluated; a run can have one of them.
+`EMA`, `SMA`, `SWAD` and `WiSEFT` choose the weights that are evaluated; a run can have one of them.
 """
 
 

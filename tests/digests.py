@@ -46,9 +46,9 @@ DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = """
     ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
-    RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
+    RDM RSC Reptile SAGM SAM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
 """
-MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "MixStyle", "Mixup", "SMA", "SWAD")
+MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "LPFT", "MixStyle", "Mixup", "SMA", "SWAD", "WiSEFT")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
 # listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
@@ -72,6 +72,7 @@ SHORT = {
     "CIRL": "network=small_cnn lr=0.001 warmup_steps=2 ramp_steps=3",
     "EMA": "decay=0.7",
     "ITTA": "network=small_cnn",
+    "LPFT": "linear_anneal_iters=2",
     "MixStyle": "network=small_cnn",
     "SMA": "start_step=2",
     "SWAD": "lr=0.03 converge=2 tolerate=2 tolerance=0.0 --steps=16 --evaluate-every=2",
@@ -155,6 +156,7 @@ COMBINATIONS = """
     ERM+MixStyle probability=1.0 network=mnist_cnn lr=0.0003 on RotatedDigits
     ERM+SWAD compat=true on ColoredDigits
     ERM+SWAD compat=true on RotatedDigits
+    ERM+WiSEFT+LPFT start_step=2 on RotatedDigits
     Fish+Mixup on RotatedDigits
     Fishr+MixStyle on RotatedDigits
     OfficialPOGM+Mixup on RotatedDigits

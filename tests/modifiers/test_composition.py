@@ -10,7 +10,7 @@ from digests import RELEASED
 from promises import modified, session
 from support import assert_close
 
-from pogm import ERM, POGM, SMA, SWAD, Mixup
+from pogm import ERM, LPFT, POGM, SMA, SWAD, Mixup, WiSEFT
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
@@ -30,7 +30,9 @@ from pogm.modifiers.mixstyle import MixStyle
 MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
     "MixStyle": MixStyle(probability=1.0),
+    "LPFT": LPFT(linear_anneal_iters=1),
     "SMA": SMA(start_step=1),
+    "WiSEFT": WiSEFT(start_step=1),
 }
 
 RISKS, GROUPS, RATES = "uses model.risks", "one optimizer group", "one learning rate"
@@ -46,11 +48,18 @@ REFUSED = {
     **dict.fromkeys([(name, "Mixup") for name in ("ADRMX", "CAD", "CDANN", "CondCAD", "SelfReg")], CLASSES),
     **dict.fromkeys([(name, "SWAD") for name in ("ARM", "MADG", "SelfReg")], NORM),
     ("ERMPlusPlus", "CIRL"): "a featurizer and a classifier only",
+    ("ERMPlusPlus", "LPFT"): "trains the weights that it evaluates",
     ("ARM", "ITTA"): "sees every image by itself",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
-TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}
-AVERAGES = ("EMA", "SMA")  # modifiers that change only the weights to evaluate; one of them, and without SWAD
+TWICE = {
+    "CIRL": "adversary",
+    "ITTA": "twin",
+    "LPFT": "linear_probe",
+    "MixStyle": "mixstyle0",
+    "SWAD": "chooses the final weights",
+}
+AVERAGES = ("EMA", "SMA", "WiSEFT")  # modifiers that change only the weights to evaluate; one of them, and without SWAD
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:

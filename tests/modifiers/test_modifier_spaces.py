@@ -17,6 +17,7 @@ STORED = {
     },
     "EMA": {"decay": "0.999 in {0.99, 0.995, 0.999}"},
     "ITTA": {"alpha": "0.1", "adaptation": "1e-06", "adapts": "True"},
+    "LPFT": {"linear_anneal_iters": "500"},
     "MixStyle": {
         "mixstyle_p": "0.5 in {0.25, 0.5}",
         "mixstyle_alpha": "0.1 in {0.1, 0.2, 0.3}",
@@ -25,6 +26,7 @@ STORED = {
     "Mixup": {"mixup_alpha": "0.2 in 10^U(-1, 1)"},
     "SMA": {"start_step": "100"},
     "SWAD": {"converge": "3", "tolerate": "6", "tolerance": "0.3", "compat": "False"},
+    "WiSEFT": {"alpha": "0.5 in {0.3, 0.5, 0.7, 0.9}", "start_step": "0"},
 }
 
 

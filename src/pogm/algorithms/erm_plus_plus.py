@@ -12,10 +12,8 @@ from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Large, Power, hyper
 from pogm.core.model import over_samples
 from pogm.core.problem import Problem
-from pogm.core.state import Metrics, State
+from pogm.core.state import TRAINED, Metrics, State
 from pogm.core.trees import Params
-
-TRAINED = "trained."  # prefix of the weights that are trained, in the memory
 
 
 @dataclass(frozen=True)

@@ -408,9 +408,7 @@ class Learner:
     ) -> tuple[State, dict[str, Tree], Metrics]:
         """Run one step of the algorithm and of the modifiers."""
         state, metrics = self.algorithm.step(state, batches, self._problem)
-        memory = dict(memory)
-        for i, modifier in enumerate(self.modifiers):
-            memory[str(i)], state = modifier.after(memory[str(i)], state, batches, self._problem)
+        memory, state = Modifier.run_after(self.modifiers, memory, state, batches, self._problem)
         return state, memory, metrics
 
     def _replay(self, before: State, batches: list[Batch]) -> tuple[State, dict[str, Tree], Metrics]:

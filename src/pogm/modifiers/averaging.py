@@ -38,17 +38,18 @@ class WeightAverage(Modifier):
 
     def after(self, memory: Tree, state: State, batches: list[Batch], problem: Problem) -> tuple[Tree, State]:
         """Move the average towards the weights after this step."""
-        rate = self.rate(state.step)
-        averaged = {
-            "weights": _lerp(memory["weights"], flat_vector(state.params), rate),
-            "statistics": {name: _lerp(leaf, state.buffers[name], rate) for name, leaf in memory["statistics"].items()},
-        }
-        return averaged, state
+        return interpolate(memory, state, self.rate(state.step)), state
 
     def evaluated(self, memory: Tree, state: State) -> State:
         """Return the state with the averages."""
         params = unflatten(memory["weights"], state.params)
         return state._replace(params=params, buffers=state.buffers | memory["statistics"])
+
+
+def interpolate(memory: Tree, state: State, rate: Tensor) -> Tree:
+    """Return the weights and statistics (1 − rate) · memory + rate · state, in the form of the memory."""
+    statistics = {name: _lerp(leaf, state.buffers[name], rate) for name, leaf in memory["statistics"].items()}
+    return {"weights": _lerp(memory["weights"], flat_vector(state.params), rate), "statistics": statistics}
 
 
 def live_statistics(state: State, problem: Problem) -> Params:
