@@ -48,7 +48,7 @@ ALGORITHMS = """
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
     RDM RSC Reptile SAGM SAM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
 """
-MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "LPFT", "MixStyle", "Mixup", "SMA", "SWAD", "WiSEFT")
+MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "LPFT", "MIRO", "MixStyle", "Mixup", "SMA", "SWAD", "WiSEFT")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
 # listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
@@ -73,6 +73,7 @@ SHORT = {
     "EMA": "decay=0.7",
     "ITTA": "network=small_cnn",
     "LPFT": "linear_anneal_iters=2",
+    "MIRO": "network=small_cnn weight=0.1",
     "MixStyle": "network=small_cnn",
     "SMA": "start_step=2",
     "SWAD": "lr=0.03 converge=2 tolerate=2 tolerance=0.0 --steps=16 --evaluate-every=2",
@@ -154,6 +155,7 @@ COMBINATIONS = """
     ERM+Augment+Mixup+SWAD on ColoredDigits
     ERM+ITTA adapts=false on RotatedDigits
     ERM+MixStyle probability=1.0 network=mnist_cnn lr=0.0003 on RotatedDigits
+    ERM+MIRO network=mlp on RotatedDigits
     ERM+SWAD compat=true on ColoredDigits
     ERM+SWAD compat=true on RotatedDigits
     ERM+WiSEFT+LPFT start_step=2 on RotatedDigits

@@ -59,6 +59,7 @@ from pogm.modifiers.cirl import CIRL as CIRL
 from pogm.modifiers.ema import EMA as EMA
 from pogm.modifiers.itta import ITTA as ITTA
 from pogm.modifiers.lpft import LPFT as LPFT
+from pogm.modifiers.miro import MIRO as MIRO
 from pogm.modifiers.mixstyle import MixStyle as MixStyle
 from pogm.modifiers.mixup import Mixup as Mixup
 from pogm.modifiers.sma import SMA as SMA

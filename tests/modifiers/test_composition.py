@@ -42,12 +42,13 @@ OWN_RISKS = """
 """
 OWN_GROUPS = "ADRMX CDANN DANN MADG SagNet Transfer URM"
 REFUSED = {
-    **dict.fromkeys([(name, "CIRL") for name in OWN_RISKS.split()], RISKS),
-    **dict.fromkeys([(name, "CIRL") for name in OWN_GROUPS.split()], GROUPS),
+    **dict.fromkeys([(name, with_) for name in OWN_RISKS.split() for with_ in ("CIRL", "MIRO")], RISKS),
+    **dict.fromkeys([(name, with_) for name in OWN_GROUPS.split() for with_ in ("CIRL", "MIRO")], GROUPS),
     **dict.fromkeys([(name, "ITTA") for name in OWN_GROUPS.split()], RATES),
     **dict.fromkeys([(name, "Mixup") for name in ("ADRMX", "CAD", "CDANN", "CondCAD", "SelfReg")], CLASSES),
     **dict.fromkeys([(name, "SWAD") for name in ("ARM", "MADG", "SelfReg")], NORM),
     ("ERMPlusPlus", "CIRL"): "a featurizer and a classifier only",
+    ("ERMPlusPlus", "MIRO"): "a featurizer and a classifier only",
     ("ERMPlusPlus", "LPFT"): "trains the weights that it evaluates",
     ("ARM", "ITTA"): "sees every image by itself",
     ("MTL", "ITTA"): "takes the 16 features alone",
@@ -56,6 +57,7 @@ TWICE = {
     "CIRL": "adversary",
     "ITTA": "twin",
     "LPFT": "linear_probe",
+    "MIRO": "miro",
     "MixStyle": "mixstyle0",
     "SWAD": "chooses the final weights",
 }
@@ -186,7 +188,9 @@ def test_pair_trains_with_an_effect_of_the_modifier_or_raises(algorithm, with_):
 @pytest.mark.parametrize("first", all_modifiers())
 def test_two_modifiers_combine_but_network_changes_are_not_repeated(first, second):
     both = modifier(first), modifier(second)
-    if {first, second} <= {*AVERAGES, "SWAD"} and {first, second} != {"SWAD"}:
+    if {first, second} == {"CIRL", "MIRO"}:
+        assert_refused(lambda: begun(ERM(), *both), f"replaces the risk; found {first} and {second}")
+    elif {first, second} <= {*AVERAGES, "SWAD"} and {first, second} != {"SWAD"}:
         assert_refused(lambda: begun(ERM(), *both), f"chooses the weights to evaluate; found {first} and {second}")
     elif first == second and first in TWICE:
         assert_refused(lambda: begun(ERM(), *both), TWICE[first])

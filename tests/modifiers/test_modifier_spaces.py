@@ -18,6 +18,7 @@ STORED = {
     "EMA": {"decay": "0.999 in {0.99, 0.995, 0.999}"},
     "ITTA": {"alpha": "0.1", "adaptation": "1e-06", "adapts": "True"},
     "LPFT": {"linear_anneal_iters": "500"},
+    "MIRO": {"ld": "0.01, large 0.01"},
     "MixStyle": {
         "mixstyle_p": "0.5 in {0.25, 0.5}",
         "mixstyle_alpha": "0.1 in {0.1, 0.2, 0.3}",
