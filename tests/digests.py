@@ -91,6 +91,8 @@ VARIANTS = """
     DANN mlp_dropout=0.5 weight_decay_g=0.01 mlp_depth=4
     EQRM --preset=domainbed
     EQRM later_lr=0.0001
+    ERMPlusPlus average=false
+    ERMPlusPlus warm_up=false
     Fish permute=false
     MADG as_released=true
     MLDG --preset=cyclic
