@@ -59,17 +59,21 @@ Every modifier works with every algorithm, except for these pairs. They raise an
 
 | modifier | not with | reason |
 |---|---|---|
-| `CIRL` | `ARM`, `CAD`, `CausIRLCORAL`, `CausIRLMMD`, `CondCAD`, `CORAL`, `Fishr`, `IBERM`, `IBIRM`, `IRM`, `MMD`, \
-`MTL`, `RDM`, `RSC`, `SD`, `SelfReg`, `TRM` | they use logits or features, but CIRL replaces the risks |
-| `CIRL` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | none of their optimizer groups contains the \
-adversary of CIRL |
+| `CIRL`, `MIRO` | `ARM`, `CAD`, `CausIRLCORAL`, `CausIRLMMD`, `CondCAD`, `CORAL`, `Fishr`, `IBERM`, `IBIRM`, `IRM`, \
+`MMD`, `MTL`, `RDM`, `RSC`, `SD`, `SelfReg`, `TRM` | they use logits or features, but the modifiers replace the risks |
+| `CIRL`, `MIRO` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | none of their optimizer groups \
+contains the weights that the modifier adds |
 | `ITTA` | `ADRMX`, `CDANN`, `DANN`, `MADG`, `SagNet`, `Transfer`, `URM` | ITTA needs one learning rate, \
 they have several |
 | `ITTA` | `ARM`, `MTL` | their prediction for an image depends on the other images |
-| `CIRL` | `ERMPlusPlus` | it averages weights, and CIRL trains weights of its own |
+| `CIRL`, `MIRO` | `ERMPlusPlus` | it averages weights, and these modifiers train weights of their own |
+| `LPFT` | `ERMPlusPlus` | it trains the classifier first itself |
 | `SWAD` | `ARM`, `MADG`, `SelfReg` | averaged weights have no batch-norm statistics, and these methods \
 train batch norm |
 | `Mixup` | `ADRMX`, `CAD`, `CDANN`, `CondCAD`, `SelfReg` | they need the class of an image, not a mixture |
+
+`EMA`, `SMA`, `SWAD` and `WiSEFT` choose the weights that are evaluated; a run can have one of them.
+`CIRL` and `MIRO` replace the risks; a run can have one of them.
 """
 
 

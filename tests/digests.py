@@ -46,9 +46,9 @@ DATASETS = ("RotatedDigits", "ColoredDigits")
 ALGORITHMS = """
     ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
-    RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
+    RDM RSC Reptile SAGM SAM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
 """
-MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
+MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "LPFT", "MIRO", "MixStyle", "Mixup", "SMA", "SWAD", "WiSEFT")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
 # listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
@@ -70,8 +70,12 @@ SHORT = {
     "TRM": "penalty_anneal_iters=2",
     "VREx": "penalty_anneal_iters=2",
     "CIRL": "network=small_cnn lr=0.001 warmup_steps=2 ramp_steps=3",
+    "EMA": "decay=0.7",
     "ITTA": "network=small_cnn",
+    "LPFT": "linear_anneal_iters=2",
+    "MIRO": "network=small_cnn weight=0.1",
     "MixStyle": "network=small_cnn",
+    "SMA": "start_step=2",
     "SWAD": "lr=0.03 converge=2 tolerate=2 tolerance=0.0 --steps=16 --evaluate-every=2",
 }
 
@@ -87,6 +91,8 @@ VARIANTS = """
     DANN mlp_dropout=0.5 weight_decay_g=0.01 mlp_depth=4
     EQRM --preset=domainbed
     EQRM later_lr=0.0001
+    ERMPlusPlus average=false
+    ERMPlusPlus warm_up=false
     Fish permute=false
     MADG as_released=true
     MLDG --preset=cyclic
@@ -151,8 +157,10 @@ COMBINATIONS = """
     ERM+Augment+Mixup+SWAD on ColoredDigits
     ERM+ITTA adapts=false on RotatedDigits
     ERM+MixStyle probability=1.0 network=mnist_cnn lr=0.0003 on RotatedDigits
+    ERM+MIRO network=mlp on RotatedDigits
     ERM+SWAD compat=true on ColoredDigits
     ERM+SWAD compat=true on RotatedDigits
+    ERM+WiSEFT+LPFT start_step=2 on RotatedDigits
     Fish+Mixup on RotatedDigits
     Fishr+MixStyle on RotatedDigits
     OfficialPOGM+Mixup on RotatedDigits

@@ -38,6 +38,7 @@ from pogm.algorithms.reptile import Reptile as Reptile
 from pogm.algorithms.rsc import RSC as RSC
 from pogm.algorithms.sagm import SAGM as SAGM
 from pogm.algorithms.sagnet import SagNet as SagNet
+from pogm.algorithms.sam import SAM as SAM
 from pogm.algorithms.sand_mask import SANDMask as SANDMask
 from pogm.algorithms.sd import SD as SD
 from pogm.algorithms.self_reg import SelfReg as SelfReg
@@ -55,9 +56,14 @@ from pogm.learner.learner import Learner as Learner
 from pogm.learner.torchjd import TorchJD as TorchJD
 from pogm.modifiers.augment import Augment as Augment
 from pogm.modifiers.cirl import CIRL as CIRL
+from pogm.modifiers.ema import EMA as EMA
 from pogm.modifiers.itta import ITTA as ITTA
+from pogm.modifiers.lpft import LPFT as LPFT
+from pogm.modifiers.miro import MIRO as MIRO
 from pogm.modifiers.mixstyle import MixStyle as MixStyle
 from pogm.modifiers.mixup import Mixup as Mixup
+from pogm.modifiers.sma import SMA as SMA
 from pogm.modifiers.swad import SWAD as SWAD
+from pogm.modifiers.wise_ft import WiSEFT as WiSEFT
 
 __version__: str

@@ -4,13 +4,14 @@ import copy
 
 import pytest
 import torch
-from support import assert_close, batches, steps, toy
+from support import assert_close, batches, steps, toy, trial
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pogm import ERM, Learner
+from pogm import ERM, LPFT, SMA, Learner
 from pogm._system.errors import UsageError
 from pogm.algorithms.erm_plus_plus import ERMPlusPlus
+from pogm.engine.session import Engine, Session
 
 
 @pytest.mark.parametrize("linear_lr", [0.0, 0.01])
@@ -56,6 +57,44 @@ def test_warm_up_changes_only_the_classifier():
 def test_without_warm_up_and_average_it_is_erm():
     method = ERMPlusPlus(linear_anneal_iters=0, average_anneal_iters=1000)
     assert_close(steps(method, 4).params, steps(ERM(), 4).params)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_with_both_parts_switched_off_it_is_erm(batch_norm):
+    method = ERMPlusPlus(warm_up=False, average=False)
+    found, expected = (steps(one, 4, batch_norm=batch_norm) for one in (method, ERM()))
+    assert_close(
+        (found.params, found.buffers, found.optimizer), (expected.params, expected.buffers, expected.optimizer)
+    )
+
+
+def test_parts_can_be_switched_off_one_by_one():
+    """Without the warm-up, all weights move at once; without the average, the weights are those that are trained."""
+    options = {"linear_anneal_iters": 2, "average_anneal_iters": 1}
+    start = steps(ERMPlusPlus(), 0).params["features.0.weight"]
+    assert not torch.equal(steps(ERMPlusPlus(warm_up=False, **options), 1).params["features.0.weight"], start)
+    for average in (True, False):
+        state = steps(ERMPlusPlus(average=average, **options), 4)
+        is_trained = torch.equal(state.params["head.weight"], state.memory["trained.head.weight"])
+        assert is_trained is not average
+
+
+@pytest.mark.parametrize("off", [{}, {"warm_up": False}, {"average": False}], ids=["all", "no warm-up", "no average"])
+def test_parts_equal_the_modifiers_lpft_and_sma(off):
+    """ERM with the modifiers evaluates the weights of ERM++, and trains the same ones."""
+    method = ERMPlusPlus(linear_anneal_iters=3, average_anneal_iters=5, **off)
+    parts = [LPFT(linear_anneal_iters=3)] if method.warm_up else []
+    parts += [SMA(start_step=4)] if method.average else []
+    whole, made = (
+        Session([trial(algorithm, precision="fp64", modifiers=tuple(modifiers)).task(None)], Engine())
+        for algorithm, modifiers in ((method, ()), (ERM(), parts))
+    )
+    for _ in range(8):
+        whole.step()
+        made.step()
+        assert_close(made.predicting_tensors(), whole.predicting_tensors(), 1e-10)
+    trained = {name: whole.train_state.state.memory[f"trained.{name}"] for name in made.train_state.state.params}
+    assert_close(dict(made.train_state.state.params), trained, 1e-10)
 
 
 def test_batch_norm_statistics_are_those_of_a_pass_with_the_average():

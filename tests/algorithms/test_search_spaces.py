@@ -90,6 +90,7 @@ STORED = {
     "RSC": {"rsc_f_drop_factor": f"{1 / 3} in U(0, 0.5)", "rsc_b_drop_factor": f"{1 / 3} in U(0, 0.5)"},
     "Reptile": ROUNDS,
     "SAGM": {"rho": "0.05 in {0.01, 0.02, 0.05, 0.1}", "alpha": "0.001 in {0.01, 0.02, 0.05, 0.1}"},
+    "SAM": {"rho": "0.05 in {0.01, 0.02, 0.05, 0.1}"},
     "SANDMask": {"tau": "0.5 in U(0, 1)", "k": "10.0 in 10^U(-3, 5)"},  # our default: with tau = 1 no weight moves
     "SD": {"sd_reg": "0.1 in 10^U(-5, -1)"},
     "SagNet": {"sag_w_adv": "0.1 in 10^U(-2, 1)"},

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from image_folders import write_folder
 from processes import until
 
 from pogm.cli import main, parse
@@ -295,3 +296,17 @@ def test_without_vl_convert_figures_are_written_as_numbers_with_one_message(tmp_
     written = {path.name for path in (tmp_path / "embedded").iterdir()}
     assert {"figure1.csv", "figure6.csv"} <= written
     assert not any(name.endswith((".pdf", ".html")) for name in written)
+
+
+def test_experiment_runs_on_a_folder_of_images(tmp_path, capsys):
+    """Two rows of the ablation of ERM++, every domain held out once; a dry run finds the finished runs."""
+    folder = write_folder(tmp_path / "sites", domains=("north", "south"), images=5)
+    rows = ["--algorithms", "ERM++ without warm-up", "ERM"]
+    words = ["--datasets", str(folder), "--network", "mlp", "--steps", "4", "--evaluate-every", "3", "--trials", "1"]
+    small = ["--set", "image_size=16", "--set", "batch_size=2", "--set", "weights=random"]
+    assert command(tmp_path / "out", "erm_plus_plus", more=[*rows, *words, *small]) == 0
+    assert len(done(tmp_path / "out")) == 2 * 2
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("ERM++ without warm-up") for line in lines)
+    assert command(tmp_path / "out", "erm_plus_plus", more=[*rows, *words, *small, "--dry-run"]) == 0
+    assert "4 of them done" in capsys.readouterr().out

@@ -145,6 +145,11 @@ def test_penalty_that_never_starts_gives_a_warning(tmp_path, capsys):
     assert "penalty" not in capsys.readouterr().err
 
 
+def test_average_that_never_starts_gives_a_warning(tmp_path, capsys):
+    main([*SHORT, "--algorithms", "ERM", "--with", "SMA", "--dry-run", "--out", str(tmp_path)])
+    assert "what begins then is never used. For example: --set SMA.start_step=3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -26,6 +26,11 @@ from pogm.engine import evaluator
 from pogm.engine.capture import GraphedStep
 from pogm.engine.session import Engine, Session
 from pogm.engine.vectorise import make_single_step
+from pogm.modifiers.base import Modifier
+from pogm.modifiers.ema import EMA
+from pogm.modifiers.lpft import LPFT
+from pogm.modifiers.miro import MIRO
+from pogm.modifiers.sma import SMA
 from pogm.modifiers.swad import SWAD
 
 ROUNDS, SIZE = 4, 12
@@ -313,6 +318,22 @@ def evaluate(world: World | None, images: int) -> Any:
         return session.accuracies(), session.observe(0)
     finally:
         evaluator.PIXELS["cpu"] = before
+
+
+@pytest.mark.parametrize("parts", [(LPFT(linear_anneal_iters=1), SMA(start_step=1)), (MIRO(), EMA(decay=0.5))], ids=str)
+def test_averaged_weights_are_those_of_one_process(teams, parts):
+    alone = train_averages(None, parts)
+    for found in teams[2].do(train_averages, parts):
+        assert_close(found, alone, 1e-10)
+
+
+def train_averages(world: World | None, modifiers: tuple[Modifier, ...]) -> Any:
+    """Return the weights that are evaluated after three rounds of POGM."""
+    made = trial(POGM(), precision="fp64", test_domains=(2,), modifiers=modifiers)
+    session = Session([made.task(None)], Engine(), world)
+    for _ in range(3):
+        session.step()
+    return session.predicting_tensors()
 
 
 @pytest.mark.gpu

@@ -22,7 +22,9 @@ from pogm.engine.session import Engine, Session
 from pogm.modifiers import all_modifiers
 from pogm.modifiers.base import Modifier
 from pogm.modifiers.cirl import CIRL
+from pogm.modifiers.lpft import LPFT
 from pogm.modifiers.mixstyle import MixStyle
+from pogm.modifiers.sma import SMA
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import noise
@@ -31,7 +33,9 @@ os.environ.setdefault(WORKSPACE, FIXED_WORKSPACES[0])  # when tests are collecte
 
 ACTIVE = {  # options with which modifiers are active from the first steps on
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
+    "LPFT": LPFT(linear_anneal_iters=2),
     "MixStyle": MixStyle(probability=1.0),
+    "SMA": SMA(start_step=1),
 }
 METHODS = {"ERM": ERM(), "Fish": Fish(), "POGM": POGM(inner_steps=2)}
 STEPS = 8

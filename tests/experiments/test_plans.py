@@ -38,7 +38,7 @@ def ids(name, scale):
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
-    others = ["all_methods", "centre", "evidence", "inner_optimizer", "kappa"]
+    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "inner_optimizer", "kappa"]
     assert list(all_experiments()) == [*tables, *figures, *others]
 
 
@@ -181,17 +181,28 @@ def test_setting_need_not_apply_to_rows_that_are_not_selected():
 
 def test_evidence_has_every_method_and_modifier():
     labels = {trial.label for trial in all_experiments()["evidence"].trials(replace(EMBEDDED, seeds=1))}
-    later = "ADRMX CAD CausIRLCORAL CausIRLMMD CondCAD ERMPlusPlus IBERM IBIRM IGA SD SelfReg TRM Transfer URM"
-    added = set(later.split())  # after the sweep of the evidence had begun
-    assert labels == set(all_algorithms()) - added | {f"ERM + {name}" for name in all_modifiers()}
+    later = "ADRMX CAD CausIRLCORAL CausIRLMMD CondCAD ERMPlusPlus IBERM IBIRM IGA SAM SD SelfReg TRM Transfer URM"
+    added = set(later.split()) | {f"ERM + {name}" for name in ("EMA", "LPFT", "MIRO", "SMA", "WiSEFT")}
+    every = set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
+    assert labels == every - added  # those were added after the sweep of the evidence had begun
 
 
-@pytest.mark.parametrize("name", ["centre", "evidence", "kappa"])
+@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa"])
 def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]
     assert all(one == seen[0] for one in seen)
     assert len(seen[0]) == (6 + 3) * 10
+
+
+@pytest.mark.parametrize(("scale", "latest"), [("embedded", 30), ("pacs", 333), ("full", 600)])
+def test_ablation_of_erm_plus_plus_leaves_out_one_part_at_a_time(scale, latest):
+    rows = all_experiments()["erm_plus_plus"].rows(replace(SCALES[scale], seeds=1))
+    first = {row.name: trials[0].algorithm for row, trials in rows.items()}
+    assert list(first) == ["ERM++", "ERM++ without warm-up", "ERM++ without average", "ERM"]
+    parts = [(method.warm_up, method.average) for method in list(first.values())[:3]]
+    assert parts == [(True, True), (False, True), (True, False)]
+    assert first["ERM++"].average_anneal_iters == latest, "within the first third of a run, or the default"
 
 
 def test_paired_comparison_uses_the_network_of_the_weights():

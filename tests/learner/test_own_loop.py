@@ -25,7 +25,7 @@ def test_example_learns_in_both_ways(capsys):
 def test_code_of_the_page_runs():
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "own_loop.md", "exec"), names)
     assert names["metrics"]

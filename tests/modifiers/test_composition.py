@@ -12,7 +12,7 @@ from promises import modified, session
 from support import assert_close
 from torch import Tensor
 
-from pogm import ERM, POGM, SWAD, Mixup
+from pogm import ERM, LPFT, POGM, SMA, SWAD, Mixup, WiSEFT
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
@@ -32,6 +32,9 @@ from pogm.modifiers.mixstyle import MixStyle
 MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
     "MixStyle": MixStyle(probability=1.0),
+    "LPFT": LPFT(linear_anneal_iters=1),
+    "SMA": SMA(start_step=1),
+    "WiSEFT": WiSEFT(start_step=1),
 }
 
 RISKS, GROUPS, RATES = "uses model.risks", "one optimizer group", "one learning rate"
@@ -41,17 +44,27 @@ OWN_RISKS = """
 """
 OWN_GROUPS = "ADRMX CDANN DANN MADG SagNet Transfer URM"
 REFUSED = {
-    **dict.fromkeys([(name, "CIRL") for name in OWN_RISKS.split()], RISKS),
-    **dict.fromkeys([(name, "CIRL") for name in OWN_GROUPS.split()], GROUPS),
+    **dict.fromkeys([(name, with_) for name in OWN_RISKS.split() for with_ in ("CIRL", "MIRO")], RISKS),
+    **dict.fromkeys([(name, with_) for name in OWN_GROUPS.split() for with_ in ("CIRL", "MIRO")], GROUPS),
     **dict.fromkeys([(name, "ITTA") for name in OWN_GROUPS.split()], RATES),
     **dict.fromkeys([(name, "Mixup") for name in ("ADRMX", "CAD", "CDANN", "CondCAD", "SelfReg")], CLASSES),
     **dict.fromkeys([(name, "SWAD") for name in ("ARM", "MADG", "SelfReg")], NORM),
     ("ERMPlusPlus", "CIRL"): "a featurizer and a classifier only",
+    ("ERMPlusPlus", "MIRO"): "a featurizer and a classifier only",
+    ("ERMPlusPlus", "LPFT"): "trains the weights that it evaluates",
     ("ARM", "ITTA"): "sees every image by itself",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
-TWICE = {"CIRL": "adversary", "ITTA": "twin", "MixStyle": "mixstyle0", "SWAD": "chooses the final weights"}
-EFFECTS = {"SWAD": "reported weights"}  # others change the training; a new modifier needs no entry
+TWICE = {
+    "CIRL": "adversary",
+    "ITTA": "twin",
+    "LPFT": "linear_probe",
+    "MIRO": "miro",
+    "MixStyle": "mixstyle0",
+    "SWAD": "chooses the final weights",
+}
+AVERAGES = ("EMA", "SMA", "WiSEFT")  # modifiers that change only the weights to evaluate; one of them, and without SWAD
+EFFECTS = dict.fromkeys((*AVERAGES, "SWAD"), "reported weights")  # others change the training
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:
@@ -156,6 +169,18 @@ def assert_composes(algorithm: Algorithm, *modifiers: Modifier) -> None:
         assert changed == expected or (name not in RELEASED and changed != "nothing"), f"{name} changes {changed}"
     if any(isinstance(one, SWAD) for one in modifiers):
         assert_averaged(found)
+    if Modifier.find_evaluated(modifiers) is not None:
+        assert_evaluated(found)
+
+
+def assert_evaluated(found: Trained) -> None:
+    """Check that the evaluated weights lie between those after one step and after two, and differ from both."""
+    (_, first, second), evaluated = found.weights, found.reported
+    inside = [torch.minimum(first[n], second[n]) - 1e-12 <= evaluated[n] for n in first]
+    inside += [evaluated[n] <= torch.maximum(first[n], second[n]) + 1e-12 for n in first]
+    assert all(flags.all() for flags in inside)
+    assert differ(evaluated, first)
+    assert differ(evaluated, second)
 
 
 def assert_averaged(found: Trained) -> None:
@@ -205,7 +230,11 @@ def test_runs_with_a_modifier_are_repeatable(algorithm, name):
 @pytest.mark.parametrize("first", all_modifiers())
 def test_two_modifiers_combine_but_network_changes_are_not_repeated(first, second):
     both = modifier(first), modifier(second)
-    if first == second and first in TWICE:
+    if {first, second} == {"CIRL", "MIRO"}:
+        assert_refused(lambda: begun(ERM(), *both), f"replaces the risk; found {first} and {second}")
+    elif {first, second} <= {*AVERAGES, "SWAD"} and {first, second} != {"SWAD"}:
+        assert_refused(lambda: begun(ERM(), *both), f"chooses the weights to evaluate; found {first} and {second}")
+    elif first == second and first in TWICE:
         assert_refused(lambda: begun(ERM(), *both), TWICE[first])
     else:
         assert_composes(ERM(), *both)

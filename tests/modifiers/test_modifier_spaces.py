@@ -15,14 +15,19 @@ STORED = {
         "warmup_steps": "600",  # 6 of 50 epochs
         "masker_width": "4",
     },
+    "EMA": {"decay": "0.999 in {0.99, 0.995, 0.999}"},
     "ITTA": {"alpha": "0.1", "adaptation": "1e-06", "adapts": "True"},
+    "LPFT": {"linear_anneal_iters": "500"},
+    "MIRO": {"ld": "0.01, large 0.01"},
     "MixStyle": {
         "mixstyle_p": "0.5 in {0.25, 0.5}",
         "mixstyle_alpha": "0.1 in {0.1, 0.2, 0.3}",
         "blocks": "2, large 3",
     },
     "Mixup": {"mixup_alpha": "0.2 in 10^U(-1, 1)"},
+    "SMA": {"start_step": "100"},
     "SWAD": {"converge": "3", "tolerate": "6", "tolerance": "0.3", "compat": "False"},
+    "WiSEFT": {"alpha": "0.5 in {0.3, 0.5, 0.7, 0.9}", "start_step": "0"},
 }
 
 

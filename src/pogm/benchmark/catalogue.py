@@ -20,7 +20,7 @@ from pogm.trackers import PLUGINS as TRACKER_PLUGINS
 from pogm.trackers import all_trackers
 
 OVERRIDABLE_METHODS = ("loss", "gradient", "step")  # of an algorithm, from the simplest to the most general
-HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "final", "predictor")
+HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "evaluated", "final", "predictor")
 DOMAINBED = (  # the methods of its main branch, in its order
     *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL"),
     *("SagNet", "ARM", "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA", "SelfReg", "Fishr", "TRM", "IB_ERM"),

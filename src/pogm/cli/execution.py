@@ -129,16 +129,18 @@ def _has_fixed_random_norm(trial: Trial) -> bool:
 
 
 def warn_late_schedules(trial: Trial) -> None:
-    """Warn about a penalty whose schedule begins after the last minibatch of the run."""
-    name = type(trial.algorithm).__name__
-    for field in fields(trial.algorithm):
-        if field.name.endswith("anneal_iters") and getattr(trial.algorithm, field.name) >= trial.steps:
-            print_line(
-                f"pogm: {name}.{field.name} is {getattr(trial.algorithm, field.name)}, and the run has {trial.steps} "
-                f"minibatches: its penalty weight is never used. For example: --set {name}.{field.name}="
-                f"{trial.steps // 3}",
-                file=sys.stderr,
-            )
+    """Warn about a penalty, or another part of a method, that begins after the last minibatch of the run."""
+    for part in (trial.algorithm, *trial.modifiers):
+        name, is_modifier = type(part).__name__, part is not trial.algorithm
+        what = "what begins then" if is_modifier else "its penalty weight"
+        for field in fields(part):
+            late = field.name.endswith("anneal_iters") or (is_modifier and field.name == "start_step")
+            if late and getattr(part, field.name) >= trial.steps:
+                print_line(
+                    f"pogm: {name}.{field.name} is {getattr(part, field.name)}, and the run has {trial.steps} "
+                    f"minibatches: {what} is never used. For example: --set {name}.{field.name}={trial.steps // 3}",
+                    file=sys.stderr,
+                )
 
 
 def check_weights_exist(trials: Iterable[Trial], run_options: RunOptions) -> None:

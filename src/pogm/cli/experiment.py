@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.errors import UsageError
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Planning, Scheduling
@@ -16,6 +16,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
+    from pogm.data.datasets.base import DomainDataset
     from pogm.experiments.base import Plan, Scale
 
 
@@ -33,7 +34,10 @@ class Changes:
         complete="settings",
     )
     datasets: tuple[str, ...] = option(
-        "Datasets to use (default: those of the scale).", (), metavar="NAME", complete="datasets"
+        "Names of datasets, or folders of images, to use (default: those of the scale).",
+        (),
+        metavar="NAME",
+        complete="datasets",
     )
     algorithms: tuple[str, ...] = option(
         "Rows of a table, or methods of a figure, to run (default: all).", (), metavar="NAME", complete="algorithms"
@@ -113,7 +117,7 @@ pogm list experiments                              names and scales"""
 
         chosen, scale, workers = find_experiments(self.names), self.make_scale(), self.scheduling.workers
         check_scale(chosen, scale)
-        run_options = make_run_options(self.execution)
+        run_options = make_run_options(self.execution, self.changes.datasets)
         plans = {one.name: one.rows(scale) for one in chosen}
         for first in {row: first_trial(found) for plan in plans.values() for row, found in plan.items()}.values():
             warn_late_schedules(first)
@@ -154,7 +158,7 @@ pogm list experiments                              names and scales"""
         """
         from pogm.algorithms import all_algorithms
         from pogm.benchmark.plan.parsing import algorithm_names
-        from pogm.data.datasets import is_named_dataset, named_datasets
+        from pogm.data.datasets import is_named_dataset
         from pogm.experiments.base import find_scale
         from pogm.models import check_network
 
@@ -164,7 +168,9 @@ pogm list experiments                              names and scales"""
         plugins = all_algorithms().plugins  # the other names are names of rows
         paths = {name: algorithm_names([name])[0] for name in given.algorithms if plugins.has(name)}
         algorithms = tuple(paths.get(name, name) for name in given.algorithms)
-        lists: dict[str, Sequence[str]] = {"datasets": given.datasets, "algorithms": algorithms}
+        folders = {name: self._find_folder(name) for name in given.datasets if not is_named_dataset(name)}
+        datasets = tuple(folders[name].title if name in folders else name for name in given.datasets)
+        lists: dict[str, Sequence[str]] = {"datasets": datasets, "algorithms": algorithms}
         for name, values in lists.items():
             if values:
                 changes[name] = values
@@ -176,9 +182,6 @@ pogm list experiments                              names and scales"""
             if (value := getattr(given, name)) is not None:
                 changes[name] = value
                 words += [f"--{name.replace('_', '-')}", str(value)]
-        for name in given.datasets:
-            if not is_named_dataset(name):
-                raise unknown_name_error("a dataset", name, named_datasets())
         for name, values in lists.items():
             if len(set(values)) < len(values):
                 raise UsageError(f"Expected each of --{name} once; found {', '.join(values)}. Leave one out.")
@@ -189,8 +192,16 @@ pogm list experiments                              names and scales"""
             changes["seeds"] = changes["trials"]  # repetitions of the figures
         if "steps" in changes and scale.latest_start is not None:
             changes["latest_start"] = min(scale.latest_start, max(1, changes["steps"] // 3))
-        others = tuple(paths.values())
-        return self._add_weights(replace(scale, **changes, others=others, changed_by=tuple(words)))
+        changes |= {"others": tuple(paths.values()), "folders": tuple(folders.values())}
+        return self._add_weights(replace(scale, **changes, changed_by=tuple(words)))
+
+    def _find_folder(self, path: str) -> "DomainDataset":
+        """Return the dataset at a path. Its images are read in a dry run, too: the ids of trials depend on them."""
+        from pogm.benchmark.plan.parsing import find_dataset
+        from pogm.benchmark.runs.progress import show_image_progress
+
+        data = self.execution.data.data.expanduser() if self.execution.data.data else None
+        return find_dataset(path, data, show_image_progress)
 
     def _add_weights(self, scale: "Scale") -> "Scale":
         """Return the scale with weights from a file, and with the network that the file is known to belong to.
@@ -198,7 +209,6 @@ pogm list experiments                              names and scales"""
         The file is that of --weights; without it, a known file at or in $POGM_WEIGHTS, unless --network is given. A
         dry run does not need the file.
         """
-        from pogm.data.datasets import dataset_class
         from pogm.models.weights import WEIGHTS_VARIABLE, find_known_file, find_network, hash_weights
 
         path = self.planning.usable_weights(self.execution.weights)
@@ -206,7 +216,7 @@ pogm list experiments                              names and scales"""
             return replace(scale, changed_by=(*scale.changed_by, "--weights", str(self.execution.weights)))
         if path is None:
             found = os.environ.get(WEIGHTS_VARIABLE)
-            large = any(dataset_class(name).large for name in scale.datasets)
+            large = any(scale.dataset(name).large for name in scale.datasets)
             path = find_known_file(Path(found)) if found and large and not scale.was_given("--network") else None
             if path is None:
                 return scale

@@ -11,6 +11,7 @@ from pogm.core.optimizers import Optimizer
 from pogm.core.trees import Params, Tree
 
 Metrics = dict[str, Tensor]
+TRAINED = "trained."  # prefix in the memory of weights that an algorithm trains in place of `State.params`
 
 
 class Purpose(IntEnum):

@@ -155,7 +155,8 @@ class Session:
             mixes=any(modifier.mixes_samples for modifier in task.modifiers),
             micro_batches=MicroBatches.for_network(self.network, engine.micro_batch) if engine.micro_batch else None,
         )
-        Modifier.find_final(task.modifiers)  # raises an error before the run if two modifiers choose the final weights
+        Modifier.find_final(task.modifiers)  # both raise an error before the run if two modifiers choose weights
+        Modifier.find_evaluated(task.modifiers)
         return TrainConfig(
             algorithm=task.algorithm,
             modifiers=task.modifiers,
@@ -214,7 +215,7 @@ class Session:
         """Return the scores of every task on each segment, by name."""
 
         def evaluate(config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices) -> Tensor:
-            return self._scores(config, train_state.state, sample_indices)
+            return self._scores(config, config.evaluated(train_state), sample_indices)
 
         return [self._name_scores(found) for found in self._evaluate_tasks(evaluate).tolist()]
 
@@ -239,7 +240,8 @@ class Session:
         def evaluate(
             config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices
         ) -> tuple[Tree, Tensor]:
-            loss = validation_loss(config, train_state.state, sample_indices, self.segments, self._trials_at_once)
+            state = config.evaluated(train_state)
+            loss = validation_loss(config, state, sample_indices, self.segments, self._trials_at_once)
             return config.observe(train_state.modifiers, loss, step), loss
 
         memory, losses = self._evaluate_tasks(evaluate)
@@ -264,17 +266,20 @@ class Session:
         return list(zip(steps.tolist(), map(self._name_scores, numbers.tolist()), strict=True))
 
     def predicting_tensors(self, row: int = 0) -> Params:
-        """Return the weights and buffers that predict, of one task: final weights if a modifier chooses them.
+        """Return the weights and buffers that predict, of one task: those of a modifier if it chooses them.
 
         Statistics of the training data that the transform uses have names that begin with `STATISTICS`.
         """
         train_state = trees.index(self.train_state, row) if self.has_trial_axis else self.train_state
-        params, index = train_state.state.params, Modifier.find_final(self.config.modifiers)
+        config, index = self.configs[row], Modifier.find_final(self.config.modifiers)
+        with torch.no_grad():
+            state = config.evaluated(train_state)
+        params = state.params
         if index is not None:
-            params, _ = self.config.modifiers[index].final(train_state.modifiers[str(index)], params)
+            params, _ = config.modifiers[index].final(train_state.modifiers[str(index)], params)
         indices = trees.index(self.sample_indices, row) if self.has_trial_axis else self.sample_indices
         statistics = {f"{STATISTICS}{name}": value for name, value in indices.statistics.items()}
-        return {**params, **train_state.state.buffers, **statistics}
+        return {**params, **state.buffers, **statistics}
 
     def predict(
         self, tensors: Mapping[str, Tensor], segments: Sequence[int], row: int = 0

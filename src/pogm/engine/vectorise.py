@@ -95,6 +95,13 @@ class TrainConfig:
             predict = modifier.predictor(predict, model)
         return predict
 
+    def evaluated(self, train_state: TrainState) -> State:
+        """Return the state to evaluate: with the weights that a modifier chooses, or the current state."""
+        index = Modifier.find_evaluated(self.modifiers)
+        if index is None:
+            return train_state.state
+        return self.modifiers[index].evaluated(train_state.modifiers[str(index)], train_state.state)
+
     def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
         """Show the validation loss to the modifiers, and return their memory."""
         modifiers = enumerate(self.modifiers)
@@ -111,9 +118,7 @@ class TrainConfig:
         before = train_state.state
         batches = self.batches(before, sample_indices)
         state, metrics = self.algorithm.step(before, batches, self.problem)
-        memory = dict(train_state.modifiers)
-        for i, modifier in enumerate(self.modifiers):
-            memory[str(i)], state = modifier.after(memory[str(i)], state, batches, self.problem)
+        memory, state = Modifier.run_after(self.modifiers, train_state.modifiers, state, batches, self.problem)
         probe = self.probe.update_snapshot(train_state.probe, before)
         if probing and self.probe.every:
             held_out = self.batches(before, sample_indices, held_out=True) if self.probe.target else []

@@ -15,6 +15,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import Table
+from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import DomainDataset
 from pogm.report.figure import Figure
 
@@ -70,8 +71,13 @@ class Scale:
     latest_start: int | None = None  # minibatch at which penalty schedules start, if their default is later
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
     algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all
+    folders: tuple[DomainDataset, ...] = ()  # those of `datasets` that are made from a path; their names are titles
     others: tuple[str, ...] = ()  # those of `algorithms` that are algorithms of other packages, by path
     changed_by: tuple[str, ...] = ()  # words of the command line that changed the scale
+
+    def dataset(self, name: str) -> DomainDataset:
+        """Return one of the datasets by its name."""
+        return next((found for found in self.folders if found.title == name), None) or dataset_class(name)()
 
     def selects(self, row: "Row") -> bool:
         """Return True if --algorithms names the row, or if it is not given."""

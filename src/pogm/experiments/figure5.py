@@ -5,7 +5,6 @@ from functools import partial
 
 from pogm.benchmark.results.measurements import Measured, mean
 from pogm.benchmark.results.records import Record, Run, accuracy
-from pogm.data.datasets import dataset_class
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel, y_extent
@@ -30,7 +29,7 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 
 def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:
     """Return the figure of one dataset."""
-    held_out, *sources = dataset_class(dataset).domains
+    held_out, *sources = scale.dataset(dataset).domains
     by_source = {
         f"source {name}": measured.curves(runs, dataset, partial(mean_cosine, index))
         for index, name in enumerate(sources)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pogm.data.datasets import dataset_class
 from pogm.experiments import base
 from pogm.experiments.base import Plan, Scale
 from pogm.experiments.trials import default_trial
@@ -38,7 +37,7 @@ def plan_rows(scale: Scale, rows: Iterable[base.Row]) -> Plan:
             default_trial(longer, dataset, row, held_out, seed)
             for seed in range(longer.seeds)
             for dataset in longer.datasets
-            for held_out in range(len(dataset_class(dataset).domains))
+            for held_out in range(len(longer.dataset(dataset).domains))
         ]
         for row in rows
         if scale.selects(row)

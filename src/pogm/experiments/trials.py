@@ -11,7 +11,6 @@ from pogm.benchmark.plan.parsing import apply, settings_for
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.core.hyperparameters import apply_large_defaults, fields
-from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import DomainDataset, seed_hash
 from pogm.experiments.base import Row, Scale
 from pogm.modifiers import Modifier, modifier_class
@@ -130,7 +129,7 @@ def plan_search(
         f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in shorten_schedules(method, scale).items()
     ]
     sweeps = []
-    for data in (dataset_class(name)() for name in datasets or scale.datasets):
+    for data in map(scale.dataset, datasets or scale.datasets):
         network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
         sweep = Sweep(
             algorithms=(row.algorithm,),
@@ -158,7 +157,7 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
         trial_seed: Number of the repetition.
         more: Other fields of the trial, such as ``probe``.
     """
-    data = dataset_class(dataset)()
+    data = scale.dataset(dataset)
     method = algorithm_class(row.algorithm)
     number = seed_hash(data.seed_name, held_out, trial_seed)
     parts: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """Learner: trains any module with an algorithm of this package, inside a user's own training loop."""
 
+import copy
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -111,6 +112,7 @@ class Learner:
                 "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
                 f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
             )
+        Modifier.find_evaluated(self.modifiers)  # raises an error if there are two
         if precision not in (None, "bf16"):
             raise unknown_name_error("a precision", precision, ["bf16"])
         self.state: State | None = None  # created with the first minibatch, which has the number of domains
@@ -183,9 +185,22 @@ class Learner:
                 self.state, self._memory, metrics = self._replay(before, waiting)
             else:
                 self.state, self._memory, metrics = self._round(before, self._memory, waiting)
-            self._network.write_back({**self.state.params, **self._problem.live_buffers(self.state)})
+            self._network.write_to(self.module, {**self.state.params, **self._problem.live_buffers(self.state)})
         self._finished += 1
         return metrics
+
+    def evaluated_module(self) -> nn.Module:
+        """Return a copy of the module with the weights to evaluate: the averages of a modifier such as SMA.
+
+        The module itself has the current weights. Without such a modifier, the copy has them, too.
+        """
+        found, index = copy.deepcopy(self.module), Modifier.find_evaluated(self.modifiers)
+        if index is not None and self.state is not None:
+            params, buffers = self._network.tensors()
+            current = self.state._replace(params=params, buffers=buffers)
+            state = self.modifiers[index].evaluated(self._memory[str(index)], current)
+            self._network.write_to(found, {**state.params, **state.buffers})
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of everything that changes during training: for ``torch.save``.
@@ -393,9 +408,7 @@ class Learner:
     ) -> tuple[State, dict[str, Tree], Metrics]:
         """Run one step of the algorithm and of the modifiers."""
         state, metrics = self.algorithm.step(state, batches, self._problem)
-        memory = dict(memory)
-        for i, modifier in enumerate(self.modifiers):
-            memory[str(i)], state = modifier.after(memory[str(i)], state, batches, self._problem)
+        memory, state = Modifier.run_after(self.modifiers, memory, state, batches, self._problem)
         return state, memory, metrics
 
     def _replay(self, before: State, batches: list[Batch]) -> tuple[State, dict[str, Tree], Metrics]:

@@ -79,9 +79,9 @@ class LearnerNetwork:
         is_uniform = len({(leaf.dtype, leaf.device) for leaf in params.values()}) == 1
         return flatten(params) if is_uniform else params, buffers
 
-    def write_back(self, tensors: Params) -> None:
-        """Copy tensors into the module."""
-        found = self._named_tensors(self.original)
+    def write_to(self, module: nn.Module, tensors: Params) -> None:
+        """Copy tensors into the module, or into a copy of it."""
+        found = self._named_tensors(module)
         targets = [found[self._names[name]].detach() for name in tensors]
         torch._foreach_copy_(targets, list(tensors.values()))
 

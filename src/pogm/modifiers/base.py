@@ -72,8 +72,15 @@ class Modifier:
         return memory, state
 
     def observe(self, memory: Tree, loss: Tensor, step: int) -> Tree:
-        """Return the new memory after an evaluation; ``loss`` is the validation loss of the current weights."""
+        """Return the new memory after an evaluation; ``loss`` is the validation loss of the evaluated weights."""
         return memory
+
+    def evaluated(self, memory: Tree, state: State) -> State:
+        """Return the state with the weights and buffers to evaluate, select and store instead of the current ones.
+
+        Training continues from the current weights.
+        """
+        return state
 
     def final(self, memory: Tree, params: Params) -> tuple[Params, Tensor]:
         """Return the weights that the run reports instead of the last ones, and the step that they belong to."""
@@ -96,6 +103,37 @@ class Modifier:
         return found[0].risks if found else None
 
     @classmethod
+    def run_after(
+        cls,
+        modifiers: "Sequence[Modifier]",
+        memory: dict[str, Tree],
+        state: State,
+        batches: list[Batch],
+        problem: Problem,
+    ) -> tuple[dict[str, Tree], State]:
+        """Run `after` of all modifiers, in their order; those that choose weights are last, so they see all changes.
+
+        Args:
+            modifiers: All modifiers of the run.
+            memory: Memory of each modifier, by its index.
+            state: State after the step of the algorithm.
+            batches: Minibatches of the step.
+            problem: The training problem.
+
+        Returns:
+            The new memories and the state.
+        """
+        memory = dict(memory)
+        for index in sorted(range(len(modifiers)), key=lambda index: modifiers[index].chooses_weights):
+            memory[str(index)], state = modifiers[index].after(memory[str(index)], state, batches, problem)
+        return memory, state
+
+    @property
+    def chooses_weights(self) -> bool:
+        """Return whether the modifier overrides `evaluated` or `final`."""
+        return type(self).evaluated is not Modifier.evaluated or type(self).final is not Modifier.final
+
+    @classmethod
     def needs_validation_loss(cls, modifiers: "Sequence[Modifier]") -> bool:
         """Return True if a modifier overrides `observe`, which gets the validation loss."""
         return any(type(modifier).observe is not cls.observe for modifier in modifiers)
@@ -105,6 +143,18 @@ class Modifier:
         """Return the index of the modifier that overrides `final`, or None; raise a `UsageError` if there are two."""
         indices = [index for index, modifier in enumerate(modifiers) if type(modifier).final is not cls.final]
         _check_one([modifiers[index] for index in indices], "chooses the final weights")
+        return indices[0] if indices else None
+
+    @classmethod
+    def find_evaluated(cls, modifiers: "Sequence[Modifier]") -> int | None:
+        """Return the index of the modifier that overrides `evaluated`, or None.
+
+        Raises:
+            UsageError: Two modifiers override `evaluated`, or one `evaluated` and one `final`.
+        """
+        indices = [index for index, modifier in enumerate(modifiers) if type(modifier).evaluated is not cls.evaluated]
+        if indices:
+            _check_one([m for m in modifiers if m.chooses_weights], "chooses the weights to evaluate")
         return indices[0] if indices else None
 
 
