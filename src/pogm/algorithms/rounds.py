@@ -1,5 +1,5 @@
 """Methods on trajectories: every domain trains a copy of the model, then the model moves along a combination of the
-trajectories. POGM, Reptile, MGDA, CAGrad, PCGrad and UPGrad differ only in `direction`.
+trajectories. POGM, Reptile, MGDA, CAGrad, PCGrad, UPGrad and others differ only in `direction`.
 """
 
 from dataclasses import dataclass
@@ -216,9 +216,7 @@ class WeightedRounds(DomainRounds):
 
     def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
         """Return the weights, and the worst alignment of the step with a domain."""
-        weights = self.weights(gram, state)
-        aligned = alignment(gram, weights).reshape(-1, gram.shape[-1]).sum(0)  # h_i·d, over all blocks
-        return Direction(weights, {"weights": weights.reshape(-1, gram.shape[-1]).mean(0), "worst": aligned.min()})
+        return weighted_direction(gram, self.weights(gram, state))
 
     def step_metrics(self, G: Tensor, weights: Tensor) -> Metrics:
         """Return ‖d‖, the mean cosine between trajectories, and cos(h_i, d)."""
@@ -226,6 +224,12 @@ class WeightedRounds(DomainRounds):
             return super().step_metrics(G, weights)
         gram, weights = G[0], weights[0]
         return {"norm": length(gram, weights), "agreement": agreement(gram), "cosine": cosines(gram, weights)}
+
+
+def weighted_direction(gram: Tensor, weights: Tensor) -> Direction:
+    """Return the direction with these weights, and as metrics the weights and the worst alignment with a domain."""
+    aligned = alignment(gram, weights).reshape(-1, gram.shape[-1]).sum(0)  # h_i·d, over all blocks
+    return Direction(weights, {"weights": weights.reshape(-1, gram.shape[-1]).mean(0), "worst": aligned.min()})
 
 
 def solution_metrics(solution: Solution, gram: Tensor, centre: Centre | None) -> Metrics:
