@@ -15,7 +15,7 @@ def updates(K, dimension, seed=0):
 
 def test_round_has_the_same_positive_cosine_with_all_trajectories_and_the_mean_projection_as_length():
     method = ConFIG(meta_lr=1.0, inner_steps=2)
-    before, after, metrics = one_round(method)
+    before, after, _ = one_round(method)
     flat = torch.cat([leaf.flatten(1) for leaf in trajectories(method).values()], dim=1)
     moved = torch.cat([(after.params[n] - before.params[n]).flatten() for n in before.params])
     units = flat / flat.norm(dim=1, keepdim=True)

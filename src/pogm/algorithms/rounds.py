@@ -87,13 +87,16 @@ class DomainRounds(DomainCopies):
             gram: Inner products h_i·h_j of the K domains, [..., K, K]: one matrix for each block of the partition.
             centre: Inner products (h_i·h_0, ‖h_0‖²) of ERM's trajectory h_0, if `trains_pooled`. The weights are then
                 added to h_0: d = h_0 + Σ_i c_i h_i.
-            state: Step and random key of the round, for methods that draw random numbers.
+            state: Step, random key and memory, for methods that draw random numbers or keep something.
         """
         raise NotImplementedError
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """Run one round: train the copies, form the Gramian, choose the direction, move the model."""
-        copies = self.copies(state, batches, problem)  # h_i: [K, ...]
+        return self.combine(state, batches, problem, self.copies(state, batches, problem))  # h_i: [K, ...]
+
+    def combine(self, state: State, batches: list[Batch], problem: Problem, copies: Copies) -> tuple[State, Metrics]:
+        """Return the state after the part of a round that follows the training of the copies, and the metrics."""
         centre, erm_optimizer = (
             self.erm_trajectory(state, batches, problem, copies) if self.trains_pooled else (None, {})
         )
@@ -103,7 +106,7 @@ class DomainRounds(DomainCopies):
         grams = problem.reduce.gramians(h, matched + others)  # h_i·h_j: [blocks, N, N]; h_0 is the last row, if any
         compile_now = self.compiles_direction and problem.num_domains <= EXACT
         decide = self._decide_compiled if compile_now else self._decide
-        decision = Decision(*decide(grams, len(matched), State({}, {}, {}, {}, state.step, state.key)))
+        decision = Decision(*decide(grams, len(matched), State({}, {}, {}, state.memory, state.step, state.key)))
         direction = problem.reduce.weighted_sum(h, matched + others, decision.weights, decision.finite)  # d = Σ c_i h_i
 
         optimizers = {"domains": copies.optimizers, **({"erm": erm_optimizer} if self.trains_pooled else {})}
@@ -198,7 +201,7 @@ class DomainRounds(DomainCopies):
             params=unflatten(params, state.params),
             buffers=state.buffers | trees.mean(trees.where(finite & accepted, buffers, before)),
             optimizer=optimizers,
-            memory={"skipped": skipped},
+            memory=state.memory | {"skipped": skipped},
             step=state.step + 1,
         )
         return after, report
