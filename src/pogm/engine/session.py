@@ -156,6 +156,7 @@ class Session:
             micro_batches=MicroBatches.for_network(self.network, engine.micro_batch) if engine.micro_batch else None,
         )
         Modifier.find_final(task.modifiers)  # raises an error before the run if two modifiers choose the final weights
+        Modifier.check_test_time(task.modifiers)
         return TrainConfig(
             algorithm=task.algorithm,
             modifiers=task.modifiers,
