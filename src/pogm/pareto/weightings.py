@@ -166,6 +166,39 @@ def nash_mtl_weights(G: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(count > 0, absent / count.clamp(min=1), weights), residual
 
 
+def principal_weights(G: Tensor, directions: int) -> Tensor:
+    r"""Return the weights of PGrad (Wang et al., 2023) for the displacements of a walk: [..., n].
+
+    .. math:: d = \|u_n\| \sum_{z=1}^k \frac{\lambda_z}{\|(\lambda_1, \dots, \lambda_k)\|} s_z v_z, \qquad
+              s_z = \operatorname{sign}(v_z^\top u_n)
+
+    :math:`\lambda_z` and :math:`v_z` are the k largest principal components of the points 0, u_1, …, u_n. Their inner
+    products determine them: for the eigenvector e of the centred Gramian, v is Σ_j e_j (u_j − mean) / √λ. Components
+    that count as zero (see `RANK`) are left out. The weights are of u_1, …, u_n; 0 needs none.
+
+    Args:
+        G: Inner products u_i·u_j, [..., n, n]. If one is not finite, the weights are 0.
+        directions: k.
+    """
+    G = G.detach().to(torch.float64)
+    G = torch.where(G.isfinite().all(-1, keepdim=True).all(-2, keepdim=True), G, 0.0)
+    points = torch.nn.functional.pad(G, (1, 0, 1, 0))  # with the first point, 0
+    count = points.shape[-1]
+    centre = torch.eye(count, dtype=G.dtype, device=G.device) - 1 / count
+    values, vectors = eigh(centre @ points @ centre)
+    values, order = values.sort(-1, descending=True)
+    vectors = vectors.gather(-1, order.unsqueeze(-2).expand_as(vectors))[..., :directions]
+    values = values[..., :directions]
+    kept = (values > RANK * values[..., :1]) & (values > 0)
+    share = torch.where(kept, values, 0.0)
+    share = share / share.square().sum(-1, keepdim=True).sqrt().clamp(min=torch.finfo(G.dtype).tiny)
+    unit = centre @ vectors / torch.where(kept, values, 1.0).sqrt().unsqueeze(-2)  # [..., n + 1, k]: of v_z
+    along = (points[..., -1, :].unsqueeze(-2) @ unit).squeeze(-2)  # v_z·u_n
+    signs = torch.where(along < 0, -1.0, 1.0)
+    total = (unit @ (share * signs).unsqueeze(-1)).squeeze(-1)
+    return points[..., -1, -1:].clamp(min=0).sqrt() * total[..., 1:]
+
+
 def _cosines(G: Tensor) -> tuple[Tensor, Tensor]:
     """Return the lengths [..., K] and the cosines [..., K, K] of the updates; zero updates have cosines 0."""
     G = G.detach().to(torch.float64)
