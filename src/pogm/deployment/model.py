@@ -182,7 +182,8 @@ class TrainedModel(nn.Module):
     def predictor(self) -> Predictor:
         """Return a function from inputs to logits for the batches of one domain.
 
-        A model that adapts at test time (ITTA, T3A, TENT) keeps what it learns from one batch to the next, as in evaluations.
+        A model that adapts at test time (ITTA, T3A, TENT) keeps what it learns from one batch to the next, as in
+        evaluations.
         """
         if self.task == "regression":
             return lambda x: denormalise_outputs(self._logits()(x), self.statistics)
