@@ -47,8 +47,9 @@ ALGORITHMS = """
     ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
     RDM RSC Reptile SAGM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
+    AlignedMTL ConFIG FAMO GGA IMTLG NashMTL PGrad
 """
-MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD")
+MODIFIERS = ("Augment", "CIRL", "ITTA", "MixStyle", "Mixup", "SWAD", "T3A", "TENT")
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
 # listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
@@ -59,6 +60,7 @@ SHORT = {
     "EQRM": "burn_in_anneal_iters=2",
     "ERMPlusPlus": "linear_anneal_iters=2 average_anneal_iters=4",
     "Fishr": "penalty_anneal_iters=2",
+    "GGA": "start_anneal_iters=2 end_anneal_iters=3 searches=3 radius=0.001",
     "IBERM": "penalty_anneal_iters=2",
     "IBIRM": "penalty_anneal_iters=2 bottleneck_anneal_iters=4",
     "IDGM": "warmup_anneal_iters=3",
@@ -72,12 +74,14 @@ SHORT = {
     "CIRL": "network=small_cnn lr=0.001 warmup_steps=2 ramp_steps=3",
     "ITTA": "network=small_cnn",
     "MixStyle": "network=small_cnn",
+    "TENT": "network=small_cnn",
     "SWAD": "lr=0.03 converge=2 tolerate=2 tolerance=0.0 --steps=16 --evaluate-every=2",
 }
 
 VARIANTS = """
     ADRMX as_released=true discriminator_steps=1
     ANDMask tau=0.5
+    AlignedMTL scale=rmse
     ARM train_context=false support_size=16
     CAGrad radius=0.8
     CAD flipped=false normalized=true
@@ -87,6 +91,7 @@ VARIANTS = """
     DANN mlp_dropout=0.5 weight_decay_g=0.01 mlp_depth=4
     EQRM --preset=domainbed
     EQRM later_lr=0.0001
+    FAMO inner_steps=5 logit_lr=0.1 --steps=11
     Fish permute=false
     MADG as_released=true
     MLDG --preset=cyclic
@@ -98,6 +103,7 @@ VARIANTS = """
     PaperTextPOGM inner_optimizer=adam inner_state=reset
     PaperTextPOGM inner_steps=1
     PaperTextPOGM kappa=0.1 meta_lr=0.5
+    PGrad directions=1 splits=2
     RDM later_lr=0.0001 variance_weight=0.0
     SANDMask --preset=published
     SANDMask steepness=0.01
@@ -105,7 +111,7 @@ VARIANTS = """
     Transfer gda=true radius=0.1 ascent_steps=2
     URM output=relu label_smoothing=0.1 hidden_layers=2
 """
-# Options of all methods on trajectories.
+# Options of methods on trajectories. Newer methods have the same code for them.
 TRAJECTORY_METHODS = ("CAGrad", "MGDA", "MeasurementPOGM", "OfficialPOGM", "PCGrad", "Reptile", "UPGrad")
 TRAJECTORY_OPTIONS = """
     inner_optimizer=sgd
@@ -150,6 +156,8 @@ COMBINATIONS = """
     DANN+Augment on RotatedDigits
     ERM+Augment+Mixup+SWAD on ColoredDigits
     ERM+ITTA adapts=false on RotatedDigits
+    ERM+T3A supports=0 on RotatedDigits
+    ERM+TENT network=timm/test_resnet freeze_bn=false lr=0.0003 on ColoredDigits
     ERM+MixStyle probability=1.0 network=mnist_cnn lr=0.0003 on RotatedDigits
     ERM+SWAD compat=true on ColoredDigits
     ERM+SWAD compat=true on RotatedDigits

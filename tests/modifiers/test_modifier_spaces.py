@@ -22,6 +22,8 @@ STORED = {
         "blocks": "2, large 3",
     },
     "Mixup": {"mixup_alpha": "0.2 in 10^U(-1, 1)"},
+    "T3A": {"filter_K": "20 in {1, 5, 20, 50, 100, 0}"},
+    "TENT": {"tent_lr": "0.001 in {0.0001, 0.001, 0.01}"},
     "SWAD": {"converge": "3", "tolerate": "6", "tolerance": "0.3", "compat": "False"},
 }
 
