@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from pogm.algorithms.base import Algorithm
-from pogm.core import random, trees
+from pogm.algorithms.walk import interpolate, select_domain
+from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.problem import Problem
@@ -54,17 +55,3 @@ class Fish(Algorithm):
             step=state.step + 1,
         )
         return updated, {"loss": torch.stack(losses).mean()}
-
-
-def select_domain(batch: Batch, domain: torch.Tensor) -> Batch:
-    """Return the samples of one domain, whose number is a tensor: [1, B, ...]."""
-    selected: Batch = trees.map_leaves(lambda leaf: leaf.index_select(0, domain.reshape(1)), batch)
-    return selected
-
-
-def interpolate(start: trees.Params, end: trees.Params, rate: float) -> trees.Params:
-    """Return start + rate · (end − start); integers, such as counters, take the value of the end."""
-    return {
-        name: trees.move(leaf, end[name] - leaf, rate) if leaf.is_floating_point() else end[name]
-        for name, leaf in start.items()
-    }

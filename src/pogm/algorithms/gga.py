@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pogm import pareto
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.domain_gradients import domain_gradients
 from pogm.core import random, trees
@@ -16,6 +15,7 @@ from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
 from pogm.core.trees import Params
+from pogm.pareto import gramian
 
 TOLERANCE = 0.1  # largest increase of the mean risk that is accepted, as in the authors' code
 
@@ -83,7 +83,7 @@ class GGA(Algorithm):
     def _measure(self, state: State, batch: Batch, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the least cosine between gradients of two domains, and the mean risk."""
         gradients, loss = domain_gradients(state, batch, problem, self.random_key(state, 1))
-        G = pareto.gramian(gradients)
+        G = gramian(gradients)
         norms = G.diagonal().sqrt()
         pairs = ~torch.eye(len(G), dtype=torch.bool, device=G.device)
         return torch.where(pairs, G / (norms * norms.unsqueeze(-1)), torch.inf).amin(), loss.value

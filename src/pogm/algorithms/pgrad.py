@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import torch
 
-from pogm import pareto
 from pogm.algorithms.base import Algorithm
-from pogm.algorithms.fish import interpolate, select_domain
+from pogm.algorithms.walk import interpolate, select_domain
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.problem import Problem
 from pogm.core.state import Metrics, State
+from pogm.pareto import gramian
 from pogm.pareto.weightings import principal_weights
 
 
@@ -53,7 +53,7 @@ class PGrad(Algorithm):
                 losses.append(metrics["loss"])
                 points.append(trees.subtract(walker.params, state.params))
         walk = trees.stack(points)  # u_1, …, u_n: [n, ...]
-        gram = pareto.gramian(walk)
+        gram = gramian(walk)
         weights = principal_weights(gram, self.directions)
         updated = state._replace(
             params=trees.move(state.params, trees.combine(weights, walk), self.meta_lr),

@@ -28,6 +28,7 @@ class Modifier:
     """
 
     needs_classes: ClassVar[bool] = False  # True if the modifier uses class labels, so that only cross-entropy fits
+    needs_network: ClassVar[str] = ""  # what it needs of the network, in words, for lists
     prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
     sees_at_test: ClassVar[str] = ""  # what it uses at test time besides the image itself, in words; tables show it
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result

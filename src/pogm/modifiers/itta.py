@@ -59,6 +59,7 @@ class ITTA(Modifier):
     adaptation: float = hyper(1e-6, above=0)
     adapts: bool = hyper(True)
 
+    needs_network: ClassVar[str] = "a network with two blocks of feature maps"
     prediction_batch_size: ClassVar[int] = 64
     sees_at_test: ClassVar[str] = ONLINE
 

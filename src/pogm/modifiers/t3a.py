@@ -33,6 +33,7 @@ class T3A(Modifier):
     supports: int = hyper(20, Choice(1, 5, 20, 50, 100, 0), least=0, draw_as="filter_K")  # M
 
     needs_classes: ClassVar[bool] = True
+    needs_network: ClassVar[str] = "a linear head"
     prediction_batch_size: ClassVar[int] = 64
     sees_at_test: ClassVar[str] = ONLINE
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")

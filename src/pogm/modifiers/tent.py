@@ -42,6 +42,7 @@ class TENT(Modifier):
     adaptation_lr: float = hyper(1e-3, Choice(1e-4, 1e-3, 1e-2), above=0, draw_as="tent_lr")
 
     needs_classes: ClassVar[bool] = True
+    needs_network: ClassVar[str] = "normalization layers"
     prediction_batch_size: ClassVar[int] = 64
     sees_at_test: ClassVar[str] = ONLINE
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
