@@ -1,25 +1,24 @@
 """Families, papers, requirements and costs of all methods, as lists show them."""
 
 import pytest
+from digests import RELEASED
 
-from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES
 from pogm.benchmark.descriptions import describe, describe_all, description_lines
 from pogm.benchmark.families import FAMILIES, FAMILY
-from pogm.modifiers import all_modifiers
 
 
-def test_every_method_of_pogm_has_one_family():
-    """Add a new method to `FAMILIES`."""
+def test_every_released_method_has_one_family():
+    """Add the method to `FAMILIES` when you release it."""
     names = [name for members in FAMILIES.values() for name in members.split()]
-    assert sorted(names) == sorted([*all_algorithms(), *all_modifiers()])
+    assert sorted(names) == sorted(RELEASED)
     assert len(names) == len(FAMILY)
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "modifiers"])
 def test_every_description_has_family_paper_idea_requirements_and_cost(kind):
     lines = {line for line in CATALOGUES[kind]() if line.startswith("  ")}
-    for found in describe_all(kind):
+    for found in (found for found in describe_all(kind) if found["name"] in RELEASED):
         assert found["paper"], found["name"]
         assert found["paper"] in found["summary"]
         assert len(found["summary"]) > len(found["paper"]) + 20, "the first line has the idea"
