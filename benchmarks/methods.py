@@ -30,6 +30,7 @@ import torch
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.benchmark import catalogue
+from pogm.benchmark.families import FAMILY
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.engine.session import Engine, Session
 from pogm.engine.task import Task
@@ -55,7 +56,8 @@ cores; its times of ResNet-50 are from a single round, with an error of up to a 
 
 REFUSED = """## Pairs that raise an error
 
-Every modifier works with every algorithm, except for these pairs. They raise an error before the first step.
+Every modifier works with every algorithm, except for these pairs. They raise an error before the first step. The tests
+train all pairs.
 
 | modifier | not with | reason |
 |---|---|---|
@@ -68,6 +70,8 @@ they have several |
 | `ITTA` | `ARM`, `MTL` | their prediction for an image depends on the other images |
 | `CIRL`, `MIRO` | `ERMPlusPlus` | it averages weights, and these modifiers train weights of their own |
 | `LPFT` | `ERMPlusPlus` | it trains the classifier first itself |
+| `T3A` | `ADRMX`, `ARM`, `MADG`, `MTL` | T3A needs a linear head on the features of each image alone |
+| `ITTA`, `T3A`, `TENT` | each other | only one modifier may adapt at test time |
 | `SWAD` | `ARM`, `MADG`, `SelfReg` | averaged weights have no batch-norm statistics, and these methods \
 train batch norm |
 | `Mixup` | `ADRMX`, `CAD`, `CDANN`, `CondCAD`, `SelfReg` | they need the class of an image, not a mixture |
@@ -196,7 +200,7 @@ def methods_page(measurements: list[dict[str, Any]]) -> str:
         f"{title}: {1e3 * results['ERM']['seconds']:,.1f} ms and {results['ERM']['gib']:.2g} GiB"
         for title, results in columns(measurements).items()
     ]
-    head = ["method", "description", "overrides", "needs", *titles]
+    head = ["method", "family", "description", "overrides", "needs", *titles]
     lines = [PAGE.format(units="; ".join(units))]
     for kind, methods in (("Algorithms", all_algorithms()), ("Modifiers", all_modifiers())):
         lines += [f"## {kind}\n", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
@@ -205,6 +209,7 @@ def methods_page(measurements: list[dict[str, Any]]) -> str:
             cells = [costs.get(name, {}).get(title, "–") for title in titles]
             row = [
                 f"`{name}`",
+                FAMILY.get(name, "–"),
                 description,
                 catalogue.describe_overrides(method),
                 catalogue.describe_needs(method),

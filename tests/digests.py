@@ -47,8 +47,12 @@ ALGORITHMS = """
     ADRMX ANDMask ARM CAD CAGrad CDANN CORAL CausIRLCORAL CausIRLMMD CondCAD DANN EQRM ERM ERMPlusPlus Fish Fishr
     GroupDRO IBERM IBIRM IDGM IGA IRM MADG MGDA MLDG MMD MTL MeasurementPOGM OfficialPOGM PCGrad POGM PaperTextPOGM
     RDM RSC Reptile SAGM SAM SANDMask SD SagNet SelfReg TRM Transfer UPGrad URM VREx
+    AlignedMTL ConFIG FAMO GGA IMTLG NashMTL PGrad
 """
-MODIFIERS = ("Augment", "CIRL", "EMA", "ITTA", "LPFT", "MIRO", "MixStyle", "Mixup", "SMA", "SWAD", "WiSEFT")
+MODIFIERS = (
+    *("Augment", "CIRL", "EMA", "ITTA", "LPFT", "MIRO", "MixStyle", "Mixup"),
+    *("SMA", "SWAD", "T3A", "TENT", "WiSEFT"),
+)
 # Released methods have stored digests and a row in docs/methods.md. A new method works and is tested without being
 # listed here; CONTRIBUTING.md says how to release it.
 RELEASED = (*ALGORITHMS.split(), *MODIFIERS)
@@ -59,6 +63,7 @@ SHORT = {
     "EQRM": "burn_in_anneal_iters=2",
     "ERMPlusPlus": "linear_anneal_iters=2 average_anneal_iters=4",
     "Fishr": "penalty_anneal_iters=2",
+    "GGA": "start_anneal_iters=2 end_anneal_iters=3 searches=3 radius=0.001",
     "IBERM": "penalty_anneal_iters=2",
     "IBIRM": "penalty_anneal_iters=2 bottleneck_anneal_iters=4",
     "IDGM": "warmup_anneal_iters=3",
@@ -76,12 +81,14 @@ SHORT = {
     "MIRO": "network=small_cnn weight=0.1",
     "MixStyle": "network=small_cnn",
     "SMA": "start_step=2",
+    "TENT": "network=small_cnn",
     "SWAD": "lr=0.03 converge=2 tolerate=2 tolerance=0.0 --steps=16 --evaluate-every=2",
 }
 
 VARIANTS = """
     ADRMX as_released=true discriminator_steps=1
     ANDMask tau=0.5
+    AlignedMTL scale=rmse
     ARM train_context=false support_size=16
     CAGrad radius=0.8
     CAD flipped=false normalized=true
@@ -93,6 +100,7 @@ VARIANTS = """
     EQRM later_lr=0.0001
     ERMPlusPlus average=false
     ERMPlusPlus warm_up=false
+    FAMO inner_steps=5 logit_lr=0.1 --steps=11
     Fish permute=false
     MADG as_released=true
     MLDG --preset=cyclic
@@ -104,6 +112,7 @@ VARIANTS = """
     PaperTextPOGM inner_optimizer=adam inner_state=reset
     PaperTextPOGM inner_steps=1
     PaperTextPOGM kappa=0.1 meta_lr=0.5
+    PGrad directions=1 splits=2
     RDM later_lr=0.0001 variance_weight=0.0
     SANDMask --preset=published
     SANDMask steepness=0.01
@@ -111,7 +120,7 @@ VARIANTS = """
     Transfer gda=true radius=0.1 ascent_steps=2
     URM output=relu label_smoothing=0.1 hidden_layers=2
 """
-# Options of all methods on trajectories.
+# Options of methods on trajectories. Newer methods have the same code for them.
 TRAJECTORY_METHODS = ("CAGrad", "MGDA", "MeasurementPOGM", "OfficialPOGM", "PCGrad", "Reptile", "UPGrad")
 TRAJECTORY_OPTIONS = """
     inner_optimizer=sgd
@@ -156,6 +165,8 @@ COMBINATIONS = """
     DANN+Augment on RotatedDigits
     ERM+Augment+Mixup+SWAD on ColoredDigits
     ERM+ITTA adapts=false on RotatedDigits
+    ERM+T3A supports=0 on RotatedDigits
+    ERM+TENT network=timm/test_resnet freeze_bn=false lr=0.0003 on ColoredDigits
     ERM+MixStyle probability=1.0 network=mnist_cnn lr=0.0003 on RotatedDigits
     ERM+MIRO network=mlp on RotatedDigits
     ERM+SWAD compat=true on ColoredDigits

@@ -10,6 +10,7 @@ from typing import Any
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import describe_needs, first_line
 from pogm.benchmark.descriptions import describe_fields
+from pogm.benchmark.families import FAMILY
 from pogm.benchmark.results.classification import ClassificationMetrics
 from pogm.benchmark.results.regression import RegressionMetrics
 from pogm.core.hyperparameters import fields
@@ -76,14 +77,18 @@ def metric_reference() -> str:
 
 
 def _methods(classes: Mapping[str, type[Any]]) -> str:
-    """Return a section for every class: docstring without ``Args``, requirements, and hyperparameters."""
+    """Return a section for every class: docstring without ``Args``, family, requirements, and hyperparameters."""
     parts = []
     for name, kind in classes.items():
         text = re.sub(r"\nArgs:\n(?:(?: .*)?\n)*", "\n", inspect.cleandoc(kind.__doc__ or "") + "\n")
         body = textwrap.indent(text, "   ")
         parts += [f"## {name}", f"```{{eval-rst}}\n.. py:class:: pogm.{name}\n\n{body}\n```"]
+        if name in FAMILY:
+            parts.append(f"Family: {FAMILY[name]}.")
         if (needs := describe_needs(kind)) != "nothing":
             parts.append(f"Needs: {needs}.")
+        if getattr(kind, "sees_at_test", ""):
+            parts.append(f"Predictions also use {kind.sees_at_test}.")
         parts.append(_hyperparameters(kind) if fields(kind) else "No hyperparameters.")
         for preset, values in getattr(kind, "presets", {}).items():
             parts.append(f"Preset `{preset}`: " + ", ".join(f"`{n}={v}`" for n, v in values.items()))

@@ -2,6 +2,7 @@
 
 from pogm import pareto as pareto
 from pogm.algorithms.adrmx import ADRMX as ADRMX
+from pogm.algorithms.aligned_mtl import AlignedMTL as AlignedMTL
 from pogm.algorithms.and_mask import ANDMask as ANDMask
 from pogm.algorithms.arm import ARM as ARM
 from pogm.algorithms.cad import CAD as CAD
@@ -10,25 +11,31 @@ from pogm.algorithms.caus_irl_coral import CausIRLCORAL as CausIRLCORAL
 from pogm.algorithms.caus_irl_mmd import CausIRLMMD as CausIRLMMD
 from pogm.algorithms.cdann import CDANN as CDANN
 from pogm.algorithms.cond_cad import CondCAD as CondCAD
+from pogm.algorithms.config import ConFIG as ConFIG
 from pogm.algorithms.coral import CORAL as CORAL
 from pogm.algorithms.dann import DANN as DANN
 from pogm.algorithms.eqrm import EQRM as EQRM
 from pogm.algorithms.erm import ERM as ERM
 from pogm.algorithms.erm_plus_plus import ERMPlusPlus as ERMPlusPlus
+from pogm.algorithms.famo import FAMO as FAMO
 from pogm.algorithms.fish import Fish as Fish
 from pogm.algorithms.fishr import Fishr as Fishr
+from pogm.algorithms.gga import GGA as GGA
 from pogm.algorithms.group_dro import GroupDRO as GroupDRO
 from pogm.algorithms.ib_erm import IBERM as IBERM
 from pogm.algorithms.ib_irm import IBIRM as IBIRM
 from pogm.algorithms.idgm import IDGM as IDGM
 from pogm.algorithms.iga import IGA as IGA
+from pogm.algorithms.imtlg import IMTLG as IMTLG
 from pogm.algorithms.irm import IRM as IRM
 from pogm.algorithms.madg import MADG as MADG
 from pogm.algorithms.mgda import MGDA as MGDA
 from pogm.algorithms.mldg import MLDG as MLDG
 from pogm.algorithms.mmd import MMD as MMD
 from pogm.algorithms.mtl import MTL as MTL
+from pogm.algorithms.nash_mtl import NashMTL as NashMTL
 from pogm.algorithms.pcgrad import PCGrad as PCGrad
+from pogm.algorithms.pgrad import PGrad as PGrad
 from pogm.algorithms.pogm import POGM as POGM
 from pogm.algorithms.pogm_published import MeasurementPOGM as MeasurementPOGM
 from pogm.algorithms.pogm_published import OfficialPOGM as OfficialPOGM
@@ -64,6 +71,8 @@ from pogm.modifiers.mixstyle import MixStyle as MixStyle
 from pogm.modifiers.mixup import Mixup as Mixup
 from pogm.modifiers.sma import SMA as SMA
 from pogm.modifiers.swad import SWAD as SWAD
+from pogm.modifiers.t3a import T3A as T3A
+from pogm.modifiers.tent import TENT as TENT
 from pogm.modifiers.wise_ft import WiSEFT as WiSEFT
 
 __version__: str

@@ -35,6 +35,7 @@ STORED = {
         "mlp_depth": "9 in {8, 9, 10}",
     },
     "ANDMask": {"tau": "1.0 in U(0.5, 1)"},
+    "AlignedMTL": ROUNDS,
     "ARM": {"support_size": "64, large 8"},
     "CAD": CONTRASTIVE,
     "CAGrad": ROUNDS | {"cagrad_c": "0.4 in {0.1, 0.2, 0.4, 0.8}"},
@@ -42,6 +43,7 @@ STORED = {
     "CORAL": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
     "CausIRLCORAL": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
     "CausIRLMMD": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
+    "ConFIG": ROUNDS,
     "CondCAD": CONTRASTIVE,
     "DANN": ADVERSARIAL,
     "EQRM": {
@@ -51,17 +53,20 @@ STORED = {
     },
     "ERM": {},
     "ERMPlusPlus": {"linear_lr": "0.0, large 5e-05 in 10^U(-5, -3.5)"},  # our default on small images: that of the run
+    "FAMO": ROUNDS | {"famo_lr": "0.025 in {0.005, 0.025, 0.1}", "famo_gamma": "0.001 in {1e-05, 0.001, 0.01}"},
     "Fish": {"meta_lr": "0.5 in {0.05, 0.1, 0.5}"},
     "Fishr": {
         "lambda": "1000.0 in 10^U(1, 4)",
         "penalty_anneal_iters": "1500 in int U(0, 5000)",
         "ema": "0.95 in U(0.9, 0.99)",
     },
+    "GGA": {"gga_rho": "1e-06 in {1e-06, 1e-05, 0.0001}"},
     "GroupDRO": {"groupdro_eta": "0.01 in 10^U(-3, -1)"},
     "IBERM": BOTTLENECK,
     "IBIRM": {"irm_lambda": "100.0 in 10^U(-1, 5)", "irm_penalty_anneal_iters": "500 in int 10^U(0, 4)"} | BOTTLENECK,
     "IDGM": {"idgm_gamma": "0.01 in 10^U(-4, 0)"},
     "IGA": {"penalty": "1000.0 in 10^U(1, 5)"},
+    "IMTLG": ROUNDS,
     "IRM": {"irm_lambda": "100.0 in 10^U(-1, 5)", "irm_penalty_anneal_iters": "500 in int 10^U(0, 4)"},
     "MADG": {
         "madg_margin": "2.0 in {1.0, 2.0, 3.0, 4.0}",
@@ -72,7 +77,9 @@ STORED = {
     "MLDG": {"mldg_beta": "1.0 in 10^U(-1, 1)", "n_meta_test": "2 in {1, 2}"},
     "MMD": {"mmd_gamma": "1.0 in 10^U(-1, 1)"},
     "MTL": {"mtl_ema": "0.99 in {0.5, 0.9, 0.99, 1.0}"},
+    "NashMTL": ROUNDS,
     "PCGrad": ROUNDS,
+    "PGrad": {"pgrad_lr": "0.1 in {0.05, 0.1, 0.5}"},
     "MeasurementPOGM": ROUNDS | {"pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
     "OfficialPOGM": ROUNDS | {"pogm_kappa": "0.5 in {0.05, 0.1, 0.5}"},
     "PaperTextPOGM": {

@@ -12,7 +12,7 @@ from PIL import Image
 from support import trial
 
 import pogm
-from pogm import ARM, DANN, ERM, ITTA
+from pogm import ARM, DANN, ERM, ITTA, T3A, TENT
 from pogm._system.errors import IntegrityError, UsageError
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.runner import RunOptions, run
@@ -87,7 +87,11 @@ def test_parts_that_only_training_needs_are_left_out(tmp_path):
     assert {name.split(".")[1] for name in model.state_dict()} == {"features", "head"}
 
 
-@pytest.mark.parametrize(("algorithm", "modifiers"), [(ARM(), ()), (ERM(), (ITTA(),))], ids=["ARM", "ITTA"])
+@pytest.mark.parametrize(
+    ("algorithm", "modifiers"),
+    [(ARM(), ()), (ERM(), (ITTA(),)), (ERM(), (T3A(),)), (ERM(), (TENT(),))],
+    ids=["ARM", "ITTA", "T3A", "TENT"],
+)
 def test_models_that_adapt_to_a_batch_say_so_and_predict(tmp_path, algorithm, modifiers):
     training = replace(trial(algorithm).training, network="small_cnn" if modifiers else "mlp")
     run(trial(algorithm, modifiers=modifiers, steps=2, training=training), tmp_path / "run")

@@ -28,6 +28,7 @@ from pogm.modifiers.base import Modifier
 from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.itta import ITTA
 from pogm.modifiers.mixstyle import MixStyle
+from pogm.modifiers.tent import TENT
 
 MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),
@@ -48,6 +49,7 @@ REFUSED = {
     **dict.fromkeys([(name, with_) for name in OWN_GROUPS.split() for with_ in ("CIRL", "MIRO")], GROUPS),
     **dict.fromkeys([(name, "ITTA") for name in OWN_GROUPS.split()], RATES),
     **dict.fromkeys([(name, "Mixup") for name in ("ADRMX", "CAD", "CDANN", "CondCAD", "SelfReg")], CLASSES),
+    **dict.fromkeys([(name, "T3A") for name in ("ADRMX", "ARM", "MADG", "MTL")], "a linear head"),
     **dict.fromkeys([(name, "SWAD") for name in ("ARM", "MADG", "SelfReg")], NORM),
     ("ERMPlusPlus", "CIRL"): "a featurizer and a classifier only",
     ("ERMPlusPlus", "MIRO"): "a featurizer and a classifier only",
@@ -55,6 +57,7 @@ REFUSED = {
     ("ARM", "ITTA"): "sees every image by itself",
     ("MTL", "ITTA"): "takes the 16 features alone",
 }
+ADAPTS = "adapts at test time"
 TWICE = {
     "CIRL": "adversary",
     "ITTA": "twin",
@@ -62,9 +65,14 @@ TWICE = {
     "MIRO": "miro",
     "MixStyle": "mixstyle0",
     "SWAD": "chooses the final weights",
+    "T3A": ADAPTS,
+    "TENT": ADAPTS,
 }
 AVERAGES = ("EMA", "SMA", "WiSEFT")  # modifiers that change only the weights to evaluate; one of them, and without SWAD
-EFFECTS = dict.fromkeys((*AVERAGES, "SWAD"), "reported weights")  # others change the training
+EFFECTS = {  # others change the training
+    **dict.fromkeys((*AVERAGES, "SWAD"), "reported weights"),
+    **dict.fromkeys(("T3A", "TENT"), "predictions"),
+}
 
 
 def eager(cls: type[Algorithm]) -> Algorithm:
@@ -236,6 +244,8 @@ def test_two_modifiers_combine_but_network_changes_are_not_repeated(first, secon
         assert_refused(lambda: begun(ERM(), *both), f"chooses the weights to evaluate; found {first} and {second}")
     elif first == second and first in TWICE:
         assert_refused(lambda: begun(ERM(), *both), TWICE[first])
+    elif all(one.sees_at_test for one in both):
+        assert_refused(lambda: begun(ERM(), *both), ADAPTS)
     else:
         assert_composes(ERM(), *both)
 

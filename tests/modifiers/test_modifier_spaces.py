@@ -26,6 +26,8 @@ STORED = {
     },
     "Mixup": {"mixup_alpha": "0.2 in 10^U(-1, 1)"},
     "SMA": {"start_step": "100"},
+    "T3A": {"filter_K": "20 in {1, 5, 20, 50, 100, 0}"},
+    "TENT": {"tent_lr": "0.001 in {0.0001, 0.001, 0.01}"},
     "SWAD": {"converge": "3", "tolerate": "6", "tolerance": "0.3", "compat": "False"},
     "WiSEFT": {"alpha": "0.5 in {0.3, 0.5, 0.7, 0.9}", "start_step": "0"},
 }

@@ -1,4 +1,7 @@
-"""Weights of MGDA, CAGrad, PCGrad and UPGrad, compared with their definitions and with TorchJD."""
+"""Weights of MGDA, CAGrad, PCGrad and UPGrad, compared with their definitions and with TorchJD.
+
+The tests of scale, batches and devices are of all weightings.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +14,16 @@ from torchjd.aggregation import CAGradWeighting, MGDAWeighting, PCGradWeighting,
 from torchjd.linalg import DualConeProjector
 
 from pogm.pareto import alignment, invariant_weights, length, mixture
-from pogm.pareto.weightings import cagrad_weights, mgda_weights, pcgrad_weights, upgrad_weights
+from pogm.pareto.weightings import (
+    aligned_mtl_weights,
+    cagrad_weights,
+    config_weights,
+    imtlg_weights,
+    mgda_weights,
+    nash_mtl_weights,
+    pcgrad_weights,
+    upgrad_weights,
+)
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 sizes = pytest.mark.parametrize("K", [1, 2, 3, 5, 8, 10])
@@ -23,7 +35,17 @@ def orders(K, seed=0, count=None):
 
 
 def every_method(G, radius, met):
-    return mgda_weights(G), cagrad_weights(G, radius), pcgrad_weights(G, met), upgrad_weights(G)
+    return (
+        mgda_weights(G),
+        cagrad_weights(G, radius),
+        pcgrad_weights(G, met),
+        upgrad_weights(G),
+        config_weights(G),
+        imtlg_weights(G),
+        aligned_mtl_weights(G, "min"),
+        aligned_mtl_weights(G, "rmse"),
+        nash_mtl_weights(G)[0],
+    )
 
 
 def unit(G):

@@ -40,6 +40,7 @@ class ARM(Algorithm):
     train_context: bool = hyper(True)
 
     prediction_batch_size: ClassVar[int] = 64
+    sees_at_test: ClassVar[str] = "the other images of the batch (64 of the test domain, unlabelled)"
 
     def featurizer(self, make: MakeFeatures, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return a featurizer with one more input channel, and a first stage that computes this channel."""

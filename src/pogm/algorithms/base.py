@@ -40,6 +40,7 @@ class Algorithm:
     replaced: ClassVar[dict[str, str]] = {}  # former names of hyperparameters and presets -> what replaced them
     needs_classes: ClassVar[bool] = False  # True if the method uses class labels, so that only cross-entropy fits
     prediction_batch_size: ClassVar[int] = 0  # images of one domain that are predicted together; 0: each one alone
+    sees_at_test: ClassVar[str] = ""  # what it uses at test time besides the image itself, in words; tables show it
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

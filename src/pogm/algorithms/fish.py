@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from pogm.algorithms.base import Algorithm
-from pogm.core import random, trees
+from pogm.algorithms.walk import interpolate, select_domain
+from pogm.core import random
 from pogm.core.batch import Batch
 from pogm.core.hyperparameters import Choice, hyper
 from pogm.core.problem import Problem
@@ -44,26 +45,13 @@ class Fish(Algorithm):
         # A new key: the inner steps count on from state.step, so two outer steps would share dropout masks.
         inner, losses = state._replace(key=self.random_key(state, 1)), []  # θ̃
         for domain in order.unbind():
-            inner, metrics = super().step(inner, [_select_domain(batch, domain)], problem)
+            inner, metrics = super().step(inner, [select_domain(batch, domain)], problem)
             losses.append(metrics["loss"])
 
         updated = state._replace(
-            params=_interpolate(state.params, inner.params, self.meta_lr),
-            buffers=_interpolate(state.buffers, inner.buffers, self.meta_lr),
+            params=interpolate(state.params, inner.params, self.meta_lr),
+            buffers=interpolate(state.buffers, inner.buffers, self.meta_lr),
             optimizer=inner.optimizer,
             step=state.step + 1,
         )
         return updated, {"loss": torch.stack(losses).mean()}
-
-
-def _select_domain(batch: Batch, domain: torch.Tensor) -> Batch:
-    selected: Batch = trees.map_leaves(lambda leaf: leaf.index_select(0, domain.reshape(1)), batch)
-    return selected
-
-
-def _interpolate(start: trees.Params, end: trees.Params, rate: float) -> trees.Params:
-    """Return start + rate · (end − start); integers, such as counters, take the value of the end."""
-    return {
-        name: trees.move(leaf, end[name] - leaf, rate) if leaf.is_floating_point() else end[name]
-        for name, leaf in start.items()
-    }

@@ -40,6 +40,7 @@ class MTL(Algorithm):
     compat_noise: bool = hyper(False)
 
     prediction_batch_size: ClassVar[int] = 64
+    sees_at_test: ClassVar[str] = "the other images of the batch (64 of the test domain, unlabelled)"
 
     def build(self, features: nn.Module, width: int, num_classes: int, num_domains: int) -> Network:
         """Return a network whose head takes the features and an embedding of the same size."""

@@ -13,7 +13,7 @@ from pogm.pareto.problem import Centre
 
 @dataclass(frozen=True)
 class OfficialPOGM(POGM):
-    r"""POGM of the authors' sweep code (class ``CAG1`` in their scripts and committed results).
+    r"""POGM of the authors' sweep code (Do et al., ECAI; class ``CAG1`` in their scripts and results).
 
     .. math:: \theta \leftarrow \theta + \frac{\alpha}{1 + \kappa^2} \sum_i
         \left(\tfrac1K + \kappa \frac{\|h_0\|}{\|h_\pi\|} \pi_i\right) h_i, \qquad h_0 = \tfrac1K \sum_i h_i
@@ -38,7 +38,7 @@ class OfficialPOGM(POGM):
 
 @dataclass(frozen=True)
 class MeasurementPOGM(POGM):
-    r"""POGM of the authors' measurement branch (class ``CAG_T``, the code behind the figures of the paper).
+    r"""POGM of the authors' measurement branch (Do et al., ECAI; class ``CAG_T``, the code of their figures).
 
     .. math:: \theta \leftarrow \theta + \alpha \left(h_0 + \frac{\kappa}{1 + \kappa^2}
         \frac{\|h_0\|}{\|h_\pi\|} h_\pi\right), \qquad h_0 = \theta_{ERM} - \theta

@@ -1,5 +1,5 @@
 """Methods on trajectories: every domain trains a copy of the model, then the model moves along a combination of the
-trajectories. POGM, Reptile, MGDA, CAGrad, PCGrad and UPGrad differ only in `direction`.
+trajectories. POGM, Reptile, MGDA, CAGrad, PCGrad, UPGrad and others differ only in `direction`.
 """
 
 from dataclasses import dataclass
@@ -88,13 +88,16 @@ class DomainRounds(DomainCopies):
             gram: Inner products h_i·h_j of the K domains, [..., K, K]: one matrix for each block of the partition.
             centre: Inner products (h_i·h_0, ‖h_0‖²) of ERM's trajectory h_0, if `trains_pooled`. The weights are then
                 added to h_0: d = h_0 + Σ_i c_i h_i.
-            state: Step and random key of the round, for methods that draw random numbers.
+            state: Step, random key and memory, for methods that draw random numbers or keep something.
         """
         raise NotImplementedError
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
         """Run one round: train the copies, form the Gramian, choose the direction, move the model."""
-        copies = self.copies(state, batches, problem)  # h_i: [K, ...]
+        return self.combine(state, batches, problem, self.copies(state, batches, problem))  # h_i: [K, ...]
+
+    def combine(self, state: State, batches: list[Batch], problem: Problem, copies: Copies) -> tuple[State, Metrics]:
+        """Return the state after the part of a round that follows the training of the copies, and the metrics."""
         centre, erm_optimizer = (
             self.erm_trajectory(state, batches, problem, copies) if self.trains_pooled else (None, {})
         )
@@ -104,7 +107,7 @@ class DomainRounds(DomainCopies):
         grams = problem.reduce.gramians(h, matched + others)  # h_i·h_j: [blocks, N, N]; h_0 is the last row, if any
         compile_now = self.compiles_direction and (problem.num_domains <= EXACT or has_kernel(grams))
         decide = self._decide_compiled if compile_now else self._decide
-        decision = Decision(*decide(grams, len(matched), State({}, {}, {}, {}, state.step, state.key)))
+        decision = Decision(*decide(grams, len(matched), State({}, {}, {}, state.memory, state.step, state.key)))
         direction = problem.reduce.weighted_sum(h, matched + others, decision.weights, decision.finite)  # d = Σ c_i h_i
 
         optimizers = {"domains": copies.optimizers, **({"erm": erm_optimizer} if self.trains_pooled else {})}
@@ -199,7 +202,7 @@ class DomainRounds(DomainCopies):
             params=unflatten(params, state.params),
             buffers=state.buffers | trees.mean(trees.where(finite & accepted, buffers, before)),
             optimizer=optimizers,
-            memory={"skipped": skipped},
+            memory=state.memory | {"skipped": skipped},
             step=state.step + 1,
         )
         return after, report
@@ -217,9 +220,7 @@ class WeightedRounds(DomainRounds):
 
     def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
         """Return the weights, and the worst alignment of the step with a domain."""
-        weights = self.weights(gram, state)
-        aligned = alignment(gram, weights).reshape(-1, gram.shape[-1]).sum(0)  # h_i·d, over all blocks
-        return Direction(weights, {"weights": weights.reshape(-1, gram.shape[-1]).mean(0), "worst": aligned.min()})
+        return weighted_direction(gram, self.weights(gram, state))
 
     def step_metrics(self, G: Tensor, weights: Tensor) -> Metrics:
         """Return ‖d‖, the mean cosine between trajectories, and cos(h_i, d)."""
@@ -227,6 +228,12 @@ class WeightedRounds(DomainRounds):
             return super().step_metrics(G, weights)
         gram, weights = G[0], weights[0]
         return {"norm": length(gram, weights), "agreement": agreement(gram), "cosine": cosines(gram, weights)}
+
+
+def weighted_direction(gram: Tensor, weights: Tensor) -> Direction:
+    """Return the direction with these weights, and as metrics the weights and the worst alignment with a domain."""
+    aligned = alignment(gram, weights).reshape(-1, gram.shape[-1]).sum(0)  # h_i·d, over all blocks
+    return Direction(weights, {"weights": weights.reshape(-1, gram.shape[-1]).mean(0), "worst": aligned.min()})
 
 
 def solution_metrics(solution: Solution, gram: Tensor, centre: Centre | None) -> Metrics:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pogm._system.errors import UsageError
 from pogm.algorithms import Algorithm, all_algorithms
+from pogm.benchmark.families import FAMILY
 from pogm.benchmark.results.classification import ClassificationMetrics
 from pogm.benchmark.runs.model_metrics import PLUGINS as METRIC_PLUGINS
 from pogm.core.hyperparameters import Space, fields
@@ -139,10 +140,11 @@ def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterat
     for other in DOMAINBED:
         if other != name and other.replace("_", "") == name:
             yield f"  name in DomainBed: {other}"
+    if name in FAMILY:
+        yield f"  family: {FAMILY[name]}"
     yield f"  overrides {describe_overrides(method)}; needs {describe_needs(method)}"
-    if name in costs():
-        relative = "; ".join(f"{setup} {cost}" for setup, cost in costs()[name].items())
-        yield f"  time · memory relative to ERM: {relative}"
+    relative = "; ".join(f"{setup} {cost}" for setup, cost in costs().get(name, {}).items())
+    yield f"  time · memory relative to ERM: {relative or 'not measured'}"
 
 
 def describe_overrides(method: type[Algorithm] | type[Modifier]) -> str:
@@ -163,6 +165,10 @@ def describe_needs(method: type[Algorithm] | type[Modifier]) -> str:
             found.append("networks of its own")
         if method().minibatches > 1:
             found.append(f"{method().minibatches} minibatches per step")
+    elif method.needs_network:
+        found.append(method.needs_network)
+    if method.needs_classes:
+        found.append("class labels")
     if method.prediction_batch_size:
         found.append("test images in batches of one domain")
     return ", ".join(found) or "nothing"

@@ -12,6 +12,7 @@ from typing import Any
 
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.catalogue import costs, describe_needs, first_line
+from pogm.benchmark.families import FAMILY
 from pogm.core.hyperparameters import fields
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.models import all_networks, find_network_builder
@@ -67,9 +68,11 @@ def _method(name: str, found: type[Any]) -> dict[str, Any]:
     return {
         "name": name,
         "summary": first_line(found),
+        "family": FAMILY.get(name),
         "paper": paper(found),
         "text": docstring(found),
         "needs": describe_needs(found),
+        "sees_at_test": found.sees_at_test,
         "cost": costs().get(name, {}),
         "hyperparameters": list(_hyperparameters(found())),
     }
@@ -128,13 +131,19 @@ def description_lines(found: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}".rstrip() for line in found["text"].splitlines())
     if found["paper"]:
         yield f"\nPaper: {found['paper']}"
+    if found.get("family"):
+        yield f"Family: {found['family']}"
     if found.get("domains"):
         shape = "×".join(map(str, found["shape"]))
         yield f"Domains: {', '.join(found['domains'])}; {found['classes']} classes; {shape}; {found['steps']} steps"
     if found.get("needs", "nothing") != "nothing":
         yield f"Needs: {found['needs']}"
+    if found.get("sees_at_test"):
+        yield f"Predictions also use: {found['sees_at_test']}"
     for setup, cost in found.get("cost", {}).items():
         yield f"Time · memory relative to ERM, {setup}: {cost}"
+    if found.get("cost") == {}:
+        yield "Time · memory relative to ERM: not measured"
     if found["hyperparameters"]:
         yield "\nHyperparameters, for --set NAME=VALUE:"
     for one in found["hyperparameters"]:

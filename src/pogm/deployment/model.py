@@ -138,8 +138,8 @@ class TrainedModel(nn.Module):
         classes: Names of the classes, in the order of the logits; empty for a regression.
         transform: Preprocessing: PIL image or path in, tensor [C, H, W] out; for other data, `ArrayTransform`.
         description: Contents of ``model.json``: network, algorithm, selection, provenance.
-        adapts: True if a prediction depends on the other images of its batch (ARM, MTL, ITTA). Such a batch must come
-            from one domain.
+        adapts: True if a prediction depends on the other images of its batch (ARM, MTL, ITTA, T3A, TENT). Such a batch
+            must come from one domain.
     """
 
     transform: ImageTransform | ArrayTransform
@@ -182,7 +182,8 @@ class TrainedModel(nn.Module):
     def predictor(self) -> Predictor:
         """Return a function from inputs to logits for the batches of one domain.
 
-        A model that adapts at test time (ITTA) keeps what it learns from one batch to the next, as in evaluations.
+        A model that adapts at test time (ITTA, T3A, TENT) keeps what it learns from one batch to the next, as in
+        evaluations.
         """
         if self.task == "regression":
             return lambda x: denormalise_outputs(self._logits()(x), self.statistics)

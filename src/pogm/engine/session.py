@@ -155,8 +155,9 @@ class Session:
             mixes=any(modifier.mixes_samples for modifier in task.modifiers),
             micro_batches=MicroBatches.for_network(self.network, engine.micro_batch) if engine.micro_batch else None,
         )
-        Modifier.find_final(task.modifiers)  # both raise an error before the run if two modifiers choose weights
+        Modifier.find_final(task.modifiers)  # these three raise an error before the run if two modifiers do not combine
         Modifier.find_evaluated(task.modifiers)
+        Modifier.check_test_time(task.modifiers)
         return TrainConfig(
             algorithm=task.algorithm,
             modifiers=task.modifiers,

@@ -29,9 +29,10 @@ def backward(
     .. math:: \bar g + \kappa \|\bar g\| \frac{g_\pi}{\|g_\pi\|}
 
     Any optimizer of torch can use it. The step size of the method (``meta_lr``) is not used: the learning rate takes
-    its place. Methods that combine gradients: POGM and its variants, Reptile (the mean), CAGrad, MGDA, PCGrad, UPGrad,
-    ANDMask, SANDMask and `TorchJD`. If a gradient is not finite, ``.grad`` becomes NaN, so that a ``GradScaler`` skips
-    the step. All methods but SANDMask give the scaled gradient for scaled losses.
+    its place. Methods that combine gradients: POGM and its variants, Reptile (the mean), AlignedMTL, CAGrad, ConFIG,
+    IMTLG, MGDA, NashMTL, PCGrad, UPGrad, ANDMask, SANDMask and `TorchJD`. If a gradient is not finite, ``.grad``
+    becomes NaN, so that a ``GradScaler`` skips the step. All methods but SANDMask give the scaled gradient for scaled
+    losses.
 
     Args:
         losses: Loss of each domain: a tensor [K], or K scalars.
@@ -59,7 +60,7 @@ def backward(
     """
     combine: Any = getattr(method, "combine_gradients", None)
     if combine is None or isinstance(method, type):
-        able = [name for name, algorithm in all_algorithms().items() if hasattr(algorithm, "combine_gradients")]
+        able = [name for name, algorithm in all_algorithms().items() if _combines(algorithm)]
         found = f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__
         raise UsageError(
             f"Expected a method that combines gradients ({', '.join(able)}), such as POGM(); found {found}. Use a "
@@ -81,6 +82,11 @@ def backward(
             update = torch.where(broken, torch.nan, combined[name]).to(leaf.dtype)
             leaf.grad = update if leaf.grad is None else leaf.grad + update
     return {"loss": torch.stack([loss.detach() for loss in scalars]).mean(), **metrics}
+
+
+def _combines(algorithm: type[Algorithm]) -> bool:
+    """Return True if a method combines gradients; FAMO, which needs losses too, sets the attribute to None."""
+    return getattr(algorithm, "combine_gradients", None) is not None
 
 
 def _check(losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:

@@ -107,6 +107,12 @@ class Learner:
         self.modifiers = tuple(modifiers)
         self.loss = find_loss(loss)
         self.loss.check_method((algorithm, *self.modifiers))
+        adapting = [type(modifier).__name__ for modifier in self.modifiers if modifier.changes_only_prediction]
+        if adapting:
+            raise UsageError(
+                "Expected modifiers that change training, because a Learner does not predict; found "
+                f"{', '.join(adapting)}. Train it as a trial, for example with pogm run --with {adapting[0]}."
+            )
         if Modifier.needs_validation_loss(self.modifiers):
             raise UsageError(
                 "Expected modifiers that need no validation images, because a Learner has none; found one that does, "

@@ -15,6 +15,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import State
 from pogm.core.trees import Params, Tree
 
+ONLINE = "unlabelled images of the test domain (batches of 64, this one and earlier ones)"  # for `sees_at_test`
 Predictor = Callable[[Tensor], Tensor]  # images of one domain, or a part of them -> logits
 
 
@@ -27,7 +28,9 @@ class Modifier:
     """
 
     needs_classes: ClassVar[bool] = False  # True if the modifier uses class labels, so that only cross-entropy fits
+    needs_network: ClassVar[str] = ""  # what it needs of the network, in words, for lists
     prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
+    sees_at_test: ClassVar[str] = ""  # what it uses at test time besides the image itself, in words; tables show it
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
 
     @property
@@ -54,6 +57,13 @@ class Modifier:
     def changes_batches(self) -> bool:
         """Return whether the modifier overrides `batch`."""
         return type(self).batch is not Modifier.batch
+
+    @property
+    def changes_only_prediction(self) -> bool:
+        """Return whether the modifier overrides `predictor`, and no hook that changes training or its result."""
+        kind, hooks = type(self), ("batch", "penalty", "risks", "after", "observe", "final")
+        training = [hook for hook in hooks if getattr(kind, hook) is not getattr(Modifier, hook)]
+        return kind.predictor is not Modifier.predictor and not training
 
     def penalty(self, model: Model, batch: Batch) -> Tensor | float:
         """Return a term to add to the risk of each domain: [K], or 0."""
@@ -137,6 +147,11 @@ class Modifier:
     def needs_validation_loss(cls, modifiers: "Sequence[Modifier]") -> bool:
         """Return True if a modifier overrides `observe`, which gets the validation loss."""
         return any(type(modifier).observe is not cls.observe for modifier in modifiers)
+
+    @classmethod
+    def check_test_time(cls, modifiers: "Sequence[Modifier]") -> None:
+        """Raise a `UsageError` if two modifiers adapt at test time: each would see what the other has changed."""
+        _check_one([modifier for modifier in modifiers if modifier.sees_at_test], "adapts at test time")
 
     @classmethod
     def find_final(cls, modifiers: "Sequence[Modifier]") -> int | None:

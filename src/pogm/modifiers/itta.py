@@ -16,7 +16,7 @@ from pogm.core.problem import Problem
 from pogm.core.state import Purpose, State
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.adapting import Adapting
-from pogm.modifiers.base import Modifier, Predictor, add_part
+from pogm.modifiers.base import ONLINE, Modifier, Predictor, add_part
 from pogm.modifiers.twin import TWIN, Twin, apply_affine, both_features, consistency_layers
 
 RATE = 0.1  # learning rate of A and of the test-time maps, relative to that of the network
@@ -59,7 +59,9 @@ class ITTA(Modifier):
     adaptation: float = hyper(1e-6, above=0)
     adapts: bool = hyper(True)
 
+    needs_network: ClassVar[str] = "a network with two blocks of feature maps"
     prediction_batch_size: ClassVar[int] = 64
+    sees_at_test: ClassVar[str] = ONLINE
 
     def network(self, network: Network) -> Network:
         """Add a second branch, which shares all weights."""

@@ -37,6 +37,7 @@ class MixStyle(Modifier):
         blocks: Number of blocks after which styles are mixed, from the first on.
     """
 
+    needs_network: ClassVar[str] = "a network with blocks of feature maps"
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains",)  # not samples: an image needs its partner
 
     probability: float = hyper(0.5, Choice(0.25, 0.5), least=0, most=1, draw_as="mixstyle_p")  # p

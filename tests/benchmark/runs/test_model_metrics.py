@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from support import trial
 
 import pogm as package
-from pogm import ARM, ERM, ITTA, MTL, SWAD
+from pogm import ARM, ERM, ITTA, MTL, SWAD, T3A, TENT
 from pogm._system.files import digest
 from pogm.benchmark.results.classification import classification_metrics, fit_temperature, scale_temperature, softmax
 from pogm.benchmark.results.records import read_runs
@@ -65,6 +65,8 @@ WAYS = {
     "adaptation to a batch": (trial(ARM(), training=CNN, **FEW), Engine()),
     "an embedding of the domain": (trial(MTL()), Engine()),
     "adaptation at test time": (trial(ERM(), modifiers=(ITTA(),), training=CNN, **FEW), Engine()),
+    "adjusted classifier": (trial(ERM(), modifiers=(T3A(),)), Engine()),
+    "entropy minimisation": (trial(ERM(), modifiers=(TENT(),), training=CNN, **FEW), Engine()),
 }
 
 

@@ -1,0 +1,36 @@
+"""Families, papers, requirements and costs of all methods, as lists show them."""
+
+import pytest
+from digests import RELEASED
+
+from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.descriptions import describe, describe_all, description_lines
+from pogm.benchmark.families import FAMILIES, FAMILY
+
+
+def test_every_released_method_has_one_family():
+    """Add the method to `FAMILIES` when you release it."""
+    names = [name for members in FAMILIES.values() for name in members.split()]
+    assert sorted(names) == sorted(RELEASED)
+    assert len(names) == len(FAMILY)
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "modifiers"])
+def test_every_description_has_family_paper_idea_requirements_and_cost(kind):
+    lines = {line for line in CATALOGUES[kind]() if line.startswith("  ")}
+    for found in (found for found in describe_all(kind) if found["name"] in RELEASED):
+        assert found["paper"], found["name"]
+        assert found["paper"] in found["summary"]
+        assert len(found["summary"]) > len(found["paper"]) + 20, "the first line has the idea"
+        assert f"  family: {found['family']}" in lines
+        text = "\n".join(description_lines(found))
+        for expected in (f"Family: {found['family']}", f"Paper: {found['paper']}", "relative to ERM"):
+            assert expected in text, found["name"]
+    assert any("relative to ERM: not measured" in line for line in lines)
+
+
+def test_description_says_what_a_method_needs_and_sees_at_test_time():
+    found = describe("modifiers", "TENT")
+    assert found["needs"] == "normalization layers, class labels, test images in batches of one domain"
+    assert "Predictions also use: unlabelled images of the test domain" in "\n".join(description_lines(found))
+    assert describe("algorithms", "MADG")["needs"] == "2 domains, networks of its own, class labels"
