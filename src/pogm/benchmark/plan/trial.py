@@ -72,6 +72,7 @@ class Trial:
     precision: str = choice("fp32", tuple(PRECISIONS))  # arithmetic of the network
     probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
     evaluation: str = choice("all", ("all", "validation"), added_later=True)  # images that evaluations predict
+    init_seed: int = number(-1, least=-1, most=2**63 - 1, added_later=True)  # for initial weights; -1: that of `seed`
 
     def __post_init__(self) -> None:
         self._check_domains()
@@ -187,6 +188,7 @@ class Trial:
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,
+            init_seed=self.init_seed,
             trial_seed=self.trial_seed,
             modifiers=self.modifiers,
             probe=self.probe,
