@@ -54,8 +54,8 @@ pogm status runs/sweep"""
         "Number of repetitions of everything, with different seeds and splits.", 3, least=1, most=MOST_REPETITIONS
     )
     shared_init: bool = option(
-        "Give all runs the same initial weights, and all runs of a trial the same generated data, so that pogm soup can "
-        "average them. Minibatches and hyperparameters still differ.",
+        "Give all runs the same initial weights, and all runs of a trial the same generated data, so that pogm soup "
+        "can average them. Minibatches and hyperparameters still differ.",
         False,
     )
     mode: str = option("single: hold out each domain once; full: hold out each pair of domains, too.", "single")

@@ -14,7 +14,14 @@ from pogm.modifiers.base import Modifier
 
 # Training settings that initial weights do not depend on, with one value for all trials. With a file of weights, the
 # file is compared by its hash, and only the weights that it does not contain, such as those of the head, are drawn.
-IRRELEVANT = {"weights": RANDOM, "dropout": 0.0, "lr": 1.0, "weight_decay": 0.0, "batch_size": 1, "class_balanced": False}
+IRRELEVANT = {
+    "weights": RANDOM,
+    "dropout": 0.0,
+    "lr": 1.0,
+    "weight_decay": 0.0,
+    "batch_size": 1,
+    "class_balanced": False,
+}
 
 
 def digest_initial_weights(trial: Trial) -> str:

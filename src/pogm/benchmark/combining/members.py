@@ -1,7 +1,7 @@
 """Members of a combination: finished runs of a sweep, grouped, and checked before anything is computed."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -9,18 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from pogm._system.errors import IntegrityError, PogmError, UsageError
+from pogm._system.errors import IntegrityError, PogmError, UsageError, unknown_name_error
 from pogm._system.files import canonical_json, digest
 from pogm._system.messages import note
-from pogm.algorithms.base import Algorithm
-from pogm.benchmark.combining.initial_weights import digest_initial_weights
-from pogm.benchmark.plan.trial import Trial, differences
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.combined import COMBINATION
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.selected_model import MODEL, read_description, read_weights
-from pogm.engine.session import STATISTICS
-
-COMBINATION = "combination"  # entry of trial.json and model.json of a combination
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ def find_groups(
     single = [run for run in runs if COMBINATION not in run.trial]
     known = list(dict.fromkeys(run.label for run in single))
     if unknown := [label for label in labels if label not in known]:
-        raise UsageError(f"Expected labels of runs ({', '.join(known) or 'none'}); found {unknown[0]!r}. Choose others.")
+        raise unknown_name_error("a label of the runs", unknown[0], known)
     chosen = [run for run in single if not labels or run.label in labels]
     found: dict[tuple[object, ...], list[Member]] = {}
     damaged = False
@@ -174,97 +170,3 @@ def _read_member(run: Run) -> Member:
     if size != description["weights"]["bytes"]:
         raise IntegrityError(f"Its weights have {size} bytes and not {description['weights']['bytes']}.")
     return Member(run, load_trial(run.folder), description)
-
-
-def check_weights(group: Group) -> Group:
-    """Read the weights of all members once; return the group without the members whose weights are damaged.
-
-    Raises:
-        IntegrityError: Fewer than two members are intact.
-        UsageError: The members have different networks, or different statistics of their inputs.
-    """
-    intact: list[Member] = []
-    shapes: dict[str, Any] | None = None
-    statistics: dict[str, Tensor] = {}
-    for member in group.members:
-        try:
-            tensors = member.read_weights()
-        except IntegrityError as error:
-            note(f"{member.run.folder} is left out: {error}")
-            continue
-        found = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in tensors.items()}
-        fitted = {name: leaf for name, leaf in tensors.items() if name.startswith(STATISTICS)}
-        if shapes is None:
-            shapes, statistics = found, fitted
-        elif found != shapes:
-            name = next(n for n in sorted(found.keys() | shapes.keys()) if found.get(n) != shapes.get(n))
-            raise _refusal(group, member, f"different networks, which differ in {name}", "Choose runs of one network.")
-        elif any(not leaf.equal(statistics[name]) for name, leaf in fitted.items()):
-            reason = "inputs that are normalised with different statistics, because the training splits differ"
-            raise _refusal(group, member, reason, "Combine the runs of one trial.")
-        intact.append(member)
-    if len(intact) < 2:
-        raise IntegrityError(
-            f"Expected two or more intact models for {group.title}; found {len(intact)}. Restore the files from a copy."
-        )
-    return Group(group.label, tuple(intact), group.pooled)
-
-
-def check_compatible(group: Group, *, share_weights: bool) -> None:
-    """Raise a `UsageError` if the models of a group must not be combined.
-
-    Args:
-        group: The group.
-        share_weights: The weights are averaged, so all members need the same initial weights. Otherwise predictions
-            are averaged, so no model may adapt to its batch.
-    """
-    checks: list[tuple[Callable[[Member], Any], str, str]] = [
-        (lambda m: m.trial.dataset.to_json() | {"title": ""}, "different datasets", "Give each dataset its own folder."),
-        (lambda m: m.description["classes"], "different classes", "Combine runs with the same classes."),
-        (lambda m: m.trial.training.network, "different networks", "Choose runs of one network."),
-        (lambda m: m.trial.training.nonlinear_classifier, "different classifiers", "Choose runs of one classifier."),
-        (lambda m: repr(m.trial.dataset.transform(m.trial.training)), "different inputs", "Use one image size."),
-        (lambda m: m.description["stored_size"], "different sizes of stored images", "Use one image size."),
-    ]
-    if group.trial.dataset.uses_seed:
-        checks.append((lambda m: m.trial.data_seed, DIFFERENT_DATA, SHARED_INIT))
-    if share_weights:
-        checks.append((lambda m: digest_initial_weights(m.trial), "different initial weights", SHARED_OR_ENSEMBLE))
-    first = group.members[0]
-    for read, what, advice in checks:
-        for member in group.members[1:]:
-            if (found := read(member)) != (expected := read(first)):
-                raise _refusal(group, member, f"{what}{_detail(expected, found, first, member)}", advice)
-    adapting = next((member for member in group.members if _adapts(member.trial)), None)
-    if adapting is not None and (not share_weights or len({m.run.label for m in group.members}) > 1):
-        reason = f"{adapting.run.label}, whose predictions depend on the other samples of a batch"
-        raise UsageError(f"Expected models that predict each sample on its own, for {group.title}; found {reason}. "
-                         "Choose other runs with --algorithms.")
-
-
-DIFFERENT_DATA = "data drawn with different seeds, so a test image of one run is a training image of another"
-SHARED_INIT = "Start the sweep with --shared-init."
-SHARED_OR_ENSEMBLE = "Start the sweep with --shared-init, or average predictions: pogm ensemble"
-
-
-def _detail(expected: Any, found: Any, first: Member, member: Member) -> str:
-    """Return what differs between two members, in parentheses; for initial weights, the seeds."""
-    if isinstance(expected, dict):
-        return f" ({differences(expected, found)})"
-    seeds = [m.trial.seed if m.trial.init_seed < 0 else m.trial.init_seed for m in (first, member)]
-    if isinstance(expected, str) and expected.split(" ")[0] != found.split(" ")[0]:
-        return f" ({expected.split(' ')[0]} and {found.split(' ')[0]})"
-    return f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] else ""
-
-
-def _refusal(group: Group, member: Member, what: str, advice: str) -> UsageError:
-    return UsageError(
-        f"Expected runs that can be combined for {group.title}; found {what}: {group.members[0].run.folder} and "
-        f"{member.run.folder}. {advice}"
-    )
-
-
-def _adapts(trial: Trial) -> bool:
-    """Return True if a prediction depends on the other samples of its batch."""
-    parts = (trial.algorithm, *trial.modifiers)
-    return any(part.prediction_batch_size for part in parts) or type(trial.algorithm).predict is not Algorithm.predict

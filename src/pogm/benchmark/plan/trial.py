@@ -127,6 +127,12 @@ class Trial:
         return tuple(i for i in range(len(self.dataset.domains)) if i not in self.test_domains)
 
     @property
+    def adapts(self) -> bool:
+        """True if a prediction depends on the other samples of its batch (ARM, MTL, ITTA)."""
+        sizes = [self.algorithm.prediction_batch_size, *(each.prediction_batch_size for each in self.modifiers)]
+        return any(sizes) or type(self.algorithm).predict is not Algorithm.predict
+
+    @property
     def label(self) -> str:
         """Name in a table, such as "POGM + Mixup"."""
         return " + ".join(registered_name(type(part)) for part in (self.algorithm, *self.modifiers))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from pogm._system.errors import UsageError
+from pogm.benchmark.results.combined import combination_note
 from pogm.benchmark.results.model_metrics import count_test_images
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
@@ -55,7 +56,7 @@ def dataset_table(
     images = count_test_images(runs, choices)
     unit = score_unit(runs)
     columns = [accuracy_column(domain, dataset, domain, images.get(i), unit) for i, domain in enumerate(domains)]
-    return _accuracy_table(dataset, selection, columns, cells, average_column(dataset, unit), choices)
+    return _accuracy_table(dataset, selection, columns, cells, average_column(dataset, unit), choices, runs)
 
 
 def averages_table(runs: Iterable[Run], selection: Selection, choices: Sequence[Choice] | None = None) -> Table:
@@ -85,7 +86,7 @@ def averages_table(runs: Iterable[Run], selection: Selection, choices: Sequence[
     units = {name: score_unit(found) for name, found in by_dataset.items()}
     columns = [accuracy_column(name, name, AVERAGE, totals[name], units[name]) for name in datasets]
     last = average_column(ALL_DATASETS, R2 if R2 in units.values() else "%")
-    return _accuracy_table("All datasets", selection, columns, cells, last, choices)
+    return _accuracy_table("All datasets", selection, columns, cells, last, choices, runs)
 
 
 def _accuracy_table(
@@ -95,11 +96,13 @@ def _accuracy_table(
     cells: dict[str, list[Estimate]],
     last: Column,
     choices: Iterable[Choice],
+    runs: Sequence[Run],
 ) -> Table:
+    notes = {label: combination_note(run for run in runs if run.label == label) for label in cells}
     return Table(
         title=title,
         columns=(*columns, last),
-        rows=tuple(Row((*row, average(row)), label) for label, row in cells.items()),
+        rows=tuple(Row((*row, average(row)), label, meaning=notes[label]) for label, row in cells.items()),
         selection=selection,
         footnotes=(*_footnotes([cell for row in cells.values() for cell in row], choices), *_score_note(columns)),
         row_key="algorithm",
