@@ -131,7 +131,7 @@ def test_refusals_have_the_exit_codes_of_their_kind(sweep, tmp_path, capsys):
 
 def test_models_of_images_are_evaluated_predicted_and_exported_like_others(tmp_path, monkeypatch, capsys):
     sites = write_folder(tmp_path / "hospitals", images=8)
-    settings = "network=small_cnn weights=random image_size=16 batch_size=4".split()
+    settings = ("network=small_cnn", "weights=random", "image_size=16", "batch_size=4")
     words = ["sweep", "--algorithms", "ERM", "--datasets", str(sites), "--configurations", "2", "--trials", "1"]
     words += [word for one in settings for word in ("--set", one)]
     words += ["--shared-init", "--steps", "6", "--evaluate-every", "5", *DEVICE, "--workers", "1", "-q"]

@@ -53,7 +53,8 @@ class Combining:
         from pogm.benchmark.combining.members import find_groups
         from pogm.benchmark.results.records import read_runs
         from pogm.benchmark.runs.directory import read_provenance_path
-        from pogm.benchmark.runs.progress import show_progress
+        from pogm.benchmark.runs.progress import show_image_progress, show_progress
+        from pogm.data.images.index import reuse_scans
         from pogm.engine.engine import Engine
 
         engine = Engine(device=self.device)
@@ -64,7 +65,7 @@ class Combining:
             across_algorithms=self.across_algorithms,
             pool_trials=self.pool_trials,
         )
-        planned = plan_combinations(groups, out, rules)
+        planned = plan_combinations(groups, out, rules, show_image_progress)
         if self.dry_run:
             document = {"dry_run": True, "folder": out, "groups": [one.to_json() for one in planned]}
             output.show(command, document, lambda: print_plan(planned))
@@ -74,9 +75,11 @@ class Combining:
             if self.data.data
             else read_provenance_path("data", groups[0].members[0].run.folder)
         )
-        passes = sum(one.passes for one in planned)
-        for _ in show_progress(combine(planned, data, engine), passes, "models"):
-            pass
+        with reuse_scans():  # an image folder is listed once
+            for dataset in {one.group.trial.dataset for one in planned if one.left}:
+                dataset.prepare(data, show_image_progress)
+            for _ in show_progress(combine(planned, data, engine), sum(one.passes for one in planned), "models"):
+                pass
         return self._finish(command, planned, folder, out, output)
 
     def _finish(self, command: str, planned: "Sequence[Planned]", folder: Path, out: Path, output: Output) -> int:

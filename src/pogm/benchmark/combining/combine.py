@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from pogm._system.errors import MemoryLimitError
 from pogm._system.messages import log_time
 from pogm.benchmark.combining.checks import check_compatible, check_weights
 from pogm.benchmark.combining.evaluation import Evaluator
 from pogm.benchmark.combining.folder import folder_of, is_done, label_of, write_combination
 from pogm.benchmark.combining.members import Group
 from pogm.benchmark.combining.soups import count_passes, make_ensemble, make_soups
+from pogm.data.images.parallel import Progress, no_progress
 from pogm.engine.engine import Engine
 
 SOUPS = ("uniform", "greedy")
@@ -45,20 +49,23 @@ class Planned:
         }
 
 
-def plan_combinations(groups: Sequence[Group], out: Path, rules: Sequence[str]) -> list[Planned]:
+def plan_combinations(
+    groups: Sequence[Group], out: Path, rules: Sequence[str], progress: Progress = no_progress
+) -> list[Planned]:
     """Check that the runs of every group can be combined, and find the combinations that are not done.
 
     Args:
         groups: Runs to combine.
         out: Folder of the combinations.
         rules: "uniform" and "greedy" for soups; "logits" or "probabilities" for an ensemble.
+        progress: Shows how many groups were checked.
 
     Raises:
         UsageError: Runs cannot be combined; the message has the reason.
         IntegrityError: Fewer than two models of a group are intact.
     """
     planned = []
-    for group in groups:
+    for group in progress(groups, len(groups), "groups"):
         mean = None if set(rules) <= set(SOUPS) else rules[0]
         check_compatible(group, mean=mean)
         folders = {rule: folder_of(out, group, rule) for rule in rules}
@@ -77,6 +84,9 @@ def combine(planned: Sequence[Planned], data: Path | None, engine: Engine) -> It
         planned: Groups from `plan_combinations`.
         data: Data folder.
         engine: Device.
+
+    Raises:
+        MemoryLimitError: The images and one model do not fit into memory.
     """
     for one in planned:
         if one.left:
@@ -84,13 +94,19 @@ def combine(planned: Sequence[Planned], data: Path | None, engine: Engine) -> It
 
 
 def _combine_group(one: Planned, data: Path | None, engine: Engine) -> Iterator[None]:
-    with log_time("Loaded the images for %s", one.group.title):
-        evaluator = Evaluator(one.group, data, engine)
-    if set(one.left) <= set(SOUPS):
-        found = yield from make_soups(one.group, evaluator, one.left)
-    else:
-        (mean,) = one.left
-        found = {mean: (yield from make_ensemble(one.group, evaluator, mean))}
+    try:
+        with log_time("Loaded the images for %s", one.group.title):
+            evaluator = Evaluator(one.group, data, engine)
+        if set(one.left) <= set(SOUPS):
+            found = yield from make_soups(one.group, evaluator, one.left)
+        else:
+            (mean,) = one.left
+            found = {mean: (yield from make_ensemble(one.group, evaluator, mean))}
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise MemoryLimitError(
+            f"Expected one model and the images for {one.group.title} to fit into memory; found it full. Use a larger "
+            "device, or --device cpu."
+        ) from error
     for rule, combined in found.items():
         with log_time("Wrote %s", one.folders[rule]):
             write_combination(one.folders[rule], one.group, rule, combined, evaluator)

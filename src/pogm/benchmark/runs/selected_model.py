@@ -231,7 +231,8 @@ def read_members(folder: Path, description: Mapping[str, Any]) -> Iterator[dict[
     Raises:
         IntegrityError: A file is missing, or differs from what was written.
     """
-    members = description["members"] if description["format"] == ENSEMBLE_FORMAT else [description["weights"]]
+    is_ensemble = description["format"] == ENSEMBLE_FORMAT
+    members = description.get("members") if is_ensemble else [description["weights"]]
     if not isinstance(members, list) or not members or not all(map(_is_weights, members)):
         raise IntegrityError(
             f"Expected members to be a list of files in {folder / DESCRIPTION}; found {str(members)[:80]!r}. "
