@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from pogm._system.errors import unknown_name_error
+
+MEANS = ("logits", "probabilities")
+
 
 class Ensemble(nn.Module):
     r"""Networks whose predictions are averaged, as `pogm ensemble` makes them.
@@ -20,6 +24,8 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module], mean: str = "logits"):
         super().__init__()
+        if mean not in MEANS:
+            raise unknown_name_error("a mean of an ensemble", mean, MEANS)
         self.members = nn.ModuleList(members)
         self.mean = mean
 

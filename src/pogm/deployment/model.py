@@ -294,17 +294,17 @@ def load(folder: Path | str) -> TrainedModel:
         statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}
         for each, leaves in zip(networks, members, strict=True):
             set_tensors(each, {name: leaf for name, leaf in leaves.items() if not name.startswith(STATISTICS)})
-        mean = description["combination"]["mean"] if description["format"] == ENSEMBLE_FORMAT else ""
+        combined: Network | Ensemble = network.float()
+        if description["format"] == ENSEMBLE_FORMAT:
+            parts = [Network(each.features, each.head).float() for each in networks]
+            combined = Ensemble(parts, description["combination"]["mean"])
     except (PogmError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise IntegrityError(
             f"Expected weights of the network {description.get('network')} in {folder}; found others: {reason} "
             f"Install pogm {version_of(description)}, which wrote the model, or train it again."
         ) from error
-    if mean:
-        parts = [Network(each.features, each.head).float() for each in networks]
-        return TrainedModel(Ensemble(parts, mean), trial, description, statistics)
-    return TrainedModel(network.float(), trial, description, statistics)
+    return TrainedModel(combined, trial, description, statistics)
 
 
 def set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:

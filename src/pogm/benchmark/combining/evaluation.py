@@ -55,7 +55,8 @@ class Evaluator:
         engine: Device.
 
     Raises:
-        UsageError: A training domain has no images that no member has trained on.
+        UsageError: A training domain has no images that no member has trained on, or the statistics of batch norm
+            cannot be computed again, because the model adapts to its batch.
     """
 
     def __init__(self, group: Group, data: Path | None, engine: Engine):
@@ -76,6 +77,11 @@ class Evaluator:
                     "because the splits of the trials differ. Combine the runs of one trial."
                 )
         self.norms = [module for module in self.session.network.modules() if _is_live(module)]
+        if self.norms and self.trial.adapts:
+            raise UsageError(
+                f"Expected batch norm with frozen statistics, for {group.title}, whose predictions depend on the other "
+                "samples of a batch; found statistics that training changes. Leave it out: --algorithms"
+            )
 
     @property
     def images(self) -> dict[str, list[int]]:
@@ -111,7 +117,7 @@ class Evaluator:
 
         Statistics that training does not change (``freeze_bn``) stay. Otherwise the mean of the members' statistics is
         not that of the averaged network, so they are computed again (Izmailov et al., 2018): the mean over minibatches
-        of training images, without augmentation.
+        of training images, without augmentation. Layers that a prediction does not reach keep the mean.
         """
         if not self.norms:
             return tensors
@@ -132,7 +138,8 @@ class Evaluator:
         finally:
             for norm, momentum in zip(self.norms, momenta, strict=True):
                 norm.momentum = momentum
-        return {**tensors, **fresh}
+        reached = {name.rpartition(".")[0] for name, leaf in fresh.items() if not leaf.is_floating_point() and leaf > 0}
+        return {**tensors, **{n: leaf for n, leaf in fresh.items() if n.rpartition(".")[0] in reached}}
 
     def _divide(self, tensors: Mapping[str, Tensor]) -> tuple[Params, Params]:
         """Return weights and buffers on the device, without the statistics of the inputs."""

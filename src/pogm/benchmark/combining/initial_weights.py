@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.trial import Trial
@@ -14,14 +15,7 @@ from pogm.modifiers.base import Modifier
 
 # Training settings that initial weights do not depend on, with one value for all trials. With a file of weights, the
 # file is compared by its hash, and only the weights that it does not contain, such as those of the head, are drawn.
-IRRELEVANT = {
-    "weights": RANDOM,
-    "dropout": 0.0,
-    "lr": 1.0,
-    "weight_decay": 0.0,
-    "batch_size": 1,
-    "class_balanced": False,
-}
+IRRELEVANT: dict[str, Any] = {"weights": RANDOM, "dropout": 0.0, "lr": 1.0, "weight_decay": 0.0, "batch_size": 1}
 
 
 def digest_initial_weights(trial: Trial) -> str:
