@@ -117,7 +117,7 @@ def test_refusals_have_the_exit_codes_of_their_kind(sweep, tmp_path, capsys):
     assert main(["soup", str(tmp_path / "nowhere")]) == 3
     assert main(["soup", str(sweep), "--pool-trials", "--rule", "greedy"]) == 2
     assert main(["soup", str(sweep), *DEVICE, "--algorithms", "Fish"]) == 2
-    train(sweep, member(0, seed=5, init_seed=-1, hparams_seed=3, steps=6, evaluate_every=5))
+    train(sweep, member(0, seed=5, init_seed=None, hparams_seed=3, steps=6, evaluate_every=5))
     capsys.readouterr()
     assert main(["soup", str(sweep), *DEVICE]) == 2
     assert "different initial weights" in capsys.readouterr().err

@@ -57,11 +57,10 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
     seed: int = option("Seed of the initial weights and of the minibatches.", 0, least=0, most=MOST_SEED)
-    init_seed: int = option(
-        "Seed of the initial weights alone; pogm soup can average runs with the same one (default: -1 = that of "
-        "--seed).",
-        -1,
-        least=-1,
+    init_seed: int | None = option(
+        "Seed of the initial weights alone; pogm soup can average runs with the same one (default: --seed).",
+        None,
+        least=0,
         most=MOST_SEED,
     )
     data_seed: int | None = option(

@@ -24,7 +24,7 @@ def weights_file(folder):
 
 
 def test_runs_with_other_initial_weights_are_refused_for_soups_only(sweep, add_run):
-    add_run(init_seed=-1)
+    add_run(init_seed=None)
     with pytest.raises(
         UsageError, match=r"different initial weights \(random, seed 0 and random, seed 14\).*--shared-init"
     ):
@@ -107,11 +107,11 @@ def test_initial_weights_depend_on_their_seed_the_network_and_the_weights_file()
         replace(one, seed=5, data_seed=4, trial_seed=3, hparams_seed=2, steps=7),
         replace(one, training=replace(one.training, lr=0.1, batch_size=3, dropout=0.5, weight_decay=0.1)),
         replace(one, algorithm=POGM(kappa=0.1)),
-        replace(one, init_seed=-1, seed=0),
+        replace(one, init_seed=None, seed=0),
     ]
     other = [
         replace(one, init_seed=1),
-        replace(one, init_seed=-1),
+        replace(one, init_seed=None),
         replace(one, training=replace(one.training, nonlinear_classifier=True)),
         replace(one, training=replace(one.training, weights="sha256:" + "0" * 64)),
         replace(one, algorithm=ARM()),
@@ -129,4 +129,4 @@ def test_init_seed_changes_weights_and_not_minibatches():
     assert ERM() == one.algorithm
     assert one.id != other.id
     assert one.task(None).seed == other.task(None).seed
-    assert replace(one, init_seed=-1).to_json().keys() == one.to_json().keys() - {"init_seed"}
+    assert replace(one, init_seed=None).to_json().keys() == one.to_json().keys() - {"init_seed"}

@@ -47,7 +47,7 @@ SAME_INITIAL_WEIGHTS = Check(
     "different initial weights",
     "Start the sweep with --shared-init, or average predictions instead of weights: pogm ensemble",
     lambda m: digest_initial_weights(m.trial),
-    lambda m: f"{m.trial.training.weights}, seed {m.trial.seed if m.trial.init_seed < 0 else m.trial.init_seed}",
+    lambda m: f"{m.trial.training.weights}, seed {m.trial.weights_seed}",
 )
 
 

@@ -32,7 +32,7 @@ def digest_initial_weights(trial: Trial) -> str:
         modifiers=tuple(modifier for modifier in trial.modifiers if type(modifier).network is not Modifier.network),
         training=replace(task.training, **IRRELEVANT),
         seed=0,
-        init_seed=trial.seed if trial.init_seed < 0 else trial.init_seed,
+        init_seed=trial.weights_seed,
         trial_seed=0,
         probe=Probe(),
         probe_capacity=0,

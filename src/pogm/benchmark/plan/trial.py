@@ -72,7 +72,7 @@ class Trial:
     precision: str = choice("fp32", tuple(PRECISIONS))  # arithmetic of the network
     probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
     evaluation: str = choice("all", ("all", "validation"), added_later=True)  # images that evaluations predict
-    init_seed: int = number(-1, least=-1, most=2**63 - 1, added_later=True)  # for initial weights; -1: that of `seed`
+    init_seed: int | None = number(None, least=0, most=2**63 - 1, added_later=True)  # for initial weights only
 
     def __post_init__(self) -> None:
         self._check_domains()
@@ -125,6 +125,11 @@ class Trial:
     def train_domains(self) -> tuple[int, ...]:
         """Indices of the domains that are not held out."""
         return tuple(i for i in range(len(self.dataset.domains)) if i not in self.test_domains)
+
+    @property
+    def weights_seed(self) -> int:
+        """Seed of the initial weights: `init_seed`, or `seed` without one."""
+        return self.seed if self.init_seed is None else self.init_seed
 
     @property
     def adapts(self) -> bool:
@@ -194,7 +199,7 @@ class Trial:
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,
-            init_seed=self.init_seed,
+            init_seed=self.weights_seed,
             trial_seed=self.trial_seed,
             modifiers=self.modifiers,
             probe=self.probe,
@@ -276,6 +281,8 @@ def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
 def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
     """Raise an error if a value violates the metadata of its field."""
     limits = field.metadata
+    if value is None and field.default is None:
+        return
     if "least" in limits and not _is_whole(value, limits["least"], limits["most"]):
         raise UsageError(
             f"Expected {field.name} to be a whole number from {limits['least']} to {limits['most']}; found {value!r}. "
