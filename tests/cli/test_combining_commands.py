@@ -13,7 +13,8 @@ from processes import pogm
 
 from pogm import load
 from pogm.benchmark.results.records import read_runs
-from pogm.cli import main
+from pogm.cli import main, parse
+from pogm.cli.execution import make_run_options
 
 DEVICE = ("--device", "cpu")
 
@@ -31,6 +32,13 @@ def sweep(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "sweep"))
 
 
+def train_two(folder: Path, *words: str) -> None:
+    """Train two runs of ERM that share their initial weights and splits."""
+    for seed in ("1", "2"):
+        shared = ("--seed", seed, "--init-seed", "0", "--data-seed", "0", "--trial-seed", "0")
+        assert main(["run", "--algorithm", "ERM", *words, *shared, *DEVICE, "-q", "--out", str(folder / seed)]) == 0
+
+
 def combinations(folder: Path) -> list:
     return [run for run in read_runs(folder) if "combination" in run.trial]
 
@@ -43,11 +51,10 @@ def test_soup_prints_its_rows_and_the_next_command_and_reports_show_them(sweep, 
     assert "ERM, uniform soup: mean of the weights of 2 runs; " in shown.out
     assert " of training for 2 models." in shown.out
     assert f"Next: pogm report {sweep}\nOr: pogm export {sweep}/soup/uniform-" in shown.err
-    assert main(["report", str(sweep), "--format", "csv"]) == 0
-    assert "ERM, greedy soup" in capsys.readouterr().out
     assert len(combinations(sweep)) == 4
     assert all(run.done for run in combinations(sweep))
     assert main(["report", str(sweep), "-q"]) == 0
+    assert "ERM, greedy soup" in capsys.readouterr().out
     assert "ERM, greedy soup" in (sweep / "report.html").read_text()
 
 
@@ -132,10 +139,8 @@ def test_refusals_have_the_exit_codes_of_their_kind(sweep, tmp_path, capsys):
 def test_models_of_images_are_evaluated_predicted_and_exported_like_others(tmp_path, monkeypatch, capsys):
     sites = write_folder(tmp_path / "hospitals", images=8)
     settings = ("network=small_cnn", "weights=random", "image_size=16", "batch_size=4")
-    words = ["sweep", "--algorithms", "ERM", "--datasets", str(sites), "--configurations", "2", "--trials", "1"]
-    words += [word for one in settings for word in ("--set", one)]
-    words += ["--shared-init", "--steps", "6", "--evaluate-every", "5", *DEVICE, "--workers", "1", "-q"]
-    assert main([*words, "--out", str(tmp_path / "runs")]) == 0
+    words = ["--dataset", str(sites), "--test-domain", "west", *(word for one in settings for word in ("--set", one))]
+    train_two(tmp_path / "runs", *words, "--steps", "6", "--evaluate-every", "5")
     for name in ("cat", "dog"):
         (tmp_path / "new" / name).mkdir(parents=True)
         for number in range(3):
@@ -157,3 +162,34 @@ def test_models_of_images_are_evaluated_predicted_and_exported_like_others(tmp_p
     model = load(folder)
     x = torch.randn(4, *model.transform.transform.shape)
     torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_regressions_have_averaged_weights_or_outputs(tmp_path, monkeypatch, capsys):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 2, generator=draw)
+    y = 3 * x[:, 0] - x[:, 1] + 10
+    rows = [f"{a:.4f},{b:.4f},{'abc'[i % 3]},{c:.4f}" for i, ((a, b), c) in enumerate(zip(x.tolist(), y, strict=True))]
+    (tmp_path / "table.csv").write_text("\n".join(["u,v,site,y", *rows, ""]))
+    monkeypatch.chdir(tmp_path)
+    words = ["--dataset", "table.csv:label=y,domain=site", "--task", "regression", "--test-domain", "a"]
+    train_two(Path("runs"), *words, "--steps", "41", "--evaluate-every", "20")
+    assert main(["ensemble", "runs", "--mean", "probabilities", *DEVICE]) == 2
+    assert "--mean logits for a regression" in capsys.readouterr().err
+    assert main(["soup", "runs", "--rule", "greedy", *DEVICE, "-q"]) == 0
+    assert main(["ensemble", "runs", *DEVICE, "-q"]) == 0
+    assert "ERM, ensemble" in capsys.readouterr().out
+    for run in combinations(Path("runs")):
+        (held_out,) = run.test_domains
+        assert -1 < run.records[0]["r2"]["in"][held_out] <= 1
+    ensemble = next(run for run in combinations(Path("runs")) if run.label == "ERM, ensemble")
+    members = [run for run in read_runs("runs") if run.label == "ERM"]
+    columns = {"u": [0.1, 2.0], "v": [1.0, -1.0]}
+    model, others = load(ensemble.folder), [load(run.folder) for run in members]
+    expected = torch.stack([one(one.transform(columns)) for one in others]).mean(0)
+    torch.testing.assert_close(model(model.transform(columns)), expected)
+
+
+def test_sweep_passes_shared_init_on(tmp_path):
+    words = ("sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", str(tmp_path), "--shared-init")
+    command = parse(words)
+    assert command.sweep(make_run_options(command.execution)).shared_init
