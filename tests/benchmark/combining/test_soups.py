@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import needs_gpu
 
 from pogm import load
 from pogm._system.files import digest, read_json, readable_json
@@ -19,10 +20,10 @@ from pogm.engine.engine import Engine
 CPU = torch.device("cpu")
 
 
-def combined(sweep, *rules):
+def combined(sweep, *rules, device="cpu", out="out", **options):
     """Combine the runs of a folder, and return the folder of each rule."""
-    (planned,) = plan_combinations(find_groups(read_runs(sweep)), sweep / "out", rules)
-    for _ in combine([planned], None, Engine()):
+    (planned,) = plan_combinations(find_groups(read_runs(sweep), **options), sweep / out, rules)
+    for _ in combine([planned], None, Engine(device=device)):
         pass
     return [planned.folders[rule] for rule in rules]
 
@@ -180,6 +181,26 @@ def test_validation_images_of_pooled_trials_are_those_that_no_run_has_trained_on
         assert not inside & outside
         assert outside < set(first.indices[number, "out"].tolist())
         assert inside > set(first.indices[number, "in"].tolist())
+
+
+def test_a_pooled_soup_is_a_row_of_its_own(sweep, add_run):
+    add_run(trial_seed=1)
+    (folder,) = combined(sweep, "uniform", pool_trials=True)
+    run = read_run(folder)
+    assert run.label == "ERM, uniform soup of all trials"
+    assert (run.trial_seed, run.trial["combination"]["kept"], run.status) == (0, 5, "done")
+    assert combined(sweep, "uniform") != [folder]  # that of trial 0 does not replace it
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_soups_on_a_gpu_have_the_bits_of_the_cpu(sweep):
+    (cpu,) = combined(sweep, "uniform")
+    (gpu,) = combined(sweep, "uniform", device="cuda", out="gpu")
+    found, expected = weights_of(gpu), weights_of(cpu)
+    assert all(torch.equal(leaf, expected[name]) for name, leaf in found.items())
+    (record,), (other,) = read_run(gpu).records, read_run(cpu).records
+    assert record["accuracy"]["in"][0] == pytest.approx(other["accuracy"]["in"][0], abs=0.02)
 
 
 def test_a_copy_of_a_run_is_not_counted_twice(sweep):

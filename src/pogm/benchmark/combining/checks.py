@@ -73,7 +73,8 @@ def check_compatible(group: Group, *, mean: str | None = None) -> None:
         for member in group.members[1:]:
             if check.read(member) != expected:
                 shown = f" ({check.show(first)} and {check.show(member)})" if check.show(first) else ""
-                raise _refusal(group, member, check.what + shown, check.advice)
+                advice = "Combine the runs of one trial." if check is SAME_DATA and group.pooled else check.advice
+                raise _refusal(group, member, check.what + shown, advice)
     adapting = next((member for member in group.members if member.trial.adapts), None)
     if adapting is not None and (not share_weights or len({m.run.label for m in group.members}) > 1):
         raise UsageError(

@@ -110,7 +110,9 @@ def load_trial(folder: Path) -> Trial:
     try:
         check_form(content, {"trial": {}, "provenance?": {}}, TRIAL)
         if COMBINATION in content["trial"]:
-            raise UsageError("Expected a run; found a combination of runs, which is not trained. Use pogm soup again.")
+            raise UsageError(
+                "Expected a run; found a combination of runs (pogm soup), which is not trained. Name a run."
+            )
         trial = Trial.from_json(content["trial"])
     except ValueError as error:
         used = read_provenance("plugins", folder) or {}
