@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from pogm._system.errors import UsageError
-from pogm.benchmark.results.combined import combination_note
+from pogm.benchmark.results.combined import combination_notes
 from pogm.benchmark.results.model_metrics import count_test_images
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
@@ -98,11 +98,11 @@ def _accuracy_table(
     choices: Iterable[Choice],
     runs: Sequence[Run],
 ) -> Table:
-    notes = {label: combination_note(run for run in runs if run.label == label) for label in cells}
+    notes = combination_notes(runs)
     return Table(
         title=title,
         columns=(*columns, last),
-        rows=tuple(Row((*row, average(row)), label, meaning=notes[label]) for label, row in cells.items()),
+        rows=tuple(Row((*row, average(row)), label, meaning=notes.get(label, "")) for label, row in cells.items()),
         selection=selection,
         footnotes=(*_footnotes([cell for row in cells.values() for cell in row], choices), *_score_note(columns)),
         row_key="algorithm",

@@ -1,18 +1,24 @@
 """Rows of combined models in tables: their members and cost."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pogm.benchmark.results.records import Run, finite
 
 COMBINATION = "combination"  # entry of the trial of a combination of runs
 
 
-def combination_note(runs: Iterable[Run]) -> str:
-    """Return how many runs the combinations of a row consist of, and the time of their training; empty for runs."""
-    facts = [run.trial[COMBINATION] for run in runs if run.trial.get(COMBINATION)]
-    if not facts:
-        return ""
+def combination_notes(runs: Iterable[Run]) -> dict[str, str]:
+    """Return, by label, how many runs the combinations of a row consist of, and the time of their training."""
+    by_label: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if facts := run.trial.get(COMBINATION):
+            by_label.setdefault(run.label, []).append(facts)
+    return {label: _note(facts) for label, facts in by_label.items()}
+
+
+def _note(facts: Sequence[Mapping[str, Any]]) -> str:
     what = "weights" if "soup" in facts[0]["rule"] else "predictions"
     kept, considered = (_span([found[name] for found in facts]) for name in ("kept", "considered"))
     seconds = math.fsum(finite(found.get("seconds")) for found in facts)
