@@ -1,14 +1,15 @@
 """Checks of the members of a combination, before anything is computed."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from pogm._system.errors import IntegrityError, UsageError
-from pogm._system.messages import note
 from pogm.benchmark.combining.initial_weights import digest_initial_weights
 from pogm.benchmark.combining.members import Group, Member
+from pogm.benchmark.results.records import RecordWarning
 from pogm.engine.session import STATISTICS
 
 
@@ -97,7 +98,7 @@ def check_weights(group: Group) -> Group:
         try:
             tensors = member.read_weights()
         except IntegrityError as error:
-            note(f"{member.run.folder} is left out: {error}")
+            warnings.warn(f"{member.run.folder} is left out: {error}", RecordWarning, stacklevel=3)
             continue
         found = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in tensors.items()}
         fitted = {name: leaf for name, leaf in tensors.items() if name.startswith(STATISTICS)}

@@ -1,6 +1,7 @@
 """Members of a combination: finished runs of a sweep, grouped, and checked before anything is computed."""
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pogm._system.files import canonical_json, digest
 from pogm._system.messages import note
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.combined import COMBINATION
-from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.records import RecordWarning, Run, finite
 from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.selected_model import MODEL, read_description, read_weights
 
@@ -103,7 +104,9 @@ class Group:
 def find_groups(
     runs: Iterable[Run], *, labels: Sequence[str] = (), across_algorithms: bool = False, pool_trials: bool = False
 ) -> list[Group]:
-    """Group finished runs by dataset, held-out domains, algorithm and trial. Runs that cannot be used are left out.
+    """Group finished runs by dataset, held-out domains, algorithm and trial.
+
+    Runs that are unfinished or damaged are left out with a `RecordWarning`.
 
     Args:
         runs: Runs, also unfinished ones and combinations.
@@ -127,7 +130,7 @@ def find_groups(
             member = _read_member(run)
         except PogmError as error:
             damaged |= isinstance(error, IntegrityError)
-            note(f"{run.folder} is left out: {error}")
+            warnings.warn(f"{run.folder} is left out: {error}", RecordWarning, stacklevel=2)
             continue
         key = (
             run.dataset,
