@@ -23,6 +23,8 @@ VALID = [
     "train table.csv --out out",
     "demo --out out",
     "resume out",
+    "soup out --rule greedy",
+    "ensemble out --mean probabilities --dry-run",
     "status out",
     "report out --format csv",
     "export out --to safetensors",

@@ -131,8 +131,8 @@ def test_truncated_weights_are_refused(digits, tmp_path):
 
 def test_model_of_a_later_version_is_refused(digits, tmp_path):
     copy = damaged(digits, tmp_path)
-    edit(copy, format=2, provenance={"pogm": "9.1"})
-    with pytest.raises(UsageError, match=r"format 1 .*; found format 2\. .*pogm 9\.1"):
+    edit(copy, format=3, provenance={"pogm": "9.1"})
+    with pytest.raises(UsageError, match=r"format 1 .*; found format 3\. .*pogm 9\.1"):
         pogm.load(copy)
 
 

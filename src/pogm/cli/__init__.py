@@ -39,7 +39,7 @@ ABOUT = "Domain generalization: POGM and other methods, compared under DomainBed
 
 VERBS = {  # one file each, in the order of the help
     "start": ("demo", "doctor", "list", "data", "weights", "verdict"),
-    "train": ("train", "run", "sweep", "resume"),
+    "train": ("train", "run", "sweep", "resume", "soup", "ensemble"),
     "watch": ("status", "board"),
     "results": ("report", "export"),
     "deploy": ("predict", "evaluate"),
@@ -58,6 +58,8 @@ EPILOG = """examples:
   pogm run --dataset RotatedDigits --algorithm POGM --test-domain 75 --set kappa=0.1 --out runs/first
   pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --out runs/sweep
   pogm resume runs/first                             continue after a crash or Ctrl-C
+  pogm soup runs/sweep                               average the weights of finished runs (sweep --shared-init)
+  pogm ensemble runs/sweep                           average the predictions of finished runs
   pogm status runs/sweep                             number of runs that are done, running, failed or waiting
   pogm board runs/sweep                              progress and curves in a browser, while the runs train
   pogm report runs                                   tables, and runs/report.html

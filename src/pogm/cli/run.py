@@ -57,6 +57,12 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
     seed: int = option("Seed of the initial weights and of the minibatches.", 0, least=0, most=MOST_SEED)
+    init_seed: int | None = option(
+        "Seed of the initial weights alone; pogm soup can average runs with the same one (default: --seed).",
+        None,
+        least=0,
+        most=MOST_SEED,
+    )
     data_seed: int | None = option(
         "Seed of generated datasets, such as RotatedDigits (default: --seed).", None, least=0, most=MOST_SEED
     )
@@ -125,6 +131,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             steps=self.training.steps,
             evaluate_every=self.training.evaluate_every,
             seed=self.seed,
+            init_seed=self.init_seed,
             data_seed=self.data_seed,
             trial_seed=self.trial_seed,
             precision=self.training.precision,

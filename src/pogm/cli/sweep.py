@@ -53,6 +53,11 @@ pogm status runs/sweep"""
     trials: int = option(
         "Number of repetitions of everything, with different seeds and splits.", 3, least=1, most=MOST_REPETITIONS
     )
+    shared_init: bool = option(
+        "Give all runs the same initial weights, and all runs of a trial the same generated data, so that pogm soup "
+        "can average them. Minibatches and hyperparameters still differ.",
+        False,
+    )
     mode: str = option("single: hold out each domain once; full: hold out each pair of domains, too.", "single")
     training: Training = group(Training)
     probe_every: int = option(
@@ -110,6 +115,7 @@ pogm status runs/sweep"""
             evaluate_every=self.training.evaluate_every,
             precision=self.training.precision,
             probe_every=self.probe_every,
+            shared_init=self.shared_init,
         )
 
     def _show_plan(self, sweep: "sweeps.Sweep", run_options: "runner.RunOptions") -> None:

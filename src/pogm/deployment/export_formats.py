@@ -14,6 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from pogm._system.errors import UsageError
+from pogm.deployment.ensemble import Ensemble
 from pogm.deployment.export_comparison import Predict
 from pogm.deployment.model import TrainedModel
 from pogm.models.timm_models import PREFIX
@@ -106,7 +107,7 @@ Rebuilt = tuple[dict[str, str], nn.Module, str]  # new names of the weights, mod
 def _rebuild_published(model: TrainedModel, tensors: Mapping[str, Tensor]) -> Rebuilt | None:
     """Return the module of torchvision or timm for the weights; None if the network is not exactly one of theirs."""
     found = _published_module(str(model.description["network"]), model)
-    if found is None or not isinstance(model.network.head, nn.Linear):
+    if found is None or not isinstance(getattr(model.network, "head", None), nn.Linear):
         return None
     module, inside, classifier, load = found
     prefix = f"features.{inside}."
@@ -148,7 +149,8 @@ def _published_module(network: str, model: TrainedModel) -> tuple[nn.Module, str
 
 def _rebuild_own(model: TrainedModel, tensors: Mapping[str, Tensor]) -> Rebuilt:
     """Return a copy of the network, whose weights keep their names."""
-    load = "the module features, then the module head, of pogm.load(MODEL).network"
+    is_ensemble = isinstance(model.network, Ensemble)
+    load = f"the module {'' if is_ensemble else 'features, then the module head, of '}pogm.load(MODEL).network"
     return {name: name for name in tensors}, copy.deepcopy(model.network), load
 
 

@@ -1,5 +1,6 @@
 """A trained model: load it from the folder of a run or of a model, and apply it to images."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,20 @@ from torch import Tensor, nn
 from pogm._system.errors import IntegrityError, PogmError, UsageError
 from pogm.algorithms.base import Algorithm
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights, version_of
+from pogm.benchmark.runs.selected_model import (
+    DESCRIPTION,
+    ENSEMBLE_FORMAT,
+    MODEL,
+    read_description,
+    read_members,
+    version_of,
+)
 from pogm.core.model import Model, Network
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.images.decode import BadImage, convert_image, decode, read_header
 from pogm.data.images.intensity import NONE, Intensity
 from pogm.data.transforms.base import Statistics, Transform
+from pogm.deployment.ensemble import Ensemble
 from pogm.engine.sampling import denormalise_outputs
 from pogm.engine.session import STATISTICS
 from pogm.modifiers.base import Modifier, Predictor
@@ -145,15 +154,18 @@ class TrainedModel(nn.Module):
     transform: ImageTransform | ArrayTransform
 
     def __init__(
-        self, network: Network, trial: Trial, description: dict[str, Any], statistics: Statistics | None = None
+        self,
+        network: Network | Ensemble,
+        trial: Trial,
+        description: dict[str, Any],
+        statistics: Statistics | None = None,
     ):
         super().__init__()
-        parts: list[Algorithm | Modifier] = [trial.algorithm, *trial.modifiers]
-        self.adapts = any(part.prediction_batch_size for part in parts) or type(trial.algorithm).predict is not (
-            Algorithm.predict
-        )
+        self.adapts = trial.adapts
         # Other parts, such as discriminators, are needed in training only.
-        self.network = network if self.adapts else Network(network.features, network.head)
+        self.network: Network | Ensemble = network
+        if isinstance(network, Network) and not self.adapts:
+            self.network = Network(network.features, network.head)
         self.classes: tuple[str, ...] = tuple(description["classes"])
         transform = trial.dataset.transform(trial.training)
         self._statistics = tuple(statistics or ())
@@ -250,10 +262,10 @@ def image_transform(model: TrainedModel) -> ImageTransform:
 
 
 def load(folder: Path | str) -> TrainedModel:
-    """Load the model that a run has selected, or that ``pogm train`` has written.
+    """Load the model that a run has selected, or that ``pogm train``, ``soup`` or ``ensemble`` has written.
 
     Args:
-        folder: Folder of a run or of a model.
+        folder: Folder of a run, of a combination of runs, or of a model.
 
     Returns:
         A module in evaluation mode, on the CPU. ``model.classes`` has the names of the classes, ``model.transform``
@@ -269,7 +281,8 @@ def load(folder: Path | str) -> TrainedModel:
     """
     folder = find_model(Path(folder))
     description = read_description(folder)
-    tensors = read_weights(folder, description)
+    members = list(read_members(folder, description))
+    tensors = members[0]
     try:
         trial = Trial.from_json(description["trial"])
         training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
@@ -278,15 +291,21 @@ def load(folder: Path | str) -> TrainedModel:
         if is_classifier and len(description["classes"]) != trial.dataset.num_classes:
             raise ValueError(f"{trial.dataset.num_classes} classes, and {len(description['classes'])} names of them.")
         network = trial.task(None).build_network()
+        networks = [network, *(copy.deepcopy(network) for _ in members[1:])]
         statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}
-        set_tensors(network, {name: leaf for name, leaf in tensors.items() if not name.startswith(STATISTICS)})
+        for each, leaves in zip(networks, members, strict=True):
+            set_tensors(each, {name: leaf for name, leaf in leaves.items() if not name.startswith(STATISTICS)})
+        combined: Network | Ensemble = network.float()
+        if description["format"] == ENSEMBLE_FORMAT:
+            parts = [Network(each.features, each.head).float() for each in networks]
+            combined = Ensemble(parts, description["combination"]["mean"])
     except (PogmError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise IntegrityError(
             f"Expected weights of the network {description.get('network')} in {folder}; found others: {reason} "
             f"Install pogm {version_of(description)}, which wrote the model, or train it again."
         ) from error
-    return TrainedModel(network.float(), trial, description, statistics)
+    return TrainedModel(combined, trial, description, statistics)
 
 
 def set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:

@@ -29,6 +29,7 @@ class Task:
     training: Training
     test_domains: tuple[int, ...]  # numbers of the held-out domains
     seed: int = 0  # seed of the weights and the minibatches
+    init_seed: int | None = None  # seed of the initial weights; None: that of `seed`
     trial_seed: int = 0  # seed of the split into "in" and "out"
     modifiers: tuple[Modifier, ...] = ()
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
@@ -53,8 +54,9 @@ class Task:
 
     def build_network(self) -> Network:
         """Build the network with initial weights. They depend only on the seed."""
+        seed = self.seed if self.init_seed is None else self.init_seed
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_hash("weights", self.seed))  # another stream than the split of the data
+            torch.manual_seed(seed_hash("weights", seed))  # another stream than the split of the data
             make = partial(
                 build_features,
                 self.training.network,

@@ -242,3 +242,22 @@ def test_plan_has_the_trials_that_are_built_one_by_one():
     ]
     assert sweep.plan() == one_by_one
     assert len({trial.training for trial in one_by_one}) > 6
+
+
+def test_shared_init_gives_equal_initial_weights_and_data_but_other_seeds_of_training():
+    sweep = Sweep(("ERM", "POGM"), datasets("RotatedDigits"), configurations=3, trials=2, shared_init=True)
+    trials = sweep.plan()
+    assert {trial.init_seed for trial in trials} == {0}
+    assert {(trial.trial_seed, trial.data_seed) for trial in trials} == {(0, 0), (1, 1)}
+    assert len({trial.seed for trial in trials}) == len(trials)
+    networks = [trial.task(None).build_network().state_dict() for trial in trials[:4]]
+    assert all(leaf.equal(other[name]) for other in networks[1:] for name, leaf in networks[0].items())
+    assert Sweep.from_json(sweep.to_json()) == sweep
+
+
+def test_sweeps_without_shared_init_are_saved_as_before():
+    sweep = replace(SMALL, shared_init=False)
+    assert "shared_init" not in sweep.to_json()
+    assert all("init_seed" not in trial.to_json() for trial in sweep.plan())
+    with pytest.raises(UsageError, match="shared_init"):
+        Sweep.from_json(sweep.to_json() | {"shared_init": "yes"})

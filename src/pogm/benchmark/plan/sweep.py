@@ -30,7 +30,8 @@ from pogm.modifiers import modifier_class
 
 MODES = ("single", "full")
 MOST_RUNS = 10**6
-TEXTS = {"algorithms": [str], "modifiers": [str], "settings": [str], "mode": str, "precision": str}  # form of a file
+SHARED_SEED = 0  # seed of initial weights that all runs share
+FORM = {"algorithms": [str], "modifiers": [str], "settings": [str], "mode": str, "precision": str, "shared_init?": bool}
 
 
 class _Search:
@@ -82,6 +83,7 @@ class Sweep:
     evaluate_every: int | None = None  # minibatches between evaluations; None for the default of the dataset
     precision: str = "fp32"  # arithmetic of the network
     probe_every: int = 0  # rounds between measurements; 0 for none
+    shared_init: bool = False  # share initial weights, and generated data of a trial, so that runs can be combined
 
     def __post_init__(self) -> None:
         for name in ("configurations", "trials"):
@@ -186,7 +188,8 @@ class Sweep:
             parts,
             tuple(held_out),
             seed=seed,
-            data_seed=seed,
+            init_seed=SHARED_SEED if self.shared_init else None,
+            data_seed=search.trial_seed if self.shared_init else seed,
             trial_seed=search.trial_seed,
             hparams_seed=search.hparams_seed,
             probe=probe,
@@ -198,6 +201,8 @@ class Sweep:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         facts = [dataset.to_json() for dataset in self.datasets]
         values["datasets"] = [{n: v for n, v in fact.items() if titles or n != "title"} for fact in facts]
+        if not self.shared_init:  # sweeps of earlier versions do not have it
+            del values["shared_init"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -208,12 +213,12 @@ class Sweep:
             UsageError: If a field is missing, unknown, or has another type or value than ``to_json`` writes.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
+        if not isinstance(values, dict) or {"shared_init", *values} != names:
             raise UsageError(f"Expected the fields {', '.join(sorted(names))}; found others. Restore the file.")
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         datasets = tuple(dataset_from_json(value) for value in lists.get("datasets", ()))
         try:
-            check_form(values, TEXTS, "the sweep")
+            check_form(values, FORM, "the sweep")
             sweep = cls(**values | lists | {"datasets": datasets})
         except UsageError:
             raise

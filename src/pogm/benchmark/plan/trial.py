@@ -72,6 +72,7 @@ class Trial:
     precision: str = choice("fp32", tuple(PRECISIONS))  # arithmetic of the network
     probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
     evaluation: str = choice("all", ("all", "validation"), added_later=True)  # images that evaluations predict
+    init_seed: int | None = number(None, least=0, most=2**63 - 1, added_later=True)  # for initial weights only
 
     def __post_init__(self) -> None:
         self._check_domains()
@@ -124,6 +125,17 @@ class Trial:
     def train_domains(self) -> tuple[int, ...]:
         """Indices of the domains that are not held out."""
         return tuple(i for i in range(len(self.dataset.domains)) if i not in self.test_domains)
+
+    @property
+    def weights_seed(self) -> int:
+        """Seed of the initial weights: `init_seed`, or `seed` without one."""
+        return self.seed if self.init_seed is None else self.init_seed
+
+    @property
+    def adapts(self) -> bool:
+        """True if a prediction depends on the other samples of its batch (ARM, MTL, ITTA)."""
+        sizes = [self.algorithm.prediction_batch_size, *(each.prediction_batch_size for each in self.modifiers)]
+        return any(sizes) or type(self.algorithm).predict is not Algorithm.predict
 
     @property
     def label(self) -> str:
@@ -187,6 +199,7 @@ class Trial:
             training=self.training,
             test_domains=self.test_domains,
             seed=self.seed,
+            init_seed=self.weights_seed,
             trial_seed=self.trial_seed,
             modifiers=self.modifiers,
             probe=self.probe,
@@ -268,6 +281,8 @@ def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
 def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
     """Raise an error if a value violates the metadata of its field."""
     limits = field.metadata
+    if value is None and field.default is None:
+        return
     if "least" in limits and not _is_whole(value, limits["least"], limits["most"]):
         raise UsageError(
             f"Expected {field.name} to be a whole number from {limits['least']} to {limits['most']}; found {value!r}. "

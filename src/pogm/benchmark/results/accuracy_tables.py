@@ -6,6 +6,7 @@ from statistics import fmean
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.adaptation import adaptation_notes
+from pogm.benchmark.results.combined import combination_notes
 from pogm.benchmark.results.model_metrics import count_test_images
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
@@ -56,8 +57,7 @@ def dataset_table(
     images = count_test_images(runs, choices)
     unit = score_unit(runs)
     columns = [accuracy_column(domain, dataset, domain, images.get(i), unit) for i, domain in enumerate(domains)]
-    last = average_column(dataset, unit)
-    return _accuracy_table(dataset, selection, columns, cells, last, choices, adaptation_notes(runs))
+    return _accuracy_table(dataset, selection, columns, cells, average_column(dataset, unit), choices, runs)
 
 
 def averages_table(runs: Iterable[Run], selection: Selection, choices: Sequence[Choice] | None = None) -> Table:
@@ -87,7 +87,7 @@ def averages_table(runs: Iterable[Run], selection: Selection, choices: Sequence[
     units = {name: score_unit(found) for name, found in by_dataset.items()}
     columns = [accuracy_column(name, name, AVERAGE, totals[name], units[name]) for name in datasets]
     last = average_column(ALL_DATASETS, R2 if R2 in units.values() else "%")
-    return _accuracy_table("All datasets", selection, columns, cells, last, choices, adaptation_notes(runs))
+    return _accuracy_table("All datasets", selection, columns, cells, last, choices, runs)
 
 
 def _accuracy_table(
@@ -97,17 +97,18 @@ def _accuracy_table(
     cells: dict[str, list[Estimate]],
     last: Column,
     choices: Iterable[Choice],
-    notes: tuple[str, ...],
+    runs: Sequence[Run],
 ) -> Table:
+    meanings = combination_notes(runs)
     return Table(
         title=title,
         columns=(*columns, last),
-        rows=tuple(Row((*row, average(row)), label) for label, row in cells.items()),
+        rows=tuple(Row((*row, average(row)), label, meaning=meanings.get(label, "")) for label, row in cells.items()),
         selection=selection,
         footnotes=(
             *_footnotes([cell for row in cells.values() for cell in row], choices),
             *_score_note(columns),
-            *notes,
+            *adaptation_notes(runs),
         ),
         row_key="algorithm",
         csv_keys=CSV_KEYS,

@@ -375,6 +375,7 @@ TRIAL_FORM = {
         "trial_seed": int,
         "steps?": int,
         "evaluate_every?": int,
+        "combination?": {"rule": str, "kept": int, "considered": int, "seconds?": NUMBER},
     },
     "provenance?": {},
 }

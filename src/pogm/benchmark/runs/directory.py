@@ -21,6 +21,7 @@ from pogm._system.files import (
 from pogm._system.saved import check_form
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial, differences
+from pogm.benchmark.results.combined import COMBINATION
 from pogm.benchmark.results.record_digest import DONE, SWEEP, TRIAL
 from pogm.benchmark.runs.plan_index import Counts, Kind, count_states, write_plan_index
 from pogm.core.plugins import registered_name
@@ -108,6 +109,10 @@ def load_trial(folder: Path) -> Trial:
     content = read_json(path)
     try:
         check_form(content, {"trial": {}, "provenance?": {}}, TRIAL)
+        if COMBINATION in content["trial"]:
+            raise UsageError(
+                "Expected a run; found a combination of runs (pogm soup), which is not trained. Name a run."
+            )
         trial = Trial.from_json(content["trial"])
     except ValueError as error:
         used = read_provenance("plugins", folder) or {}

@@ -49,22 +49,29 @@ def write_metrics(run: Path, trial: Trial, session: Session, row: int = 0) -> No
     if not (run / MODEL / DESCRIPTION).is_file():  # a run that an earlier version began
         return
     description = read_description(run / MODEL)
-    parts = _reported_parts(trial)
+    parts = reported_parts(trial)
     segments = [number * len(SPLITS) + SPLITS.index(split) for number, split in parts]
     predictions = session.predict(read_weights(run / MODEL, description), segments, row)
+    save_metrics(run, trial, description, dict(zip(parts, predictions, strict=True)))
+
+
+def save_metrics(
+    run: Path, trial: Trial, description: Mapping[str, Any], predictions: Mapping[Part, tuple[Tensor, Tensor]]
+) -> None:
+    """Write the metrics of a model into a run directory, given its logits and labels on the reported parts."""
     names = trial.dataset.domains
-    if bad := [names[part[0]] for part, found in zip(parts, predictions, strict=True) if not found[0].isfinite().all()]:
+    if bad := [names[number] for (number, _), found in predictions.items() if not found[0].isfinite().all()]:
         text = f"The logits of the selected model in {run} are not finite on {', '.join(bad)}: {METRICS} was left out."
-        warnings.warn(text, MetricsWarning, stacklevel=2)
+        warnings.warn(text, MetricsWarning, stacklevel=3)
         return
     describe = _describe_regression if trial.dataset.task == "regression" else _describe_classifier
     content: dict[str, Any] = {
         "format": FORMAT,
         "selection": description["selection"],
         "held_out": [names[number] for number in trial.test_domains],
-        **describe(dict(zip(parts, predictions, strict=True)), trial, description["classes"]),
+        **describe(predictions, trial, description["classes"]),
     }
-    for (number, split), found in zip(parts, predictions, strict=True):
+    for (number, split), found in predictions.items():
         if others := compute_plugin_metrics(content["task"], *(part.numpy() for part in found)):
             content["domains"][names[number]][split]["plugins"] = others
     write_atomic(run / METRICS, canonical_json(content).encode() + b"\n")
@@ -106,7 +113,7 @@ def compute_plugin_metrics(task: str, outputs: Array, labels: Array) -> dict[str
     return found
 
 
-def _reported_parts(trial: Trial) -> list[Part]:
+def reported_parts(trial: Trial) -> list[Part]:
     """Return the parts of the data that are predicted."""
     held_out = () if trial.evaluation == "validation" else trial.test_domains
     return [*((number, "in") for number in held_out), *((number, "out") for number in trial.train_domains)]

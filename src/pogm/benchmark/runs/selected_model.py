@@ -5,7 +5,7 @@ and names the weights file with its checksum. `pogm.load` reads it.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +27,7 @@ from pogm.engine.checkpoint import read_manifest
 MODEL = "model"  # folder in the run directory
 DESCRIPTION = "model.json"
 FORMAT = 1  # version of the files; raise it when an older version of the package cannot read them
+ENSEMBLE_FORMAT = 2  # of an ensemble, whose members have files of their own
 RULE = "training-domain validation"
 MOST_BYTES = 1 << 24  # of model.json: datasets may have many classes
 WEIGHT_BYTES = 1 << 40  # of the weights
@@ -154,10 +155,10 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"Expected the fields {', '.join(expected)} in {folder / DESCRIPTION}; found none named "
             f"{', '.join(missing)}. Restore the file from a copy."
         )
-    if description["format"] != FORMAT:
+    if description["format"] not in (FORMAT, ENSEMBLE_FORMAT):
         raise UsageError(
-            f"Expected a model of format {FORMAT} in {folder}; found format {description['format']}. "
-            f"Install the version that wrote it: pogm {version_of(description)}."
+            f"Expected a model of format {FORMAT} or {ENSEMBLE_FORMAT} in {folder}; found format "
+            f"{description['format']}. Install the version that wrote it: pogm {version_of(description)}."
         )
     for name, (is_valid, form) in _FIELDS.items():
         if name in description and not is_valid(description[name]) and not _may_be_empty(name, description):
@@ -222,6 +223,23 @@ def read_weights(folder: Path, description: Mapping[str, Any]) -> dict[str, Tens
         return load_tensors(content)
     except SafetensorError as error:
         raise IntegrityError(f"Expected safetensors in {path}; found: {error}. Copy the file again.") from error
+
+
+def read_members(folder: Path, description: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
+    """Yield the weights and buffers of each member of an ensemble, or those of the model itself.
+
+    Raises:
+        IntegrityError: A file is missing, or differs from what was written.
+    """
+    is_ensemble = description["format"] == ENSEMBLE_FORMAT
+    members = description.get("members") if is_ensemble else [description["weights"]]
+    if not isinstance(members, list) or not members or not all(map(_is_weights, members)):
+        raise IntegrityError(
+            f"Expected members to be a list of files in {folder / DESCRIPTION}; found {str(members)[:80]!r}. "
+            "Restore the file from a copy."
+        )
+    for weights in members:
+        yield read_weights(folder, {"weights": weights})
 
 
 def version_of(description: Mapping[str, Any]) -> str:

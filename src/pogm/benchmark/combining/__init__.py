@@ -1,0 +1,1 @@
+"""Combination of finished runs: weight soups and ensembles."""
