@@ -54,13 +54,15 @@ def rows(scale: Scale) -> list[Row]:
     """Return the rows for the datasets of a scale, in the order of their priority.
 
     Photographs have a fixed selection of rows. Other data have all registered algorithms, and ERM with every registered
-    modifier that works on all datasets of the scale.
+    modifier that works on all datasets of the scale. Algorithms of other packages are included if --algorithms names
+    them.
     """
     datasets = [dataset_class(name) for name in scale.datasets]
     if all(dataset.large for dataset in datasets):
-        return [*ON_PHOTOGRAPHS, *filter(_is_registered, LATER_ON_PHOTOGRAPHS)]
+        return [*ON_PHOTOGRAPHS, *filter(_is_registered, LATER_ON_PHOTOGRAPHS), *map(Row, scale.others)]
     refused = FOR_IMAGES if any(issubclass(dataset, ArrayDataset) for dataset in datasets) else ()
     registered = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
+    registered += map(Row, scale.others)
     return [row for row in _unique([*ON_OTHER_DATA, *registered]) if not set(row.modifiers) & set(refused)]
 
 

@@ -1,0 +1,222 @@
+"""Pages of the evidence: tables in Markdown pages, the report, and the leaderboard."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pogm._system.errors import UsageError, unknown_name_error
+from pogm.benchmark.results.accuracy_tables import labels_of
+from pogm.benchmark.results.paired import differences, interval
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
+from pogm.benchmark.results.table import Column, Estimate, Row, Table
+from pogm.experiments.centre import ERM
+from pogm.experiments.evidence_tables import (
+    NOTHING,
+    POINTS,
+    PRINTED,
+    Complete,
+    difference_figure,
+    domain_blocks,
+    domain_table,
+    evidence_table,
+    rank_figure,
+    seed_blocks,
+    seed_table,
+)
+from pogm.experiments.protocol import SWEEPS, Sweep
+from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
+
+MARK = re.compile(r"<!-- records: (?P<kind>evidence|domains|seeds), (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))? -->\n")
+TABLE = re.compile(r"\n(?:\|.*\n)*")
+SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_DOMAIN)}
+
+
+# Tables in Markdown.
+
+
+def update_tables(text: str, complete: Complete) -> str:
+    """Return a page in Markdown with the tables after its marks computed again from the records.
+
+    A mark is a comment in a line of its own: ``<!-- records: evidence, SWEEP -->``, ``<!-- records: domains, SWEEP,
+    SELECTION -->`` or ``<!-- records: seeds, SWEEP -->``. The table follows after an empty line. The rest of the page
+    stays as it is.
+
+    Args:
+        text: The page.
+        complete: Runs of the complete rows of every sweep.
+
+    Raises:
+        UsageError: If a mark names no sweep, or one without complete rows.
+    """
+
+    parts, end = [], 0
+    for mark in MARK.finditer(text):
+        table = TABLE.match(text, mark.end())
+        parts += [text[end : mark.end()], "\n", *_marked_table(mark, complete)]
+        end = table.end() if table else mark.end()
+    return "".join([*parts, text[end:]])
+
+
+def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
+    names = {sweep.name: sweep for sweep in SWEEPS}
+    if mark["sweep"] not in names:
+        raise unknown_name_error("a sweep", mark["sweep"], names)
+    runs = complete.get(names[mark["sweep"]])
+    if not runs:
+        raise UsageError(f"Expected records with a complete row of {mark['sweep']}; found none. Pack them in results/.")
+    if mark["kind"] == "evidence":
+        yield from _markdown(evidence_table(runs), PRINTED)
+    elif mark["kind"] == "seeds":
+        yield from _markdown(seed_table(runs))
+    elif mark["selection"] in SELECTIONS:
+        yield from _markdown(domain_table(runs, SELECTIONS[mark["selection"]]))
+    else:
+        raise unknown_name_error("a selection", str(mark["selection"]), SELECTIONS)
+
+
+def _markdown(table: Table, columns: int | None = None) -> Iterator[str]:
+    """Yield the lines of a table, as they are printed, without marks of the best."""
+    shown = table.columns[:columns]
+    heads = ["", *(_domain_name(column.heading) for column in shown)]
+    yield f"| {' | '.join(heads).lstrip()} |\n".replace("|  |", "| |", 1)
+    yield f"|{'---|' * len(heads)}\n"
+    for row in table.rows:
+        yield f"| {' | '.join([row.label, *table.row_texts(row)[:columns]])} |\n"
+
+
+def _domain_name(heading: str) -> str:
+    return heading.replace("-90%", "−90%")  # a minus sign, as in the text of the pages
+
+
+# The report and the leaderboard.
+
+
+def evidence_tables(complete: Complete) -> list[Table]:
+    """Return the leaderboard, then the tables of every sweep that has more than ERM."""
+    compared = _compared(complete)
+    tables = [leaderboard(compared)] if compared else []
+    for runs in compared.values():
+        tables += [evidence_table(runs), *(domain_table(runs, one) for one in SELECTIONS.values()), seed_table(runs)]
+    return tables
+
+
+def leaderboard(complete: Complete) -> Table:
+    """Return all methods against all sweeps: paired differences to ERM, and how many of them differ from 0."""
+    gains: dict[str, dict[str, Estimate]] = {}
+    marked: dict[str, list[int]] = {}
+    for sweep, runs in complete.items():
+        table = differences(runs, ERM.name)
+        for row in table.rows:
+            gain = row.estimates[0]
+            gains.setdefault(row.key, {})[sweep.title] = gain
+            signs = marked.setdefault(row.key, [0, 0, 0])
+            if row.key != ERM.name and gain.mean is not None and gain.stderr is not None:
+                low, high = interval(gain, len(table.rows) - 1)
+                signs[0 if low > 0 else 1 if high < 0 else 2] += 1
+    titles = [sweep.title for sweep in complete]
+    rows = []
+    for label, found in gains.items():
+        better, worse, tied = marked[label]
+        seeds = min(gain.n for gain in found.values())
+        cells = (*(found.get(title, Estimate()) for title in titles), better, tied, worse, len(found), seeds)
+        rows.append(Row(cells, label))
+    number = {"digits": "+.2f", "error_digits": ".2f", "missing": NOTHING, "unit": POINTS}
+    return Table(
+        title="Leaderboard",
+        columns=(
+            *(Column(title, csv_prefix=f"{title}_", **number) for title in titles),
+            *(Column(name, kind="number") for name in ("better", "tied", "worse", "datasets", "seeds")),
+        ),
+        rows=tuple(rows),
+        selection=TRAINING_DOMAIN,
+        footnotes=(
+            "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
+            "points. Default hyperparameters.",
+            "better, tied and worse: on how many datasets the 95 % interval, corrected for the number of methods, is "
+            "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects.",
+        ),
+        row_key="algorithm",
+    )
+
+
+def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]:
+    """Write the report ``evidence.html`` and ``leaderboard.html``, and return their paths.
+
+    Args:
+        complete: Runs of the complete rows of every sweep.
+        folder: Folder of the pages.
+        command: Command line that makes them.
+
+    Raises:
+        UsageError: If no sweep has a complete row besides ERM.
+    """
+    compared = _compared(complete)
+    if not compared:
+        raise UsageError(
+            "Expected a sweep of the protocol with complete rows of ERM and another method; found none. See what is "
+            "missing: results/PLAN.md"
+        )
+    facts = {
+        "Runs": str(sum(map(len, compared.values()))),
+        "Sweeps": ", ".join(f"{sweep.title} ({len(labels_of(runs))} rows)" for sweep, runs in compared.items()),
+    }
+    board = Section("Leaderboard", (leaderboard(compared),), "Click a heading to sort.")
+    sections = [board, *_overall(compared), *(_section(sweep, runs) for sweep, runs in compared.items())]
+    lead = [sentence(summary(compared))]
+    provenance = {"Runs made with": _made_with(compared)}
+    pages = {
+        "evidence.html": ("Evidence: which method helps where", sections),
+        "leaderboard.html": ("Leaderboard of domain generalization methods", [board]),
+    }
+    return [
+        write_page(folder / name, title, parts, command=command, facts=facts, lead=lead, provenance=provenance)
+        for name, (title, parts) in pages.items()
+    ]
+
+
+def summary(complete: Complete) -> str:
+    """Return one sentence: how many comparisons with ERM there are, and how many differ from 0."""
+    table = leaderboard(complete)
+    better, tied, worse = (sum(int(row.cells[len(complete) + i]) for row in table.rows) for i in range(3))  # type: ignore[arg-type]
+    datasets = f"{len(complete)} dataset{'s' * (len(complete) > 1)}"
+    return (
+        f"Of {better + tied + worse} comparisons with ERM on {datasets}, {better} are better, {worse} are worse and "
+        f"{tied} are tied (95 %, corrected)."
+    )
+
+
+def _compared(complete: Complete) -> dict[Sweep, list[Run]]:
+    """Return the sweeps in which ERM and another row are complete."""
+    return {sweep: runs for sweep, runs in complete.items() if {ERM.name} < {run.label for run in runs}}
+
+
+def _overall(complete: Complete) -> Iterator[Section]:
+    if len(complete) < 2:
+        return
+    blocks = domain_blocks(complete)
+    if len(blocks[0]) > 1:
+        what = "held-out domains of all datasets, means over seeds; domains of one dataset are not independent"
+        yield Section("Ranks over all datasets", (rank_figure("ranks", "Ranks over all datasets", blocks, what),))
+
+
+def _section(sweep: Sweep, runs: Sequence[Run]) -> Section:
+    ranks = rank_figure(f"ranks_{sweep.name}", "Critical differences", seed_blocks(runs), "seeds, means over domains")
+    exhibits: tuple[Exhibit, ...] = (
+        evidence_table(runs),
+        Fold("Differences to ERM", (difference_figure(f"differences_{sweep.name}", runs),), open_if_wide=True),
+        Fold("Critical differences", (ranks,)),
+        Fold("Variance between seeds", (seed_table(runs),)),
+        Fold("Accuracy on every domain", tuple(domain_table(runs, selection) for selection in SELECTIONS.values())),
+    )
+    text = f"{len(runs)} runs, {sweep.seeds} seeds, every domain held out, default hyperparameters, {sweep.network}."
+    return Section(sweep.title, exhibits, text, sweep.command())
+
+
+def _made_with(complete: Complete) -> str:
+    found = {
+        f"{run.provenance.get('device')}, torch {run.provenance.get('torch')}"
+        for runs in complete.values()
+        for run in runs
+    }
+    return "; ".join(sorted(found))
