@@ -1,6 +1,7 @@
 """Published numbers are those of the records in results/."""
 
 import json
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Sequence
@@ -184,3 +185,12 @@ def test_main_table_is_what_a_few_lines_of_python_compute(packed, complete):
     text = f"| {fmean(gains):+.2f} ± {stdev(gains) / 5**0.5:.2f} |"
     (row,) = (line for line in PAGES[0].read_text().splitlines() if line.startswith("| GroupDRO | 52"))
     assert text in row
+
+
+def test_page_about_the_choice_of_a_method_has_numbers_of_the_tables():
+    """Every mean with its standard error on the page is in a table that is recomputed, or in docs/tables.md."""
+    sources = [*PAGES, ROOT / "docs" / "centre.md", ROOT / "docs" / "tables.md"]
+    known = " ".join(path.read_text() for path in sources)
+    numbers = re.findall(r"[+-]?\d+\.\d+ ± \d+\.\d+", (ROOT / "docs" / "choose.md").read_text())
+    assert len(numbers) > 10
+    assert [number for number in numbers if number not in known] == []
