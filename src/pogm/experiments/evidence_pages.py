@@ -1,8 +1,10 @@
 """Pages of the evidence: tables in Markdown pages, the report, and the leaderboard."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.results.accuracy_tables import labels_of
@@ -101,32 +103,29 @@ def evidence_tables(complete: Complete) -> list[Table]:
     return tables
 
 
+class Signs(NamedTuple):
+    """On how many datasets the corrected 95 % interval of the difference to ERM is above 0, contains 0, is below 0."""
+
+    better: int = 0
+    tied: int = 0
+    worse: int = 0
+
+
 def leaderboard(complete: Complete) -> Table:
     """Return all methods against all sweeps: paired differences to ERM, and how many of them differ from 0."""
-    gains: dict[str, dict[str, Estimate]] = {}
-    marked: dict[str, list[int]] = {}
-    for sweep, runs in complete.items():
-        table = differences(runs, ERM.name)
-        for row in table.rows:
-            gain = row.estimates[0]
-            gains.setdefault(row.key, {})[sweep.title] = gain
-            signs = marked.setdefault(row.key, [0, 0, 0])
-            if row.key != ERM.name and gain.mean is not None and gain.stderr is not None:
-                low, high = interval(gain, len(table.rows) - 1)
-                signs[0 if low > 0 else 1 if high < 0 else 2] += 1
-    titles = [sweep.title for sweep in complete]
+    gains = {sweep.title: _gains(runs) for sweep, runs in complete.items()}
+    labels = dict.fromkeys(label for found in gains.values() for label in found)
+    signs = count_signs(complete)
     rows = []
-    for label, found in gains.items():
-        better, worse, tied = marked[label]
-        seeds = min(gain.n for gain in found.values())
-        cells = (*(found.get(title, Estimate()) for title in titles), better, tied, worse, len(found), seeds)
-        rows.append(Row(cells, label))
-    number = {"digits": "+.2f", "error_digits": ".2f", "missing": NOTHING, "unit": POINTS}
+    for label in labels:
+        found = [by_label.get(label, Estimate()) for by_label in gains.values()]
+        seeds = min(gain.n for gain in found if gain.mean is not None)
+        rows.append(Row((*found, *signs[label], sum(gain.mean is not None for gain in found), seeds), label))
     return Table(
         title="Leaderboard",
         columns=(
-            *(Column(title, csv_prefix=f"{title}_", **number) for title in titles),
-            *(Column(name, kind="number") for name in ("better", "tied", "worse", "datasets", "seeds")),
+            *map(_gain_column, gains),
+            *(Column(name, kind="number") for name in (*Signs._fields, "datasets", "seeds")),
         ),
         rows=tuple(rows),
         selection=TRAINING_DOMAIN,
@@ -138,6 +137,27 @@ def leaderboard(complete: Complete) -> Table:
         ),
         row_key="algorithm",
     )
+
+
+def count_signs(complete: Complete) -> dict[str, Signs]:
+    """Return on how many datasets each method is better than ERM, tied with it, and worse. ERM has only zeros."""
+    counts: dict[str, Counter[str]] = {}
+    for runs in complete.values():
+        gains = _gains(runs)
+        for label, gain in gains.items():
+            own = counts.setdefault(label, Counter())
+            if label != ERM.name and gain.stderr is not None:
+                low, high = interval(gain, len(gains) - 1)
+                own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
+    return {label: Signs(**own) for label, own in counts.items()}
+
+
+def _gains(runs: Sequence[Run]) -> dict[str, Estimate]:
+    return {row.key: row.estimates[0] for row in differences(runs, ERM.name).rows}
+
+
+def _gain_column(title: str) -> Column:
+    return Column(title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, csv_prefix=f"{title}_")
 
 
 def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]:
@@ -177,8 +197,8 @@ def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]
 
 def summary(complete: Complete) -> str:
     """Return one sentence: how many comparisons with ERM there are, and how many differ from 0."""
-    table = leaderboard(complete)
-    better, tied, worse = (sum(int(row.cells[len(complete) + i]) for row in table.rows) for i in range(3))  # type: ignore[arg-type]
+    signs = count_signs(complete).values()
+    better, tied, worse = (sum(column) for column in zip(*signs, strict=True))
     datasets = f"{len(complete)} dataset{'s' * (len(complete) > 1)}"
     return (
         f"Of {better + tied + worse} comparisons with ERM on {datasets}, {better} are better, {worse} are worse and "

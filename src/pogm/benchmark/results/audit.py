@@ -65,7 +65,7 @@ def audit(
 
 def spread(text: str) -> float:
     """Return half a unit of the last printed digit: the rounding error of a number."""
-    return 0.5 * 10 ** -len(text.partition(".")[2])
+    return 0.5 / float(10 ** len(text.partition(".")[2]))
 
 
 def _check_means(table: PublishedTable) -> Iterator[Finding]:
