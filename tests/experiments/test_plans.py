@@ -183,15 +183,17 @@ def test_setting_need_not_apply_to_rows_that_are_not_selected():
 
 
 def test_evidence_has_every_method_and_modifier():
-    labels = {f"{' + '.join((row.algorithm, *row.modifiers))}" for row in evidence.rows(EMBEDDED)}
+    labels = {" + ".join((row.algorithm, *row.modifiers)) for row in evidence.rows(SCALES["mnist"])}
     assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
 
 
 def test_evidence_on_arrays_leaves_out_modifiers_for_images(tmp_path):
     """The modifiers that are left out refuse these inputs, with an error."""
     write_heart(tmp_path)
-    left_out = {row.modifiers for row in evidence.rows(EMBEDDED)} - {row.modifiers for row in evidence.rows(SMALL)}
-    assert left_out == {(name,) for name in evidence.FOR_IMAGES}
+    on_images, on_arrays = ({row.modifiers for row in evidence.rows(scale)} for scale in (SCALES["mnist"], SMALL))
+    left_out = on_images - on_arrays
+    refused = {*evidence.FOR_IMAGES, *evidence.FOR_NORMALIZATION} & {*all_modifiers()}
+    assert left_out == {(name,) for name in refused}
     for modifiers in left_out:
         trial = build_trial("HeartDisease", "ERM", ["va"], data=tmp_path, modifiers=modifiers)
         with pytest.raises(UsageError, match="Expected"):

@@ -31,7 +31,6 @@ FIRST = (  # on all data
 ON_PHOTOGRAPHS = (*FIRST, SWAD, Row("POGM", ("SWAD",)), *CONTROLS)  # fewer rows, because runs on photographs are slow
 LATER_ON_PHOTOGRAPHS = (  # if the package has them
     *(Row(algorithm, ("SMA",)) for algorithm in ("ERM", "POGM")),
-    Row("MIRO"),
     Row("ERM", ("MIRO",)),
     Row("ERMPlusPlus"),
 )
@@ -48,6 +47,7 @@ ON_OTHER_DATA = (
     *CONTROLS,
 )
 FOR_IMAGES = ("Augment", "CIRL", "ITTA", "MixStyle")  # modifiers that refuse other inputs
+FOR_NORMALIZATION = ("TENT",)  # modifiers that refuse networks without normalization layers, such as mlp
 
 
 def rows(scale: Scale) -> list[Row]:
@@ -60,10 +60,12 @@ def rows(scale: Scale) -> list[Row]:
     datasets = [dataset_class(name) for name in scale.datasets]
     if all(dataset.large for dataset in datasets):
         return [*ON_PHOTOGRAPHS, *filter(_is_registered, LATER_ON_PHOTOGRAPHS), *map(Row, scale.others)]
-    refused = FOR_IMAGES if any(issubclass(dataset, ArrayDataset) for dataset in datasets) else ()
+    refused = set(FOR_IMAGES if any(issubclass(dataset, ArrayDataset) for dataset in datasets) else ())
+    if "mlp" in (scale.network or dataset.training.network for dataset in datasets):
+        refused.update(FOR_NORMALIZATION)
     registered = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
     registered += map(Row, scale.others)
-    return [row for row in _unique([*ON_OTHER_DATA, *registered]) if not set(row.modifiers) & set(refused)]
+    return [row for row in _unique([*ON_OTHER_DATA, *registered]) if not set(row.modifiers) & refused]
 
 
 def plan(scale: Scale) -> Plan:

@@ -11,7 +11,7 @@ from pogm.benchmark.results.paired import detectable, differences, interval
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
-from pogm.experiments.centre import ERM
+from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.protocol import Sweep
 from pogm.report import figure
 from pogm.report.figure import Figure, Panel, Point
@@ -31,6 +31,11 @@ SEED_NOTES = (
     "Standard deviation over n seeds of the mean over held-out domains, and of the domain where it is largest, with "
     "the lowest and the highest accuracy there. Percentage points.",
 )
+SHORT_NAMES = {  # of long names, in figures
+    ERM_CENTRE_KAPPA_0.name: "POGM, κ = 0",
+    ERM_CENTRE_RESCALED.name: "POGM, rescaled",
+    MEAN_CENTRE.name: "POGM, mean centre",
+}
 RANKS = (
     "Methods are ranked in every block: 1 is the best. A dot is the mean rank. The bar is half of Nemenyi's critical "
     "difference to both sides (Demšar, 2006; 5 %): two methods differ if their bars do not overlap."
@@ -184,9 +189,14 @@ def rank_figure(name: str, title: str, blocks: Sequence[Mapping[str, float]], wh
         what: What a block is, for the notes.
     """
     found = compare_ranks(blocks)
-    half = found.difference / 2
+    half, last = found.difference / 2, len(found.ranks)
     marks = tuple(
-        figure.Row(label, (Point(number, rank, None, found.blocks),), label != ERM.name, (rank - half, rank + half))
+        figure.Row(
+            SHORT_NAMES.get(label, label),
+            (Point(number, rank, None, found.blocks),),
+            int(label == ERM.name),
+            (max(1.0, rank - half), min(float(last), rank + half)),
+        )
         for number, (label, rank) in enumerate(found.ranks.items())
     )
     panel = Panel("Mean rank", marks, x_label="mean rank (1 is the best)", reference=found.ranks.get(ERM.name))
@@ -207,7 +217,12 @@ def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
     table = differences(runs, ERM.name)
     gains = {row.key: row.estimates[0] for row in table.rows if row.key != ERM.name}
     marks = tuple(
-        figure.Row(label, (Point(number, gain.mean, gain.stderr, gain.n),), 0, interval(gain, len(gains)))
+        figure.Row(
+            SHORT_NAMES.get(label, label),
+            (Point(number, gain.mean, gain.stderr, gain.n),),
+            0,
+            interval(gain, len(gains)),
+        )
         for number, (label, gain) in enumerate(sorted(gains.items(), key=lambda item: -(item[1].mean or 0.0)))
         if gain.mean is not None and gain.stderr is not None
     )
