@@ -13,7 +13,14 @@ from pogm.benchmark.results.records import RecordWarning, Run, append_record, re
 from pogm.benchmark.runs.directory import write_trial
 from pogm.cli import main, parse
 from pogm.experiments import all_experiments
-from pogm.experiments.evidence_pages import evidence_tables, leaderboard, summary, update_tables, write_evidence
+from pogm.experiments.evidence_pages import (
+    evidence_tables,
+    leaderboard,
+    new_section,
+    summary,
+    update_tables,
+    write_evidence,
+)
 from pogm.experiments.evidence_plan import missing_rows
 from pogm.experiments.evidence_tables import seed_table
 from pogm.experiments.output import empty_run
@@ -125,6 +132,17 @@ def test_marked_table_of_a_page_is_computed_again_and_the_text_stays():
         update_tables(page, {})
     with pytest.raises(UsageError, match="heart_disease"):
         update_tables(page.replace("heart_disease", "hart_disease"), complete)
+
+
+def test_new_section_of_a_sweep_has_all_tables_and_is_up_to_date():
+    heart = next(sweep for sweep in SWEEPS if sweep.name == "heart_disease")
+    runs = runs_of(HEART, {"ERM": 0.0, "Fish": 0.01})
+    text = new_section(heart, runs)
+    assert "mlp, 201 minibatches, fp32" in text
+    assert "| Fish | 72.1 ± 0.5 | +1.10 ± 0.06 | +0.9 … +1.3 ≠ | 0.3 |" in text
+    assert text.count("<!-- records: ") == 4
+    assert text.count("| Fish |") == 4
+    assert update_tables(text, {heart: runs}) == text
 
 
 def test_pages_have_the_tables_and_load_nothing(tmp_path):

@@ -57,7 +57,41 @@ def update_tables(text: str, complete: Complete) -> str:
         table = TABLE.match(text, mark.end())
         parts += [text[end : mark.end()], "\n", *_marked_table(mark, complete)]
         end = table.end() if table else mark.end()
+        parts += [] if text[end : end + 1] in ("", "\n") else ["\n"]
     return "".join([*parts, text[end:]])
+
+
+def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
+    """Return the section of a sweep for a page in Markdown: what was run, marks and tables."""
+    (steps,) = {run.trial["steps"] for run in runs}
+    (precision,) = {run.trial["precision"] for run in runs}
+    what = f"{sweep.network}, {steps:,} minibatches, {precision}, {sweep.seeds} seeds"
+    text = f"""
+## {sweep.title}
+
+{what}, default hyperparameters, every domain held out. Accuracy on the
+held-out domain in percent, averaged over the domains: mean ± standard error over seeds. *Difference to ERM* is paired by
+held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni over the
+other rows; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that a row would show with a
+probability of about 80 %. *Last step* is test-domain selection (oracle): with one configuration it chooses nothing.
+
+<!-- records: evidence, {sweep.name} -->
+
+Variance between seeds, training-domain selection:
+
+<!-- records: seeds, {sweep.name} -->
+
+Accuracy on each held-out domain, training-domain selection:
+
+<!-- records: domains, {sweep.name}, {TRAINING_DOMAIN.name} -->
+
+The same after the last step (test-domain selection):
+
+<!-- records: domains, {sweep.name}, {TEST_DOMAIN.name} -->
+
+Command: `{sweep.command()}`
+"""
+    return update_tables(text, {sweep: list(runs)})
 
 
 def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
@@ -96,7 +130,7 @@ def _domain_name(heading: str) -> str:
 
 def evidence_tables(complete: Complete) -> list[Table]:
     """Return the leaderboard, then the tables of every sweep that has more than ERM."""
-    compared = _compared(complete)
+    compared = compared_sweeps(complete)
     tables = [leaderboard(compared)] if compared else []
     for runs in compared.values():
         tables += [evidence_table(runs), *(domain_table(runs, one) for one in SELECTIONS.values()), seed_table(runs)]
@@ -171,7 +205,7 @@ def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]
     Raises:
         UsageError: If no sweep has a complete row besides ERM.
     """
-    compared = _compared(complete)
+    compared = compared_sweeps(complete)
     if not compared:
         raise UsageError(
             "Expected a sweep of the protocol with complete rows of ERM and another method; found none. See what is "
@@ -206,7 +240,7 @@ def summary(complete: Complete) -> str:
     )
 
 
-def _compared(complete: Complete) -> dict[Sweep, list[Run]]:
+def compared_sweeps(complete: Complete) -> dict[Sweep, list[Run]]:
     """Return the sweeps in which ERM and another row are complete."""
     return {sweep: runs for sweep, runs in complete.items() if {ERM.name} < {run.label for run in runs}}
 

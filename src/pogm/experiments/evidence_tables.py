@@ -19,6 +19,7 @@ from pogm.report.figure import Figure, Panel, Point
 Complete = Mapping[Sweep, list[Run]]  # runs of the complete rows of every sweep
 NOTHING = "–"
 POINTS = "percentage points"
+CLOSE = 5  # percentage points: rows with wider intervals have a panel of their own, so that the others can be read
 NOTES = (
     "Differences to ERM are paired by held-out domain and seed: mean ± standard error over n seeds, in percentage "
     "points. The 95 % interval is by Student's t, corrected by Bonferroni over {rows} rows; ≠ marks an interval that "
@@ -216,7 +217,7 @@ def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
     """Return the differences to ERM, with standard errors and corrected intervals."""
     table = differences(runs, ERM.name)
     gains = {row.key: row.estimates[0] for row in table.rows if row.key != ERM.name}
-    marks = tuple(
+    rows = [
         figure.Row(
             SHORT_NAMES.get(label, label),
             (Point(number, gain.mean, gain.stderr, gain.n),),
@@ -225,7 +226,13 @@ def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
         )
         for number, (label, gain) in enumerate(sorted(gains.items(), key=lambda item: -(item[1].mean or 0.0)))
         if gain.mean is not None and gain.stderr is not None
+    ]
+    close = [row for row in rows if row.span and max(map(abs, row.span)) <= CLOSE]
+    panels = {f"Intervals within ± {CLOSE}": close, "Wider intervals": [row for row in rows if row not in close]}
+    return Figure(
+        name,
+        "Differences to ERM, training-domain selection",
+        tuple(Panel(title, tuple(found), x_label=POINTS, reference=0.0) for title, found in panels.items() if found),
+        "A dot is the mean difference, a thick bar its standard error, a thin bar the corrected 95 % interval.",
+        (table.footnotes[0],),
     )
-    panel = Panel("Difference to ERM", marks, x_label=POINTS, reference=0.0)
-    text = "A dot is the mean difference, a thick bar its standard error, a thin bar the corrected 95 % interval."
-    return Figure(name, "Differences to ERM, training-domain selection", (panel,), text, (table.footnotes[0],))
