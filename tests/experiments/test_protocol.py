@@ -1,6 +1,7 @@
 """Sweeps of the protocol: their trials, membership of runs, the plan of what is missing, tables and pages."""
 
 import json
+import math
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from pogm.experiments.evidence_pages import (
     write_evidence,
 )
 from pogm.experiments.evidence_plan import missing_rows
-from pogm.experiments.evidence_tables import seed_table
+from pogm.experiments.evidence_tables import run_costs, seed_table
 from pogm.experiments.output import empty_run
 from pogm.experiments.protocol import SWEEPS, Sweep, read_packed, sweeps_with_runs
 from pogm.models.weights import TRAINED_WITH
@@ -116,6 +117,20 @@ def test_seed_table_has_the_standard_deviation_over_seeds():
     (row,) = seed_table(runs).rows
     assert row.cells[0] == pytest.approx(6.66, abs=0.01)  # of 60, 71, 72
     assert row.cells[1:] == (pytest.approx(23.96, abs=0.01), "cleveland", "30.0 … 72.0", 3)
+
+
+def test_time_of_runs_that_trained_as_one_batch_is_shared():
+    """Trials of one batch have the same seconds per step to the last digit. A CPU has no GPU memory."""
+    runs = [
+        replace(
+            run, records=(*run.records, record(200, [0.7] * 4, [0.5] * 4, seconds_per_step=0.1 if n < 4 else 0.2 + n))
+        )
+        for n, run in enumerate(runs_of(HEART, {"ERM": 0.0}))
+    ]
+    seconds, memory = run_costs(runs[:4])["ERM"]
+    assert seconds == pytest.approx(0.1 * 201 / 4)
+    assert math.isnan(memory)
+    assert run_costs(runs[4:5])["ERM"][0] == pytest.approx(4.2 * 201)
 
 
 def test_marked_table_of_a_page_is_computed_again_and_the_text_stays():

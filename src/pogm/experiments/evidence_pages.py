@@ -70,7 +70,7 @@ def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
 ## {sweep.title}
 
 {what}, default hyperparameters, every domain held out. Accuracy on the
-held-out domain in percent, averaged over the domains: mean ± standard error over seeds. *Difference to ERM* is paired by
+held-out domain in percent, averaged over domains: mean ± standard error over seeds. *Difference to ERM* is paired by
 held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni over the
 other rows; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that a row would show with a
 probability of about 80 %. *Last step* is test-domain selection (oracle): with one configuration it chooses nothing.

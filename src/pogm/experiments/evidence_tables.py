@@ -26,7 +26,7 @@ NOTES = (
     "excludes 0. Detectable is the smallest effect that a row would show with a probability of about 80 %. The last "
     "step is test-domain selection (oracle): with one configuration it chooses nothing.",
     "Time is that of training one run, without evaluations; of runs that trained as one batch, an equal share. Memory "
-    "is that of the process. Both depend on what else the machine did.",
+    "is that of the GPU in the process. Both depend on what else the machine did.",
 )
 SEED_NOTES = (
     "Standard deviation over n seeds of the mean over held-out domains, and of the domain where it is largest, with "
@@ -109,13 +109,13 @@ def run_costs(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
     """
     times = {run.id: tuple(finite(record.get("seconds_per_step")) for record in run.records[1:]) for run in runs}
     sharing = Counter(times.values())
-    found = {}
+    costs = {}
     for label in labels_of(runs):
         own = [run for run in runs if run.label == label]
         seconds = [median(times[run.id]) * run.trial["steps"] / sharing[times[run.id]] for run in own if times[run.id]]
-        memory = [finite(run.records[-1].get("memory_gb")) for run in own if run.records]
-        found[label] = median(seconds or [float("nan")]), max(memory, default=float("nan"))
-    return found
+        memory = [found for run in own if run.records and (found := finite(run.records[-1].get("memory_gb"))) > 0]
+        costs[label] = median(seconds or [float("nan")]), max(memory, default=float("nan"))
+    return costs
 
 
 def domain_table(runs: Sequence[Run], selection: Selection) -> Table:
