@@ -5,7 +5,8 @@ python benchmarks/pack_records.py RUNS results/NAME.tar.gz
 RUNS is a folder of run folders, as `pogm sweep` and `pogm experiment` write them. The archive has trial.json,
 records.jsonl and done of each run, but no checkpoints. Paths of the machine are removed from the provenance. The same
 runs give the same bytes. To use the records: ``tar xzf results/NAME.tar.gz -C FOLDER`` and ``pogm report FOLDER``, or
-unpack them into the ``runs`` folder of an experiment, which then runs only what is missing.
+unpack them into the ``runs`` folder of an experiment, which then runs only what is missing. After records of the
+evidence, run ``python benchmarks/update_results.py``: it updates results/PLAN.md and the tables of the pages.
 """
 
 import gzip

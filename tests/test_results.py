@@ -1,25 +1,33 @@
 """Published numbers are those of the records in results/."""
 
+import json
+import re
 import tarfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
-from pogm.benchmark.results.paired import detectable, differences, interval
+from pogm.benchmark.results.accuracy_tables import averages_table
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
-from pogm.benchmark.results.table import Estimate, Table
+from pogm.benchmark.results.table import Table
 from pogm.cli import parse
 from pogm.experiments import all_experiments, centre, kappa
+from pogm.experiments.evidence_pages import MARK, update_tables
+from pogm.experiments.evidence_plan import plan_text
+from pogm.experiments.evidence_tables import Complete
+from pogm.experiments.protocol import read_packed, sweeps_with_runs
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"
-EVIDENCE = ROOT / "results" / "mnist"
+RESULTS = ROOT / "results"
 
 
 COMMANDS = {  # of `pogm experiment`, by the file of its records in results/centre
@@ -31,16 +39,12 @@ COMMANDS = {  # of `pogm experiment`, by the file of its records in results/cent
     ),
     "pacs": "centre --scale pacs",
 }
-EVIDENCE_COMMANDS = {  # the same of results/mnist
-    "colored_mnist": "evidence --scale mnist --datasets ColoredMNIST --evaluate-every 100 --trials 5",
-}
 WEIGHTS = {"pacs": "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"}  # of --weights
 
 
 @cache
 def unpacked(name: str, folder: Path) -> dict[str, Run]:
-    records = EVIDENCE if name in EVIDENCE_COMMANDS else RECORDS
-    with tarfile.open(records / f"{name}.tar.gz") as archive:
+    with tarfile.open(RECORDS / f"{name}.tar.gz") as archive:
         archive.extractall(folder / name, filter="data")
     return {run.id: run for run in read_runs(folder / name)}
 
@@ -48,7 +52,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Run]:
 def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     """Return the stored runs of an experiment, labelled by row."""
     found = unpacked(name, folder)
-    scale = parse(["experiment", *(COMMANDS | EVIDENCE_COMMANDS)[name].split()]).make_scale()
+    scale = parse(["experiment", *COMMANDS[name].split()]).make_scale()
     rows = all_experiments()[experiment].rows(scale)
     named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
     return [replace(found[id], label=row) for row, id in named if id in found]
@@ -119,56 +123,74 @@ def test_page_has_the_numbers_of_the_records_about_kappa(name, folder):
     assert page()[f"kappa, {name}"] == interleaved(validated, tested)
 
 
-def evidence(runs: list[Run]) -> dict[str, list[str]]:
-    """Return the cells of the main table of results/mnist by row: both selections, and differences to ERM."""
-    tables = [averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
-    paired = [differences(runs, "ERM", selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
-    rows = {}
-    for number, label in enumerate(tables[0].labels):
-        validated, last = (table.rows[number].cells[0] for table in tables)
-        gain, last_gain = (table.rows[number].cells[0] for table in paired)
-        rows[label] = [
-            f"{validated.mean:.1f} ± {validated.stderr:.1f}",
-            *difference_cells(gain, len(tables[0].labels) - 1, baseline=label == "ERM"),
-            f"{last.mean:.1f} ± {last.stderr:.1f}",
-            *difference_cells(last_gain, len(tables[0].labels) - 1, baseline=label == "ERM")[:2],
-            str(gain.n),
-        ]
-    return rows
+@pytest.fixture(scope="module")
+def packed() -> Sequence[Run]:
+    return read_packed(RESULTS)
 
 
-def difference_cells(gain: Estimate, comparisons: int, *, baseline: bool) -> list[str]:
-    if baseline:
-        return ["–", "–", "–"]
-    low, high = interval(gain, comparisons)
-    differs = "" if low <= 0 <= high else " ≠"
-    smallest = detectable(gain, comparisons)
-    return [f"{gain.mean:+.2f} ± {gain.stderr:.2f}", f"{low:+.1f} … {high:+.1f}{differs}", f"{smallest:.1f}"]
+@pytest.fixture(scope="module")
+def complete(packed) -> Complete:
+    return sweeps_with_runs(packed)
 
 
-def by_domain(runs: list[Run], selection: Selection) -> dict[str, list[str]]:
-    """Return the accuracy on every held-out domain, by row."""
-    (dataset,) = {run.dataset for run in runs}
-    table = dataset_table(runs, dataset, selection).texts()
-    return {row: [text.rstrip("*") for text in texts] for row, texts in table.items()}
+PAGES = [path for path in sorted(RESULTS.rglob("README.md")) if MARK.search(path.read_text())]
 
 
-@pytest.mark.parametrize("name", EVIDENCE_COMMANDS)
-def test_evidence_has_the_numbers_of_the_records(name, folder):
-    runs = runs_of("evidence", name, folder)
-    found = page(EVIDENCE / "README.md")
-    assert found[f"evidence, {name}"] == evidence(runs)
-    for selection in SELECTIONS.values():
-        table = {row: cells[:-1] for row, cells in by_domain(runs, selection).items()}
-        assert found[f"domains, {name}, {selection.name}"] == table
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_page_has_the_numbers_of_the_records(path, complete):
+    """A page of the evidence is covered as soon as it has a mark."""
+    text = path.read_text()
+    assert text == update_tables(text, complete), "run: python benchmarks/update_results.py"
 
 
-@pytest.mark.parametrize("name", EVIDENCE_COMMANDS)
-def test_evidence_has_complete_rows_only(name, folder):
-    runs = runs_of("evidence", name, folder)
-    assert len(runs) == len(unpacked(name, folder)), "every stored run is planned"
-    cells = Counter((run.label, run.test_domains, run.trial_seed) for run in runs)
-    domains, seeds = len(runs[0].domains), 5
-    assert set(cells.values()) == {1}
-    assert len(cells) == len({run.label for run in runs}) * domains * seeds
-    assert all(run.provenance["deterministic"] for run in runs)
+def test_plan_is_that_of_the_records(packed):
+    assert (RESULTS / "PLAN.md").read_text() == plan_text(packed), "run: python benchmarks/update_results.py"
+
+
+def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete):
+    marks = {
+        tuple(mark.group("kind", "sweep", "selection")) for path in PAGES for mark in MARK.finditer(path.read_text())
+    }
+    for sweep, runs in complete.items():
+        if len({run.label for run in runs}) > 1:
+            tables = [("evidence", None), *(("domains", name) for name in SELECTIONS)]
+            assert {(kind, sweep.name, selection) for kind, selection in tables} <= marks
+
+
+def test_stored_runs_of_the_evidence_are_planned_once_and_deterministic(packed, complete):
+    for sweep in complete:
+        runs = sweep.find_runs(packed)
+        cells = Counter((run.label, run.test_domains, run.trial_seed) for run in runs)
+        assert set(cells.values()) == {1}
+        assert all(run.provenance["deterministic"] for run in runs if sweep.on_gpu)
+
+
+def test_main_table_is_what_a_few_lines_of_python_compute(packed, complete):
+    """The difference of GroupDRO to ERM on ColoredMNIST, from the files in the archive."""
+    values: dict[tuple[str, int, int], float] = {}
+    with tarfile.open(RESULTS / "mnist" / "colored_mnist.tar.gz") as archive:
+        for member in archive.getmembers():
+            folder, _, name = member.name.partition("/")
+            if name != "trial.json":
+                continue
+            saved = json.load(archive.extractfile(member))
+            if saved["label"] not in ("ERM", "GroupDRO"):
+                continue
+            (held_out,) = saved["trial"]["test_domains"]
+            others = [domain for domain in range(3) if domain != held_out]
+            records = [json.loads(line) for line in archive.extractfile(f"{folder}/records.jsonl")]
+            best = max(records, key=lambda record: fmean(record["accuracy"]["out"][domain] for domain in others))
+            values[saved["label"], held_out, saved["trial"]["trial_seed"]] = best["accuracy"]["in"][held_out]
+    gains = [100 * fmean(values["GroupDRO", d, s] - values["ERM", d, s] for d in range(3)) for s in range(5)]
+    text = f"| {fmean(gains):+.2f} ± {stdev(gains) / 5**0.5:.2f} |"
+    (row,) = (line for line in PAGES[0].read_text().splitlines() if line.startswith("| GroupDRO | 52"))
+    assert text in row
+
+
+def test_page_about_the_choice_of_a_method_has_numbers_of_the_tables():
+    """Every mean with its standard error on the page is in a table that is recomputed, or in docs/tables.md."""
+    sources = [*PAGES, ROOT / "docs" / "centre.md", ROOT / "docs" / "tables.md"]
+    known = " ".join(path.read_text() for path in sources)
+    numbers = re.findall(r"[+-]?\d+\.\d+ ± \d+\.\d+", (ROOT / "docs" / "choose.md").read_text())
+    assert len(numbers) > 10
+    assert [number for number in numbers if number not in known] == []

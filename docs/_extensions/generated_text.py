@@ -24,6 +24,7 @@ PAGES = {  # file of the repository: page that shows it
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "results/PROTOCOL.md": "measurements/protocol.md",
+    "results/PLAN.md": "measurements/plan.md",
     "results/mnist/README.md": "measurements/evidence.md",
     "results/centre/README.md": "measurements/centre_records.md",
     "benchmarks/results/pipeline.md": "measurements/pipeline.md",

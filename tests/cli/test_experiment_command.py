@@ -120,7 +120,7 @@ def test_status_of_a_folder_without_runs_is_an_error(tmp_path, capsys):
     ("words", "message"),
     [
         (("tabel3", "--scale", "embedded"), "Did you mean 'table3'?"),
-        (("table3", "--scale", "large"), "a scale out of embedded, full, mnist, pacs; found 'large'"),
+        (("table3", "--scale", "large"), "full, mnist, office_caltech, pacs, small; found 'large'"),
     ],
 )
 def test_usage_error_writes_nothing(tmp_path, capsys, words, message):

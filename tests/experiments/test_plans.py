@@ -5,13 +5,16 @@ from dataclasses import fields, replace
 
 import pytest
 from run_folders import record, write_run
+from sample_files import write_heart
 
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
+from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
-from pogm.experiments import all_experiments, catalogue, find_experiments
+from pogm.engine.session import Engine, Session
+from pogm.experiments import all_experiments, catalogue, evidence, find_experiments
 from pogm.experiments.base import SCALES, Row, find_scale
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.experiments.trials import (
@@ -24,7 +27,7 @@ from pogm.experiments.trials import (
 )
 from pogm.modifiers import all_modifiers
 
-EMBEDDED, FULL = SCALES["embedded"], SCALES["full"]
+EMBEDDED, SMALL, FULL = SCALES["embedded"], SCALES["small"], SCALES["full"]
 ONCE = replace(FULL, configurations=1, ablation=1, trials=1)  # instead of tens of thousands of trials
 DOMAINS = 3 + 6 + 4 + 4 + 4 + 4 + 6  # domains of the seven datasets of the paper
 TABLE1 = 18 + len(CONTROLS)  # rows
@@ -180,12 +183,43 @@ def test_setting_need_not_apply_to_rows_that_are_not_selected():
 
 
 def test_evidence_has_every_method_and_modifier():
-    labels = {trial.label for trial in all_experiments()["evidence"].trials(replace(EMBEDDED, seeds=1))}
-    later = "ADRMX CAD CausIRLCORAL CausIRLMMD CondCAD ERMPlusPlus IBERM IBIRM IGA SAM SD SelfReg TRM Transfer URM"
-    later += " AlignedMTL ConFIG FAMO GGA IMTLG NashMTL PGrad EMA LPFT MIRO SMA T3A TENT WiSEFT"
-    added = set(later.split())  # after the sweep of the evidence had begun
-    modifiers = {f"ERM + {name}" for name in set(all_modifiers()) - added}
-    assert labels == set(all_algorithms()) - added | modifiers
+    labels = {" + ".join((row.algorithm, *row.modifiers)) for row in evidence.rows(SCALES["mnist"])}
+    assert labels == set(all_algorithms()) | {f"ERM + {name}" for name in all_modifiers()}
+
+
+def test_evidence_on_arrays_leaves_out_modifiers_for_images(tmp_path):
+    """The modifiers that are left out refuse these inputs, with an error."""
+    write_heart(tmp_path)
+    on_images, on_arrays = ({row.modifiers for row in evidence.rows(scale)} for scale in (SCALES["mnist"], SMALL))
+    left_out = on_images - on_arrays
+    refused = {*evidence.FOR_IMAGES, *evidence.FOR_NORMALIZATION} & {*all_modifiers()}
+    assert left_out == {(name,) for name in refused}
+    for modifiers in left_out:
+        trial = build_trial("HeartDisease", "ERM", ["va"], data=tmp_path, modifiers=modifiers)
+        with pytest.raises(UsageError, match="Expected"):
+            Session([trial.task(tmp_path)], Engine()).step()
+
+
+def test_evidence_keeps_the_order_of_its_rows():
+    """Methods that are added to the package come after the rows that have records."""
+    names = [row.name for row in evidence.rows(SCALES["mnist"])]
+    assert names[: len(evidence.ON_OTHER_DATA)] == [row.name for row in evidence.ON_OTHER_DATA]
+    on_photographs = [row.name for row in evidence.rows(SCALES["pacs"])]
+    assert on_photographs == [row.name for row in evidence.rows(SCALES["office_caltech"])]
+    assert on_photographs[: len(evidence.ON_PHOTOGRAPHS)] == [row.name for row in evidence.ON_PHOTOGRAPHS]
+
+
+@pytest.mark.parametrize("name", ["small", "pacs", "office_caltech"])
+def test_schedules_of_the_evidence_start_within_the_first_third_of_a_run(name):
+    for trial in all_experiments()["evidence"].trials(replace(SCALES[name], seeds=1, changed_by=("--trials", "1"))):
+        for method in (trial.algorithm, *trial.modifiers):
+            starts = [getattr(method, f.name) for f in fields(method) if f.name.endswith("_iters")]
+            assert all(start <= trial.steps / 3 for start in starts), trial.label
+
+
+def test_evidence_uses_the_default_penalty_of_fishr():
+    scale = replace(SMALL, seeds=1, algorithms=("Fishr",), changed_by=("--trials", "1"))
+    assert {trial.algorithm.penalty for trial in all_experiments()["evidence"].trials(scale)} == {1000.0}
 
 
 @pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa"])

@@ -41,7 +41,7 @@ VERBS = {  # one file each, in the order of the help
     "start": ("demo", "doctor", "list", "data", "weights", "verdict"),
     "train": ("train", "run", "sweep", "resume", "soup", "ensemble"),
     "watch": ("status", "board"),
-    "results": ("report", "export"),
+    "results": ("report", "export", "audit"),
     "deploy": ("predict", "evaluate"),
     "research": ("measure", "experiment", "new"),
 }
@@ -65,6 +65,7 @@ EPILOG = """examples:
   pogm report runs                                   tables, and runs/report.html
   pogm export runs --out sweep                       the runs as a DomainBed sweep, for its collector
   pogm export runs/first --to onnx                   the selected model for ONNX Runtime, compared with the original
+  pogm audit table.csv                               means, ranks, marks and copied rows of a published table
   pogm predict runs/first images --csv out.csv       classes and probabilities of new images
   pogm evaluate runs/first new_site                  accuracy, calibration and confusion matrix at a new site
   pogm measure --algorithms ERM POGM --target        agreement of each step with every domain

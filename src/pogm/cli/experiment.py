@@ -86,7 +86,9 @@ pogm list experiments                              names and scales"""
         metavar="NAME",
         complete="experiments",
     )
-    scale: str = option("Datasets, number of runs and length: embedded, mnist, pacs or full.", complete="scales")
+    scale: str = option(
+        "Datasets, number of runs and length: embedded, small, mnist, pacs, office_caltech or full.", complete="scales"
+    )
     out: Path = option(
         "Folder for runs, tables and figures; each scale has a subfolder.", Path("runs/paper"), metavar="FOLDER"
     )

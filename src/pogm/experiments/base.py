@@ -104,6 +104,15 @@ SCALES = {
             latest_start=30,
         ),
         Scale(
+            "small",
+            "a table, audio and text; one method with ten seeds takes about ten minutes on one core",
+            datasets=("HeartDisease", "SpokenDigits", "AmazonReviews"),
+            configurations=1,
+            ablation=20,
+            trials=3,
+            latest_start=40,  # a third of the shortest run; penalty schedules start at 200 to 2,500 by default
+        ),
+        Scale(
             "mnist",
             "the two MNIST datasets, three configurations; about a day on one GPU",
             datasets=("ColoredMNIST", "RotatedMNIST"),
@@ -115,6 +124,16 @@ SCALES = {
             "pacs",
             "PACS with a ResNet-18, or the ResNet-50 of --weights, default hyperparameters; about a day on one GPU",
             datasets=("PACS",),
+            configurations=1,
+            ablation=20,
+            trials=3,
+            large_network="resnet18",
+            precision="tf32",
+        ),
+        Scale(
+            "office_caltech",
+            "Office-Caltech-10 with a ResNet-18, or the network of --weights; some hours on one GPU",
+            datasets=("OfficeCaltech10",),
             configurations=1,
             ablation=20,
             trials=3,

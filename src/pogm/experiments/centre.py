@@ -18,6 +18,7 @@ from pogm.experiments.results import BOTH, averages, details
 ERM = Row("ERM")
 ERM_CENTRE_KAPPA_0 = Row("POGM", settings=("kappa=0",), name="POGM, ERM centre, κ = 0")
 ERM_CENTRE = Row("POGM", settings=("kappa=0.5",), name="POGM, ERM centre, κ = 0.5")
+ERM_CENTRE_RESCALED = Row("POGM", settings=("kappa=0.5", "rescale=norm"), name="POGM, ERM centre, κ = 0.5, rescaled")
 MEAN = ("kappa=0.5", "centre=mean")
 MEAN_CENTRE = Row("POGM", settings=(*MEAN, "meta_lr=0.5"), name="POGM, mean centre, κ = 0.5, α = 0.5")
 ROWS = (
@@ -25,7 +26,7 @@ ROWS = (
     Row("Fish"),
     ERM_CENTRE_KAPPA_0,
     ERM_CENTRE,
-    Row("POGM", settings=("kappa=0.5", "rescale=norm"), name="POGM, ERM centre, κ = 0.5, rescaled"),
+    ERM_CENTRE_RESCALED,
     MEAN_CENTRE,
     Row("POGM", settings=MEAN, name="POGM, mean centre, κ = 0.5, α = 1"),
     Row("Reptile", name="Reptile (mean centre, κ = 0), α = 0.5"),

@@ -1,56 +1,87 @@
 """All methods against ERM, paired: which method helps on which data.
 
 Default hyperparameters, every domain held out. All rows have the same data, first weights and minibatches, so that
-differences to ERM are paired by held-out domain and seed. Modifiers are applied to ERM. Two rows are controls: POGM
-with κ = 0 is ERM computed by POGM's code, and Reptile is POGM around the mean of the trajectories with κ = 0. The
-protocol is in results/PROTOCOL.md. Rows are in the order of their priority for GPU time.
+differences to ERM are paired by held-out domain and seed. Modifiers are applied to ERM. Some rows are controls: POGM
+with κ = 0 is ERM computed by POGM's code, Reptile is POGM around the mean of the trajectories with κ = 0, and one row
+rescales the direction of POGM to the length of the centre. The protocol is in results/PROTOCOL.md. Rows are in the
+order of their priority for computing time; methods that the order does not name come last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from pogm.algorithms import all_algorithms
 from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
+from pogm.data.datasets import dataset_class
+from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0
+from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.results import BOTH, averages, details
+from pogm.modifiers import all_modifiers
 
-MIXUP, SWAD = Row("ERM", ("Mixup",)), Row("ERM", ("SWAD",))
-ON_PHOTOGRAPHS = (  # fewer rows, because runs on photographs are slow
+SWAD = Row("ERM", ("SWAD",))
+CONTROLS = (MEAN_CENTRE, ERM_CENTRE_RESCALED)  # added after the first sweep, so they come after its rows
+FIRST = (  # on all data
     ERM,
-    Row("POGM"),
-    Row("Fish"),
-    Row("Reptile"),
-    Row("OfficialPOGM"),
+    *map(Row, ("POGM", "Fish", "Reptile", "OfficialPOGM")),
     ERM_CENTRE_KAPPA_0,
-    Row("Fishr"),
-    Row("SAGM"),
-    Row("CORAL"),
-    Row("GroupDRO"),
-    Row("SagNet"),
-    SWAD,
-    Row("POGM", ("SWAD",)),
+    *map(Row, ("Fishr", "SAGM", "CORAL", "GroupDRO", "SagNet")),
 )
-ROWS = (
-    *ON_PHOTOGRAPHS[:-2],
-    Row("VREx"),
-    Row("IRM"),
-    MIXUP,
+ON_PHOTOGRAPHS = (*FIRST, SWAD, Row("POGM", ("SWAD",)), *CONTROLS)  # fewer rows, because runs on photographs are slow
+LATER_ON_PHOTOGRAPHS = (  # if the package has them
+    *(Row(algorithm, ("SMA",)) for algorithm in ("ERM", "POGM")),
+    Row("ERM", ("MIRO",)),
+    Row("ERMPlusPlus"),
+)
+ON_OTHER_DATA = (
+    *FIRST,
+    *map(Row, ("VREx", "IRM")),
+    Row("ERM", ("Mixup",)),
     *map(Row, ("MMD", "RSC", "MLDG", "DANN", "CDANN", "MTL")),
     SWAD,
     *map(Row, ("ANDMask", "SANDMask", "PCGrad", "MGDA", "CAGrad", "UPGrad", "ARM", "RDM")),
     *map(Row, ("MeasurementPOGM", "PaperTextPOGM", "MADG")),
     *(Row("ERM", (name,)) for name in ("MixStyle", "Augment", "CIRL", "ITTA")),
     *map(Row, ("EQRM", "IDGM")),
+    *CONTROLS,
 )
+FOR_IMAGES = ("Augment", "CIRL", "ITTA", "MixStyle")  # modifiers that refuse other inputs
+FOR_NORMALIZATION = ("TENT",)  # modifiers that refuse networks without normalization layers, such as mlp
+
+
+def rows(scale: Scale) -> list[Row]:
+    """Return the rows for the datasets of a scale, in the order of their priority.
+
+    Photographs have a fixed selection of rows. Other data have all registered algorithms, and ERM with every registered
+    modifier that works on all datasets of the scale. Algorithms of other packages are included if --algorithms names
+    them.
+    """
+    datasets = [dataset_class(name) for name in scale.datasets]
+    if all(dataset.large for dataset in datasets):
+        return [*ON_PHOTOGRAPHS, *filter(_is_registered, LATER_ON_PHOTOGRAPHS), *map(Row, scale.others)]
+    refused = set(FOR_IMAGES if any(issubclass(dataset, ArrayDataset) for dataset in datasets) else ())
+    if "mlp" in (scale.network or dataset.training.network for dataset in datasets):
+        refused.update(FOR_NORMALIZATION)
+    registered = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
+    registered += map(Row, scale.others)
+    return [row for row in _unique([*ON_OTHER_DATA, *registered]) if not set(row.modifiers) & refused]
 
 
 def plan(scale: Scale) -> Plan:
     """Return the trials of every row, with the same seeds."""
-    return paired.plan_rows(scale, ON_PHOTOGRAPHS if scale.name == "pacs" else ROWS)
+    return paired.plan_rows(scale, rows(scale))
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return accuracies, paired differences to ERM, and the results of every domain."""
     gains = [differences(runs, ERM.name, selection) for selection in BOTH if runs]
     return [*averages(runs), *gains, *details(runs)]
+
+
+def _is_registered(row: Row) -> bool:
+    return row.algorithm in all_algorithms() and all(name in all_modifiers() for name in row.modifiers)
+
+
+def _unique(found: Iterable[Row]) -> list[Row]:
+    return list(dict.fromkeys(found))

@@ -16,7 +16,7 @@ from pogm.experiments.base import Row, Scale
 from pogm.modifiers import Modifier, modifier_class
 
 Method = type[Algorithm] | type[Modifier]
-SHORT = {"Fishr": {"penalty": 100.0}}  # hyperparameters for short runs, as in the demo
+SHORT = {"Fishr": {"penalty": 100.0}}  # hyperparameters of the embedded scale, as in the demo
 
 
 class SweepTrials(Sequence[Trial]):
@@ -192,7 +192,8 @@ def shorten_schedules(method: Method, scale: Scale) -> dict[str, Any]:
         return {}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(method)}
     late = [name for name, value in defaults.items() if name.endswith("_iters") and value > scale.latest_start]
-    return dict.fromkeys(late, scale.latest_start) | SHORT.get(method.__name__, {})
+    fixed = SHORT.get(method.__name__, {}) if scale.name == "embedded" else {}
+    return dict.fromkeys(late, scale.latest_start) | fixed
 
 
 def _modifiers(row: Row) -> dict[str, type[Modifier]]:

@@ -15,6 +15,7 @@ from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.datasets.folder import Folder
 from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
 from pogm.data.images.class_folders import FolderWarning
+from pogm.data.sources.catalogue import CATALOGUE
 
 PUBLISHED = [name for name, found in all_datasets().items() if issubclass(found, ImageDataset) and found is not Folder]
 DOMAINBED = ("VLCS", "PACS", "OfficeHome", "TerraIncognita", "DomainNet")
@@ -48,7 +49,9 @@ def test_errors_for_missing_folder_and_missing_dataset(published, tmp_path):
     dataset, root = published
     with pytest.raises(DataError, match="Pass --data FOLDER or set POGM_DATA"):
         dataset.load(None, seed=0)
-    with pytest.raises(DataError, match=f"pogm data fetch {dataset.title}"):
+    advice = f"pogm data fetch {dataset.title}" if dataset.is_fetched else "copy the published images"
+    assert dataset.is_fetched == (dataset.title in CATALOGUE)
+    with pytest.raises(DataError, match=advice):
         dataset.load(tmp_path, seed=0)
     other = tmp_path / dataset.folder
     shutil.copytree(root / dataset.folder / dataset.folders[0], other / "elsewhere")

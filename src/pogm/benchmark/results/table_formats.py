@@ -111,7 +111,12 @@ def _csv_header(table: Table, with_images: bool) -> tuple[str, ...]:
     if table.csv_keys:
         numbers = [name for name in NUMBERS if all(name in c.fields for c in table.columns)]
         return (*table.csv_keys, *numbers, *["test_images"] * with_images)
-    return tuple(name for column in table.columns for name in _csv_names(column))
+    return (*_csv_label(table, table.row_key), *(name for column in table.columns for name in _csv_names(column)))
+
+
+def _csv_label(table: Table, text: str) -> list[str]:
+    """Return the first value of a line with one row: the key of the row, unless its cells identify it."""
+    return [text] if table.row_key else []
 
 
 def _csv_names(column: Column) -> list[str]:
@@ -126,7 +131,8 @@ def _csv_lines(table: Table, with_images: bool) -> Iterable[tuple[tuple[str, ...
     known = {"selection": table.selection.name} if table.selection else {}
     for row in table.rows:
         if not table.csv_keys:
-            yield (), [value for column, cell in _pairs(table, row) for value in _csv_values(column, cell)]
+            values = (value for column, cell in _pairs(table, row) for value in _csv_values(column, cell))
+            yield (), [*_csv_label(table, row.key), *values]
             continue
         for column, cell in _pairs(table, row):
             ids = known | {table.row_key: row.key} | dict(column.ids)

@@ -59,6 +59,7 @@ class ImageDataset(DomainDataset):
     folders: ClassVar[tuple[str, ...]]  # names of the domains' folders
     counts: ClassVar[tuple[int, ...]]  # published number of images of each domain
     class_counts: ClassVar[tuple[tuple[int, ...], ...]] = ()  # published number for each domain and class, if known
+    is_fetched: ClassVar[bool] = True  # `pogm data fetch` downloads it
 
     input_shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
     training: ClassVar[Training] = LargeImages()
@@ -147,10 +148,8 @@ class ImageDataset(DomainDataset):
                 f"Expected the folder that holds {self.folder}; found none given. Pass --data FOLDER or set POGM_DATA."
             )
         if not (root / self.folder).is_dir():
-            raise DataError(
-                f"Expected the folder {self.folder} in {root}; found none. Pass another --data, or get it: "
-                f"pogm data fetch {self.title}"
-            )
+            how = f"get it: pogm data fetch {self.title}" if self.is_fetched else "copy the published images there."
+            raise DataError(f"Expected the folder {self.folder} in {root}; found none. Pass another --data, or {how}")
         return root / self.folder
 
     def count_warning(self, tree: ImageTree) -> FolderWarning | None:

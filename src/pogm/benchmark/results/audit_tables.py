@@ -1,0 +1,191 @@
+"""Published tables as data for an audit: from CSV files, and those of the paper and of DomainBed."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pogm._system.errors import DataError, file_error_text
+from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE
+from pogm.benchmark.results.published import ABLATED, Result, find_publication, rows
+from pogm.benchmark.results.ranking import SUMMARIES
+from pogm.benchmark.results.selection import TEST_DOMAIN
+
+MEAN = "avg"
+RANKS = dict(zip(SUMMARIES, ("rank_arith_mean", "rank_geom_mean", "rank_median"), strict=True))
+MARKS = ("best", "second", "below_erm")
+NOT_DATASETS = ("year", MEAN, *RANKS.values())
+LONG = {"dataset", "value"}  # columns of a file with one line per cell
+METHODS = ("algorithm", "method", "variant", "model")
+
+
+class Value(NamedTuple):
+    """A printed mean with its standard error, as texts, so that the number of digits is known."""
+
+    mean: str
+    stderr: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.mean} ± {self.stderr}" if self.stderr else self.mean
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a published table."""
+
+    method: str
+    cells: Mapping[str, Value]  # by dataset
+    mean: str = ""  # printed average over datasets
+    ranks: Mapping[str, str] = field(default_factory=dict)  # printed, by the names of `SUMMARIES`
+    marks: Mapping[str, str] = field(default_factory=dict)  # one of `MARKS`, by dataset
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """Rows of one table, under one model selection."""
+
+    title: str
+    rows: tuple[Row, ...]
+    selection: str = ""  # stated rule; empty if it is unknown
+    datasets: tuple[str, ...] = ()
+
+
+def make_table(title: str, found: Iterable[Row], selection: str = "") -> PublishedTable:
+    """Return a table; its datasets are those of its rows."""
+    found = tuple(found)
+    return PublishedTable(title, found, selection, tuple(dict.fromkeys(name for row in found for name in row.cells)))
+
+
+def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
+    """Read the tables of a CSV file, one for each value of its column ``selection``.
+
+    Args:
+        path: A file with one row per method (``algorithm,PACS,PACS_stderr,PACS_mark,avg,rank_arith_mean``), or with one
+            line per cell (``algorithm,dataset,value,stderr,mark``).
+        selection: Model selection of the whole file, if it has no column for it.
+
+    Raises:
+        DataError: If the file cannot be read or has another form.
+    """
+    try:
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = file_error_text(error) if isinstance(error, OSError) else str(error)
+        raise DataError(f"Expected a CSV file at {path}; found: {reason}. Check the path.") from error
+    names = list(lines[0]) if lines else []
+    if not lines or any(None in line or None in line.values() for line in lines):
+        raise DataError(f"Expected a header and lines of the same length in {path}; found others. Correct the file.")
+    groups: dict[str, list[dict[str, str]]] = {}
+    for line in lines:
+        stated = line.get("selection") or line.get("model_selection") or selection
+        groups.setdefault(stated, []).append({name: (text or "").strip() for name, text in line.items()})
+    read = _read_long if set(names) >= LONG else _read_wide
+    return [make_table(path.name, read(group, path), stated) for stated, group in groups.items()]
+
+
+def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
+    method, *columns = lines[0]
+    if not (datasets := _dataset_columns(lines, columns)):
+        raise DataError(f"Expected columns of numbers in {path}; found {', '.join(columns)}. See: pogm audit --help")
+    return [
+        Row(
+            line[method],
+            {d: Value(_number(line[d], path), line.get(f"{d}_stderr", "")) for d in datasets if line[d]},
+            line.get(MEAN, ""),
+            {name: line[column] for name, column in RANKS.items() if line.get(column)},
+            {d: line[f"{d}_mark"] for d in datasets if line.get(f"{d}_mark")},
+        )
+        for line in lines
+    ]
+
+
+def _dataset_columns(lines: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
+    """Return the columns with a standard error or a mark; if there are none, all columns of numbers."""
+    described = [name for name in columns if f"{name}_stderr" in columns or f"{name}_mark" in columns]
+    plain = [name for name in columns if name not in NOT_DATASETS and all(_is_number(line[name]) for line in lines)]
+    return described or plain
+
+
+def _read_long(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
+    method = next((name for name in METHODS if name in lines[0]), None)
+    if method is None:
+        raise DataError(f"Expected a column {' or '.join(METHODS)} in {path}; found {', '.join(lines[0])}. Add one.")
+    by_method: dict[str, list[Mapping[str, str]]] = {}
+    for line in lines:
+        by_method.setdefault(line[method], []).append(line)
+    found = []
+    for name, own in by_method.items():
+        cells = {line["dataset"]: Value(_number(line["value"], path), line.get("stderr", "")) for line in own}
+        averages = {MEAN, AVERAGE, ALL_DATASETS}
+        mean = next((cells[dataset].mean for dataset in cells if dataset in averages), "")
+        marks = {line["dataset"]: line["mark"] for line in own if line.get("mark")}
+        found.append(Row(name, {d: v for d, v in cells.items() if d not in averages}, mean, {}, marks))
+    return found
+
+
+def _number(text: str, path: Path) -> str:
+    if not _is_number(text):
+        raise DataError(f"Expected numbers in percent in {path}; found {text!r}. Put ± into a column of its own.")
+    return text
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).removeprefix("-").isdigit()
+
+
+def paper_tables() -> list[PublishedTable]:
+    """Return the five tables of the paper as printed. Tables 3 to 5 have one table for each model selection."""
+    marks: dict[str, dict[str, str]] = {}
+    for line in rows("paper_table1_marks"):
+        marks.setdefault(line["algorithm"], {})[line["dataset"]] = line["mark"]
+    names = [column.removesuffix("_stderr") for column in rows("paper_table1")[0] if column.endswith("_stderr")]
+    first = [
+        Row(
+            line["algorithm"],
+            {name: Value(line[name], line[f"{name}_stderr"]) for name in names},
+            line[MEAN],
+            {name: line[column] for name, column in RANKS.items()},
+            marks.get(line["algorithm"], {}),
+        )
+        for line in rows("paper_table1")
+    ]
+    second: dict[str, dict[str, Value]] = {}
+    for line in rows("paper_table2"):
+        second.setdefault(line["variant"], {})[line["dataset_as_printed"]] = Value(line["value"], line["stderr"])
+    tables = [
+        make_table("Table 1", first, TEST_DOMAIN.name),
+        make_table("Table 2", (Row(name, cells) for name, cells in second.items()), TEST_DOMAIN.name),
+    ]
+    for number in (3, 4, 5):
+        parts: dict[str, dict[str, dict[str, Value]]] = {}
+        for line in rows(f"paper_table{number}"):
+            setting = f"POGM, {ABLATED[line['param']]} = {float(line['param_value']):g}"
+            cells = parts.setdefault(line["model_selection"], {}).setdefault(setting, {})
+            cells[line["dataset"]] = Value(line["value"], line["stderr"])
+        for selection, settings in parts.items():
+            found = [Row(name, _without_average(cells), cells[AVERAGE].mean) for name, cells in settings.items()]
+            tables.append(make_table(f"Table {number}, {selection}", found, selection))
+    return tables
+
+
+def _without_average(cells: Mapping[str, Value]) -> dict[str, Value]:
+    return {dataset: value for dataset, value in cells.items() if dataset != AVERAGE}
+
+
+def reference_tables(name: str) -> list[PublishedTable]:
+    """Return the means over domains of an embedded publication: one table for each model selection."""
+    source = find_publication(name)
+    by_selection: dict[str, dict[str, dict[str, Value]]] = {}
+    for result in source.results:
+        if result.domain == AVERAGE and result.dataset != ALL_DATASETS and not result.algorithm.startswith("Official"):
+            cells = by_selection.setdefault(result.selection, {}).setdefault(result.algorithm, {})
+            cells[result.dataset] = _value(result)
+    return [
+        make_table(source.title, (Row(method, cells) for method, cells in found.items()), selection)
+        for selection, found in by_selection.items()
+    ]
+
+
+def _value(result: Result) -> Value:
+    return Value(f"{result.mean:g}", "" if result.stderr is None else f"{result.stderr:g}")

@@ -1,0 +1,276 @@
+"""Pages of the evidence: tables in Markdown pages, the report, and the leaderboard."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pogm._system.errors import UsageError, unknown_name_error
+from pogm.benchmark.results.accuracy_tables import labels_of
+from pogm.benchmark.results.paired import differences, interval
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
+from pogm.benchmark.results.table import Column, Estimate, Row, Table
+from pogm.experiments.centre import ERM
+from pogm.experiments.evidence_tables import (
+    NOTHING,
+    POINTS,
+    PRINTED,
+    Complete,
+    difference_figure,
+    domain_blocks,
+    domain_table,
+    evidence_table,
+    rank_figure,
+    seed_blocks,
+    seed_table,
+)
+from pogm.experiments.protocol import SWEEPS, Sweep
+from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
+
+MARK = re.compile(r"<!-- records: (?P<kind>evidence|domains|seeds), (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))? -->\n")
+TABLE = re.compile(r"\n(?:\|.*\n)*")
+SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_DOMAIN)}
+
+
+# Tables in Markdown.
+
+
+def update_tables(text: str, complete: Complete) -> str:
+    """Return a page in Markdown with the tables after its marks computed again from the records.
+
+    A mark is a comment in a line of its own: ``<!-- records: evidence, SWEEP -->``, ``<!-- records: domains, SWEEP,
+    SELECTION -->`` or ``<!-- records: seeds, SWEEP -->``. The table follows after an empty line. The rest of the page
+    stays as it is.
+
+    Args:
+        text: The page.
+        complete: Runs of the complete rows of every sweep.
+
+    Raises:
+        UsageError: If a mark names no sweep, or one without complete rows.
+    """
+
+    parts, end = [], 0
+    for mark in MARK.finditer(text):
+        table = TABLE.match(text, mark.end())
+        parts += [text[end : mark.end()], "\n", *_marked_table(mark, complete)]
+        end = table.end() if table else mark.end()
+        parts += [] if text[end : end + 1] in ("", "\n") else ["\n"]
+    return "".join([*parts, text[end:]])
+
+
+def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
+    """Return the section of a sweep for a page in Markdown: what was run, marks and tables."""
+    (steps,) = {run.trial["steps"] for run in runs}
+    (precision,) = {run.trial["precision"] for run in runs}
+    what = f"{sweep.network}, {steps:,} minibatches, {precision}, {sweep.seeds} seeds"
+    text = f"""
+## {sweep.title}
+
+{what}, default hyperparameters, every domain held out. Accuracy on the
+held-out domain in percent, averaged over domains: mean ± standard error over seeds. *Difference to ERM* is paired by
+held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni over the
+other rows; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that a row would show with a
+probability of about 80 %. *Last step* is test-domain selection (oracle): with one configuration it chooses nothing.
+
+<!-- records: evidence, {sweep.name} -->
+
+Variance between seeds, training-domain selection:
+
+<!-- records: seeds, {sweep.name} -->
+
+Accuracy on each held-out domain, training-domain selection:
+
+<!-- records: domains, {sweep.name}, {TRAINING_DOMAIN.name} -->
+
+The same after the last step (test-domain selection):
+
+<!-- records: domains, {sweep.name}, {TEST_DOMAIN.name} -->
+
+Command: `{sweep.command()}`
+"""
+    return update_tables(text, {sweep: list(runs)})
+
+
+def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
+    names = {sweep.name: sweep for sweep in SWEEPS}
+    if mark["sweep"] not in names:
+        raise unknown_name_error("a sweep", mark["sweep"], names)
+    runs = complete.get(names[mark["sweep"]])
+    if not runs:
+        raise UsageError(f"Expected records with a complete row of {mark['sweep']}; found none. Pack them in results/.")
+    if mark["kind"] == "evidence":
+        yield from _markdown(evidence_table(runs), PRINTED)
+    elif mark["kind"] == "seeds":
+        yield from _markdown(seed_table(runs))
+    elif mark["selection"] in SELECTIONS:
+        yield from _markdown(domain_table(runs, SELECTIONS[mark["selection"]]))
+    else:
+        raise unknown_name_error("a selection", str(mark["selection"]), SELECTIONS)
+
+
+def _markdown(table: Table, columns: int | None = None) -> Iterator[str]:
+    """Yield the lines of a table, as they are printed, without marks of the best."""
+    shown = table.columns[:columns]
+    heads = ["", *(_domain_name(column.heading) for column in shown)]
+    yield f"| {' | '.join(heads).lstrip()} |\n".replace("|  |", "| |", 1)
+    yield f"|{'---|' * len(heads)}\n"
+    for row in table.rows:
+        yield f"| {' | '.join([row.label, *table.row_texts(row)[:columns]])} |\n"
+
+
+def _domain_name(heading: str) -> str:
+    return heading.replace("-90%", "−90%")  # a minus sign, as in the text of the pages
+
+
+# The report and the leaderboard.
+
+
+def evidence_tables(complete: Complete) -> list[Table]:
+    """Return the leaderboard, then the tables of every sweep that has more than ERM."""
+    compared = compared_sweeps(complete)
+    tables = [leaderboard(compared)] if compared else []
+    for runs in compared.values():
+        tables += [evidence_table(runs), *(domain_table(runs, one) for one in SELECTIONS.values()), seed_table(runs)]
+    return tables
+
+
+class Signs(NamedTuple):
+    """On how many datasets the corrected 95 % interval of the difference to ERM is above 0, contains 0, is below 0."""
+
+    better: int = 0
+    tied: int = 0
+    worse: int = 0
+
+
+def leaderboard(complete: Complete) -> Table:
+    """Return all methods against all sweeps: paired differences to ERM, and how many of them differ from 0."""
+    gains = {sweep.title: _gains(runs) for sweep, runs in complete.items()}
+    labels = dict.fromkeys(label for found in gains.values() for label in found)
+    signs = count_signs(complete)
+    rows = []
+    for label in labels:
+        found = [by_label.get(label, Estimate()) for by_label in gains.values()]
+        seeds = min(gain.n for gain in found if gain.mean is not None)
+        rows.append(Row((*found, *signs[label], sum(gain.mean is not None for gain in found), seeds), label))
+    return Table(
+        title="Leaderboard",
+        columns=(
+            *map(_gain_column, gains),
+            *(Column(name, kind="number") for name in (*Signs._fields, "datasets", "seeds")),
+        ),
+        rows=tuple(rows),
+        selection=TRAINING_DOMAIN,
+        footnotes=(
+            "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
+            "points. Default hyperparameters.",
+            "better, tied and worse: on how many datasets the 95 % interval, corrected for the number of methods, is "
+            "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects.",
+        ),
+        row_key="algorithm",
+    )
+
+
+def count_signs(complete: Complete) -> dict[str, Signs]:
+    """Return on how many datasets each method is better than ERM, tied with it, and worse. ERM has only zeros."""
+    counts: dict[str, Counter[str]] = {}
+    for runs in complete.values():
+        gains = _gains(runs)
+        for label, gain in gains.items():
+            own = counts.setdefault(label, Counter())
+            if label != ERM.name and gain.stderr is not None:
+                low, high = interval(gain, len(gains) - 1)
+                own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
+    return {label: Signs(**own) for label, own in counts.items()}
+
+
+def _gains(runs: Sequence[Run]) -> dict[str, Estimate]:
+    return {row.key: row.estimates[0] for row in differences(runs, ERM.name).rows}
+
+
+def _gain_column(title: str) -> Column:
+    return Column(title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, csv_prefix=f"{title}_")
+
+
+def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]:
+    """Write the report ``evidence.html`` and ``leaderboard.html``, and return their paths.
+
+    Args:
+        complete: Runs of the complete rows of every sweep.
+        folder: Folder of the pages.
+        command: Command line that makes them.
+
+    Raises:
+        UsageError: If no sweep has a complete row besides ERM.
+    """
+    compared = compared_sweeps(complete)
+    if not compared:
+        raise UsageError(
+            "Expected a sweep of the protocol with complete rows of ERM and another method; found none. See what is "
+            "missing: results/PLAN.md"
+        )
+    facts = {
+        "Runs": str(sum(map(len, compared.values()))),
+        "Sweeps": ", ".join(f"{sweep.title} ({len(labels_of(runs))} rows)" for sweep, runs in compared.items()),
+    }
+    board = Section("Leaderboard", (leaderboard(compared),), "Click a heading to sort.")
+    sections = [board, *_overall(compared), *(_section(sweep, runs) for sweep, runs in compared.items())]
+    lead = [sentence(summary(compared))]
+    provenance = {"Runs made with": _made_with(compared)}
+    pages = {
+        "evidence.html": ("Evidence: which method helps where", sections),
+        "leaderboard.html": ("Leaderboard of domain generalization methods", [board]),
+    }
+    return [
+        write_page(folder / name, title, parts, command=command, facts=facts, lead=lead, provenance=provenance)
+        for name, (title, parts) in pages.items()
+    ]
+
+
+def summary(complete: Complete) -> str:
+    """Return one sentence: how many comparisons with ERM there are, and how many differ from 0."""
+    signs = count_signs(complete).values()
+    better, tied, worse = (sum(column) for column in zip(*signs, strict=True))
+    datasets = f"{len(complete)} dataset{'s' * (len(complete) > 1)}"
+    return (
+        f"Of {better + tied + worse} comparisons with ERM on {datasets}, {better} are better, {worse} are worse and "
+        f"{tied} are tied (95 %, corrected)."
+    )
+
+
+def compared_sweeps(complete: Complete) -> dict[Sweep, list[Run]]:
+    """Return the sweeps in which ERM and another row are complete."""
+    return {sweep: runs for sweep, runs in complete.items() if {ERM.name} < {run.label for run in runs}}
+
+
+def _overall(complete: Complete) -> Iterator[Section]:
+    if len(complete) < 2:
+        return
+    blocks = domain_blocks(complete)
+    if len(blocks[0]) > 1:
+        what = "held-out domains of all datasets, means over seeds; domains of one dataset are not independent"
+        yield Section("Ranks over all datasets", (rank_figure("ranks", "Ranks over all datasets", blocks, what),))
+
+
+def _section(sweep: Sweep, runs: Sequence[Run]) -> Section:
+    ranks = rank_figure(f"ranks_{sweep.name}", "Critical differences", seed_blocks(runs), "seeds, means over domains")
+    exhibits: tuple[Exhibit, ...] = (
+        evidence_table(runs),
+        Fold("Differences to ERM", (difference_figure(f"differences_{sweep.name}", runs),), open_if_wide=True),
+        Fold("Critical differences", (ranks,)),
+        Fold("Variance between seeds", (seed_table(runs),)),
+        Fold("Accuracy on every domain", tuple(domain_table(runs, selection) for selection in SELECTIONS.values())),
+    )
+    text = f"{len(runs)} runs, {sweep.seeds} seeds, every domain held out, default hyperparameters, {sweep.network}."
+    return Section(sweep.title, exhibits, text, sweep.command())
+
+
+def _made_with(complete: Complete) -> str:
+    found = {
+        f"{run.provenance.get('device')}, torch {run.provenance.get('torch')}"
+        for runs in complete.values()
+        for run in runs
+    }
+    return "; ".join(sorted(found))

@@ -1,0 +1,111 @@
+"""The plan of the evidence sweeps (results/PLAN.md): which runs are missing, what they cost, and their commands."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pogm.algorithms import algorithm_class
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.runs.estimate import cost_ratio
+from pogm.benchmark.runs.reference import run_cost
+from pogm.experiments.base import Row
+from pogm.experiments.centre import ERM
+from pogm.experiments.protocol import SWEEPS, Sweep
+
+SIMILAR = {"resnet50_v1": "resnet50"}  # networks with the measured cost of another one
+SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM"), "POGM")
+CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
+CPU_COLUMN = "CPU, mnist_cnn"
+HEAD = """\
+# Plan of the evidence sweeps
+
+This file is generated: `python benchmarks/update_results.py` writes it from the records in this folder. The sweeps are
+those of the [protocol](PROTOCOL.md). A row is complete if every held-out domain has a run with every seed.
+
+Times are estimates from the costs that the package contains (`src/pogm/benchmark/costs.json`, `reference_costs.json`,
+and docs/tables.md for the CPU). GPU time is that of one NVIDIA H200, with evaluations. CPU time is that of one core;
+`--workers` runs several processes. Methods whose cost was not measured are counted as unknown.
+
+To run a sweep, unpack its archives into `OUT/SCALE/runs` (finished runs are not computed again), give the command, and
+pack the runs: `python benchmarks/pack_records.py OUT/SCALE/runs results/FOLDER/NAME.tar.gz`. For one row, add
+`--algorithms "ROW"`.
+"""
+
+
+@dataclass(frozen=True)
+class MissingRow:
+    """A row of a sweep that is not complete."""
+
+    name: str
+    done: int  # finished runs
+    missing: int
+    seconds: float | None  # of all missing runs; None if it is unknown
+
+
+def missing_rows(sweep: Sweep, runs: Sequence[Run]) -> list[MissingRow]:
+    """Return the rows of a sweep that are not complete, in the order of their priority."""
+    finished = {run.id for run in sweep.find_runs(runs)}
+    found = []
+    for row, trials in sweep.plan.items():
+        left = [trial for trial in trials if trial.id not in finished]
+        if left:
+            found.append(MissingRow(row.name, len(trials) - len(left), len(left), _seconds(sweep, row, left)))
+    return found
+
+
+def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
+    method = SIMILAR_METHODS.get(row.algorithm, row.algorithm)
+    if not sweep.on_gpu:
+        ratio = cost_ratio(" + ".join((method, *row.modifiers)), ERM.name, CPU_COLUMN)
+        return None if ratio is None else ratio * CPU_SECONDS[sweep.dataset] * len(trials)
+    training = trials[0].training
+    training = replace(training, network=SIMILAR.get(training.network, training.network))
+    algorithm = trials[0].algorithm if method == row.algorithm else algorithm_class(method)()
+    cost = run_cost(replace(trials[0], training=training, algorithm=algorithm))
+    if cost.train_seconds is None:
+        return None
+    return (cost.train_seconds + (cost.evaluation_seconds or 0.0)) * len(trials)
+
+
+def plan_text(runs: Sequence[Run]) -> str:
+    """Return the plan as Markdown."""
+    missing = {sweep: missing_rows(sweep, runs) for sweep in SWEEPS}
+    lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]
+    for sweep, rows in missing.items():
+        planned = len(sweep.plan)
+        left = sum(row.missing for row in rows)
+        done = planned * sweep.cells - left
+        cells = [sweep.title, f"{planned - len(rows)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]
+        lines.append(f"| {' | '.join(cells)} |")
+    for sweep, rows in missing.items():
+        lines += ["", f"## {sweep.title}", "", *_section(sweep, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(sweep: Sweep, rows: Sequence[MissingRow]) -> Iterator[str]:
+    waiting = {row.name for row in rows}
+    complete = [row.name for row in sweep.plan if row.name not in waiting]
+    yield f"Complete ({sweep.cells} runs each): {', '.join(complete) or 'none'}."
+    if not rows:
+        return
+    yield from (
+        "",
+        f"    {sweep.command()}",
+        "",
+        "| missing row | finished runs | missing runs | time |",
+        "|---|---|---|---|",
+    )
+    for row in rows:
+        yield f"| {row.name} | {row.done} | {row.missing} | {_time(sweep, [row])} |"
+
+
+def _time(sweep: Sweep, rows: Sequence[MissingRow]) -> str:
+    """Return the time of the missing runs as text, such as "12.3 GPU minutes, and 3 rows of unknown time"."""
+    known = [row.seconds for row in rows if row.seconds is not None]
+    unknown = len(rows) - len(known)
+    if not rows:
+        return "–"
+    if not known:
+        return "unknown"
+    text = f"{sum(known) / 60:,.1f} {'GPU' if sweep.on_gpu else 'CPU'} minutes"
+    return f"{text}, and {unknown} row{'s' * (unknown > 1)} of unknown time" if unknown else text

@@ -1,0 +1,238 @@
+"""Tables and figures of an evidence sweep: accuracies, paired differences to ERM, variance between seeds, ranks."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median, stdev
+
+from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
+from pogm.benchmark.results.critical_difference import RankComparison, compare_ranks
+from pogm.benchmark.results.paired import detectable, differences, interval
+from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
+from pogm.benchmark.results.table import Column, Estimate, Row, Table
+from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
+from pogm.experiments.protocol import Sweep
+from pogm.report import figure
+from pogm.report.figure import Figure, Panel, Point
+
+Complete = Mapping[Sweep, list[Run]]  # runs of the complete rows of every sweep
+NOTHING = "–"
+POINTS = "percentage points"
+CLOSE = 5  # percentage points: rows with wider intervals have a panel of their own, so that the others can be read
+NOTES = (
+    "Differences to ERM are paired by held-out domain and seed: mean ± standard error over n seeds, in percentage "
+    "points. The 95 % interval is by Student's t, corrected by Bonferroni over {rows} rows; ≠ marks an interval that "
+    "excludes 0. Detectable is the smallest effect that a row would show with a probability of about 80 %. The last "
+    "step is test-domain selection (oracle): with one configuration it chooses nothing.",
+    "Time is that of training one run, without evaluations; of runs that trained as one batch, an equal share. Memory "
+    "is that of the GPU in the process. Both depend on what else the machine did.",
+)
+SEED_NOTES = (
+    "Standard deviation over n seeds of the mean over held-out domains, and of the domain where it is largest, with "
+    "the lowest and the highest accuracy there. Percentage points.",
+)
+SHORT_NAMES = {  # of long names, in figures
+    ERM_CENTRE_KAPPA_0.name: "POGM, κ = 0",
+    ERM_CENTRE_RESCALED.name: "POGM, rescaled",
+    MEAN_CENTRE.name: "POGM, mean centre",
+}
+RANKS = (
+    "Methods are ranked in every block: 1 is the best. A dot is the mean rank. The bar is half of Nemenyi's critical "
+    "difference to both sides (Demšar, 2006; 5 %): two methods differ if their bars do not overlap."
+)
+
+
+def evidence_table(runs: Sequence[Run]) -> Table:
+    """Return the main table of a sweep: both selections, and differences to ERM.
+
+    Args:
+        runs: Runs of complete rows of one sweep.
+    """
+    accuracies = [averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
+    gains = [differences(runs, ERM.name, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
+    compared = len(accuracies[0].rows) - 1
+    costs = run_costs(runs)
+    rows = []
+    for number, label in enumerate(accuracies[0].labels):
+        chosen, last = (table.rows[number].cells[0] for table in accuracies)
+        gain, last_gain = (table.rows[number].estimates[0] for table in gains)
+        cells = (
+            chosen,
+            *_gain_cells(gain, compared, label),
+            last,
+            *_gain_cells(last_gain, compared, label)[:2],
+            gain.n,
+            *costs[label],
+        )
+        rows.append(Row(cells, label))
+    return Table(
+        title=f"{runs[0].dataset}: all methods against ERM",
+        columns=(
+            Column("accuracy", "training-domain selection", unit="%", csv_prefix="accuracy_"),
+            *_gain_columns("difference"),
+            Column("detectable", kind="number", unit=POINTS, missing=NOTHING),
+            Column("last", "last step", unit="%", csv_prefix="last_"),
+            *_gain_columns("last_difference"),
+            Column("n", kind="number"),
+            Column("seconds", "time, s", kind="number", missing=NOTHING),
+            Column("gigabytes", "memory, GB", kind="number", missing=NOTHING),
+        ),
+        rows=tuple(rows),
+        footnotes=(NOTES[0].format(rows=compared), NOTES[1]),
+        row_key="algorithm",
+    )
+
+
+PRINTED = 8  # columns of `evidence_table` that pages in Markdown have; the others depend on the machine
+
+
+def _gain_columns(key: str) -> tuple[Column, Column]:
+    title = "difference to ERM"
+    number = Column(key, title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, csv_prefix=f"{key}_")
+    return number, Column(f"{key}_interval", "95 %, corrected", kind="text")
+
+
+def _gain_cells(gain: Estimate, compared: int, label: str) -> tuple[Estimate, str, float]:
+    """Return the difference, its corrected interval and the smallest detectable effect."""
+    if label == ERM.name or gain.stderr is None:
+        return Estimate(), NOTHING, float("nan")
+    low, high = interval(gain, compared)
+    differs = "" if low <= 0 <= high else " ≠"
+    return gain, f"{low:+.1f} … {high:+.1f}{differs}", detectable(gain, compared)
+
+
+def run_costs(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
+    """Return the median time of a run in seconds and its memory in GB, by label; NaN if it was not recorded.
+
+    Runs that trained as one batch have the same times to the last digit. Each has an equal share.
+    """
+    times = {run.id: tuple(finite(record.get("seconds_per_step")) for record in run.records[1:]) for run in runs}
+    sharing = Counter(times.values())
+    costs = {}
+    for label in labels_of(runs):
+        own = [run for run in runs if run.label == label]
+        seconds = [median(times[run.id]) * run.trial["steps"] / sharing[times[run.id]] for run in own if times[run.id]]
+        memory = [found for run in own if run.records and (found := finite(run.records[-1].get("memory_gb"))) > 0]
+        costs[label] = median(seconds or [float("nan")]), max(memory, default=float("nan"))
+    return costs
+
+
+def domain_table(runs: Sequence[Run], selection: Selection) -> Table:
+    """Return the accuracy on every held-out domain, without their average."""
+    table = dataset_table(runs, runs[0].dataset, selection)
+    return replace(
+        table,
+        columns=table.columns[:-1],
+        rows=tuple(replace(row, cells=row.cells[:-1]) for row in table.rows),
+    )
+
+
+def seed_table(runs: Sequence[Run]) -> Table:
+    """Return how much the accuracy varies between seeds, under training-domain selection."""
+    values: dict[str, dict[int, dict[int, float]]] = {label: {} for label in labels_of(runs)}
+    for choice in TRAINING_DOMAIN(runs):
+        if choice.accuracy is not None:
+            values[choice.label].setdefault(choice.domain, {})[choice.trial_seed] = 100 * choice.accuracy
+    rows = []
+    for label, by_domain in values.items():
+        seeds = list(next(iter(by_domain.values())))
+        means = [fmean(found[seed] for found in by_domain.values()) for seed in seeds]
+        widest = max(by_domain, key=lambda domain: stdev(by_domain[domain].values()))
+        found = by_domain[widest].values()
+        span = f"{min(found):.1f} … {max(found):.1f}"
+        rows.append(Row((stdev(means), stdev(found), runs[0].domains[widest], span, len(seeds)), label))
+    return Table(
+        title=f"{runs[0].dataset}: variance between seeds",
+        columns=(
+            Column("sd", "standard deviation, mean over domains", kind="number", digits=".2f"),
+            Column("domain_sd", "largest standard deviation on a domain", kind="number", digits=".2f"),
+            Column("domain", "this domain", kind="text"),
+            Column("range", "lowest … highest there", kind="text"),
+            Column("n", kind="number"),
+        ),
+        rows=tuple(rows),
+        selection=TRAINING_DOMAIN,
+        footnotes=SEED_NOTES,
+        row_key="algorithm",
+    )
+
+
+def seed_blocks(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> list[dict[str, float]]:
+    """Return the mean over held-out domains of every method, for each seed of one sweep."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for choice in selection(runs):
+        if choice.accuracy is not None:
+            found.setdefault(choice.trial_seed, {}).setdefault(choice.label, []).append(choice.accuracy)
+    return [{label: fmean(values) for label, values in block.items()} for block in found.values()]
+
+
+def domain_blocks(complete: Complete, selection: Selection = TRAINING_DOMAIN) -> list[dict[str, float]]:
+    """Return the mean over seeds for each held-out domain of every sweep, for the methods that all sweeps have."""
+    shared = set.intersection(*({run.label for run in runs} for runs in complete.values()))
+    blocks = []
+    for runs in complete.values():
+        found: dict[int, dict[str, list[float]]] = {}
+        for choice in selection(run for run in runs if run.label in shared):
+            if choice.accuracy is not None:
+                found.setdefault(choice.domain, {}).setdefault(choice.label, []).append(choice.accuracy)
+        blocks += [{label: fmean(values) for label, values in block.items()} for block in found.values()]
+    return blocks
+
+
+def rank_figure(name: str, title: str, blocks: Sequence[Mapping[str, float]], what: str) -> Figure:
+    """Return a critical-difference diagram: mean ranks with half of the critical difference to both sides.
+
+    Args:
+        name: Name of the figure.
+        title: Title of the figure.
+        blocks: Values by method, see `compare_ranks`.
+        what: What a block is, for the notes.
+    """
+    found = compare_ranks(blocks)
+    half, last = found.difference / 2, len(found.ranks)
+    marks = tuple(
+        figure.Row(
+            SHORT_NAMES.get(label, label),
+            (Point(number, rank, None, found.blocks),),
+            int(label == ERM.name),
+            (max(1.0, rank - half), min(float(last), rank + half)),
+        )
+        for number, (label, rank) in enumerate(found.ranks.items())
+    )
+    panel = Panel("Mean rank", marks, x_label="mean rank (1 is the best)", reference=found.ranks.get(ERM.name))
+    return Figure(name, title, (panel,), RANKS, (_rank_note(found, what),))
+
+
+def _rank_note(found: RankComparison, what: str) -> str:
+    groups = found.groups()
+    same = "all" if groups and len(groups[0]) == len(found.ranks) else f"{len(groups)} groups"
+    return (
+        f"{len(found.ranks)} methods, {found.blocks} blocks ({what}); critical difference: {found.difference:.1f}. "
+        f"Methods that do not differ from each other: {same}. The dashed line is the rank of ERM."
+    )
+
+
+def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
+    """Return the differences to ERM, with standard errors and corrected intervals."""
+    table = differences(runs, ERM.name)
+    gains = {row.key: row.estimates[0] for row in table.rows if row.key != ERM.name}
+    rows = [
+        figure.Row(
+            SHORT_NAMES.get(label, label),
+            (Point(number, gain.mean, gain.stderr, gain.n),),
+            0,
+            interval(gain, len(gains)),
+        )
+        for number, (label, gain) in enumerate(sorted(gains.items(), key=lambda item: -(item[1].mean or 0.0)))
+        if gain.mean is not None and gain.stderr is not None
+    ]
+    close = [row for row in rows if row.span and max(map(abs, row.span)) <= CLOSE]
+    panels = {f"Intervals within ± {CLOSE}": close, "Wider intervals": [row for row in rows if row not in close]}
+    return Figure(
+        name,
+        "Differences to ERM, training-domain selection",
+        tuple(Panel(title, tuple(found), x_label=POINTS, reference=0.0) for title, found in panels.items() if found),
+        "A dot is the mean difference, a thick bar its standard error, a thin bar the corrected 95 % interval.",
+        (table.footnotes[0],),
+    )

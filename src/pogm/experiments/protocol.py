@@ -1,0 +1,171 @@
+"""The sweeps of results/PROTOCOL.md, and their runs in the packed records of a folder.
+
+A sweep is one dataset with one network. A run belongs to a sweep if its trial equals a trial of ERM in everything but
+the method: the same data, seeds, network and length. So differences to ERM are paired.
+"""
+
+import shlex
+import tarfile
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pogm._system.errors import DataError
+from pogm._system.files import canonical_json
+from pogm.benchmark.results.accuracy_tables import labels_of
+from pogm.benchmark.results.records import RecordWarning, Run, read_runs
+from pogm.experiments import evidence
+from pogm.experiments.base import Plan, Scale, find_scale
+from pogm.experiments.centre import ERM
+
+ARCHIVES = "*.tar.gz"
+OTHER_RUNS = "centre"  # folder of records that are not of this protocol: earlier, and not deterministic
+RESNET50_V1 = "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"
+MOBILENET_V2 = "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0"
+FILES = {RESNET50_V1: "resnet50_imagenet_v1.safetensors", MOBILENET_V2: "mobilenet_v2_imagenet.safetensors"}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All rows of the evidence on one dataset with one network."""
+
+    name: str
+    scale_name: str  # of `pogm experiment evidence --scale`
+    dataset: str
+    network: str
+    seeds: int
+    evaluate_every: int | None = None  # None: that of the scale
+    weights: str = ""  # hash of the initial weights of photographs
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if the protocol asks for a GPU."""
+        return self.scale_name != "small"
+
+    @property
+    def title(self) -> str:
+        """Dataset and, for photographs, network."""
+        return f"{self.dataset}, {self.network}" if self.weights else self.dataset
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Options of `pogm experiment evidence` that choose the trials."""
+        found = ["--scale", self.scale_name, "--datasets", self.dataset]
+        found += ["--evaluate-every", str(self.evaluate_every)] if self.evaluate_every else []
+        found += ["--trials", str(self.seeds)]
+        return (*found, "--weights", FILES[self.weights]) if self.weights else tuple(found)
+
+    def command(self, rows: Sequence[str] = ()) -> str:
+        """Return the command line that runs the sweep, or some of its rows."""
+        chosen = ["--algorithms", *rows] if rows else []
+        device = ["--device", "cuda", "--deterministic"] if self.on_gpu else ["--device", "cpu"]
+        words = ["pogm", "experiment", "evidence", *self.words, *chosen, "--data", "DATA", *device, "--out", "OUT"]
+        return shlex.join(words)
+
+    def scale(self) -> Scale:
+        """Return the scale of the command line."""
+        changes: dict[str, Any] = {"datasets": (self.dataset,), "seeds": self.seeds}
+        if self.evaluate_every is not None:
+            changes["evaluate_every"] = self.evaluate_every
+        if self.weights:
+            changes |= {"weights": self.weights, "large_network": self.network}
+        return replace(find_scale(self.scale_name), **changes, changed_by=self.words[2:])
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Trials by row."""
+        return evidence.plan(self.scale())
+
+    @cached_property
+    def row_names(self) -> dict[str, str]:
+        """Name of the row of every planned trial, by the id of the trial."""
+        return {trial.id: row.name for row, trials in self.plan.items() for trial in trials}
+
+    @cached_property
+    def paired(self) -> frozenset[str]:
+        """Everything but the method, of every trial of ERM."""
+        return frozenset(_without_method(trial.to_json()) for trial in self.plan[ERM])
+
+    @property
+    def cells(self) -> int:
+        """Number of runs of a complete row."""
+        return len(self.plan[ERM])
+
+    def find_runs(self, runs: Iterable[Run]) -> list[Run]:
+        """Return the finished runs of the sweep, labelled and ordered by row. Rows of other packages come last."""
+        planned = {row.name for row in self.plan}
+        found: list[Run] = []
+        for run in runs:
+            if run.status != "done":
+                continue
+            if run.id in self.row_names:
+                found.append(replace(run, label=self.row_names[run.id]))
+            elif run.label not in planned and _without_method(run.trial) in self.paired:
+                found.append(run)
+        order = {row.name: number for number, row in enumerate(self.plan)}
+        return sorted(found, key=lambda run: (order.get(run.label, len(order)), run.label, run.trial_seed, run.id))
+
+    def complete_rows(self, runs: Iterable[Run]) -> list[Run]:
+        """Return the runs of the rows that have a run of every held-out domain and seed."""
+        found = self.find_runs(runs)
+        counts = {label: sum(run.label == label for run in found) for label in labels_of(found)}
+        return [run for run in found if counts[run.label] == self.cells]
+
+
+SWEEPS = (
+    Sweep("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn", 5, 100),
+    Sweep("rotated_mnist", "mnist", "RotatedMNIST", "mnist_cnn", 5, 100),
+    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10),
+    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10),
+    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10),
+    Sweep("pacs", "pacs", "PACS", "resnet50_v1", 5, weights=RESNET50_V1),
+    Sweep("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1", 5, weights=RESNET50_V1),
+    Sweep("office_caltech_mobilenet", "office_caltech", "OfficeCaltech10", "mobilenet_v2", 5, weights=MOBILENET_V2),
+)
+
+
+def find_archives(folder: Path) -> list[Path]:
+    """Return the archives of packed records in a folder and its subfolders, without those of other protocols."""
+    found = (path for pattern in (ARCHIVES, f"*/{ARCHIVES}") for path in sorted(folder.glob(pattern)))
+    return [path for path in found if path.parent.name != OTHER_RUNS]
+
+
+def read_packed(*folders: Path) -> list[Run]:
+    """Read the runs of all archives in some folders, and all run folders there.
+
+    Raises:
+        DataError: If an archive cannot be read.
+    """
+    with TemporaryDirectory() as unpacked:
+        for number, path in enumerate(path for folder in folders for path in find_archives(folder)):
+            try:
+                with tarfile.open(path) as archive:
+                    archive.extractall(Path(unpacked, str(number)), filter="data")
+            except (OSError, EOFError, tarfile.TarError) as error:
+                raise DataError(
+                    f"Expected records, packed by benchmarks/pack_records.py, in {path}; found: {error}. Pack them "
+                    "again."
+                ) from error
+        return read_runs(unpacked, *folders)
+
+
+def sweeps_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
+    """Return the runs of the complete rows of every sweep that has at least one; warn of runs of no sweep."""
+    found = {sweep: sweep.complete_rows(runs) for sweep in SWEEPS}
+    used = {run.id for sweep in SWEEPS for run in sweep.find_runs(runs)}
+    if others := [run for run in runs if run.id not in used]:
+        warnings.warn(
+            f"{len(others)} of {len(runs)} runs are not of the protocol, for example {others[0].label} on "
+            f"{others[0].dataset}: left out. They need the same data, seeds, network and length as ERM's runs.",
+            RecordWarning,
+            stacklevel=2,
+        )
+    return {sweep: complete for sweep, complete in found.items() if complete}
+
+
+def _without_method(trial: Mapping[str, Any]) -> str:
+    return canonical_json({name: value for name, value in trial.items() if name not in ("algorithm", "modifiers")})

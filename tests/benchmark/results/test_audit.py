@@ -1,0 +1,166 @@
+"""Audit of published tables: known findings in the paper's tables (section 14 of the protocol), and clean tables."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pogm._system.errors import DataError
+from pogm.benchmark.results.audit import Finding, audit
+from pogm.benchmark.results.audit_tables import Row, Value, make_table, paper_tables, read_table, reference_tables
+from pogm.cli import main
+
+CLEAN = """\
+algorithm,year,A,A_stderr,A_mark,B,B_stderr,B_mark,avg,rank_arith_mean
+ERM,,80.0,0.2,second,60.0,0.1,second,70.0,2.0
+New,2026,82.0,0.3,best,61.0,0.2,best,71.5,1.0
+Old,2020,79.1,0.3,below_erm,59.0,0.2,below_erm,69.0,3.0
+"""
+
+
+@pytest.fixture(scope="module")
+def paper() -> list[Finding]:
+    sources = ("domainbed", "official", "official-log")
+    return audit(paper_tables(), [table for name in sources for table in reference_tables(name)])
+
+
+def found(findings: list[Finding], check: str) -> dict[str, str]:
+    """Return the texts of the findings of a check, by place."""
+    return {f"{one.table}: {one.where}": one.text for one in findings if one.check == check}
+
+
+def test_paper_has_one_wrong_rank_and_no_wrong_average(paper):
+    """Item 18."""
+    assert list(found(paper, "rank")) == ["Table 1: EQRM"]
+    assert "printed 8.99" in found(paper, "rank")["Table 1: EQRM"]
+    assert "arithmetic mean 8.86" in found(paper, "rank")["Table 1: EQRM"]
+    assert found(paper, "mean") == {}
+
+
+def test_paper_lacks_three_marks_of_values(paper):
+    """Item 18. The fourth, on EQRM's average, is not in the data."""
+    assert set(found(paper, "mark")) == {
+        "Table 1: VREx, ColoredMNIST",
+        "Table 1: ITTA, ColoredMNIST",
+        "Table 1: CIRL, RotatedMNIST",
+    }
+
+
+def test_paper_has_the_row_cdann_of_domainbed_as_sagm(paper):
+    """Item 16; item 9 for the second one."""
+    copies = found(paper, "copy")
+    assert copies["Table 1: SAGM"].startswith("5 of 7 values equal CDANN (test-domain) of DomainBed's tables")
+    logged = copies["Table 3, training-domain: POGM, meta_lr = 0.01"]
+    assert logged.startswith("4 of 7 values equal POGM, meta_lr = 0.05 (training-domain)")
+    assert len(copies) == 2
+
+
+def test_paper_has_six_baselines_of_domainbed(paper):
+    """Item 17: they are under the same rule, so these are notes."""
+    notes = {place for place, text in found(paper, "same").items() if "7 of 7" in text}
+    assert notes == {f"Table 1: {name}" for name in ("ERM", "RSC", "MTL", "SagNet", "ARM", "VREx")}
+
+
+def test_paper_has_the_column_officehome_under_another_name(paper):
+    """Item 8."""
+    assert list(found(paper, "column")) == ["Table 2: POGM, VLCS"]
+    assert "OfficeHome" in found(paper, "column")["Table 2: POGM, VLCS"]
+
+
+def test_paper_has_values_of_another_rule(paper):
+    """Items 3, 10 and 14."""
+    rules = found(paper, "rule")
+    assert "test-domain-early-stop-3000" in rules["Table 4, test-domain: POGM, inner_steps = 1"]
+    assert "the stated rule is test-domain" in rules["Table 4, test-domain: POGM, inner_steps = 1"]
+    assert "40.2 ± 0.3" in rules["Table 1: POGM, DomainNet"]
+    assert "3 of 3 rows" in rules["Table 3, test-domain; Table 3, training-domain: DomainNet"]
+    assert "means 71.7 and 70.0" in found(paper, "differs")["Table 1: POGM"]
+
+
+def test_paper_has_best_marks_within_the_noise(paper):
+    noise = found(paper, "noise")
+    assert set(noise) == {"Table 1: Fishr, ColoredMNIST", "Table 1: POGM, PACS", "Table 1: POGM, TerraIncognita"}
+    assert "0.9 standard errors: √(1.4² + 1.3²) = 1.91" in noise["Table 1: Fishr, ColoredMNIST"]
+
+
+def test_clean_table_has_no_findings(tmp_path):
+    path = tmp_path / "clean.csv"
+    path.write_text(CLEAN)
+    assert audit(read_table(path), reference_tables("domainbed")) == []
+    assert main(["audit", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "check"),
+    [
+        ("71.5,1.0", "71.7,1.0", "mean"),
+        ("70.0,2.0", "70.0,2.5", "rank"),
+        ("82.0,0.3,best", "82.0,0.3,", "mark"),
+        ("79.1,0.3,below_erm", "79.1,0.3,", "mark"),
+        ("82.0,0.3,best", "82.0,1.3,best", "noise"),
+    ],
+)
+def test_one_change_of_a_clean_table_gives_one_finding(tmp_path, old, new, check):
+    path = tmp_path / "changed.csv"
+    assert CLEAN.count(old) == 1
+    path.write_text(CLEAN.replace(old, new))
+    assert [finding.check for finding in audit(read_table(path))] == [check]
+    assert main(["audit", str(path)]) == 3
+
+
+def test_rounding_of_printed_values_is_no_finding():
+    """80.04 and 60.04 are printed as 80.0 and 60.0; their mean 70.04 could be printed as 70.1 after rounding twice."""
+    cells = {"A": Value("80.0", "0.1"), "B": Value("60.0", "0.1")}
+    assert audit([make_table("t", [Row("ERM", cells, "70.1")])]) == []
+    assert [one.check for one in audit([make_table("t", [Row("ERM", cells, "70.2")])])] == ["mean"]
+
+
+def test_copied_row_needs_three_equal_values_with_standard_errors():
+    cells = {name: Value(f"{70 + number}.1", "0.3") for number, name in enumerate("ABCD")}
+    reference = [make_table("Other", [Row("Theirs", cells)])]
+    two = {name: value if name in "AB" else Value("50.0", "0.1") for name, value in cells.items()}
+    bare = {name: Value(value.mean) for name, value in cells.items()}
+    assert [one.check for one in audit([make_table("t", [Row("Ours", cells)])], reference)] == ["copy"]
+    assert audit([make_table("t", [Row("Ours", two), Row("Bare", bare)])], reference) == []
+
+
+def test_long_file_equals_the_wide_one(tmp_path):
+    lines = ["algorithm,dataset,value,stderr,mark"]
+    header, *rows = (line.split(",") for line in CLEAN.splitlines())
+    for row in rows:
+        cell = dict(zip(header, row, strict=True))
+        lines += [f"{row[0]},{d},{cell[d]},{cell[f'{d}_stderr']},{cell[f'{d}_mark']}" for d in "AB"]
+        lines.append(f"{row[0]},avg,{cell['avg']},,")
+    (tmp_path / "long.csv").write_text("\n".join(lines))
+    (tmp_path / "wide.csv").write_text(CLEAN)
+    (long,), (wide,) = read_table(tmp_path / "long.csv"), read_table(tmp_path / "wide.csv")
+    assert [(r.method, r.cells, r.mean, r.marks) for r in long.rows] == [
+        (r.method, r.cells, r.mean, r.marks) for r in wide.rows
+    ]
+
+
+def test_command_writes_findings_as_json(tmp_path, capsys):
+    path = tmp_path / "findings.json"
+    assert main(["audit", "paper", "--json", str(path)]) == 3
+    assert "arithmetic mean 8.86" in capsys.readouterr().out
+    findings = json.loads(path.read_text())["findings"]
+    assert {"check", "table", "where", "text", "is_note"} == set(findings[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "a header and lines of the same length"),
+        ("a,A\nx,1,2\n", "a header and lines of the same length"),
+        ("a,b\nx,y\n", "columns of numbers"),
+        ("a,A,A_stderr\nx,1 ± 2,0\n", "numbers in percent"),
+        ("who,dataset,value\nx,A,1\n", "a column algorithm or method"),
+    ],
+)
+def test_file_of_another_form_is_refused(tmp_path, content, message):
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_table(path)
+    with pytest.raises(DataError, match="Expected a CSV file"):
+        read_table(Path(tmp_path / "none.csv"))
