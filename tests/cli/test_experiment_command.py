@@ -1,5 +1,6 @@
 """``pogm experiment``: plan, runs, tables and files; stop, resume and failures."""
 
+import json
 import os
 import re
 import shutil
@@ -185,7 +186,11 @@ def test_changed_scale_shares_runs_but_not_tables_and_page(tiny, tmp_path, capsy
     assert command(tmp_path, "table1", more=words) == 0
     assert command(tmp_path, "table1", more=["--algorithms", "ERM"]) == 0
     assert len(done(tmp_path)) == 6
-    assert command(tmp_path, "table1", more=["--algorithms", "ERM", "--trials", "1"]) == 0
+    capsys.readouterr()
+    assert command(tmp_path, "table1", more=["--algorithms", "ERM", "--trials", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["all_done"]
+    assert found["tables"]["table1"][0]["rows"]
     assert len(done(tmp_path)) == 6, "of the same trials, by another command"
     folders = sorted(path for path in tmp_path.iterdir() if path.name != "embedded")
     assert len(folders) == 3
