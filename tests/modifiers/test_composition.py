@@ -28,7 +28,6 @@ from pogm.modifiers.base import Modifier
 from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.itta import ITTA
 from pogm.modifiers.mixstyle import MixStyle
-from pogm.modifiers.tent import TENT
 
 MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
     "CIRL": CIRL(warmup_steps=1, ramp_steps=2, masker_width=1, mask_percent=10),

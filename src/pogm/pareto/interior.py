@@ -34,7 +34,8 @@ def solve_interior(G: Tensor, b: Tensor, radius: Tensor) -> Tensor:
     if has_kernel(G):
         from pogm.pareto import interior_kernel  # imports Triton
 
-        return interior_kernel.minimise(G, b, radius)
+        mixture: Tensor = interior_kernel.minimise(G, b, radius)
+        return mixture
     radius = radius.clamp(min=1e-12)
     point = start_point(G, b, radius)
     for _ in range(STEPS):
@@ -158,7 +159,9 @@ def project(G: Tensor, b: Tensor, needed: Tensor | None = None) -> Tensor:
     if has_kernel(G):
         from pogm.pareto import interior_kernel  # imports Triton
 
-        return interior_kernel.project(G, b, torch.ones_like(b[..., :1]) if needed is None else needed.to(b.dtype))
+        needed = torch.ones_like(b[..., :1]) if needed is None else needed.to(b.dtype)
+        projection: Tensor = interior_kernel.project(G, b, needed)
+        return projection
     sizes = G.diagonal(dim1=-2, dim2=-1).sqrt()
     sizes = torch.where(sizes > 0, sizes, 1.0)
     G, b = G / sizes.unsqueeze(-1) / sizes.unsqueeze(-2), b / sizes  # h_i·d ≥ 0 does not depend on ‖h_i‖

@@ -71,7 +71,7 @@ def _launch(name: str, G: Tensor, b: Tensor, third: Tensor) -> Tensor:
     out = torch.empty_like(b)
     size = 1 << (K - 1).bit_length()
     kernels = {"minimise": minimise_kernel, "project": project_kernel}
-    kernels[name][(len(b),)](rows, b, third, out, K, size, num_warps={32: 4, 64: 8}.get(size, 1))
+    kernels[name][(len(b),)](rows, b, third, out, K, size, num_warps=min(max(size // 4, 4), 16))
     return out.view(*shape, K)
 
 

@@ -51,7 +51,8 @@ def pays_off(trial: Trial, runs: int, is_warm: bool) -> bool | None:
     network = reference_costs()["networks"][trial.training.network]
     compiled_seconds = cost.train_seconds + (cost.evaluation_seconds or 0.0)
     saved: float = runs * compiled_seconds * (network["uncompiled_ratio"] - 1)
-    return saved >= network["warm_compile_seconds" if is_warm else "compile_seconds"]
+    needed: float = network["warm_compile_seconds" if is_warm else "compile_seconds"]
+    return saved >= needed
 
 
 def shape_key(trial: Trial) -> str:
