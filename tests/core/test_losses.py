@@ -15,7 +15,7 @@ from pogm.core.compilation import compiling
 from pogm.core.losses import CROSS_ENTROPY, LOSSES, SampleLoss, find_loss
 from pogm.modifiers import all_modifiers
 
-NEED_CLASSES = {"ADRMX", "CAD", "CDANN", "CondCAD", "MADG", "RSC", "SagNet", "SelfReg"}
+NEED_CLASSES = {"ADRMX", "CAD", "CDANN", "CondCAD", "MADG", "RSC", "SagNet", "SelfReg", "T3A", "TENT"}
 OUTPUTS, NUMBERS, INDICES = torch.zeros(B, C), torch.zeros(B, C), torch.zeros(B, dtype=torch.long)
 
 
