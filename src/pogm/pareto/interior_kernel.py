@@ -18,7 +18,7 @@ from pogm.pareto.face_enumeration import RIDGE as FACE_RIDGE
 from pogm.pareto.interior import BOUNDARY, RIDGE, STEPS, SUPPORTS
 from pogm.pareto.problem import ZERO_MIXTURE
 
-CONVERGED = 1e-16  # mean complementarity at which Newton steps end
+CONVERGED = 1e-13  # mean complementarity at which Newton steps end; the closed forms then give the exact solution
 
 
 @torch.library.custom_op("pogm::minimise_interior", mutates_args=())
@@ -284,10 +284,12 @@ def minimise_kernel(G_pointer, b_pointer, radius_pointer, out_pointer, K, size: 
     # Candidates: uniform, π, a; then for each face the closed form and π on the face, both refined.
     mixture = clip_to_simplex(point)
     best, rank = uniform, 0.0 * radius + _LARGEST_FLOAT
+    face, inverse = point * 0.0, G * 0.0
     for number in range(13):
-        least = support((number - 3) // 2) * tl.max(mixture, 0)
-        face = tl.where(mixture > tl.where(number >= 11, slack, least), 1.0, 0.0)
-        inverse = invert_face(G, face, diagonal, size)
+        if (number >= 3) & (number % 2 == 1):  # the next face
+            least = support((number - 3) // 2) * tl.max(mixture, 0)
+            face = tl.where(mixture > tl.where(number >= 11, slack, least), 0.0 * b + 1, 0.0)
+            inverse = invert_face(G, face, diagonal, size)
         nearest = tl.sum(inverse * face[:, None] * face[None, :], 1)
         nearest = nearest / tl.sum(nearest, 0)
         along = multiply(inverse, face * b)
