@@ -13,11 +13,12 @@ from torch import Tensor
 from pogm._system.errors import IntegrityError, PogmError, UsageError, unknown_name_error
 from pogm._system.files import canonical_json, digest
 from pogm._system.messages import note
+from pogm._system.saved import check_form
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.combined import COMBINATION
 from pogm.benchmark.results.records import RecordWarning, Run, finite
 from pogm.benchmark.runs.directory import load_trial
-from pogm.benchmark.runs.selected_model import MODEL, read_description, read_weights
+from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
 
 
 @dataclass(frozen=True)
@@ -172,4 +173,8 @@ def _read_member(run: Run) -> Member:
         raise IntegrityError(f"Its model cannot be read: {error.strerror}.") from error
     if size != description["weights"]["bytes"]:
         raise IntegrityError(f"Its weights have {size} bytes and not {description['weights']['bytes']}.")
+    try:
+        check_form(description, {"selection": {"step": int}}, DESCRIPTION)
+    except ValueError as error:
+        raise IntegrityError(str(error)) from error
     return Member(run, load_trial(run.folder), description)
