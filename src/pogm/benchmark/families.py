@@ -7,14 +7,15 @@ FAMILIES = {
         UPGrad
     """,
     "gradient agreement": "ANDMask Fish Fishr GGA IDGM IGA PGrad SANDMask",
-    "flat minima": "SAGM",
+    "flat minima": "SAGM SAM",
     "robust and invariant risks": "EQRM GroupDRO IBIRM IRM RDM TRM Transfer VREx",
     "feature matching": "CAD CORAL CausIRLCORAL CausIRLMMD CondCAD MMD",
     "adversarial features": "ADRMX CDANN DANN MADG URM",
     "regularised features": "CIRL IBERM RSC SD SagNet SelfReg",
     "meta-learning": "MLDG",
     "augmentation": "Augment MixStyle Mixup",
-    "weight averaging": "SWAD",
+    "weight averaging": "EMA SMA SWAD",
+    "fine-tuning": "LPFT MIRO WiSEFT",
     "adaptation at test time": "ARM ITTA MTL T3A TENT",
 }
 FAMILY = {name: family for family, names in FAMILIES.items() for name in names.split()}  # by method
