@@ -194,11 +194,11 @@ def test_a_pooled_soup_is_a_row_of_its_own(sweep, add_run):
 
 @pytest.mark.gpu
 @needs_gpu
-def test_soups_on_a_gpu_have_the_bits_of_the_cpu(sweep):
+def test_soups_on_a_gpu_equal_those_on_a_cpu_up_to_rounding(sweep):
     (cpu,) = combined(sweep, "uniform")
     (gpu,) = combined(sweep, "uniform", device="cuda", out="gpu")
     found, expected = weights_of(gpu), weights_of(cpu)
-    assert all(torch.equal(leaf, expected[name]) for name, leaf in found.items())
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
     (record,), (other,) = read_run(gpu).records, read_run(cpu).records
     assert record["accuracy"]["in"][0] == pytest.approx(other["accuracy"]["in"][0], abs=0.02)
 
