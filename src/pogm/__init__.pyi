@@ -11,7 +11,7 @@ from pogm.algorithms.caus_irl_coral import CausIRLCORAL as CausIRLCORAL
 from pogm.algorithms.caus_irl_mmd import CausIRLMMD as CausIRLMMD
 from pogm.algorithms.cdann import CDANN as CDANN
 from pogm.algorithms.cond_cad import CondCAD as CondCAD
-from pogm.algorithms.config import ConFIG as ConFIG
+from pogm.algorithms.con_fig import ConFIG as ConFIG
 from pogm.algorithms.coral import CORAL as CORAL
 from pogm.algorithms.dann import DANN as DANN
 from pogm.algorithms.eqrm import EQRM as EQRM

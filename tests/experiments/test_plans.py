@@ -230,7 +230,7 @@ def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     assert len(seen[0]) == (6 + 3) * 10
 
 
-@pytest.mark.parametrize(("scale", "latest"), [("embedded", 30), ("pacs", 333), ("full", 600)])
+@pytest.mark.parametrize(("scale", "latest"), [("embedded", 30), ("pacs", 300), ("full", 600)])
 def test_ablation_of_erm_plus_plus_leaves_out_one_part_at_a_time(scale, latest):
     rows = all_experiments()["erm_plus_plus"].rows(replace(SCALES[scale], seeds=1))
     first = {row.name: trials[0].algorithm for row, trials in rows.items()}

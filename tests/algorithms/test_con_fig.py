@@ -5,7 +5,7 @@ from rounds import one_round, trajectories
 from torch.testing import assert_close
 from torchjd.aggregation import ConFIG as TheirConFIG
 
-from pogm.algorithms.config import ConFIG
+from pogm.algorithms.con_fig import ConFIG
 from pogm.pareto.weightings import config_weights
 
 
