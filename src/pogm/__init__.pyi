@@ -10,8 +10,8 @@ from pogm.algorithms.cagrad import CAGrad as CAGrad
 from pogm.algorithms.caus_irl_coral import CausIRLCORAL as CausIRLCORAL
 from pogm.algorithms.caus_irl_mmd import CausIRLMMD as CausIRLMMD
 from pogm.algorithms.cdann import CDANN as CDANN
-from pogm.algorithms.cond_cad import CondCAD as CondCAD
 from pogm.algorithms.con_fig import ConFIG as ConFIG
+from pogm.algorithms.cond_cad import CondCAD as CondCAD
 from pogm.algorithms.coral import CORAL as CORAL
 from pogm.algorithms.dann import DANN as DANN
 from pogm.algorithms.eqrm import EQRM as EQRM
