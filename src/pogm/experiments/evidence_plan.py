@@ -12,7 +12,6 @@ from pogm.experiments.base import Row
 from pogm.experiments.centre import ERM
 from pogm.experiments.protocol import SWEEPS, Sweep
 
-SIMILAR = {"resnet50_v1": "resnet50"}  # networks with the measured cost of another one
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM"), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
 CPU_COLUMN = "CPU, mnist_cnn"
@@ -58,10 +57,8 @@ def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     if not sweep.on_gpu:
         ratio = cost_ratio(" + ".join((method, *row.modifiers)), ERM.name, CPU_COLUMN)
         return None if ratio is None else ratio * CPU_SECONDS[sweep.dataset] * len(trials)
-    training = trials[0].training
-    training = replace(training, network=SIMILAR.get(training.network, training.network))
     algorithm = trials[0].algorithm if method == row.algorithm else algorithm_class(method)()
-    cost = run_cost(replace(trials[0], training=training, algorithm=algorithm))
+    cost = run_cost(replace(trials[0], algorithm=algorithm))
     if cost.train_seconds is None:
         return None
     return (cost.train_seconds + (cost.evaluation_seconds or 0.0)) * len(trials)

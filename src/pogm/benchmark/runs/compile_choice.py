@@ -19,7 +19,7 @@ import torch
 
 from pogm._system.files import digest
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.reference import reference_costs, run_cost
+from pogm.benchmark.runs.reference import measured_network, run_cost
 from pogm.engine.engine import Engine
 
 LONG_RUN_STEPS = 1000  # minibatches of a run above which a network that was not measured is compiled
@@ -45,10 +45,9 @@ def choose_compile(engine: Engine, trial: Trial, runs: int = 1) -> Engine:
 
 def pays_off(trial: Trial, runs: int, is_warm: bool) -> bool | None:
     """Return whether compilation saves more time than it takes; None if the network or the method was not measured."""
-    cost = run_cost(trial)
-    if cost.train_seconds is None:
+    cost, network = run_cost(trial), measured_network(trial.training.network)
+    if cost.train_seconds is None or network is None:
         return None
-    network = reference_costs()["networks"][trial.training.network]
     compiled_seconds = cost.train_seconds + (cost.evaluation_seconds or 0.0)
     saved: float = runs * compiled_seconds * (network["uncompiled_ratio"] - 1)
     needed: float = network["warm_compile_seconds" if is_warm else "compile_seconds"]

@@ -25,6 +25,7 @@ from pogm.engine.trainer import Schedule
 RECORD_BYTES = 1000  # of one evaluation
 FOLDER_BYTES = 5000  # of a finished run without its records, checkpoint and model
 FLOAT_BYTES = 4
+SAME_COST = {"resnet50_v1": "resnet50"}  # networks with the measured cost of another one
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ def reference_costs() -> dict[str, Any]:
     return found
 
 
+def measured_network(name: str) -> dict[str, Any] | None:
+    """Return the measurements of a network; None if it was not measured."""
+    found: dict[str, Any] | None = reference_costs()["networks"].get(SAME_COST.get(name, name))
+    return found
+
+
 @cache
 def count_images(dataset: DomainDataset) -> int | None:
     """Return the published number of images of a dataset, without reading it; None if it is not known."""
@@ -61,14 +68,14 @@ def run_cost(trial: Trial) -> RunCost:
     """Return the cost of one run on the reference device."""
     training, records = trial.training, _count_evaluations(trial.schedule)
     record_bytes = float(FOLDER_BYTES + RECORD_BYTES * records)
-    network = reference_costs()["networks"].get(training.network)
+    network = measured_network(training.network)
     shape = trial.dataset.transform(training).shape
     if network is None or len(shape) != 3:
         return RunCost(None, None, None, None, None, record_bytes)
     weights = FLOAT_BYTES * (network["parameters"] + network["width"] * trial.dataset.num_classes)
     states = 3 + (2 * len(trial.train_domains) if isinstance(trial.algorithm, DomainRounds) else 0)  # with Adam
     disk = (float(states * weights), float(weights), record_bytes)
-    ratios = _ratios(trial.label, f"H200, {training.network}")
+    ratios = _ratios(trial.label, f"H200, {SAME_COST.get(training.network, training.network)}")
     if ratios is None:
         return RunCost(None, None, None, *disk)
     pixels = shape[1] * shape[2] / network["side"] ** 2
