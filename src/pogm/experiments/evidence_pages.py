@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from pogm._system.errors import UsageError, unknown_name_error
@@ -146,22 +147,27 @@ class Signs(NamedTuple):
 
 
 def leaderboard(complete: Complete) -> Table:
-    """Return all methods against all sweeps: paired differences to ERM, and how many of them differ from 0."""
+    """Return all methods against all sweeps: paired differences to ERM, and how many of them differ from 0.
+
+    The method with the largest mean difference is first.
+    """
     gains = {sweep.title: _gains(runs) for sweep, runs in complete.items()}
     labels = dict.fromkeys(label for found in gains.values() for label in found)
     signs = count_signs(complete)
     rows = []
     for label in labels:
         found = [by_label.get(label, Estimate()) for by_label in gains.values()]
-        seeds = min(gain.n for gain in found if gain.mean is not None)
-        rows.append(Row((*found, *signs[label], sum(gain.mean is not None for gain in found), seeds), label))
+        known = [gain for gain in found if gain.mean is not None]
+        order = fmean(gain.mean for gain in known if gain.mean is not None)
+        rows.append((order, Row((*found, *signs[label], len(known), min(gain.n for gain in known)), label)))
+    rows.sort(key=lambda row: -row[0])
     return Table(
         title="Leaderboard",
         columns=(
             *map(_gain_column, gains),
             *(Column(name, kind="number") for name in (*Signs._fields, "datasets", "seeds")),
         ),
-        rows=tuple(rows),
+        rows=tuple(row for _, row in rows),
         selection=TRAINING_DOMAIN,
         footnotes=(
             "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
@@ -215,7 +221,7 @@ def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]
         "Runs": str(sum(map(len, compared.values()))),
         "Sweeps": ", ".join(f"{sweep.title} ({len(labels_of(runs))} rows)" for sweep, runs in compared.items()),
     }
-    board = Section("Leaderboard", (leaderboard(compared),), "Click a heading to sort.")
+    board = Section("Leaderboard", (leaderboard(compared),), "Paired differences to ERM in percentage points.")
     sections = [board, *_overall(compared), *(_section(sweep, runs) for sweep, runs in compared.items())]
     lead = [sentence(summary(compared))]
     provenance = {"Runs made with": _made_with(compared)}
