@@ -145,10 +145,10 @@ def seed_table(runs: Sequence[Run]) -> Table:
     return Table(
         title=f"{runs[0].dataset}: variance between seeds",
         columns=(
-            Column("sd", "standard deviation, mean over domains", kind="number", digits=".2f"),
-            Column("domain_sd", "largest standard deviation on a domain", kind="number", digits=".2f"),
-            Column("domain", "this domain", kind="text"),
-            Column("range", "lowest … highest there", kind="text"),
+            Column("sd", "SD of the mean", kind="number", digits=".2f"),
+            Column("domain_sd", "largest SD", kind="number", digits=".2f"),
+            Column("domain", "on domain", kind="text"),
+            Column("range", "range there", kind="text"),
             Column("n", kind="number"),
         ),
         rows=tuple(rows),
