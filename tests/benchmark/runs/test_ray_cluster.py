@@ -86,7 +86,12 @@ def eventful(address, tmp_path_factory):
     threading.Thread(target=kill, daemon=True).start()
     said = io.StringIO()
     twice = dataclasses.replace(DIED, attempts=2)  # every attempt starts a process, which imports torch
-    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(root.parent), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.chdir(root.parent),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
         patch.setattr(ray_cluster, "DIED", twice)
         outcomes = run_on_ray(trials, Path(root.name), EVERY_SAVE, address=address)
         with lock_folder(root / GUARDED.id):
