@@ -32,14 +32,24 @@ from pogm.modifiers.base import Modifier
 CONTEXT = _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
+        "pogm.algorithms.erm",
         "pogm.algorithms.pogm",
         "pogm.cli.execution",
         "pogm.cli.results",
         "pogm.cli.planning",
+        "pogm.cli.resume",
+        "pogm.cli.run",
         "pogm.experiments.output",
         "pogm.data.datasets.rotated_digits",
         "pogm.data.images.cache",
         "pogm.deployment.training",
+        "pogm.models.cnn1d",
+        "pogm.models.mlp",
+        "pogm.models.mnist_cnn",
+        "pogm.models.mobilenet_v2",
+        "pogm.models.resnet",
+        "pogm.models.small_cnn",
+        "numpy.ctypeslib",
         "torch._dynamo",
     ]
 )

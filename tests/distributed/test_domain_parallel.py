@@ -33,7 +33,7 @@ from pogm.modifiers.miro import MIRO
 from pogm.modifiers.sma import SMA
 from pogm.modifiers.swad import SWAD
 
-ROUNDS, SIZE = 4, 12
+ROUNDS, SIZE = 3, 12
 P = INPUTS * WIDTH + WIDTH + WIDTH * C + C  # 59, a prime: slices have different sizes
 
 
@@ -176,11 +176,11 @@ def test_batch_norm_statistics_are_the_mean_of_all_domains(teams):
     assert_meshes_agree(teams, plain, 5, None, True, most=1)
 
 
-@pytest.mark.parametrize("algorithm", [ERM(), POGM(), POGM(inner_steps=2)], ids=["ERM", "POGM", "POGM, E = 2"])
-def test_sample_parallelism_averages_over_all_samples(teams, algorithm):
-    seen, optimizer = rounds(algorithm, 3)
+def test_sample_parallelism_averages_over_all_samples(teams):
+    """Of ERM; `MESHES` has the same meshes for POGM."""
+    seen, optimizer = rounds(ERM(), 3)
     for size in (2, 3, 4):
-        for theirs, state, _ in teams[size].do(distributed_rounds, Mesh(1, size), algorithm, 3):
+        for theirs, state, _ in teams[size].do(distributed_rounds, Mesh(1, size), ERM(), 3):
             assert_close((theirs, state), (seen, optimizer), 1e-12)
 
 

@@ -1,6 +1,7 @@
 """The Ray executor: a cluster of two nodes on this machine, with workers and drivers that are killed."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import os
@@ -23,7 +24,7 @@ from pogm._system.errors import UsageError
 from pogm._system.files import lock_folder
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.runs import ray_cluster
-from pogm.benchmark.runs.executors import GIVEN_UP, run_all
+from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, run_all
 from pogm.benchmark.runs.ray_cluster import DIED, IN_USE, run_on_ray
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets.base import Training
@@ -84,7 +85,14 @@ def eventful(address, tmp_path_factory):
     (root / GUARDED.id).mkdir()
     threading.Thread(target=kill, daemon=True).start()
     said = io.StringIO()
-    with contextlib.chdir(root.parent), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    twice = dataclasses.replace(DIED, attempts=2)  # every attempt starts a process, which imports torch
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.chdir(root.parent),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        patch.setattr(ray_cluster, "DIED", twice)
         outcomes = run_on_ray(trials, Path(root.name), EVERY_SAVE, address=address)
         with lock_folder(root / GUARDED.id):
             found = [next(outcomes)]
@@ -117,6 +125,7 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_worker_was_killed(eventfu
 
 def test_trials_that_always_fail_have_reasons_and_do_not_stop_the_others(eventful):
     assert eventful.errors[DEADLY] == GIVEN_UP
+    assert ray_cluster.DIED.attempts == ATTEMPTS
     assert "Expected finite weights" in eventful.errors[DIVERGING]
     assert "Pass --data FOLDER" in eventful.errors[WITHOUT_DATA]
 
@@ -128,7 +137,8 @@ def test_workers_that_die_or_warn_print_nothing(eventful):
 DRIVER = """
 import sys
 from pathlib import Path
-from test_ray_cluster import EVERY_SAVE, FINE, LONG, RunOptions, run_on_ray
+from test_ray_cluster import EVERY_SAVE, FINE, LONG, RunOptions, ray_cluster, run_on_ray
+ray_cluster.check_nodes = lambda *_: None  # tested elsewhere; it starts a process on each node
 root, address = Path(sys.argv[1]), sys.argv[2]
 trials, options = ([FINE, LONG], EVERY_SAVE) if address else ([LONG], RunOptions())
 print([outcome.error for outcome in run_on_ray(trials, root, options, address=address or None)])
@@ -150,7 +160,10 @@ def running_driver(root: Path, begun: str, address: str = ""):
         driver.communicate(timeout=60)
 
 
-def test_the_same_call_resumes_after_a_kill_of_the_driver_and_keeps_finished_runs(address, local, tmp_path):
+def test_the_same_call_resumes_after_a_kill_of_the_driver_and_keeps_finished_runs(
+    address, local, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ray_cluster, "check_nodes", lambda *_: None)
     finished = tmp_path / FINE.id
     shutil.copytree(local / FINE.id, finished)
     with running_driver(tmp_path, "checkpoints/*.json", address) as driver:
@@ -176,22 +189,21 @@ def test_a_stopped_driver_that_started_ray_leaves_checkpoints_and_no_worker(addr
     assert not Path(f"/proc/{owner(folder)}").exists()
 
 
-def test_workers_find_a_class_in_the_current_folder_of_the_driver(address, tmp_path, monkeypatch):
+def test_trials_that_are_alike_share_a_batch_on_a_node_with_a_gpu_that_finds_their_class(
+    address, tmp_path, monkeypatch
+):
+    """The class is in the current folder of the driver."""
     text = "from pogm import ERM\n\n\nclass HereOnly(ERM):\n    pass\n"
     (tmp_path / "here_only.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    made = trial(algorithm_class("here_only:HereOnly")(), steps=2)
-    (outcome,) = run_on_ray([made], tmp_path / "runs", RunOptions(), address=address)
-    assert outcome.error is None
-    assert records(tmp_path / "runs" / made.id)
-
-
-def test_trials_that_are_alike_share_a_batch_if_a_node_has_a_gpu(address, tmp_path):
-    like = [trial(ERM(), seed=seed) for seed in range(2)]
+    here_only = algorithm_class("here_only:HereOnly")
+    like = [trial(here_only(), seed=seed) for seed in range(2)]
     on_gpu = RunOptions(engine=Engine(device="auto"))
-    assert [o.error for o in run_on_ray(like, tmp_path, on_gpu, address=address)] == [None, None]
-    first, second = (tmp_path / one.id for one in like)
+    root = tmp_path / "runs"
+    assert [o.error for o in run_on_ray(like, root, on_gpu, address=address)] == [None, None]
+    first, second = (root / one.id for one in like)
+    assert records(first)
     last_begun = (second / "trial.json").stat().st_mtime_ns
     first_done = (first / "done").stat().st_mtime_ns
     assert owner(first) == owner(second)
@@ -199,7 +211,7 @@ def test_trials_that_are_alike_share_a_batch_if_a_node_has_a_gpu(address, tmp_pa
 
 
 def test_unsuitable_nodes_are_an_error_before_the_first_run(address, tmp_path, monkeypatch):
-    resources = {"CPU": 1, "GPU": 0}
+    resources = {"CPU": 1, "GPU": 1}  # of one node
     before = signal.getsignal(signal.SIGTERM)
     with ray_cluster.connect(address, 1) as ray:
         with pytest.raises(UsageError, match="Expected a Ray node with 9 CPU; found none"):

@@ -6,9 +6,13 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import time
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,7 @@ from pogm import ERM, POGM
 from pogm._system.errors import DataError, IntegrityError, MemoryLimitError
 from pogm.benchmark.results.records import append_record
 from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.cli import main
 from pogm.engine.session import Session
 
 METHODS = {
@@ -50,42 +55,59 @@ def assert_same(folder: Path, clean: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_cleanly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns a short run of a method without a fault."""
+
+    @cache
+    def do(method: str) -> Path:
+        folder = tmp_path_factory.mktemp("clean") / "run"
+        assert pogm(*command(folder, *METHODS[method])).code == 0
+        return folder
+
+    return do
+
+
+@pytest.fixture(scope="module")
+def clean(run_cleanly: Callable[[str], Path]) -> Path:
     """A short run of ERM without a fault."""
-    folder = tmp_path_factory.mktemp("clean") / "run"
-    assert pogm(*command(folder, *METHODS["ERM"])).code == 0
-    return folder
+    return run_cleanly("ERM")
 
 
 # Kills.
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_resume_after_random_kills_gives_identical_records_and_weights(tmp_path, method):
-    clean, folder = tmp_path / "clean", tmp_path / "killed"
-    assert pogm(*command(clean, *METHODS[method], steps=61)).code == 0
+def test_resume_after_random_kills_gives_identical_records_and_weights(tmp_path, run_cleanly, method):
+    folder = tmp_path / "killed"
     draw, ends = random.Random(method), []
-    for _ in range(6):
+    for _ in range(5):
         point, most = draw.choice([("step", 9), ("write", 4), ("replace", 4)])
         fault = f"kill@{point}:{draw.randint(1, most)}"
-        ends.append(pogm(*command(folder, *METHODS[method], steps=61), fault=fault).code)
-    assert ends == [-signal.SIGKILL] * 6
-    assert pogm(*command(folder, *METHODS[method], steps=61)).code == 0
-    assert_same(folder, clean)
+        ends.append(pogm(*command(folder, *METHODS[method]), fault=fault).code)
+    assert ends == [-signal.SIGKILL] * 5
+    assert pogm(*command(folder, *METHODS[method])).code == 0
+    assert_same(folder, run_cleanly(method))
 
 
-def test_resume_after_a_kill_at_any_write_gives_identical_records_and_weights(tmp_path):
+@pytest.mark.filterwarnings("ignore::pogm.engine.checkpoint.CheckpointWarning")
+def test_resume_from_the_files_at_any_write_gives_identical_records_and_weights(tmp_path, monkeypatch, capsys):
+    """At every point where a fault can be injected, the folder is copied: a kill at this point would leave the copy."""
     words = ("--algorithm", "POGM", "--set", "inner_steps=5", "--evaluate-every", 3)
-    clean = tmp_path / "clean"
-    assert pogm(*command(clean, *words, steps=7)).code == 0
-    for point, count in {"write": 14, "replace": 14, "append": 3}.items():
-        for number in range(1, count + 2):  # one more than there are writes
-            folder = tmp_path / f"{point}{number}"
-            killed = pogm(*command(folder, *words, steps=7), fault=f"kill@{point}:{number}").code
-            assert killed == (-signal.SIGKILL if number <= count else 0)
-            end = pogm(*command(folder, *words, steps=7))
-            assert end.code == 0, (point, number, end.err)
-            assert_same(folder, clean)
+    clean, passed, copies = tmp_path / "clean", Counter(), []
+
+    def copy_folder(point: str) -> None:
+        passed[point] += 1
+        copies.append(tmp_path / f"{point}{passed[point]}")
+        shutil.copytree(clean, copies[-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pogm._system.files.fault_point", copy_folder)
+        patch.setattr("pogm.benchmark.results.records.fault_point", copy_folder)
+        assert main([*map(str, command(clean, *words, steps=7))]) == 0
+    assert passed == {"write": 14, "replace": 14, "append": 3}
+    for folder in copies:
+        assert main([*map(str, command(folder, *words, steps=7))]) == 0, (folder.name, capsys.readouterr().err)
+        assert_same(folder, clean)
 
 
 def test_a_kill_during_the_second_checkpoint_of_a_step_leaves_the_first_one_intact(tmp_path, clean):
@@ -111,18 +133,17 @@ def test_an_incomplete_record_is_written_again(tmp_path, clean):
 
 
 @pytest.mark.parametrize("method", ["ERM", "POGM"])
-def test_an_extended_run_equals_one_that_was_begun_with_more_steps(tmp_path, method):
-    long, short = tmp_path / "long", tmp_path / "short"
-    assert pogm(*command(long, *METHODS[method], steps=61)).code == 0
-    assert pogm(*command(short, *METHODS[method], steps=31)).code == 0
-    extended = ("resume", short, "--steps", 61, "--device", "cpu", "--checkpoint-seconds", 0)
+def test_an_extended_run_equals_one_that_was_begun_with_more_steps(tmp_path, run_cleanly, method):
+    long, short = run_cleanly(method), tmp_path / "short"
+    assert pogm(*command(short, *METHODS[method], steps=21)).code == 0
+    extended = ("resume", short, "--steps", 41, "--device", "cpu", "--checkpoint-seconds", 0)
     assert pogm(*extended, fault="kill@step:7").code == -signal.SIGKILL
     end = pogm("resume", short, "--device", "cpu", "--checkpoint-seconds", 0)
     assert end.code == 0, end.err
     assert records(short) == records(long)
     assert weights(short) == weights(long)
     again = pogm(*extended)
-    assert (again.code, "Expected --steps above 61" in again.err) == (2, True)
+    assert (again.code, "Expected --steps above 41" in again.err) == (2, True)
 
 
 # Damaged files.

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,7 +33,7 @@ needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason='needs submitit: pip install "pogm[slurm]"'
 )
 EVERY_SAVE = RunOptions(checkpoint_seconds=0)
-FINE, LONG = trial(POGM()), trial(ERM(), steps=301, evaluate_every=20)
+FINE, LONG = trial(POGM()), trial(ERM(), steps=101, evaluate_every=20)
 DIVERGING = trial(ERM(), training=Training(network="mlp", lr=1e30))
 
 COMMANDS = {
@@ -72,6 +73,11 @@ def calls(slurm: Path, name: str) -> list[str]:
     return [line for line in lines if line.startswith(name)]
 
 
+def pending(status: Path) -> int:
+    """Return the signals, as bits, that wait for a process."""
+    return int(re.search(r"ShdPnd:\s*(\w+)", status.read_text())[1], 16)
+
+
 def submit(root: Path, trials, options=EVERY_SAVE, **jobs) -> str:
     return slurm_cluster._submit_if_none_is_active(
         slurm_job.import_submitit(), trials, root, options, JobOptions(**jobs)
@@ -105,10 +111,15 @@ def test_a_job_near_its_time_limit_saves_a_checkpoint_is_queued_again_and_contin
     variables = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SUBMITIT_FOLDER": ""}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("POGM_FAULT", "stop@step:50")  # the run cannot finish before it is warned
 
     def warn() -> None:
         until(lambda: any((root / LONG.id).glob("checkpoints/*.json")))
+        process = Path("/proc") / (root / LONG.id / "lock").read_text().split()[1] / "status"
+        until(lambda: "T (stopped)" in process.read_text())
         os.kill(os.getpid(), signal.SIGUSR1)
+        until(lambda: pending(process) >> signal.SIGTERM - 1 & 1 == 1)
+        os.kill(int(process.parent.name), signal.SIGCONT)
 
     numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT)
     handlers = {number: signal.getsignal(number) for number in numbers}
@@ -118,6 +129,7 @@ def test_a_job_near_its_time_limit_saves_a_checkpoint_is_queued_again_and_contin
             submission.process_job(root / FOLDER)
         assert calls(slurm, "scontrol") == ["scontrol requeue 7"]
         assert state_of(root / LONG.id) == "interrupted"
+        monkeypatch.delenv("POGM_FAULT")
         submission.process_job(root / FOLDER)  # Slurm starts the job again
     finally:
         for number, handler in handlers.items():

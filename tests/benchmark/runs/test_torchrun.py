@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import pogm, records, start_together, together, weights
+from processes import Finished, pogm, records, start_together, together, weights
 from safetensors.torch import load as load_tensors
 
 WORDS = ("run", "--dataset", "RotatedDigits", "--test-domain", "75", "--precision", "fp64", "--device", "cpu")
-WORDS += ("--steps", "31", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--timeout-seconds", "60")
+WORDS += ("--steps", "21", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--timeout-seconds", "60")
 POGM = (*WORDS, "--algorithm", "POGM", "--set", "inner_steps=2")
 
 
@@ -55,14 +56,14 @@ def three(tmp_path_factory) -> Path:
 
 
 def test_torchrun_starts_the_processes_and_restarts_them(tmp_path):
-    """Both processes are killed after 25 rounds; ten rounds are left after the restart."""
+    """Both processes are killed after 15 rounds; ten rounds are left after the restart."""
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "pogm")
     words = (sys.executable, "-m", *torchrun, *WORDS, "--algorithm", "ERM", "--out", tmp_path / "two")
-    environment = os.environ | {"POGM_FAULT": "kill@step:25"}
+    environment = os.environ | {"POGM_FAULT": "kill@step:15"}
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     steps = [line.split()[1] for line in done.stdout.splitlines()]
-    assert steps == ["0/30", "10/30", "20/30", "30/30"]  # printed by one process
+    assert steps == ["0/20", "10/20", "20/20"]  # printed by one process
     assert pogm(*WORDS, "--algorithm", "ERM", "--out", tmp_path / "one").code == 0
     assert_alike(tmp_path / "two", tmp_path / "one")
 
@@ -99,7 +100,7 @@ def test_modifiers_give_the_same_results_in_two_processes(tmp_path, what):
 def test_a_killed_process_ends_all_and_the_next_start_resumes(tmp_path, three):
     folder = tmp_path / "run"
     began = time.monotonic()
-    finished = together(3, *POGM, "--out", folder, faults={1: "kill@step:13"})
+    finished = together(3, *POGM, "--out", folder, faults={1: "kill@step:8"})
     assert [f.code for f in finished] == [1, -9, 1]
     assert time.monotonic() - began < 60
     for rank in (0, 2):
@@ -107,7 +108,7 @@ def test_a_killed_process_ends_all_and_the_next_start_resumes(tmp_path, three):
             finished[rank].err
         )
         assert "Traceback" not in finished[rank].err
-    assert 1 <= len(records(folder)) < 4
+    assert 1 <= len(records(folder)) < 3
     assert [f.code for f in together(3, *POGM, "--out", folder)] == [0, 0, 0]
     assert records(folder) == records(three)
     assert weights(folder) == weights(three)  # to the last bit
@@ -123,9 +124,15 @@ def test_a_process_that_hangs_ends_all_within_the_timeout(tmp_path):
     assert "to answer within 6 s; found that rank 1 does not" in first.err
 
 
-def test_a_signal_to_one_process_stops_all_with_one_checkpoint(tmp_path):
-    folder = tmp_path / "run"
-    finished = together(3, *POGM, "--out", folder, faults={2: "term@step:3"})
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> tuple[Path, list[Finished]]:
+    """The same run in three processes. One of them gets a signal after six rounds."""
+    folder: Path = tmp_path_factory.mktemp("stopped") / "run"
+    return folder, together(3, *POGM, "--out", folder, faults={2: "term@step:6"})
+
+
+def test_a_signal_to_one_process_stops_all_with_one_checkpoint(stopped):
+    folder, finished = stopped
     assert [f.code for f in finished] == [75, 75, 75]
     assert "Stopped by SIGTERM" in finished[0].err
     assert all(f.err == "" for f in finished[1:])  # one process prints the message
@@ -134,9 +141,9 @@ def test_a_signal_to_one_process_stops_all_with_one_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_a_run_resumes_in_another_number_of_processes(tmp_path, alone, world):
+def test_a_run_resumes_in_another_number_of_processes(tmp_path, alone, stopped, world):
     folder = tmp_path / "run"
-    assert [f.code for f in together(3, *POGM, "--out", folder, faults={0: "term@step:6"})] == [75] * 3
+    shutil.copytree(stopped[0], folder)
     if world == 1:
         assert pogm("resume", folder, "--device", "cpu").code == 0
     else:
