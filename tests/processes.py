@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from torch import nn
 
 from pogm._system.errors import PogmError
 from pogm.benchmark.results.records import Record, read_records
+from pogm.benchmark.runs import executors
 from pogm.cli import main
 from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect
@@ -87,7 +90,9 @@ def start(*words: object, fault: str = "", output: str = "", **variables: str) -
     """Start ``pogm <words>`` with these environment variables; write its output to another file if one is given."""
     said = Path(tempfile.mkdtemp(prefix="pogm-test-"))
     variables["POGM_FAULT"] = fault
-    process = _context.Process(target=_command, args=([str(word) for word in words], variables, said, output))
+    forkserver.ensure_running()
+    server = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    process = _context.Process(target=_command, args=([str(word) for word in words], variables, said, output, server))
     process.start()
     return Started(process, said)
 
@@ -109,13 +114,28 @@ def together(size: int, *words: object, faults: Mapping[int, str] | None = None)
     return [started.wait() for started in start_together(size, *words, faults=faults)]
 
 
-def _command(words: list[str], variables: dict[str, str], said: Path, output: str) -> None:
+def _command(words: list[str], variables: dict[str, str], said: Path, output: str, server: str) -> None:
+    _redirect(said, output)
+    os.environ.update(variables)
+    # Workers of the command come from the fork server of the tests. A server of the command would import torch again,
+    # which takes 5 s.
+    forkserver._forkserver._forkserver_address = server  # type: ignore[attr-defined]
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined,method-assign]
+    executors._serve = partial(_worker, said, output)
+    sys.exit(main(words))
+
+
+def _worker(said: Path, output: str, *args: Any) -> None:
+    """Run a worker with the output files of its command."""
+    _redirect(said, output)
+    executors._serve(*args)
+
+
+def _redirect(said: Path, output: str) -> None:
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         if output:
             os.dup2(os.open(output, os.O_WRONLY), number)
-    os.environ.update(variables)
-    sys.exit(main(words))
 
 
 class Team:

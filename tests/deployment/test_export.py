@@ -4,7 +4,9 @@ import copy
 import importlib.util
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from pogm._system.files import digest
 from pogm.benchmark.runs.runner import run
 from pogm.data.images.intensity import Intensity
 from pogm.deployment import export_formats
-from pogm.deployment.export import SUFFIXES, ExportError, describe_preprocessing, export
+from pogm.deployment.export import SUFFIXES, Exported, ExportError, describe_preprocessing, export
 from pogm.deployment.export_comparison import compare, probe_inputs
 from pogm.deployment.model import TrainedModel
 
@@ -33,6 +35,12 @@ SOURCES = str(Path(pogm.__file__).parent).encode()
 @pytest.fixture(scope="module")
 def model(photographs):
     return pogm.load(photographs[1])
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory) -> Callable[[str], Exported]:
+    """Function that exports the model, once for each format, to the only files of a folder."""
+    return cache(lambda to: export(model, to, tmp_path_factory.mktemp("exported") / f"model{SUFFIXES[to]}"))
 
 
 def with_network(model: TrainedModel, network: str) -> TrainedModel:
@@ -48,12 +56,12 @@ def with_network(model: TrainedModel, network: str) -> TrainedModel:
 
 
 @pytest.mark.parametrize("to", SUFFIXES)
-def test_files_and_description(model, tmp_path, to):
-    path = tmp_path / f"model{SUFFIXES[to]}"
-    made = export(model, to, path)
+def test_files_and_description(exported, to):
+    made = exported(to)
+    path, folder = made.path, made.path.parent
     assert made.comparison.difference < 1e-4
     assert made.comparison.batches == 21
-    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.json"]
+    assert sorted(p.name for p in folder.iterdir()) == [path.name, f"{path.name}.json"]
     described = json.loads(made.description.read_text())
     content = path.read_bytes()
     assert described["file"] == {"name": path.name, "sha256": digest(content), "bytes": len(content)}
@@ -63,14 +71,13 @@ def test_files_and_description(model, tmp_path, to):
     assert b'"classes": ["blue", "red"]' in content.replace(b"\\", b"")  # the file describes itself
     for text in (content, made.description.read_bytes()):
         assert SOURCES not in text  # no absolute paths
-        assert str(tmp_path).encode() not in text
+        assert str(folder).encode() not in text
 
 
-def test_onnx_file_predicts_any_batch_size_without_torch(model, tmp_path):
+def test_onnx_file_predicts_any_batch_size_without_torch(model, exported):
     import onnxruntime
 
-    export(model, "onnx", tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(exported("onnx").path, providers=["CPUExecutionProvider"])
     for size in (1, 4, 9):
         x = torch.randn(size, 3, 32, 32)
         (logits,) = session.run(["logits"], {"input": x.numpy()})
@@ -78,10 +85,9 @@ def test_onnx_file_predicts_any_batch_size_without_torch(model, tmp_path):
     assert json.loads(session.get_modelmeta().custom_metadata_map["pogm.json"])["classes"] == ["blue", "red"]
 
 
-def test_torch_export_file_predicts_any_batch_size(model, tmp_path):
-    export(model, "torch-export", tmp_path / "model.pt2")
+def test_torch_export_file_predicts_any_batch_size(model, exported):
     extra = {"pogm.json": ""}
-    loaded: Any = torch.export.load(tmp_path / "model.pt2", extra_files=extra).module()
+    loaded: Any = torch.export.load(exported("torch-export").path, extra_files=extra).module()
     for size in (1, 4, 9):
         x = torch.randn(size, 3, 32, 32)
         torch.testing.assert_close(loaded(x), model(x))
@@ -181,10 +187,11 @@ def test_comparison_finds_any_difference(model):
 
 @pytest.mark.parametrize("to", SUFFIXES)
 def test_export_that_differs_is_refused_and_leaves_old_files(model, tmp_path, monkeypatch, to):
-    original = export_formats.EXPORTERS[to]
+    original, made = export_formats.EXPORTERS[to], []
 
     def damaged(*args: Any) -> Any:
-        content, predict, more = original(*args)
+        made.append(made[0] if made else original(*args))
+        content, predict, more = made[-1]
         return content, lambda x: predict(x) + 0.1, more
 
     monkeypatch.setitem(export_formats.EXPORTERS, to, damaged)
@@ -197,6 +204,7 @@ def test_export_that_differs_is_refused_and_leaves_old_files(model, tmp_path, mo
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
     export(model, to, tmp_path / "model", tolerance=1.0)
     assert (tmp_path / "model").read_bytes() != b"old"
+    assert len(made) == 3
 
 
 # Bad input.

@@ -161,7 +161,7 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
     for module in (executors, training_plan, train):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(executors.multiprocessing, "get_context", lambda kind: CONTEXT)
-    monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.15, 0.0, 1.0))
+    monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.3, 0.0, 1.0))
     words = ("train", photographs[0], *SMALL, "--algorithm", "ERM", "--hold-out", "c", "--minutes", 10, "--out", folder)
     assert main([str(word) for word in words]) == 0
     assert "The time limit stopped 3 runs before their last minibatch" in capsys.readouterr().out

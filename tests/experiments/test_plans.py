@@ -64,7 +64,7 @@ def test_unknown_experiment_and_unknown_scale_are_errors():
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_plan_has_no_trial_twice_and_only_datasets_of_the_scale(scale):
-    few = replace(scale, configurations=1, ablation=2, trials=1)
+    few = replace(scale, configurations=1, ablation=2, trials=1, seeds=2, changed_by=("--trials",))
     for found in all_experiments().values():
         trials = found.trials(few)
         assert len({trial.id for trial in trials}) == len(trials)

@@ -197,7 +197,6 @@ def replace_fields(owner: Any, values: dict[str, Any]) -> Any:
 
 
 def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
-    expected = _describe_expected(field)
     found = _convert(field, value)
     wrong = found is None
     if isinstance(found, float | int) and not isinstance(found, bool):
@@ -208,7 +207,7 @@ def _check(owner: str, field: dataclasses.Field[Any], value: Any) -> Any:
         raise unknown_name_error(f"{owner}.{field.name}", found, field.metadata["options"])
     if wrong:
         raise UsageError(
-            f"Expected {owner}.{field.name} to be {expected}; found {shorten(value)}. "
+            f"Expected {owner}.{field.name} to be {_describe_expected(field)}; found {shorten(value)}. "
             f"Leave it out for its default, {field.default!r}."
         )
     return found

@@ -28,6 +28,7 @@ class Registry(Mapping[str, type[Base]], Generic[Base]):
         self.package, self.base = package, base
         self.kind = package.rpartition(".")[2].removesuffix("s")
         self.plugins = Plugins(self.kind, partial(check_class, self.kind, base))
+        self._found: dict[str, type[Base]] = {}  # classes by name, of earlier lookups
 
     def find(self, name: str) -> type[Base]:
         """Return the class of a name: one of pogm, a registered plug-in, or a path ``package.module:Name``.
@@ -66,9 +67,11 @@ class Registry(Mapping[str, type[Base]], Generic[Base]):
         }
 
     def __getitem__(self, name: str) -> type[Base]:
-        file = self._files.get(name.lower())
-        classes = self._classes_in(file) if file else {}
-        return classes[name] if name in classes else self._all[name]
+        if name not in self._found:
+            file = self._files.get(name.lower())
+            classes = self._classes_in(file) if file else {}
+            self._found[name] = classes[name] if name in classes else self._all[name]
+        return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all)
