@@ -25,7 +25,7 @@ pogm export runs/sweep/ensemble/COMBINATION --to onnx"""
 
     folder: Path = argument("Folder of a sweep, or other folder that contains runs.", metavar="SWEEP")
     mean: Literal["logits", "probabilities"] = option(
-        "What is averaged: logits, as in EoA, or probabilities (default: logits).", "logits"
+        "What is averaged: logits, as in EoA (Arpit et al., 2022), or probabilities (default: logits).", "logits"
     )
     out: Path | None = option("Folder for the ensembles (default: SWEEP/ensemble).", None, metavar="FOLDER")
     combining: Combining = group(Combining)

@@ -77,7 +77,7 @@ pogm experiment figure4 --scale pacs --data ~/data --weights resnet50_imagenet_v
 pogm experiment table1 --scale embedded --algorithms ERM POGM --set POGM.kappa=0.1 --trials 5
 pogm list experiments                              names and scales"""
     notes: ClassVar[str] = (
-        "The same command again continues where it stopped, and only writes tables and figures if all runs are done.\n"
+        "The same command again continues where it stopped. If all runs are done, it only writes tables and figures.\n"
         "Experiments that need the same run share it."
     )
 
