@@ -82,7 +82,8 @@ pogm list experiments                              names and scales"""
     )
 
     names: tuple[str, ...] = argument(
-        "Experiments such as table1 or figure2; paper: all of the paper; all: all that pogm list experiments shows.",
+        "Experiments such as table1, figure2 or evidence; paper: all of the paper; all: all that pogm list experiments "
+        "shows.",
         metavar="NAME",
         complete="experiments",
     )

@@ -24,7 +24,8 @@ pogm evaluate runs/sweep/soup/COMBINATION new_site"""
         "uniform: the mean of all runs. greedy: begin with the run of the best validation accuracy, and add the\n"
         "others, best first, unless the validation accuracy of the mean falls. Validation images are the out splits\n"
         "of the training domains. The same command again computes only soups that are missing or have new runs.\n"
-        "pogm ensemble averages predictions, and does not need shared initial weights."
+        "pogm ensemble averages predictions, and does not need shared initial weights. Generated data, such as\n"
+        "RotatedDigits, need --shared-init for both commands."
     )
 
     folder: Path = argument("Folder of a sweep, or other folder that contains runs.", metavar="SWEEP")
