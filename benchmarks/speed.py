@@ -77,14 +77,16 @@ PAGE = """# Speed and scale
 - **A round is one CUDA graph**, which the host replays (not with `--trajectories host`).
 - **Marked functions are compiled** (`core/compilation.py`): the network's passes, the optimizer, sampling and
   augmentation, inner products, the solver and the update. Everything else runs eagerly. `--compile auto` compiles on a
-  GPU if the runs that are left in the sweep and can use the code save more time than compilation takes, by measured
-  costs (`compile_choice.py`); a warm compiler cache (`TORCHINDUCTOR_CACHE_DIR`) counts. Deterministic runs are compiled
-  from 1,000 minibatches on, because their bits must not depend on other runs. If the compiler fails on a function, a
-  warning says so and the function runs eagerly. Compiled runs differ in rounding, and the provenance of a run says
-  whether it was compiled; a resumed run keeps the choice.
-- **Processes share a GPU** for small images: up to three, if its memory allows. While one loads data, compiles or writes
-  a model, another one trains.
-- **Weights are views of one tensor** (`core/flat_params.py`): an operation on all weights is one kernel, not 161.
+  GPU if this saves more time than compilation takes. The estimate uses measured costs (`compile_choice.py`), the
+  remaining runs of the sweep that can use the same code, and whether the compiler cache (`TORCHINDUCTOR_CACHE_DIR`)
+  already has the code. Networks without measured costs are compiled from 1,000 minibatches on, and so are deterministic
+  runs, because their bits must not depend on other runs. If the compiler fails on a function, a warning says so and
+  the function runs eagerly. Compiled runs differ in rounding, and the provenance of a run says whether it was compiled;
+  a resumed run keeps the choice.
+- **Processes share a GPU** for small images: up to three, if its memory allows. While one loads data, compiles or
+  writes a model, another one trains.
+- **Weights are views of one tensor** (`core/flat_params.py`): an operation on all weights is one kernel, and not
+  one for each tensor (161 in a ResNet-50).
 - **Independent work runs in parallel** on CUDA streams: the domains of a round if images are small, and similar trials
   of a sweep. Networks of linear layers are vectorised by `vmap` instead (on a CPU if they have up to 131,072 weights);
   for convolutions `vmap` is slower than a loop.
@@ -118,12 +120,12 @@ them a step of the MLP took 1.11 to 1.13 times as long as the handwritten loop w
 to 1.27 times with POGM (before: 1.23 to 1.29; medians of 15 alternating repeats, two to four times each).
 
 On a GPU with Triton the solver for 9 to 64 domains is one kernel (`pareto/interior_kernel.py`). For 16 domains a solve
-took 0.58 ms, and 4.4 ms with the many small kernels before, in one run on an H200 (torch 2.11, CUDA graphs, median of 30
-replays); for 64 domains it took 7.2 ms. After that the kernel got fewer Newton steps, which was not measured yet.
+took 0.58 ms, and 4.4 ms with the many small kernels before, in one run on an H200 (torch 2.11, CUDA graphs, median of
+30 replays); for 64 domains it took 7.2 ms. The current kernel takes fewer Newton steps; its time was not measured.
 
 The first step of ERM with a ResNet-50 (96 images, compiled) took 62 s with an empty compiler cache and 55 s after the
 weights were moved out of the traced function; in a second process it took 14 s (one run each, H200). The rows below are
-older: 78 s and 22 s.
+older measurements (78 s and 22 s).
 """
 
 

@@ -18,13 +18,13 @@ class AlignedMTL(WeightedRounds):
         [\tilde h_1, \dots, \tilde h_K] = \sqrt{\sigma} \, H (H^\top H)^{-1/2}, \qquad H = [h_1, \dots, h_K]
 
     The aligned :math:`\tilde h_i` are the orthogonal vectors of length √σ that are nearest to the trajectories, so d
-    has the same positive inner product with all of them. By the paper σ is the smallest eigenvalue of
+    has the same positive inner product with all of them. In the paper, σ is the smallest eigenvalue of
     :math:`H^\top H`: the step is short if two trajectories are nearly parallel. The authors' code can also use the mean
     eigenvalue (``scale="rmse"``). Eigenvalues below 1e-12 of the largest are left out. The paper combines gradients;
     this class combines trajectories.
 
     Args:
-        scale: σ: "min" for the smallest eigenvalue, "rmse" for the mean eigenvalue.
+        scale: Choice of σ: "min" for the smallest eigenvalue, "rmse" for the mean eigenvalue.
     """
 
     scale: str = hyper("min", options=("min", "rmse"))

@@ -13,7 +13,8 @@ from pogm.pareto.weightings import config_weights
 class ConFIG(WeightedRounds):
     r"""Conflict-free inverse gradients (Liu et al., 2024): the direction with equal cosines to all trajectories.
 
-    .. math:: \theta \leftarrow \theta + \alpha \tfrac1K \Big(\sum_i \langle h_i, \hat v \rangle\Big) \hat v, \qquad
+    .. math:: \theta \leftarrow \theta + \alpha d, \qquad
+        d = \tfrac1K \Big(\sum_i \langle h_i, \hat v \rangle\Big) \hat v, \qquad
         v = [\hat h_1, \dots, \hat h_K]^{-\top} 1
 
     A hat scales a vector to length 1, and the inverse is the pseudoinverse. If the trajectories are linearly

@@ -59,7 +59,7 @@ class FAMO(DomainRounds):
         return state._replace(memory=state.memory | {"logits": logits, "weights": logits + 1 / len(logits)} | moments)
 
     def step(self, state: State, batches: list[Batch], problem: Problem) -> tuple[State, Metrics]:
-        """Run one round with the present weights of the domains, then update the logits."""
+        """Run one round with the current weights of the domains, then update the logits."""
         copies = self.copies(state, batches, problem)
         losses = problem.reduce.all_gather(copies.losses)
         weights = state.memory["logits"].softmax(-1) / (losses + EPSILON)

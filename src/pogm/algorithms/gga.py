@@ -1,4 +1,4 @@
-"""GGA: in an early phase, search for weights near the present ones where the domains' gradients agree."""
+"""GGA: in an early phase, search for weights near the current ones where the domains' gradients agree."""
 
 from dataclasses import dataclass
 
@@ -30,14 +30,14 @@ class GGA(Algorithm):
 
     In the steps from ``start_anneal_iters`` to ``end_anneal_iters``, ``searches`` candidates θ' are tried on the
     minibatch of the step; both θ' and θ* start at θ. After a candidate is accepted, θ' returns to θ; after others it
-    walks on, as in the authors' code. Then, and in all other steps, ERM takes one step from θ*. This is a search by
-    trial: the gradients select a candidate, and no temperature decreases.
+    walks on, as in the authors' code. Then, and in all other steps, ERM takes one step from θ*. This is a
+    random search in which the gradients select a candidate; despite the name, there is no temperature that decreases.
 
-    Differences from the authors' code: it tries 250 candidates per step, and only adds noise to tensors 10 to 155 of a
-    ResNet-50, we to all weights. A step in a CUDA graph or in a batch of trials cannot branch: there, every step of the
-    training computes the search, at the cost of one ERM step per candidate. Only a single trial on a CPU skips it
-    outside of the phase. Therefore the default has fewer candidates. The range of ρ is our choice. The end of the phase
-    is 150 for PACS, 200 for most other datasets of the paper. With one domain this is ERM.
+    Differences from the authors' code: the code tries 250 candidates per step, and adds noise only to tensors 10 to 155
+    of a ResNet-50; this class adds noise to all weights. A step in a CUDA graph or in a batch of trials cannot branch:
+    there, every step of the training computes the search, at the cost of one ERM step per candidate. Only a single
+    trial on a CPU skips it outside of the phase. Therefore the default has fewer candidates. The range of ρ is our
+    choice. The end of the phase is 150 for PACS, 200 for most other datasets of the paper. With one domain this is ERM.
 
     Args:
         radius: Largest change ρ of a weight in one candidate.

@@ -17,11 +17,11 @@ class IMTLG(WeightedRounds):
         \langle d, \hat h_i \rangle = \langle d, \hat h_j \rangle \text{ for all } i, j, \qquad \sum_i c_i = 1
 
     A hat scales a vector to length 1. Weights can be negative. If trajectories conflict, d can be very long, and it
-    can point away from all trajectories (both where the sum of the weights before scaling is close to zero). `ConFIG`
-    has the same direction without these two effects. The paper combines gradients with respect to shared features, and
-    its second part (IMTL-L) scales the losses; this class combines trajectories and has no second part. The paper
-    inverts a matrix; for linearly dependent trajectories we take the pseudoinverse of the cosine matrix (TorchJD: of
-    the Gramian).
+    can point away from all trajectories. Both happen if the sum of the weights, before it is scaled to 1, is close to
+    zero. `ConFIG` has the same direction without these two effects. The paper combines gradients with respect to shared
+    features, and its second part (IMTL-L) scales the losses. This class combines trajectories and has no second part.
+    The paper inverts a matrix. For linearly dependent trajectories this class uses the pseudoinverse of the cosine
+    matrix; TorchJD uses that of the Gramian.
     """
 
     def weights(self, gram: Tensor, state: State) -> Tensor:

@@ -18,11 +18,13 @@ class NashMTL(WeightedRounds):
         G a = 1 / a, \quad a > 0, \quad G_{ij} = \langle h_i, h_j \rangle
 
     The direction maximises :math:`\sum_i \log \langle h_i, d \rangle` in a ball, so it does not depend on the lengths
-    of the trajectories, and it has a positive inner product with all of them. Differences from the authors' code: it
-    solves the equation by a sequence of convex programs, we by Newton's method on the convex function
-    :math:`\tfrac12 a^\top G a - \sum_i \log a_i`. Its step has length √K, clipped to 1, whatever the gradients are;
-    trajectories contain the learning rate, so our weights have the sum 1. It can keep the weights for several steps.
-    The metric ``residual`` is the largest :math:`|a_i (G a)_i - 1|`; it is large only if a convex combination of the
+    of the trajectories, and it has a positive inner product with all of them. Differences from the authors' code: the
+    code solves the equation by a sequence of convex programs; this class uses Newton's method on the convex function
+    :math:`\tfrac12 a^\top G a - \sum_i \log a_i`. The step of the code has length √K, clipped to 1, for all gradients;
+    here the weights have the sum 1, because trajectories contain the learning rate. The code can reuse the weights for
+    several steps; this class computes them in every round.
+
+    The metric ``residual`` is the largest :math:`|a_i (G a)_i - 1|`. It is large only if a convex combination of the
     trajectories is zero. Then no solution exists, and the step is close to zero.
     """
 

@@ -25,10 +25,11 @@ class PGrad(Algorithm):
 
     The walk :math:`\tilde\theta_0 = \theta, \dots, \tilde\theta_n` takes one step of Adam on each domain after the
     other, in random order, once for each of ``splits`` parts of the minibatches (PGrad-B of the paper). The
-    :math:`\lambda_z, v_z` are the k largest principal components of its points. The step is as long as α times the
-    walk. It uses the code of the authors for the defaults: k = 4, 3 parts, α = 0.1. Directions whose variance is zero
-    are left out (there, NaN). Differences from that code: weight decay is part of Adam, as in `Fish` (there, of the
-    outer step), and batch-norm statistics move by α too (there, they never change). The range of α is our choice.
+    :math:`\lambda_z, v_z` are the k largest variances of its points and their principal directions. The length of the
+    step is α times the distance between the start and the end of the walk. The defaults are those of the authors' code:
+    k = 4, 3 parts, α = 0.1. Differences from that code: directions whose variance is zero are left out (in the code
+    they give NaN); weight decay is part of Adam, as in `Fish` (in the code, part of the outer step); batch-norm
+    statistics also move by α (in the code they never change). The range of α is our choice.
 
     Args:
         meta_lr: Outer step size α.

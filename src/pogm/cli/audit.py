@@ -14,7 +14,7 @@ FOUND = 3  # exit code
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Command):
-    """Check a published table: means, ranks, marks, copied rows, and values that the stated rule does not give."""
+    """Check a published table: means, ranks, marks, copied rows, and values that contradict the stated selection."""
 
     examples: ClassVar[str] = """
 pogm audit table.csv                               a table of yours or of a paper, compared with DomainBed's tables
@@ -25,12 +25,13 @@ pogm audit paper                                   the five tables of the POGM p
         "A CSV file has one line per method: algorithm,PACS,PACS_stderr,VLCS,VLCS_stderr,avg. Numbers are in percent,\n"
         "as printed. Optional columns: DATASET_mark (best, second or below_erm), rank_arith_mean, rank_geom_mean and\n"
         "rank_median over datasets, and selection. Or it has one line per cell: algorithm,dataset,value,stderr,mark,\n"
-        'selection; the average is the dataset "avg". A row "NAME, setting = value" is a part of the search of NAME.\n'
+        'selection; the average is the dataset "avg". A row "NAME, setting = value" has the result of NAME with this\n'
+        "setting only; the row NAME has the result of the search over all settings.\n"
         "Exit code: 0 if there is nothing but notes, 3 if there are findings."
     )
 
     tables: tuple[str, ...] = argument(
-        "CSV files; or paper, for the embedded tables of the POGM paper.", metavar="TABLE"
+        "CSV files, or the word paper for the embedded tables of the POGM paper.", metavar="TABLE"
     )
     against: tuple[Path, ...] = option(
         "CSV files of other publications, which rows may be copied from (default: DomainBed's tables only).",

@@ -20,12 +20,13 @@ pogm ensemble runs/sweep --pool-trials             the runs of all trials in one
 pogm export runs/sweep/ensemble/COMBINATION --to onnx"""
     notes: ClassVar[str] = (
         "An ensemble is one model: pogm.load, pogm predict, pogm evaluate and pogm export read it. A prediction costs\n"
-        "as much as those of all its members. The same command again computes only what is missing."
+        "as much as those of all its members. The same command again computes only what is missing. Runs on generated\n"
+        "data, such as RotatedDigits, need pogm sweep --shared-init: without it, every run draws its own data."
     )
 
     folder: Path = argument("Folder of a sweep, or other folder that contains runs.", metavar="SWEEP")
     mean: Literal["logits", "probabilities"] = option(
-        "What is averaged: logits, as in EoA, or probabilities (default: logits).", "logits"
+        "What is averaged: logits, as in EoA (Arpit et al., 2022), or probabilities (default: logits).", "logits"
     )
     out: Path | None = option("Folder for the ensembles (default: SWEEP/ensemble).", None, metavar="FOLDER")
     combining: Combining = group(Combining)

@@ -77,12 +77,13 @@ pogm experiment figure4 --scale pacs --data ~/data --weights resnet50_imagenet_v
 pogm experiment table1 --scale embedded --algorithms ERM POGM --set POGM.kappa=0.1 --trials 5
 pogm list experiments                              names and scales"""
     notes: ClassVar[str] = (
-        "The same command again continues where it stopped, and only writes tables and figures if all runs are done.\n"
+        "The same command again continues where it stopped. If all runs are done, it only writes tables and figures.\n"
         "Experiments that need the same run share it."
     )
 
     names: tuple[str, ...] = argument(
-        "Experiments such as table1 or figure2; paper: all of the paper; all: all that pogm list experiments shows.",
+        "Experiments such as table1, figure2 or evidence; paper: all of the paper; all: all that pogm list experiments "
+        "shows.",
         metavar="NAME",
         complete="experiments",
     )

@@ -43,8 +43,9 @@ class Device:
     device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
     no_capture: bool = option("On a GPU: do not record the training step as a CUDA graph.", False)
     compile: Literal["auto", "on", "off"] = option(
-        "Fuse operations with torch.compile, which takes up to a minute for each new shape (default: auto = on a GPU, "
-        "if the runs that are left save more time than it takes; deterministic runs: from 1,000 minibatches on).",
+        "Fuse operations with torch.compile, which can take about a minute for each new shape. auto: compile on a GPU "
+        "if the remaining runs save more time than compilation takes; deterministic runs, and networks without "
+        "measured costs, from 1,000 minibatches on (default: auto).",
         "auto",
     )
     trajectories: Literal["auto", "device", "bf16", "host"] = option(

@@ -18,13 +18,14 @@ class Soup(Command):
 pogm sweep --algorithms ERM --datasets RotatedDigits --configurations 5 --trials 2 --shared-init --out runs/sweep
 pogm soup runs/sweep                               uniform and greedy, for each held-out domain and trial
 pogm soup runs/sweep --rule greedy --algorithms ERM --dry-run
-pogm soup runs/sweep --pool-trials                 the runs of all trials in one soup (DiWA†)
+pogm soup runs/sweep --pool-trials                 the runs of all trials in one soup (DiWA† in the paper of DiWA)
 pogm evaluate runs/sweep/soup/COMBINATION new_site"""
     notes: ClassVar[str] = (
         "uniform: the mean of all runs. greedy: begin with the run of the best validation accuracy, and add the\n"
         "others, best first, unless the validation accuracy of the mean falls. Validation images are the out splits\n"
-        "of the training domains. The same command again computes only what is missing, or has new members.\n"
-        "pogm ensemble averages predictions, and does not need shared initial weights."
+        "of the training domains. The same command again computes only soups that are missing or have new runs.\n"
+        "pogm ensemble averages predictions, and does not need shared initial weights. Generated data, such as\n"
+        "RotatedDigits, need --shared-init for both commands."
     )
 
     folder: Path = argument("Folder of a sweep, or other folder that contains runs.", metavar="SWEEP")
@@ -42,8 +43,8 @@ pogm evaluate runs/sweep/soup/COMBINATION new_site"""
         rule = self.rule or ("uniform" if self.combining.pool_trials else "both")
         if self.combining.pool_trials and rule != "uniform":
             raise UsageError(
-                f"Expected --rule uniform with --pool-trials, because few validation images are unknown to the runs of "
-                f"all trials; found {rule}. Leave one of the two out."
+                f"Expected --rule uniform with --pool-trials, because few images are in the validation splits "
+                f"of all trials; found {rule}. Leave one of the two out."
             )
         rules = ("uniform", "greedy") if rule == "both" else (rule,)
         return self.combining.run("soup", self.folder, self.out or self.folder / "soup", rules, self.output)

@@ -16,9 +16,9 @@ class EMA(WeightAverage):
 
     Training continues from the current weights :math:`\theta_t`. Every evaluation uses the averages, so model selection
     chooses among them, and the model of the run has averaged weights. The factor :math:`1 / (1 - \beta^t)` is the bias
-    correction of Adam: the coefficients add up to 1, and the initial weights have none. Other implementations start the
-    average at the initial weights, or use a smaller β in the first steps. Statistics of batch norm that is not frozen
-    are averaged, too. With β = 0 the averages are the current weights.
+    correction of Adam: the coefficients add up to 1, and the initial weights are not in the sum. Other implementations
+    start the average at the initial weights, or use a smaller β in the first steps. Statistics of batch norm that is
+    not frozen are averaged, too. With β = 0 the averages are the current weights.
 
     Args:
         decay: β; the average extends over about 1 / (1 − β) steps.

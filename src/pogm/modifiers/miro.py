@@ -19,10 +19,10 @@ from pogm.core.trees import Tree
 from pogm.modifiers.base import Modifier, add_part, check_head_takes
 
 PART = "miro"  # name of the part in the network
-VARIANCE = 0.1  # first variance of every channel
+VARIANCE = 0.1  # initial variance of every channel
 LEAST = 1e-5  # smallest variance
 FASTER = 10  # learning rate of the variances, relative to that of the features
-SIDE = 64  # height and width of the image that shows the numbers of channels
+SIDE = 64  # height and width of the black image that is used to count the channels
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ class MIRO(Modifier):
     :math:`z_l` are the feature maps of layer l, :math:`z_l^0` those of the same network with its initial weights, which
     never change, in evaluation mode. The variances :math:`\sigma_l^2`, one for each channel, are trained with the other
     weights and start at 0.1. The mean is over channels, positions and the samples of domain k. As in the code of the
-    authors, the encoder of the means is the identity, the layers are the stem and the blocks of a ResNet, and the
-    variances have ten times the learning rate of the features. For a network that names no blocks, the only layer is
-    the output of the featurizer. A step needs one more forward pass. The state contains a copy of the initial features.
+    authors, the predicted mean of :math:`z_l^0` is :math:`z_l` itself, the layers are the stem and the blocks of a
+    ResNet, and the variances have ten times the learning rate of the features. For a network that names no blocks, the
+    only layer is the output of the featurizer. A step needs one more forward pass. The state contains a copy of the
+    initial features.
 
-    The larger learning rate is a scaled weight, b = 10 b'. This is the same for Adam, except for weight decay, which
-    acts on b' (authors: on b). For SGD the factor is 100. The method is for pretrained networks: with random initial
-    weights, it keeps the features close to random ones.
+    The larger learning rate is implemented by a scaled weight, b = 10 b'. With Adam this is the same, except for weight
+    decay, which acts on b' (in the authors' code, on b). With SGD, b learns 100 times as fast, not ten times. The
+    method is for pretrained networks: with random initial weights, it keeps the features close to random ones.
 
     Args:
         weight: Weight λ. The authors chose 0.01 for PACS and VLCS, and 0.1 for OfficeHome, TerraIncognita and

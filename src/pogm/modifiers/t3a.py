@@ -23,8 +23,8 @@ class T3A(Modifier):
     z are the features of a test image. The set :math:`S_c` has the features that the trained classifier predicts as
     class c: first the rows of its own weight matrix, then the features of all test images so far, also of this batch.
     Of these, the ``supports`` with the lowest entropy of the trained classifier's prediction stay. Training does not
-    change. The sets start anew for each domain and split. A class without support has the logit 0, as in the authors'
-    code. The authors predict batches of 32 to 64 images; we 64. The head must be linear.
+    change. The sets are reset for each domain and split. A class without support has the logit 0, as in the authors'
+    code. The authors predict batches of 32 to 64 images; here a batch has 64. The head must be linear.
 
     Args:
         supports: Largest number M of features of a class; 0 for all of them.

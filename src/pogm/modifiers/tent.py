@@ -26,8 +26,8 @@ class TENT(Modifier):
     .. math:: (\gamma, \beta) \leftarrow \operatorname{Adam}\Big((\gamma, \beta),
         \nabla \tfrac1B \sum_{b=1}^B H(p(x_b; \gamma, \beta))\Big), \qquad H(p) = -\sum_c p_c \log p_c
 
-    Each batch of 64 test images is predicted with the present γ and β; then they take one step on the entropy of these
-    predictions, which changes the prediction of the next batch, as in the authors' code. They start anew for each
+    Each batch of 64 test images is predicted with the current γ and β; then they take one step on the entropy of these
+    predictions, which changes the prediction of the next batch, as in the authors' code. They are reset for each
     domain and split. Training does not change. Batch-norm layers that were trained with the statistics of minibatches
     use those of the test batch, as in the paper (the stored ones for a batch of one image). Frozen batch-norm layers
     (``freeze_bn``, the default for pretrained networks) keep the statistics with which they were trained, and only

@@ -22,8 +22,8 @@ class WiSEFT(WeightAverage):
 
     Training continues from the current weights :math:`\theta_t`. Every evaluation uses the interpolation, so model
     selection chooses among interpolated weights, and the model of the run has them. Statistics of batch norm that is
-    not frozen are interpolated, too. The paper starts from a zero-shot classifier, so its initial weights predict. Here
-    the first classifier is random: combine WiSEFT with LPFT, and set t₀ to its number of steps. Then
+    not frozen are interpolated, too. The paper starts from a zero-shot classifier, so its initial weights can classify.
+    Here the first classifier is random: combine WiSEFT with LPFT, and set t₀ to its number of steps. Then
     :math:`\theta_{t_0}` are the pretrained features with a linear probe. With α = 1 the current weights are evaluated.
 
     Args:

@@ -1,9 +1,9 @@
 """The solvers of `interior.py` as Triton kernels: one launch, one program for each problem, all numbers in registers.
 
 `interior.py` launches hundreds of small kernels for one solve. Here a program repeats the same Newton steps until the
-complementarity is at the level of rounding, and then compares the same candidates. Vectors are padded to a power of
-two; entries at or after K are 0. Symmetric matrices are inverted by Gauss-Jordan elimination after scaling their
-diagonal to 1, and every solution is refined once.
+complementarity is at the level of rounding, and then compares the same candidates as `interior.py`. Vectors are padded
+to a power of two; entries at or after K are 0. Symmetric matrices are inverted by Gauss-Jordan elimination after
+scaling their diagonal to 1, and every solution is refined once.
 """
 
 from typing import Any

@@ -16,7 +16,7 @@ from pogm.engine.session import STATISTICS
 class Check(NamedTuple):
     """A property that all members of a group must share."""
 
-    what: str  # the difference, for the error
+    what: str  # text of the difference, for the error
     advice: str
     read: Callable[[Member], Any]
     show: Callable[[Member], str] = lambda member: ""  # text of the property, for the error
@@ -40,13 +40,13 @@ CHECKS = (
 )
 SAME_DATA = Check(
     "data drawn with different seeds, so that a test image of one run is a training image of another",
-    "Start the sweep with --shared-init.",
+    "Run the sweep again with --shared-init, in a new folder.",
     lambda m: m.trial.data_seed,
     lambda m: str(m.trial.data_seed),
 )
 SAME_INITIAL_WEIGHTS = Check(
     "different initial weights",
-    "Start the sweep with --shared-init, or average predictions instead of weights: pogm ensemble",
+    "Run the sweep again with --shared-init, in a new folder, or average predictions instead of weights: pogm ensemble",
     lambda m: digest_initial_weights(m.trial),
     lambda m: f"{m.trial.training.weights}, seed {m.trial.weights_seed}",
 )
@@ -80,7 +80,7 @@ def check_compatible(group: Group, *, mean: str | None = None) -> None:
     if adapting is not None and (not share_weights or len({m.run.label for m in group.members}) > 1):
         raise UsageError(
             f"Expected models that predict each sample on its own, for {group.title}; found {adapting.run.label}, "
-            "whose predictions depend on the other samples of a batch. Leave it out: --algorithms"
+            "whose predictions depend on the other samples of a batch. Choose the other labels with --algorithms."
         )
 
 

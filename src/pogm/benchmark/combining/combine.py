@@ -104,8 +104,8 @@ def _combine_group(one: Planned, data: Path | None, engine: Engine) -> Iterator[
             found = {mean: (yield from make_ensemble(one.group, evaluator, mean))}
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise MemoryLimitError(
-            f"Expected one model and the images for {one.group.title} to fit into memory; found it full. Use a larger "
-            "device, or --device cpu."
+            f"Expected one model and the images for {one.group.title} to fit into memory; found that memory is full. "
+            "Use a larger device, or --device cpu."
         ) from error
     for rule, combined in found.items():
         with log_time("Wrote %s", one.folders[rule]):

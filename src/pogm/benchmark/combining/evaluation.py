@@ -33,7 +33,7 @@ Predictions = dict[Part, tuple[Tensor, Tensor]]  # outputs [N, C] and labels [N]
 
 
 class Scores(NamedTuple):
-    """Scores of one model by part; NaN for a part without images. `name` is that of the score."""
+    """Scores of one model by part; NaN for a part without images. `name` is "accuracy" or "r2"."""
 
     name: str
     values: Mapping[Part, float]
@@ -80,7 +80,7 @@ class Evaluator:
         if self.norms and self.trial.adapts:
             raise UsageError(
                 f"Expected batch norm with frozen statistics, for {group.title}, whose predictions depend on the other "
-                "samples of a batch; found statistics that training changes. Leave it out: --algorithms"
+                "samples of a batch; found statistics that training changes. Choose the other labels with --algorithms."
             )
 
     @property

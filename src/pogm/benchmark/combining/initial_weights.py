@@ -50,7 +50,7 @@ def _digest_random_weights(task: Task) -> str:
 
 
 def _no_data() -> list[Domain]:
-    """Stand for the data of all tasks, which are keys of a cache."""
+    """Return no data. All tasks have this loader, so tasks that differ only in their data share a cache entry."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Audit of published tables: arithmetic, copied rows, values that the stated rule does not give, and marks.
+"""Audit of published tables: arithmetic, copied rows, values that contradict the stated rule, and marks.
 
 Every finding has the numbers that it follows from. Comparisons take the rounding of the printed numbers into account.
 """
@@ -20,7 +20,7 @@ CHECKS = {
     "noise": "The best value is marked, but its lead is within the noise.",
     "copy": "The row equals a published row of another method or setting.",
     "column": "The values of a column are those of another dataset.",
-    "rule": "The values are not what the stated rule gives.",
+    "rule": "The values contradict the stated selection rule or search.",
     "same": "The row equals a published row of the same method under the same rule.",
     "differs": "Another publication has other values for the same method under the same rule.",
 }
@@ -107,8 +107,8 @@ def _check_marks(table: PublishedTable, baseline: str) -> Iterator[Finding]:
             mean, where = float(cell.mean), f"{row.method}, {dataset}"
             place = values.index(mean)
             for kind, wanted, why in (
-                ("best", place == 0, f"{place} different values are higher"),
-                ("second", place == 1, f"{place} different values are higher"),
+                ("best", place == 0, f"number of different higher values: {place}"),
+                ("second", place == 1, f"number of different higher values: {place}"),
                 ("below_erm", reference is not None and mean < reference, f"{baseline} has {reference}"),
             ):
                 if kind in kinds and wanted != (mark == kind):
@@ -223,7 +223,8 @@ def _check_selections(tables: Sequence[PublishedTable]) -> Iterator[Finding]:
                 if len(equal) * 2 >= len(twins) and len(equal) > 1:
                     text = (
                         f"{len(equal)} of {len(twins)} rows have the same value under {table.selection} and "
-                        f"{other.selection} ({', '.join(equal)}): with many configurations the rules choose others"
+                        f"{other.selection} ({'; '.join(equal)}). With many configurations, two rules usually select "
+                        "different runs"
                     )
                     yield Finding("rule", f"{table.title}; {other.title}", dataset, text)
 

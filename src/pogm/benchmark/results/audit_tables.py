@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pogm._system.errors import DataError, file_error_text
+from pogm._system.errors import DataError
 from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE
 from pogm.benchmark.results.published import ABLATED, Result, find_publication, rows
 from pogm.benchmark.results.ranking import SUMMARIES
@@ -71,11 +71,14 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
     try:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = file_error_text(error) if isinstance(error, OSError) else str(error)
-        raise DataError(f"Expected a CSV file at {path}; found: {reason}. Check the path.") from error
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise DataError(f"Expected a CSV file at {path}; found: {reason}. Check the path and the file.") from error
     names = list(lines[0]) if lines else []
     if not lines or any(None in line or None in line.values() for line in lines):
-        raise DataError(f"Expected a header and lines of the same length in {path}; found others. Correct the file.")
+        raise DataError(
+            f"Expected a header and lines of the same length in {path}; found an empty file or a line of another "
+            "length. Correct the file."
+        )
     groups: dict[str, list[dict[str, str]]] = {}
     for line in lines:
         stated = line.get("selection") or line.get("model_selection") or selection

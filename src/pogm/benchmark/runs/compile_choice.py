@@ -22,7 +22,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.reference import measured_network, run_cost
 from pogm.engine.engine import Engine
 
-LONG_RUN_STEPS = 1000  # minibatches of a run above which a network that was not measured is compiled
+LONG_RUN_STEPS = 1000  # smallest length of a run, in minibatches, for which an unmeasured network is compiled
 
 
 def choose_compile(engine: Engine, trial: Trial, runs: int = 1) -> Engine:

@@ -12,7 +12,7 @@ from pogm.benchmark.results.record_digest import DONE, RECORDS, TRIAL
 from pogm.benchmark.results.records import Record, finite
 from pogm.benchmark.runs.estimate import cost_ratio
 
-OVERHEADS = (256, 0, 16, 64, 1024, 4096)  # cost of a step without images, in images; the first one if it is not known
+OVERHEADS = (256, 0, 16, 64, 1024, 4096)  # candidates for the fixed cost of a step, as a number of images; 256: default
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class RunTimes:
     per_step: float  # minibatch of all domains, without the first one
     first_step: float  # includes compilation
     per_evaluation: float | None  # includes set-up, checkpoints and metrics; None if the run was interrupted
-    batch: float  # equal, to the last digit, for runs that train in one batch
+    batch: float  # a measured time that identifies the batch: exactly equal for runs that train in one batch
 
 
 @dataclass(frozen=True)
