@@ -119,3 +119,10 @@ def test_save_config_writes_the_file_before_the_command_runs(tmp_path, monkeypat
 def test_paths_with_a_null_character_are_refused():
     with pytest.raises(argparse.ArgumentTypeError):
         read_path("a\0b")
+
+
+def test_an_option_with_a_list_that_is_given_twice_has_the_values_of_both():
+    words = "sweep --algorithms ERM --algorithms POGM Fish --with Mixup --with SMA --datasets RotatedDigits --out x"
+    command = parse(words.split())
+    assert command.algorithms == ("ERM", "POGM", "Fish")
+    assert command.modifiers == ("Mixup", "SMA")

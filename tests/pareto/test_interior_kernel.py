@@ -9,8 +9,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 COMPARE = """
 import torch
+import triton.language as tl
 from pogm.pareto import interior, interior_kernel
 from pogm.pareto.problem import normalise
+
+interior.STEPS, interior_kernel._STEPS = 5, tl.constexpr(5)  # the interpreter is slow
 
 generator = torch.Generator().manual_seed(0)
 H = 0.3 + torch.randn(1, 3, 20, generator=generator, dtype=torch.float64)

@@ -313,7 +313,10 @@ def _reading(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
         return {"choices": get_args(hint)}
     if get_origin(hint) is tuple:
         kind = _reader(get_args(hint)[0])
-        return {"type": kind, **({"action": "append"} if metadata.get("repeat") else {"nargs": "+"})}
+        if metadata.get("repeat"):
+            return {"type": kind, "action": "append"}
+        # An option that is given twice adds to its list.
+        return {"type": kind, "nargs": "+", **({} if metadata.get("positional") else {"action": "extend"})}
     if hint in (int, float):
         least, most = metadata["limits"]
         return {"type": partial(_read_number, hint, least, most), "metavar": "N" if hint is int else "X"}

@@ -139,6 +139,15 @@ def test_long_file_equals_the_wide_one(tmp_path):
     ]
 
 
+def test_columns_without_standard_errors_and_with_empty_cells_are_datasets(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("algorithm,PACS,PACS_stderr,VLCS,Terra,venue,avg\nERM,80.0,0.5,70.0,60.0,ICLR,70.0\nX,81.0,0.5,70.0,,,\n")
+    (table,) = read_table(path)
+    assert table.datasets == ("PACS", "VLCS", "Terra")
+    assert [*table.rows[1].cells] == ["PACS", "VLCS"]
+    assert not [finding for finding in audit([table]) if finding.check == "mean"]
+
+
 def test_command_writes_findings_as_json(tmp_path, capsys):
     path = tmp_path / "findings.json"
     assert main(["audit", "paper", "--json", str(path)]) == 3
@@ -152,8 +161,10 @@ def test_command_writes_findings_as_json(tmp_path, capsys):
     [
         ("", "a header and lines of the same length"),
         ("a,A\nx,1,2\n", "a header and lines of the same length"),
-        ("a,b\nx,y\n", "columns of numbers"),
-        ("a,A,A_stderr\nx,1 ± 2,0\n", "numbers in percent"),
+        ("algorithm,b\nx,y\n", "columns of numbers"),
+        ("algorithm,A,A_stderr\nx,1 ± 2,0\n", "numbers in percent"),
+        ("a,A\nx,1\n", "a column algorithm or method"),
+        ("algorithm,A,selection\nx,1,oracle\n", "test-domain.* as selection"),
         ("who,dataset,value\nx,A,1\n", "a column algorithm or method"),
     ],
 )

@@ -15,7 +15,8 @@ from pogm.benchmark.results.selection import TEST_DOMAIN
 MEAN = "avg"
 RANKS = dict(zip(SUMMARIES, ("rank_arith_mean", "rank_geom_mean", "rank_median"), strict=True))
 MARKS = ("best", "second", "below_erm")
-NOT_DATASETS = ("year", MEAN, *RANKS.values())
+RULES = ("training-domain", "test-domain", "leave-one-domain-out")
+NOT_DATASETS = ("year", "selection", "model_selection", MEAN, *RANKS.values())
 LONG = {"dataset", "value"}  # columns of a file with one line per cell
 METHODS = ("algorithm", "method", "variant", "model")
 
@@ -82,13 +83,16 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
     groups: dict[str, list[dict[str, str]]] = {}
     for line in lines:
         stated = line.get("selection") or line.get("model_selection") or selection
+        if stated not in ("", *RULES):
+            raise DataError(f"Expected {', '.join(RULES)} as selection in {path}; found {stated!r}. Write one of these.")
         groups.setdefault(stated, []).append({name: (text or "").strip() for name, text in line.items()})
     read = _read_long if set(names) >= LONG else _read_wide
     return [make_table(path.name, read(group, path), stated) for stated, group in groups.items()]
 
 
 def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
-    method, *columns = lines[0]
+    method = _method_column(lines, path)
+    columns = [name for name in lines[0] if name != method]
     if not (datasets := _dataset_columns(lines, columns)):
         raise DataError(f"Expected columns of numbers in {path}; found {', '.join(columns)}. See: pogm audit --help")
     return [
@@ -104,16 +108,25 @@ def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
 
 
 def _dataset_columns(lines: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Return the columns with a standard error or a mark; if there are none, all columns of numbers."""
-    described = [name for name in columns if f"{name}_stderr" in columns or f"{name}_mark" in columns]
-    plain = [name for name in columns if name not in NOT_DATASETS and all(_is_number(line[name]) for line in lines)]
-    return described or plain
+    """Return the columns with a standard error or a mark, and other columns of numbers. Cells may be empty."""
+    others = {f"{name}_{kind}" for name in columns for kind in ("stderr", "mark")} | {*NOT_DATASETS}
+
+    def is_dataset(name: str) -> bool:
+        texts = [line[name] for line in lines if line[name]]
+        return f"{name}_stderr" in columns or f"{name}_mark" in columns or (bool(texts) and all(map(_is_number, texts)))
+
+    return [name for name in columns if name not in others and is_dataset(name)]
 
 
-def _read_long(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
+def _method_column(lines: Sequence[Mapping[str, str]], path: Path) -> str:
     method = next((name for name in METHODS if name in lines[0]), None)
     if method is None:
         raise DataError(f"Expected a column {' or '.join(METHODS)} in {path}; found {', '.join(lines[0])}. Add one.")
+    return method
+
+
+def _read_long(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
+    method = _method_column(lines, path)
     by_method: dict[str, list[Mapping[str, str]]] = {}
     for line in lines:
         by_method.setdefault(line[method], []).append(line)
