@@ -84,7 +84,8 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
     for line in lines:
         stated = line.get("selection") or line.get("model_selection") or selection
         if stated not in ("", *RULES):
-            raise DataError(f"Expected {', '.join(RULES)} as selection in {path}; found {stated!r}. Write one of these.")
+            rules = ", ".join(RULES)
+            raise DataError(f"Expected {rules} as selection in {path}; found {stated!r}. Write one of these.")
         groups.setdefault(stated, []).append({name: (text or "").strip() for name, text in line.items()})
     read = _read_long if set(names) >= LONG else _read_wide
     return [make_table(path.name, read(group, path), stated) for stated, group in groups.items()]
