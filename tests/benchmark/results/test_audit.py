@@ -141,7 +141,9 @@ def test_long_file_equals_the_wide_one(tmp_path):
 
 def test_columns_without_standard_errors_and_with_empty_cells_are_datasets(tmp_path):
     path = tmp_path / "table.csv"
-    path.write_text("algorithm,PACS,PACS_stderr,VLCS,Terra,venue,avg\nERM,80.0,0.5,70.0,60.0,ICLR,70.0\nX,81.0,0.5,70.0,,,\n")
+    path.write_text(
+        "algorithm,PACS,PACS_stderr,VLCS,Terra,venue,avg\nERM,80.0,0.5,70.0,60.0,ICLR,70.0\nX,81.0,0.5,70.0,,,\n"
+    )
     (table,) = read_table(path)
     assert table.datasets == ("PACS", "VLCS", "Terra")
     assert [*table.rows[1].cells] == ["PACS", "VLCS"]
