@@ -33,6 +33,11 @@ def test_the_figures_are_those_of_the_benchmarks():
     details = figures["ColoredMNIST trial, ERM, bf16"]["details"]
     assert (small["minibatch_seconds"], small["evaluation_seconds"]) == (details["step"], details["evaluation"])
     assert small["memory_gib"] == methods["mnist_cnn"]["ERM"]["gib"]
+    floors = json.loads((RESULTS / "speed_h200.json").read_text())["floors"]
+    gradient = [floors[f"gradient of 96 images{kind}"]["ms"] for kind in ("", ", compiled")]
+    assert large["uncompiled_ratio"] == pytest.approx(gradient[0] / gradient[1], abs=0.01)
+    step = floors["ColoredMNIST, ERM, bf16"]["step"]
+    assert small["uncompiled_ratio"] == pytest.approx(step / small["minibatch_seconds"], abs=0.01)
 
 
 def test_a_run_like_the_measured_one_has_its_cost_and_others_scale_with_images_and_pixels():

@@ -1,4 +1,4 @@
-"""What methods see at test time besides the image itself, for tables."""
+"""Notes of tables about methods that use more than the image itself at test time."""
 
 from collections.abc import Iterable
 

@@ -1,11 +1,11 @@
 """The choice of ``--compile auto`` on a GPU: compile if that saves more time than it takes.
 
 ``reference_costs.json`` has, for each measured network, the time of compilation with an empty compiler cache
-(``compile_seconds``) and with a cache that has the same code (``warm_compile_seconds``, if it was measured), and the
-time of an uncompiled minibatch divided by that of a compiled one (``uncompiled_ratio``: of the handwritten loops in
-``speed_h200.json``; evaluations are assumed to have the same ratio). Networks that were not measured, and
-deterministic runs, are compiled from `LONG_RUN_STEPS` minibatches on: the bits of a deterministic run must depend
-neither on the other runs of a sweep nor on a cache.
+(``compile_seconds``) and with a cache that has the same code (``warm_compile_seconds``, if it was measured), one run
+each; and the time of an uncompiled minibatch divided by that of a compiled one (``uncompiled_ratio``). The uncompiled
+time is that of the handwritten loops in ``speed_h200.json``; evaluations are assumed to have the same ratio. Networks
+that were not measured, and deterministic runs, are compiled from `LONG_RUN_STEPS` minibatches on: the bits of a
+deterministic run must depend neither on the other runs of a sweep nor on a cache.
 """
 
 import getpass

@@ -2,8 +2,8 @@
 
 ``reference_costs.json`` has the time and memory of a minibatch of ERM, and the time of an evaluation, for two networks
 on one NVIDIA H200, in bf16 with compiled steps. They are taken from benchmarks/results (``speed_h200.json``,
-``methods_h200.json``, ``pipeline.md``). The cost of another method is that of ERM times its ratio in ``costs.json``.
-Times are proportional to the number of images and of pixels.
+``methods_h200.json``, ``pipeline.md``); ``compile_choice.py`` describes the costs of compilation. The cost of another
+method is that of ERM times its ratio in ``costs.json``. Times are proportional to the number of images and of pixels.
 """
 
 import json

@@ -27,7 +27,7 @@ class RunTimes:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the cost of a run depends on."""
+    """Properties of a run that determine its cost."""
 
     dataset: str
     label: str
