@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -242,8 +243,10 @@ def test_trial_has_the_same_bits_in_a_batch_and_alone_on_a_gpu(method, network, 
 def test_compiler_does_not_warn_on_a_gpu():
     """Inductor warns once in a process that TF32 is off, while it compiles the first backward pass."""
     import torch._dynamo
-    from torch._inductor import compile_fx
-    from torch._inductor.utils import fresh_cache
+
+    with warnings.catch_warnings(action="ignore"):  # torch's own, about its imports
+        from torch._inductor import compile_fx
+        from torch._inductor.utils import fresh_cache
 
     compile_fx._warn_tf32_disabled.cache_clear()
     torch._dynamo.reset()  # else earlier tests may have compiled it

@@ -12,11 +12,12 @@ from torch.func import functional_call
 from pogm._system.errors import UsageError
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.compilation import compiled, inside_transform
+from pogm.core.compilation import compiled, inside_transform, is_compiling_enabled
 from pogm.core.losses import CROSS_ENTROPY, SampleLoss
 from pogm.core.micro_batches import MicroBatches
 from pogm.core.trees import Params
 
+ALIGNMENT = 16  # bytes; what the compiler calls aligned
 Penalty = Callable[["Model", Batch], Tensor | float]  # added to the risk of every domain: [K], or 0
 Risks = Callable[["Model", Batch], Tensor]  # risk of every domain: [K]
 
@@ -162,12 +163,22 @@ class Model:
         would trace it for every weight. In a transform, and for networks with tied weights, nothing is replaced, and
         the tensors for `functional_call` are returned.
         """
-        tensors = dict(self.params) | (self.buffers if buffers is None else buffers)
+        params = trees.map_leaves(_aligned, dict(self.params)) if is_compiling_enabled() else dict(self.params)
+        tensors = params | (self.buffers if buffers is None else buffers)
         if self.tied_weights or inside_transform() or isinstance(self.network, torch.jit.ScriptModule):
             yield tensors
             return
         with _replaced(self.network, tensors):
             yield None
+
+
+def _aligned(weight: Tensor) -> Tensor:
+    """Return a weight at an aligned address, as a copy if necessary.
+
+    The compiler assumes that the weights of a module never move: code that was compiled for aligned weights fails with
+    others.
+    """
+    return weight.clone() if weight.is_cuda and not inside_transform() and weight.data_ptr() % ALIGNMENT else weight
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class Session:
         if self.uses_vmap:
             step = make_vmap_step(self.config, self.sample_indices, self.floats)
         elif self.has_trial_axis:
-            step = make_separate_step(configs, sample_indices, copies=self.deterministic)
+            step = make_separate_step(configs, sample_indices, copies=self._copies_trials)
         else:
             step = make_single_step(self.config, self.sample_indices)
         self.captured = engine.capture and self.device.type == "cuda" and self.trajectory_storage != "host"
@@ -321,8 +321,13 @@ class Session:
             if not self.has_trial_axis:
                 return trees.stack([function(self.config, self.train_state, self.sample_indices)])
             both = (self.train_state, self.sample_indices)
-            trials = [(config, *select_trial(both, i, self.deterministic)) for i, config in enumerate(self.configs)]
+            trials = [(config, *select_trial(both, i, self._copies_trials)) for i, config in enumerate(self.configs)]
             return trees.stack([function(*trial) for trial in trials])
+
+    @property
+    def _copies_trials(self) -> bool:
+        """True if every trial of a batch is copied before it is used; see ``select_trial``."""
+        return self.deterministic or self.compiles
 
     @property
     def _trials_at_once(self) -> int:

@@ -200,7 +200,7 @@ def make_separate_step(
     Args:
         configs: Configuration of each trial.
         sample_indices: Sample indices of each trial.
-        copies: Copy the tensors of every trial, so that it gets the same bits as alone (see ``select_trial``).
+        copies: Copy the tensors of every trial; see ``select_trial``.
     """
 
     def step(train_state: TrainState, probing: bool) -> TrainState:
@@ -220,7 +220,8 @@ def select_trial(stacked: Tree, index: int, clone: bool = False) -> Tree:
     """Return one trial of a batch, as views or as a copy.
 
     Libraries choose kernels by the alignment of a tensor, and a view may be aligned differently. Only a copy gets the
-    kernels, and so the bits, that the trial would get alone.
+    kernels, and so the bits, that the trial would get alone. Compiled functions need weights with the same alignment in
+    every call.
     """
     trial = trees.index(stacked, index)
     return trees.map_numbers(torch.clone, trial) if clone else trial
