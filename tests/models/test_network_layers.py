@@ -17,7 +17,7 @@ from pogm.core.problem import live_buffers
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features
-from pogm.models.layers import Im2colConv2d, build_nonlinear_classifier, freeze_batch_norm
+from pogm.models.layers import ChannelSumGroupNorm, Im2colConv2d, build_nonlinear_classifier, freeze_batch_norm
 
 SMALL = ["timm/test_resnet", "timm/test_efficientnet"]  # in the second, batch norm and activation are one layer
 both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
@@ -153,3 +153,25 @@ def test_im2col_outputs_and_gradients_equal_convolution(channels, stride):
 def test_im2col_output_is_channels_last():
     out = Im2colConv2d(2, 8, 3, padding=1).convolve_patches(torch.randn(4, 2, 6, 6))
     assert out.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_group_norm_from_sums_of_channels_equals_the_usual_one():
+    layer, usual = ChannelSumGroupNorm(4, 12).double(), nn.GroupNorm(4, 12).double()
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    usual.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 12, 5, 4, dtype=torch.float64, requires_grad=True)
+    out, expected = layer.normalise(3 * x + 2), usual(3 * x + 2)
+    torch.testing.assert_close(out, expected)
+    direction = torch.randn_like(out)
+    inputs = (x, layer.weight, layer.bias), (x, usual.weight, usual.bias)
+    gradients = [torch.autograd.grad(y, some, direction) for y, some in zip((out, expected), inputs, strict=True)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_group_norm_of_equal_inputs_is_its_bias():
+    """Rounding may make a variance negative."""
+    layer = ChannelSumGroupNorm(2, 4)
+    nn.init.normal_(layer.bias)
+    out = layer.normalise(torch.full((1, 4, 7, 7), 0.3))
+    torch.testing.assert_close(out, layer.bias[None, :, None, None].expand_as(out), atol=1e-3, rtol=0)

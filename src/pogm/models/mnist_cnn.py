@@ -5,7 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 from pogm.models.featurizer import Featurizer, Stages
-from pogm.models.layers import FEW_CHANNELS, Im2colConv2d
+from pogm.models.layers import FEW_CHANNELS, ChannelSumGroupNorm, Im2colConv2d
 
 WIDTH = 64
 
@@ -28,5 +28,5 @@ def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(
         kind(inputs, outputs, 3, stride, padding=1),
         nn.ReLU(),
-        nn.GroupNorm(8, outputs),
+        ChannelSumGroupNorm(8, outputs),
     )
