@@ -18,7 +18,7 @@ from pogm.pareto.face_enumeration import RIDGE as FACE_RIDGE
 from pogm.pareto.interior import BOUNDARY, RIDGE, STEPS, SUPPORTS
 from pogm.pareto.problem import ZERO_MIXTURE
 
-CONVERGED = 1e-13  # mean complementarity at which Newton steps end; the closed forms then give the exact solution
+CONVERGED = 1e-12  # mean complementarity at which Newton steps end; the closed forms then give the exact solution
 
 
 @torch.library.custom_op("pogm::minimise_interior", mutates_args=())
@@ -71,7 +71,7 @@ def _launch(name: str, G: Tensor, b: Tensor, third: Tensor) -> Tensor:
     out = torch.empty_like(b)
     size = 1 << (K - 1).bit_length()
     kernels = {"minimise": minimise_kernel, "project": project_kernel}
-    kernels[name][(len(b),)](rows, b, third, out, K, size, num_warps=min(max(size // 4, 4), 16))
+    kernels[name][(len(b),)](rows, b, third, out, K, size, num_warps=4 if size < 64 else 8)
     return out.view(*shape, K)
 
 
@@ -284,24 +284,27 @@ def minimise_kernel(G_pointer, b_pointer, radius_pointer, out_pointer, K, size: 
     # Candidates: uniform, π, a; then for each face the closed form and π on the face, both refined.
     mixture = clip_to_simplex(point)
     best, rank = uniform, 0.0 * radius + _LARGEST_FLOAT
-    face, inverse = point * 0.0, G * 0.0
-    for number in range(13):
-        if (number >= 3) & (number % 2 == 1):  # the next face
-            least = support((number - 3) // 2) * tl.max(mixture, 0)
-            face = tl.where(mixture > tl.where(number >= 11, slack, least), 0.0 * b + 1, 0.0)
-            inverse = invert_face(G, face, diagonal, size)
-        nearest = tl.sum(inverse * face[:, None] * face[None, :], 1)
-        nearest = nearest / tl.sum(nearest, 0)
-        along = multiply(inverse, face * b)
-        along = along - tl.sum(along, 0) * nearest
-        room = tl.maximum(radius * radius - tl.maximum(dot(along, multiply(G, along)), 0.0), 1e-30)
-        distance = tl.maximum(dot(nearest, multiply(G, nearest)), 0.0)
-        closed = nearest - along * tl.sqrt(distance / room)
-        first = clip_to_simplex(tl.where(number % 2 == 1, closed, mixture * face))
-        candidate = refine(first, G, b, radius, face, inverse)
-        candidate = tl.where(number == 0, uniform, tl.where(number == 1, mixture, candidate))
-        candidate = tl.where(number == 2, clip_to_simplex(dual), candidate)
+    for number in range(3):
+        candidate = tl.where(number == 0, uniform, tl.where(number == 1, mixture, clip_to_simplex(dual)))
         best, rank = consider(candidate, best, rank, G, b, radius, diagonal, valid)
+    previous = point * 0.0
+    for number in range(5):
+        least = support(number) * tl.max(mixture, 0)
+        face = tl.where(mixture > tl.where(number == 4, slack, least), 0.0 * b + 1, 0.0)
+        if tl.max(tl.abs(face - previous), 0) > 0:  # most thresholds give the same face
+            inverse = invert_face(G, face, diagonal, size)
+            nearest = tl.sum(inverse * face[:, None] * face[None, :], 1)
+            nearest = nearest / tl.sum(nearest, 0)
+            along = multiply(inverse, face * b)
+            along = along - tl.sum(along, 0) * nearest
+            room = tl.maximum(radius * radius - tl.maximum(dot(along, multiply(G, along)), 0.0), 1e-30)
+            distance = tl.maximum(dot(nearest, multiply(G, nearest)), 0.0)
+            closed = nearest - along * tl.sqrt(distance / room)
+            for kind in range(2):
+                candidate = clip_to_simplex(tl.where(kind == 0, closed, mixture * face))
+                candidate = refine(candidate, G, b, radius, face, inverse)
+                best, rank = consider(candidate, best, rank, G, b, radius, diagonal, valid)
+        previous = face
     tl.store(out_pointer + problem * K + i, best, valid)
 
 
@@ -360,11 +363,14 @@ def project_kernel(G_pointer, b_pointer, needed_pointer, out_pointer, K, size: t
         best, violation = consider_projection(best, best, tl.sum(best, 0) + _LARGEST_FLOAT, G, b, valid)
         best, violation = consider_projection(y, best, violation, G, b, valid)
         largest = tl.max(y, 0)
+        previous = y * 0.0
         for number in range(5):
-            face = tl.where(valid & (y > tl.where(number == 4, slack, support(number) * largest)), 1.0, 0.0)
-            inverse = invert_face(G, face, diagonal, size)
-            closed = -multiply(inverse, face * b)
-            closed = tl.maximum(closed - multiply(inverse, face * (multiply(G, closed) + b)), 0.0)
-            best, violation = consider_projection(closed, best, violation, G, b, valid)
+            face = tl.where(valid & (y > tl.where(number == 4, slack, support(number) * largest)), 0.0 * b + 1, 0.0)
+            if tl.max(tl.abs(face - previous), 0) > 0:
+                inverse = invert_face(G, face, diagonal, size)
+                closed = -multiply(inverse, face * b)
+                closed = tl.maximum(closed - multiply(inverse, face * (multiply(G, closed) + b)), 0.0)
+                best, violation = consider_projection(closed, best, violation, G, b, valid)
+            previous = face
         best = best / sizes
     tl.store(out_pointer + problem * K + i, best, valid)
