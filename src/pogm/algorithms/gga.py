@@ -35,8 +35,9 @@ class GGA(Algorithm):
 
     Differences from the authors' code: the code tries 250 candidates per step, and adds noise only to tensors 10 to 155
     of a ResNet-50; this class adds noise to all weights. A candidate costs as much as a step of ERM, so a phase with
-    250 candidates costs more than twice as much as 5000 steps of ERM; the default is 10. The range of ρ is our choice.
-    The end of the phase is 150 for PACS, 200 for most other datasets of the paper. With one domain this is ERM.
+    250 candidates costs more than twice as much as 5000 steps of ERM; the default is 10. The code has an option for a
+    second phase. The range of ρ is our choice. The defaults of the phase are those of the authors for PACS. They use
+    steps 500 to 600 for TerraIncognita and 100 to 200 for the other datasets. With one domain this is ERM.
 
     Args:
         radius: Largest change ρ of a weight in one candidate.
