@@ -134,6 +134,7 @@ class Algorithm:
         """Return the phase of a step, for methods whose phases do different work; None for methods without phases.
 
         The engine records one CUDA graph for each phase, and `Problem.phase` is the phase of the current step.
+        Steps of all phases must return the same fields of the state and the same metrics.
         """
         return None
 
