@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from support import K, assert_close, batches, steps, toy
+from support import K, assert_close, batches, needs_gpu, steps, toy, trial
 from torch.func import grad
 
-from pogm import ERM, Batch
+from pogm import ERM, Batch, Learner
 from pogm.algorithms.gga import GGA
 from pogm.core import random, trees
 from pogm.core.flat_params import unflatten
+from pogm.engine.engine import Engine
+from pogm.engine.session import Session
 
 SEARCH = {"start_anneal_iters": 0, "end_anneal_iters": 3, "radius": 0.05}
 
@@ -81,6 +83,43 @@ def test_outside_of_the_phase_it_is_erm_whether_the_search_is_skipped_or_compute
     mapped, metrics = torch.func.vmap(lambda row: method.step(row, [batch], problem))(rows)
     assert_close(trees.index(mapped, 0), ERM().step(state, [batch], problem)[0])
     assert metrics["accepted"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_session_computes_the_search_only_in_the_phase(count, monkeypatch):
+    """Two trials run by vmap, where the number of the step is not known. An evaluation replaces the state."""
+    searched, search = [], GGA.search
+    monkeypatch.setattr(GGA, "search", lambda *given: searched.append(number) or search(*given))
+    method = GGA(searches=1, start_anneal_iters=2, end_anneal_iters=4)
+    session = Session([trial(method, seed=seed).task(None) for seed in range(count)], Engine())
+    for number in range(7):
+        session.step()
+        if number == 3:
+            session.fetch_metrics()
+    assert session.uses_vmap == (count > 1)
+    assert searched == [2, 3, 4]
+
+
+def test_a_learner_computes_the_search_only_in_the_phase(monkeypatch):
+    searched, search = [], GGA.search
+    monkeypatch.setattr(GGA, "search", lambda *given: searched.append(number) or search(*given))
+    learner = Learner(torch.nn.Linear(4, 3), GGA(searches=1, start_anneal_iters=1, end_anneal_iters=2))
+    for number in range(4):
+        learner.step([(torch.full((5, 4), 1.0 + number), torch.arange(5) % 3) for _ in range(K)])
+    assert searched == [1, 2]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_each_phase_has_a_cuda_graph():
+    method = GGA(searches=2, start_anneal_iters=2, end_anneal_iters=3, radius=1e-3)
+    task = trial(method, precision="fp64").task(None)
+    captured, eager = (Session([task], Engine("cuda", capture=capture)) for capture in (True, False))
+    for _ in range(6):
+        captured.step()
+        eager.step()
+    assert set(captured.advance.graphs) == {(False, 0), (False, 1)}
+    assert_close(captured.train_state, eager.train_state, 1e-9)
 
 
 def test_with_one_domain_it_is_erm():

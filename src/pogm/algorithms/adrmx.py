@@ -91,7 +91,7 @@ class ADRMX(Algorithm):
             domain_features=features["domain_features"],
             difference_head=_three_layers(width, num_classes),
             domain_head=_three_layers(width, num_domains),
-            discriminator=build_mlp(width, self.mlp_width, self.mlp_depth, 0.0, num_domains),
+            discriminator=build_mlp(width, self.mlp_width, self.mlp_depth, None, num_domains),
         )
 
     def optimizer(self, lr: Scalar, weight_decay: Scalar) -> Optimizer:

@@ -151,8 +151,9 @@ def take_turns(
     return updated._replace(step=state.step + 1), metrics
 
 
-def build_mlp(inputs: int, width: int, depth: int, dropout: float, outputs: int) -> nn.Sequential:
-    """Build a discriminator: ``depth`` linear layers with dropout and ReLU between them."""
+def build_mlp(inputs: int, width: int, depth: int, dropout: float | None, outputs: int) -> nn.Sequential:
+    """Build a discriminator: ``depth`` linear layers with dropout, unless it is None, and ReLU between them."""
     sizes = [inputs, *[width] * (depth - 1)]
-    hidden = [(nn.Linear(a, b), Dropout(dropout), nn.ReLU()) for a, b in pairwise(sizes)]
+    drop = nn.Identity if dropout is None else partial(Dropout, dropout)
+    hidden = [(nn.Linear(a, b), drop(), nn.ReLU()) for a, b in pairwise(sizes)]
     return nn.Sequential(*(layer for group in hidden for layer in group), nn.Linear(width, outputs))

@@ -130,6 +130,14 @@ class Algorithm:
             state = state._replace(optimizer=trees.where(state.step == step, fresh, state.optimizer))
         return state
 
+    def phase_at(self, step: int) -> int | None:
+        """Return the phase of a step, for methods whose phases do different work; None for methods without phases.
+
+        The engine records one CUDA graph for each phase, and `Problem.phase` is the phase of the current step.
+        Steps of all phases must return the same fields of the state and the same metrics.
+        """
+        return None
+
     def random_key(self, state: State, purpose: int = 0) -> Tensor:
         """Return the key for random numbers of this step; each ``purpose`` has independent numbers."""
         return random.fold(state.random_key(Purpose.ALGORITHM, state.step), purpose)

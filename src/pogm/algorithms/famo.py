@@ -34,7 +34,8 @@ class FAMO(DomainRounds):
     E > 1). The paper takes one gradient of the weighted sum of losses, so it is cheaper than methods with one gradient
     per domain. This class combines trajectories, to compare with them; with one inner step of SGD it is the published
     method with SGD. The logits take steps of Adam with L2 weight decay γ, as in the authors' code; the paper writes
-    gradient descent. The code has γ = 1e-5, the paper 1e-3, and the ranges are our choice. Losses must be positive.
+    gradient descent. The paper has γ = 1e-3, the code of its experiments 1e-5, and its example 1e-2; the ranges are our
+    choice. The code also limits the norm of the combined gradient to 1; this class does not. Losses must be positive.
 
     Args:
         logit_lr: Learning rate β of the logits.

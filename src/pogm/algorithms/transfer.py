@@ -27,10 +27,11 @@ class Transfer(Algorithm):
     A step has three parts, all with the same minibatch: (1) the featurizer φ and the classifier g minimise the mean
     risk; (2) φ minimises the gap of the adversary h; (3) h starts at g and takes ``ascent_steps`` steps of SGD that
     increase the gap, each followed by a projection to the ball of radius δ around g. With λ = 0 this is ERM, except
-    that Adam also updates φ with a gradient of zero. Differences from DomainBed: part 3 computes the features once;
-    part 2 does not change g (there, this depends on the version of torch); ``gda`` trains φ and g by SGD (there, it
-    trains only h, by a mistake, and its random search always sets it, so that nothing is learned). DomainBed also
-    draws ``weight_decay_d`` and ``beta1``, which have no effect.
+    that Adam also updates φ with a gradient of zero. Differences from DomainBed: part 3 computes the features once; in
+    parts 2 and 3 all domains share one forward pass, which matters for batch norm that is not frozen; part 2 does not
+    change g (there, this depends on the version of torch); ``gda`` trains φ and g by SGD (there, it trains only h, by a
+    mistake, and its random search always sets it, so that nothing is learned). DomainBed also draws ``weight_decay_d``
+    and ``beta1``, which have no effect.
 
     Args:
         penalty: Weight λ of the gap.

@@ -54,6 +54,7 @@ class Problem:
     mixes: bool = False  # True if a modifier mixes the samples of a pass
     loss: SampleLoss = CROSS_ENTROPY
     micro_batches: MicroBatches | None = None  # how to divide passes to save memory
+    phase: int | None = None  # `Algorithm.phase_at` of the current step; None if it is not known or there are no phases
 
     @property
     def couples_samples(self) -> bool:

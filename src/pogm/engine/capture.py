@@ -13,30 +13,30 @@ from pogm.engine.vectorise import Step, TrainState
 class GraphedStep:
     """A step that is recorded as a CUDA graph with the first call, and replayed afterwards.
 
-    The object owns the graphs and all tensors that they read and write. There is one graph for rounds that a probe
-    measures, and one for all others.
+    The object owns the graphs and all tensors that they read and write. Each phase of an algorithm has a graph for
+    rounds that a probe measures, and one for all others.
     """
 
     def __init__(self, step: Step):
         self.step = step
-        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple[bool, int | None], torch.cuda.CUDAGraph] = {}  # by (measured, phase)
         self.train_state: TrainState | None = None
 
-    def __call__(self, train_state: TrainState, probing: bool) -> TrainState:
+    def __call__(self, train_state: TrainState, probing: bool, phase: int | None = None) -> TrainState:
         """Run one step on the object's tensors. Another state is copied into them first."""
         if self.train_state is None:
-            self._allocate(train_state)
+            self._allocate(train_state, phase)
         if train_state is not self.train_state:
             self._load(train_state)
-        if probing not in self.graphs:
-            self._record(probing)
-        self.graphs[probing].replay()
+        if (probing, phase) not in self.graphs:
+            self._record(probing, phase)
+        self.graphs[probing, phase].replay()
         assert self.train_state is not None
         return self.train_state
 
-    def _allocate(self, train_state: TrainState) -> None:
-        """Allocate the tensors of the graphs. A discarded step shows which metrics there are."""
-        totals = self.step(train_state._replace(totals={}), True).totals
+    def _allocate(self, train_state: TrainState, phase: int | None) -> None:
+        """Allocate the tensors of the graphs. A discarded step shows the metrics, which are the same in all phases."""
+        totals = self.step(train_state._replace(totals={}), True, phase).totals
         zeros = trees.map_leaves(torch.zeros_like, totals)
         self.train_state = trees.map_numbers(torch.clone, train_state._replace(totals=zeros))
 
@@ -54,19 +54,19 @@ class GraphedStep:
         ):
             _copy(target, source)
 
-    def _record(self, probing: bool) -> None:
+    def _record(self, probing: bool, phase: int | None) -> None:
         assert self.train_state is not None
         side = _side_stream(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # warm-up: libraries choose their kernels before the recording
-                self.step(self.train_state, probing)
+                self.step(self.train_state, probing, phase)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            after = self.step(self.train_state, probing)
+            after = self.step(self.train_state, probing, phase)
             _copy(self.train_state, after)
-        self.graphs[probing] = graph
+        self.graphs[probing, phase] = graph
 
 
 @cache

@@ -106,6 +106,8 @@ class Session:
             step = make_single_step(self.config, self.sample_indices)
         self.captured = engine.capture and self.device.type == "cuda" and self.trajectory_storage != "host"
         self.advance: Step = GraphedStep(step) if self.captured else step
+        self._steps_done = 0  # steps that led to `_counted_state`, for the phase of the next step
+        self._counted_state: TrainState | None = None
         log.info(
             "Session on %s: compile %s (--compile %s), CUDA graph %s, trajectories on %s",
             self.device,
@@ -173,13 +175,24 @@ class Session:
 
     def step(self, probing: bool = False) -> None:
         """Train all tasks for one round. With ``probing``, the probe measures the round."""
+        phase = self._next_phase()
         with self._deterministic_mode(), compiling(self.compiles):
             if self.prefetcher is None:
-                self.train_state = self.advance(self.train_state, probing)
+                self.train_state = self.advance(self.train_state, probing, phase)
             else:
                 self.prefetcher.prepare(self.train_state.state)
-                self.train_state = self.advance(self.train_state, probing)
+                self.train_state = self.advance(self.train_state, probing, phase)
                 self.prefetcher.follow(self.train_state.state)
+        self._steps_done, self._counted_state = self._steps_done + 1, self.train_state
+
+    def _next_phase(self) -> int | None:
+        """Return the phase of the next step. Its number is read from the device only if the state is new."""
+        algorithm = self.tasks[0].algorithm
+        if algorithm.phase_at(0) is None:
+            return None
+        if self.train_state is not self._counted_state:  # first step, or after an evaluation or a resume
+            self._steps_done = int(self.train_state.state.step.reshape(-1)[0])
+        return algorithm.phase_at(self._steps_done)
 
     def _deterministic_mode(self) -> AbstractContextManager[None]:
         """Return deterministic mode if the engine asks for it, else a context without effect."""

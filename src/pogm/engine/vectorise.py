@@ -107,17 +107,21 @@ class TrainConfig:
         modifiers = enumerate(self.modifiers)
         return {str(i): modifier.observe(memory[str(i)], loss, step) for i, modifier in modifiers}
 
-    def round(self, train_state: TrainState, sample_indices: SampleIndices, probing: bool = False) -> TrainState:
+    def round(
+        self, train_state: TrainState, sample_indices: SampleIndices, probing: bool = False, phase: int | None = None
+    ) -> TrainState:
         """Run one round: draw and modify minibatches, run the algorithm, add up its metrics.
 
         Args:
             train_state: State before the round.
             sample_indices: Sample indices of the trial.
             probing: Measure the round with the probe.
+            phase: Phase of the algorithm, if it has phases.
         """
         before = train_state.state
         batches = self.batches(before, sample_indices)
-        state, metrics = self.algorithm.step(before, batches, self.problem)
+        problem = self.problem if phase is None else replace(self.problem, phase=phase)
+        state, metrics = self.algorithm.step(before, batches, problem)
         memory, state = Modifier.run_after(self.modifiers, train_state.modifiers, state, batches, self.problem)
         probe = self.probe.update_snapshot(train_state.probe, before)
         if probing and self.probe.every:
@@ -163,15 +167,15 @@ def add_to_totals(totals: dict[str, dict[str, Tensor]], metrics: Metrics) -> dic
     return result
 
 
-Step = Callable[[TrainState, bool], TrainState]  # (state, measure with the probe) -> state
+Step = Callable[[TrainState, bool, int | None], TrainState]  # (state, measure with the probe, phase) -> state
 
 
 def make_single_step(config: TrainConfig, sample_indices: SampleIndices) -> Step:
     """Return the step of one trial."""
 
-    def step(train_state: TrainState, probing: bool) -> TrainState:
+    def step(train_state: TrainState, probing: bool, phase: int | None) -> TrainState:
         with torch.no_grad():
-            return config.round(train_state, sample_indices, probing)
+            return config.round(train_state, sample_indices, probing, phase)
 
     return step
 
@@ -179,9 +183,9 @@ def make_single_step(config: TrainConfig, sample_indices: SampleIndices) -> Step
 def make_vmap_step(config: TrainConfig, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> Step:
     """Return the step of several trials at once. All tensors and float hyperparameters have a leading axis T."""
 
-    def step(train_state: TrainState, probing: bool) -> TrainState:
+    def step(train_state: TrainState, probing: bool, phase: int | None) -> TrainState:
         def step_trial(train_state: TrainState, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> TrainState:
-            return with_floats(config, floats).round(train_state, sample_indices, probing)
+            return with_floats(config, floats).round(train_state, sample_indices, probing, phase)
 
         with torch.no_grad():
             result: TrainState = vmap(step_trial)(train_state, sample_indices, floats)
@@ -203,9 +207,9 @@ def make_separate_step(
         copies: Copy the tensors of every trial; see ``select_trial``.
     """
 
-    def step(train_state: TrainState, probing: bool) -> TrainState:
+    def step(train_state: TrainState, probing: bool, phase: int | None) -> TrainState:
         rounds = [
-            partial(config.round, select_trial(train_state, i, copies), sample_indices[i], probing)
+            partial(config.round, select_trial(train_state, i, copies), sample_indices[i], probing, phase)
             for i, config in enumerate(configs)
         ]
         with torch.no_grad():

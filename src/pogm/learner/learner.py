@@ -413,14 +413,16 @@ class Learner:
         self, state: State, memory: dict[str, Tree], batches: list[Batch]
     ) -> tuple[State, dict[str, Tree], Metrics]:
         """Run one step of the algorithm and of the modifiers."""
-        state, metrics = self.algorithm.step(state, batches, self._problem)
+        phase = self.algorithm.phase_at(self._finished)
+        problem = self._problem if phase is None else replace(self._problem, phase=phase)
+        state, metrics = self.algorithm.step(state, batches, problem)
         memory, state = Modifier.run_after(self.modifiers, memory, state, batches, self._problem)
         return state, memory, metrics
 
     def _replay(self, before: State, batches: list[Batch]) -> tuple[State, dict[str, Tree], Metrics]:
         """Run one step as a CUDA graph, which is recorded with the first minibatches of a shape."""
         shapes = [(name, leaf.shape, leaf.dtype) for name, leaf in trees.named_leaves(batches)]
-        signature = (tuple(shapes), self._network.modes())
+        signature = (tuple(shapes), self._network.modes(), self.algorithm.phase_at(self._finished))
         if signature not in self._graphs:
             if len(self._graphs) == GRAPHS:
                 return self._round(before, self._memory, batches)
@@ -438,7 +440,7 @@ class Learner:
         """Return a graphed step. Its state has the minibatches and the metrics in the place of the probe."""
         _, _, metrics = self._round(before, self._memory, batches)
 
-        def step(train_state: TrainState, probing: bool) -> TrainState:
+        def step(train_state: TrainState, probing: bool, phase: int | None) -> TrainState:
             inputs = train_state.probe["batches"]
             state, memory, metrics = self._round(train_state.state, train_state.modifiers, inputs)
             return TrainState(state, memory, {"batches": inputs, "metrics": metrics}, {})

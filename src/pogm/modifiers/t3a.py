@@ -24,7 +24,9 @@ class T3A(Modifier):
     class c: first the rows of its own weight matrix, then the features of all test images so far, also of this batch.
     Of these, the ``supports`` with the lowest entropy of the trained classifier's prediction stay. Training does not
     change. The sets are reset for each domain and split. A class without support has the logit 0, as in the authors'
-    code. The authors predict batches of 32 to 64 images; here a batch has 64. The head must be linear.
+    code. The authors predict batches of 32 to 64 images; here a batch has 64. The head must be linear. The authors
+    search M among six values; the default is our choice among them. Their value for all features, −1, removes the
+    feature with the highest entropy from each class after every batch, by a mistake; 0 keeps all.
 
     Args:
         supports: Largest number M of features of a class; 0 for all of them.

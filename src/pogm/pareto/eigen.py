@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pogm.pareto.interior import has_kernel
+
 SWEEPS = 10  # every sweep rotates all pairs once; this many reach rounding error for up to 16 rows
 RANK = 1e-12  # eigenvalues below this fraction of the largest count as zero: float32 updates are not more precise
 
@@ -11,11 +13,17 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues [..., K], in any order, and orthonormal eigenvectors in the columns of [..., K, K].
 
     On a CPU this is LAPACK. ``torch.linalg.eigh`` on a GPU waits for the device, which a CUDA graph does not allow.
+    There, Jacobi rotations are one Triton kernel or, without Triton, torch operations.
     """
     if A.device.type == "cpu":
         values, vectors = torch.linalg.eigh(A)
-        return values, vectors
-    return jacobi(A)
+    elif has_kernel(A):
+        from pogm.pareto import weighting_kernels  # imports Triton
+
+        values, vectors = weighting_kernels.jacobi(A)
+    else:
+        values, vectors = jacobi(A)
+    return values, vectors
 
 
 def jacobi(A: Tensor) -> tuple[Tensor, Tensor]:

@@ -146,18 +146,12 @@ def nash_mtl_weights(G: Tensor) -> tuple[Tensor, Tensor]:
     .. math:: G a = 1 / a, \quad a > 0: \qquad \min_{a > 0} \tfrac12 a^\top G a - \sum_i \log a_i,
               \qquad c = a / \sum_i a_i
 
-    The minimum is found by a fixed number of Newton steps, damped for self-concordant functions. The variables are
+    The minimum is found by Newton steps that are damped for self-concordant functions. The variables are
     scaled to unit updates. The residual is :math:`\max_i |a_i (G a)_i - 1|`. It is large if the updates have a convex
     combination that is zero: then the equation has no solution, and d is close to zero. Zero updates share all weight.
     """
     lengths, C = _cosines(G)
-    b = torch.ones_like(lengths)  # a_i ‖h_i‖
-    for _ in range(NEWTON_STEPS):
-        gradient = (C @ b.unsqueeze(-1)).squeeze(-1) - 1 / b
-        factor = torch.linalg.cholesky_ex(C + torch.diag_embed(1 / b.square()))[0]
-        step = interior.solve_cholesky(factor, gradient)
-        decrement = (gradient * step).sum(-1, keepdim=True).clamp(min=0).sqrt()
-        b = b - step / torch.where(decrement < 0.25, 1.0, 1 + decrement)
+    b = _bargain(C)  # a_i ‖h_i‖
     residual = (b * (C @ b.unsqueeze(-1)).squeeze(-1) - 1).abs().amax(-1)
     weights = b / torch.where(lengths > 0, lengths, 1.0)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -205,6 +199,23 @@ def _cosines(G: Tensor) -> tuple[Tensor, Tensor]:
     lengths = G.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
     scale = torch.where(lengths > 0, 1 / lengths, 0.0)
     return lengths, G * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+
+
+def _bargain(C: Tensor) -> Tensor:
+    """Return b > 0 [..., K] with C b = 1 / b: a fixed number of Newton steps, or one Triton kernel on a GPU."""
+    if interior.has_kernel(C):
+        from pogm.pareto import weighting_kernels  # imports Triton
+
+        found: Tensor = weighting_kernels.nash_mtl(C, NEWTON_STEPS)
+        return found
+    b = torch.ones_like(C[..., 0])
+    for _ in range(NEWTON_STEPS):
+        gradient = (C @ b.unsqueeze(-1)).squeeze(-1) - 1 / b
+        factor = torch.linalg.cholesky_ex(C + torch.diag_embed(1 / b.square()))[0]
+        step = interior.solve_cholesky(factor, gradient)
+        decrement = (gradient * step).sum(-1, keepdim=True).clamp(min=0).sqrt()
+        b = b - step / torch.where(decrement < 0.25, 1.0, 1 + decrement)
+    return b
 
 
 def _equal_cosines(C: Tensor) -> Tensor:
