@@ -41,7 +41,7 @@ def ids(name, scale):
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
-    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "inner_optimizer", "kappa"]
+    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "inner_optimizer", "kappa", "pogm_variants"]
     assert list(all_experiments()) == [*tables, *figures, *others]
 
 
@@ -222,7 +222,7 @@ def test_evidence_uses_the_default_penalty_of_fishr():
     assert {trial.algorithm.penalty for trial in all_experiments()["evidence"].trials(scale)} == {1000.0}
 
 
-@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa"])
+@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa", "pogm_variants"])
 def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from pogm.benchmark.plan.trial import Trial
 from pogm.experiments import base
 from pogm.experiments.base import Plan, Scale
 from pogm.experiments.trials import default_trial
@@ -33,22 +34,28 @@ OPTIONS = {  # command-line options that set a field of a scale
 }
 
 
-def paired_scale(scale: Scale) -> Scale:
-    """Return the scale with the steps, seeds and network of a paired comparison, unless options set them."""
-    longer = LENGTHS.get(scale.name, {})
+def paired_scale(scale: Scale, **more: Any) -> Scale:
+    """Return the scale with the steps, seeds and network of a paired comparison, unless options set them.
+
+    Args:
+        scale: The scale of the command line.
+        more: Fields of the scale, in place of those of all paired comparisons.
+    """
+    longer = LENGTHS.get(scale.name, {}) | more
     return replace(scale, **{k: v for k, v in longer.items() if not any(map(scale.was_given, OPTIONS[k]))})
 
 
-def plan_rows(scale: Scale, rows: Iterable[base.Row]) -> Plan:
-    """Plan every row on every dataset with every domain held out and the same seeds."""
-    longer = paired_scale(scale)
-    return {
-        row: [
-            default_trial(longer, dataset, row, held_out, seed)
-            for seed in range(longer.seeds)
-            for dataset in longer.datasets
-            for held_out in range(len(longer.dataset(dataset).domains))
-        ]
-        for row in rows
-        if scale.selects(row)
-    }
+def plan_rows(scale: Scale, rows: Iterable[base.Row], **more: Any) -> Plan:
+    """Plan every row on every dataset with every domain held out and the same seeds; see `paired_scale`."""
+    longer = paired_scale(scale, **more)
+    return {row: plan_row(longer, row, range(longer.seeds)) for row in rows if scale.selects(row)}
+
+
+def plan_row(scale: Scale, row: base.Row, seeds: Iterable[int]) -> list[Trial]:
+    """Return the trials of one row on every dataset with every domain held out."""
+    return [
+        default_trial(scale, dataset, row, held_out, seed)
+        for seed in seeds
+        for dataset in scale.datasets
+        for held_out in range(len(scale.dataset(dataset).domains))
+    ]
