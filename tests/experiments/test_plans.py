@@ -16,6 +16,7 @@ from pogm.benchmark.results.records import read_runs
 from pogm.engine.session import Engine, Session
 from pogm.experiments import all_experiments, catalogue, evidence, find_experiments
 from pogm.experiments.base import SCALES, Row, find_scale
+from pogm.experiments.planning import all_trials
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.experiments.trials import (
     default_trial,
@@ -220,6 +221,16 @@ def test_schedules_of_the_evidence_start_within_the_first_third_of_a_run(name):
 def test_evidence_uses_the_default_penalty_of_fishr():
     scale = replace(SMALL, seeds=1, algorithms=("Fishr",), changed_by=("--trials", "1"))
     assert {trial.algorithm.penalty for trial in all_experiments()["evidence"].trials(scale)} == {1000.0}
+
+
+def test_rows_of_the_evidence_run_one_after_the_other():
+    scale = replace(SCALES["pacs"], algorithms=("ERM", "POGM"))
+    trials = all_trials([all_experiments()["evidence"]], scale)
+    assert [(trial.label, trial.trial_seed) for trial in trials] == [
+        (label, seed) for label in ("ERM", "POGM") for seed in range(3) for _ in range(4)
+    ]
+    others = all_trials([all_experiments()["centre"]], scale)
+    assert [trial.trial_seed for trial in others] == sorted(trial.trial_seed for trial in others)
 
 
 @pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa", "pogm_variants"])

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pogm.benchmark.plan.trial import Trial
 from pogm.experiments import base
 from pogm.experiments.base import Plan, Scale
 from pogm.experiments.trials import default_trial
@@ -48,14 +47,13 @@ def paired_scale(scale: Scale, **more: Any) -> Scale:
 def plan_rows(scale: Scale, rows: Iterable[base.Row], **more: Any) -> Plan:
     """Plan every row on every dataset with every domain held out and the same seeds; see `paired_scale`."""
     longer = paired_scale(scale, **more)
-    return {row: plan_row(longer, row, range(longer.seeds)) for row in rows if scale.selects(row)}
-
-
-def plan_row(scale: Scale, row: base.Row, seeds: Iterable[int]) -> list[Trial]:
-    """Return the trials of one row on every dataset with every domain held out."""
-    return [
-        default_trial(scale, dataset, row, held_out, seed)
-        for seed in seeds
-        for dataset in scale.datasets
-        for held_out in range(len(scale.dataset(dataset).domains))
-    ]
+    return {
+        row: [
+            default_trial(longer, dataset, row, held_out, seed)
+            for seed in range(longer.seeds)
+            for dataset in longer.datasets
+            for held_out in range(len(longer.dataset(dataset).domains))
+        ]
+        for row in rows
+        if scale.selects(row)
+    }

@@ -19,6 +19,7 @@ from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM, ERM_CENTRE, ERM_CENTRE_KAPPA_0
 from pogm.experiments.results import BOTH, averages, details
 
+BY_ROW = True
 METHODS = "pogm.experiments.variant_methods"
 SEEDS = 10  # least number for a success
 ERRORS = 2  # standard errors of a gain that counts
