@@ -223,13 +223,14 @@ class CrossBatchPOGM(POGM):
         """Compute Ĝ, then combine the trajectories."""
         a, h = (flatten(rows, leading=1).flat.double() for rows in (copies.gradients, copies.trajectories))
         products = a @ (h - a).mT  # a_i·b_j
-        state = state._replace(memory=state.memory | {"cross": 2 * (products + products.mT)})
+        values, vectors = eigh(2 * (products + products.mT).nan_to_num(0.0, 0.0, 0.0))  # not compiled: many operations
+        cross = vectors * values.clamp(min=0) @ vectors.mT
+        state = state._replace(memory=state.memory | {"cross": cross})
         return super().combine(state, batches, problem, copies)
 
     def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
         """Solve Theorem 1 with Ĝ, and take the step of its π in the ball of the true lengths."""
-        values, vectors = eigh(state.memory["cross"].nan_to_num(0.0, 0.0, 0.0))
-        solution = solve(vectors * values.clamp(min=0) @ vectors.mT, self.kappa, centre=centre)
+        solution = solve(state.memory["cross"], self.kappa, centre=centre)
         size = gram.mean().clamp(min=0).sqrt() if centre is None else centre[1].sqrt()  # ‖h_0‖
         mixed = length(gram, solution.mixture)  # ‖h_π‖
         weights = torch.where(mixed > 0, self.kappa * size / mixed, 0.0) * solution.mixture
