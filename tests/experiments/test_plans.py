@@ -16,6 +16,7 @@ from pogm.benchmark.results.records import read_runs
 from pogm.engine.session import Engine, Session
 from pogm.experiments import all_experiments, catalogue, evidence, find_experiments
 from pogm.experiments.base import SCALES, Row, find_scale
+from pogm.experiments.planning import all_trials
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.experiments.trials import (
     default_trial,
@@ -41,7 +42,7 @@ def ids(name, scale):
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
-    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "inner_optimizer", "kappa"]
+    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "inner_optimizer", "kappa", "pogm_variants"]
     assert list(all_experiments()) == [*tables, *figures, *others]
 
 
@@ -222,7 +223,17 @@ def test_evidence_uses_the_default_penalty_of_fishr():
     assert {trial.algorithm.penalty for trial in all_experiments()["evidence"].trials(scale)} == {1000.0}
 
 
-@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa"])
+def test_rows_of_the_evidence_run_one_after_the_other():
+    scale = replace(SCALES["pacs"], algorithms=("ERM", "POGM"))
+    trials = all_trials([all_experiments()["evidence"]], scale)
+    assert [(trial.label, trial.trial_seed) for trial in trials] == [
+        (label, seed) for label in ("ERM", "POGM") for seed in range(3) for _ in range(4)
+    ]
+    others = all_trials([all_experiments()["centre"]], scale)
+    assert [trial.trial_seed for trial in others] == sorted(trial.trial_seed for trial in others)
+
+
+@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa", "pogm_variants"])
 def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]

@@ -23,13 +23,14 @@ from pogm.experiments.evidence_pages import (
     write_evidence,
 )
 from pogm.experiments.evidence_plan import missing_rows
-from pogm.experiments.evidence_tables import run_costs, seed_table
+from pogm.experiments.evidence_tables import evidence_table, run_costs, seed_blocks, seed_table
 from pogm.experiments.output import empty_run
 from pogm.experiments.protocol import SWEEPS, Sweep, read_packed, sweeps_with_runs
 from pogm.models.weights import TRAINED_WITH
 
-HEART = Sweep("heart_disease", "small", "HeartDisease", "mlp", 3)
-SEEDS = range(3)
+HEART = Sweep("heart_disease", "small", "HeartDisease", "mlp", 3, 3)
+PACS = next(sweep for sweep in SWEEPS if sweep.name == "pacs")
+COLORED = next(sweep for sweep in SWEEPS if sweep.name == "colored_mnist")
 
 
 def run_of(sweep: Sweep, row: str, domain: int, seed: int, accuracy: float) -> Run:
@@ -41,13 +42,13 @@ def run_of(sweep: Sweep, row: str, domain: int, seed: int, accuracy: float) -> R
     return replace(empty, records=(record(200, [accuracy] * domains, [0.5] * domains),), done=True)
 
 
-def runs_of(sweep: Sweep, gains: dict[str, float]) -> list[Run]:
+def runs_of(sweep: Sweep, gains: dict[str, float], seeds: int = 3) -> list[Run]:
     """Runs of some rows. A gain over ERM is the same on every domain, and varies a little between seeds."""
     return [
         run_of(sweep, row, domain, seed, 0.7 + 0.01 * seed + gain + 0.001 * seed * (row != "ERM"))
         for row, gain in gains.items()
-        for domain in range(4)
-        for seed in SEEDS
+        for domain in range(len(sweep.scale().dataset(sweep.dataset).domains))
+        for seed in range(seeds)
     ]
 
 
@@ -60,7 +61,9 @@ def test_command_of_a_sweep_plans_its_trials(sweep, tmp_path):
         words[at : at + 2] = ["--network", sweep.network]
     scale = parse(words).make_scale()
     planned = all_experiments()["evidence"].trials(replace(scale, weights=sweep.weights or None))
-    assert {trial.id for trial in planned} == {id for id, row in sweep.row_names.items() if row in ("ERM", "POGM")}
+    needed = [trial.id for row, trials in sweep.needed.items() if row.name in ("ERM", "POGM") for trial in trials]
+    assert [trial.id for trial in planned] == needed
+    assert set(needed) <= sweep.row_names.keys()
     assert {trial.training.network for trial in planned} == {sweep.network}
 
 
@@ -77,6 +80,39 @@ def test_row_counts_when_every_domain_and_seed_is_done():
     (fish,) = (row for row in missing_rows(HEART, unfinished) if row.name == "Fish")
     assert (fish.done, fish.missing) == (11, 1)
     assert "ERM" not in {row.name for row in missing_rows(HEART, runs)}
+
+
+def test_methods_that_are_less_common_need_fewer_seeds_on_mnist():
+    counts = {row.name: len({trial.trial_seed for trial in trials}) for row, trials in COLORED.needed.items()}
+    assert set(counts.values()) == {3, 5}
+    assert {"ERM", "POGM", "POGM, ERM centre, κ = 0", "Fish", "ERM + SMA"} <= {
+        name for name, n in counts.items() if n == 5
+    }
+    assert {"CDANN", "MeasurementPOGM", "ERM + MIRO"} <= {name for name, n in counts.items() if n == 3}
+    runs = runs_of(COLORED, {"ERM": 0.0}, 5) + runs_of(COLORED, {"DANN": 0.0, "CDANN": 0.0})
+    assert {run.label for run in COLORED.complete_rows(runs)} == {"ERM", "CDANN"}
+
+
+def test_further_seeds_of_a_row_count_when_all_of_their_domains_are_done():
+    runs = runs_of(PACS, {"ERM": 0.0}) + runs_of(PACS, {"Fish": 0.0}, 4) + runs_of(PACS, {"CORAL": 0.0}, 2)
+    found = PACS.complete_rows(run for run in runs if (run.label, run.trial_seed, run.test_domains) != ("Fish", 3, {0}))
+    assert {(run.label, run.trial_seed) for run in found} == {
+        (row, seed) for row in ("ERM", "Fish") for seed in range(3)
+    }
+    found = PACS.complete_rows(runs)
+    assert {run.trial_seed for run in found if run.label == "Fish"} == {0, 1, 2, 3}
+    assert {row.name: (row.done, row.missing) for row in missing_rows(PACS, runs)}["CORAL"] == (8, 4)
+    (cell,) = (row.cells[7] for row in evidence_table(PACS, found).rows if row.key == "Fish")
+    assert cell == 3, "pairs of Fish and ERM"
+    assert [sorted(block) for block in seed_blocks(found)] == [["ERM", "Fish"]] * 3
+
+
+def test_marks_do_not_depend_on_the_number_of_complete_rows():
+    """Bonferroni's m is that of the protocol."""
+    few, more = (runs_of(HEART, dict.fromkeys(rows, 0.01)) for rows in (("ERM", "Fish"), ("ERM", "Fish", "IRM", "SD")))
+    intervals = [evidence_table(HEART, runs).rows[1].cells[2] for runs in (few, more)]
+    assert intervals[0] == intervals[1]
+    assert evidence_table(replace(HEART, comparisons=1), few).rows[1].cells[2] != intervals[0]
 
 
 def test_estimated_time_is_proportional_to_the_missing_runs():
@@ -154,7 +190,7 @@ def test_new_section_of_a_sweep_has_all_tables_and_is_up_to_date():
     runs = runs_of(HEART, {"ERM": 0.0, "Fish": 0.01})
     text = new_section(heart, runs)
     assert "mlp, 201 minibatches, fp32" in text
-    assert "| Fish | 72.1 ± 0.5 | +1.10 ± 0.06 | +0.9 … +1.3 ≠ | 0.3 |" in text
+    assert "| Fish | 72.1 ± 0.5 | +1.10 ± 0.06 | -0.9 … +3.1 | 2.1 |" in text
     assert text.count("<!-- records: ") == 4
     assert text.count("| Fish |") == 4
     assert update_tables(text, {heart: runs}) == text

@@ -130,7 +130,7 @@ pogm list experiments                              names and scales"""
             if self.planning.only_count:
                 self.output.show("experiment", plan)
                 return 0
-        trials = all_trials(plans.values())
+        trials = all_trials(chosen, scale)
         left = [trial for trial in trials if not (runs / trial.id / "done").exists()]
         check_weights_exist(left, run_options)
         if self.planning.estimate:

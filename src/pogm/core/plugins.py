@@ -31,8 +31,11 @@ def is_path(name: str) -> bool:
 
 
 def registered_name(cls: type) -> str:
-    """Return the name that finds a class: the name of a class of pogm, or the path of a class of another package."""
-    is_own = cls.__module__.partition(".")[0] == "pogm"
+    """Return the name that finds a class: the name of a class of pogm, or the path of a class of another package.
+
+    Methods under test, in `pogm.experiments`, are not registered and have a path, too.
+    """
+    is_own = cls.__module__.partition(".")[0] == "pogm" and not cls.__module__.startswith("pogm.experiments.")
     return cls.__name__ if is_own else f"{cls.__module__}:{cls.__qualname__}"
 
 

@@ -19,7 +19,10 @@ def all_experiments() -> dict[str, Experiment]:
         module = importlib.import_module(f"{__name__}.{info.name}")
         if hasattr(module, "plan") and hasattr(module, "exhibits"):
             title, _, text = (module.__doc__ or "").strip().partition("\n")
-            found[info.name] = Experiment(info.name, title.rstrip("."), text.strip(), module.plan, module.exhibits)
+            by_row = getattr(module, "BY_ROW", False)
+            found[info.name] = Experiment(
+                info.name, title.rstrip("."), text.strip(), module.plan, module.exhibits, by_row
+            )
     return dict(sorted(found.items(), key=lambda item: (_rank(item[0]), item[0])))
 
 

@@ -2,8 +2,9 @@
 
 An experiment is a file of this folder with two functions. ``plan(scale)`` returns its trials by row; a drawing has
 none. ``exhibits(runs, scale)`` returns its tables and figures from the runs of its plan, which come in the order of the
-rows and with the names of the rows as labels. The first line of its docstring is its title. The id of a trial is a hash
-of what it computes, so experiments that plan the same trial share its run.
+rows and with the names of the rows as labels. The first line of its docstring is its title. With ``BY_ROW = True`` its
+rows run one after the other, so that the first ones are complete early; else the trials run seed by seed. The id of a
+trial is a hash of what it computes, so experiments that plan the same trial share its run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -176,6 +177,7 @@ class Experiment:
     text: str  # rest of its docstring
     plan: Callable[[Scale], Plan]  # trials by row
     exhibits: Callable[[Sequence[Run], Scale], list[Exhibit]]  # tables and figures from the runs of the plan
+    by_row: bool = False  # rows run one after the other
 
     def rows(self, scale: Scale) -> Plan:
         """Return the planned trials by row, for the rows that the scale selects."""

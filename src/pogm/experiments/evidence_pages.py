@@ -66,15 +66,16 @@ def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
     """Return the section of a sweep for a page in Markdown: what was run, marks and tables."""
     (steps,) = {run.trial["steps"] for run in runs}
     (precision,) = {run.trial["precision"] for run in runs}
-    what = f"{sweep.network}, {steps:,} minibatches, {precision}, {sweep.seeds} seeds"
+    what = f"{sweep.network}, {steps:,} minibatches, {precision}, {_seeds(runs)}"
     text = f"""
 ## {sweep.title}
 
 {what}, default hyperparameters, every domain held out. Accuracy on the
 held-out domain in percent, averaged over domains: mean ± standard error over seeds. *Difference to ERM* is paired by
-held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni over the
-other rows; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that a row would show with a
-probability of about 80 %. *Last step* is test-domain selection (oracle): with one configuration it chooses nothing.
+held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni for the
+{sweep.comparisons} planned comparisons; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that
+a row would show with a probability of about 80 %. *Last step* is test-domain selection (oracle): with one configuration
+it chooses nothing.
 
 <!-- records: evidence, {sweep.name} -->
 
@@ -95,15 +96,22 @@ Command: `{sweep.command()}`
     return update_tables(text, {sweep: list(runs)})
 
 
+def _seeds(runs: Sequence[Run]) -> str:
+    """Return the number of seeds of the rows: "5 seeds", or "3 to 5 seeds"."""
+    counts = sorted({len({run.trial_seed for run in runs if run.label == label}) for label in labels_of(runs)})
+    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
+
+
 def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
     names = {sweep.name: sweep for sweep in SWEEPS}
     if mark["sweep"] not in names:
         raise unknown_name_error("a sweep", mark["sweep"], names)
-    runs = complete.get(names[mark["sweep"]])
+    sweep = names[mark["sweep"]]
+    runs = complete.get(sweep)
     if not runs:
         raise UsageError(f"Expected records with a complete row of {mark['sweep']}; found none. Pack them in results/.")
     if mark["kind"] == "evidence":
-        yield from _markdown(evidence_table(runs), PRINTED)
+        yield from _markdown(evidence_table(sweep, runs), PRINTED)
     elif mark["kind"] == "seeds":
         yield from _markdown(seed_table(runs))
     elif mark["selection"] in SELECTIONS:
@@ -133,8 +141,12 @@ def evidence_tables(complete: Complete) -> list[Table]:
     """Return the leaderboard, then the tables of every sweep that has more than ERM."""
     compared = compared_sweeps(complete)
     tables = [leaderboard(compared)] if compared else []
-    for runs in compared.values():
-        tables += [evidence_table(runs), *(domain_table(runs, one) for one in SELECTIONS.values()), seed_table(runs)]
+    for sweep, runs in compared.items():
+        tables += [
+            evidence_table(sweep, runs),
+            *(domain_table(runs, one) for one in SELECTIONS.values()),
+            seed_table(runs),
+        ]
     return tables
 
 
@@ -182,12 +194,11 @@ def leaderboard(complete: Complete) -> Table:
 def count_signs(complete: Complete) -> dict[str, Signs]:
     """Return on how many datasets each method is better than ERM, tied with it, and worse. ERM has only zeros."""
     counts: dict[str, Counter[str]] = {}
-    for runs in complete.values():
-        gains = _gains(runs)
-        for label, gain in gains.items():
+    for sweep, runs in complete.items():
+        for label, gain in _gains(runs).items():
             own = counts.setdefault(label, Counter())
             if label != ERM.name and gain.stderr is not None:
-                low, high = interval(gain, len(gains) - 1)
+                low, high = interval(gain, sweep.comparisons)
                 own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
     return {label: Signs(**own) for label, own in counts.items()}
 
@@ -263,13 +274,13 @@ def _overall(complete: Complete) -> Iterator[Section]:
 def _section(sweep: Sweep, runs: Sequence[Run]) -> Section:
     ranks = rank_figure(f"ranks_{sweep.name}", "Critical differences", seed_blocks(runs), "seeds, means over domains")
     exhibits: tuple[Exhibit, ...] = (
-        evidence_table(runs),
-        Fold("Differences to ERM", (difference_figure(f"differences_{sweep.name}", runs),), open_if_wide=True),
+        evidence_table(sweep, runs),
+        Fold("Differences to ERM", (difference_figure(sweep, runs),), open_if_wide=True),
         Fold("Critical differences", (ranks,)),
         Fold("Variance between seeds", (seed_table(runs),)),
         Fold("Accuracy on every domain", tuple(domain_table(runs, selection) for selection in SELECTIONS.values())),
     )
-    text = f"{len(runs)} runs, {sweep.seeds} seeds, every domain held out, default hyperparameters, {sweep.network}."
+    text = f"{len(runs)} runs, {_seeds(runs)}, every domain held out, default hyperparameters, {sweep.network}."
     return Section(sweep.title, exhibits, text, sweep.command())
 
 

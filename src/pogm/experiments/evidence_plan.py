@@ -19,7 +19,8 @@ HEAD = """\
 # Plan of the evidence sweeps
 
 This file is generated: `python benchmarks/update_results.py` writes it from the records in this folder. The sweeps are
-those of the [protocol](PROTOCOL.md). A row is complete if every held-out domain has a run with every seed.
+those of the [protocol](PROTOCOL.md). A row is complete if every held-out domain has a run with every seed that the
+protocol needs; runs of further seeds are counted as finished, but never as missing.
 
 Times are estimates from the costs that the package contains (`src/pogm/benchmark/costs.json`, `reference_costs.json`,
 and docs/tables.md for the CPU). GPU time is that of one NVIDIA H200, with evaluations. CPU time is that of one core;
@@ -36,7 +37,7 @@ class MissingRow:
     """A row of a sweep that is not complete."""
 
     name: str
-    done: int  # finished runs
+    done: int  # finished runs of those that it needs
     missing: int
     seconds: float | None  # of all missing runs; None if it is unknown
 
@@ -45,7 +46,7 @@ def missing_rows(sweep: Sweep, runs: Sequence[Run]) -> list[MissingRow]:
     """Return the rows of a sweep that are not complete, in the order of their priority."""
     finished = {run.id for run in sweep.find_runs(runs)}
     found = []
-    for row, trials in sweep.plan.items():
+    for row, trials in sweep.needed.items():
         left = [trial for trial in trials if trial.id not in finished]
         if left:
             found.append(MissingRow(row.name, len(trials) - len(left), len(left), _seconds(sweep, row, left)))
@@ -71,7 +72,7 @@ def plan_text(runs: Sequence[Run]) -> str:
     for sweep, rows in missing.items():
         planned = len(sweep.plan)
         left = sum(row.missing for row in rows)
-        done = planned * sweep.cells - left
+        done = len({run.id for run in sweep.find_runs(runs)} & sweep.row_names.keys())
         cells = [sweep.title, f"{planned - len(rows)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]
         lines.append(f"| {' | '.join(cells)} |")
     for sweep, rows in missing.items():
@@ -82,7 +83,7 @@ def plan_text(runs: Sequence[Run]) -> str:
 def _section(sweep: Sweep, rows: Sequence[MissingRow]) -> Iterator[str]:
     waiting = {row.name for row in rows}
     complete = [row.name for row in sweep.plan if row.name not in waiting]
-    yield f"Complete ({sweep.cells} runs each): {', '.join(complete) or 'none'}."
+    yield f"Complete: {', '.join(complete) or 'none'}."
     if not rows:
         return
     yield from (

@@ -22,9 +22,9 @@ POINTS = "percentage points"
 CLOSE = 5  # percentage points: rows with wider intervals have a panel of their own, so that the others can be read
 NOTES = (
     "Differences to ERM are paired by held-out domain and seed: mean ± standard error over n seeds, in percentage "
-    "points. The 95 % interval is by Student's t, corrected by Bonferroni over {rows} rows; ≠ marks an interval that "
-    "excludes 0. Detectable is the smallest effect that a row would show with a probability of about 80 %. The last "
-    "step is test-domain selection (oracle): with one configuration it chooses nothing.",
+    "points. The 95 % interval is by Student's t, corrected by Bonferroni for the {rows} planned comparisons; ≠ marks "
+    "an interval that excludes 0. Detectable is the smallest effect that a row would show with a probability of about "
+    "80 %. The last step is test-domain selection (oracle): with one configuration it chooses nothing.",
     "Time is that of training one run, without evaluations; of runs that trained as one batch, an equal share. Memory "
     "is that of the GPU in the process. Both depend on what else the machine did.",
 )
@@ -43,15 +43,16 @@ RANKS = (
 )
 
 
-def evidence_table(runs: Sequence[Run]) -> Table:
+def evidence_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
     """Return the main table of a sweep: both selections, and differences to ERM.
 
     Args:
-        runs: Runs of complete rows of one sweep.
+        sweep: The sweep.
+        runs: Runs of its complete rows.
     """
     accuracies = [averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
     gains = [differences(runs, ERM.name, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
-    compared = len(accuracies[0].rows) - 1
+    compared = sweep.comparisons
     costs = run_costs(runs)
     rows = []
     for number, label in enumerate(accuracies[0].labels):
@@ -159,12 +160,13 @@ def seed_table(runs: Sequence[Run]) -> Table:
 
 
 def seed_blocks(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> list[dict[str, float]]:
-    """Return the mean over held-out domains of every method, for each seed of one sweep."""
+    """Return the mean over held-out domains of every method, for each seed of one sweep that all methods have."""
     found: dict[int, dict[str, list[float]]] = {}
     for choice in selection(runs):
         if choice.accuracy is not None:
             found.setdefault(choice.trial_seed, {}).setdefault(choice.label, []).append(choice.accuracy)
-    return [{label: fmean(values) for label, values in block.items()} for block in found.values()]
+    most = max(map(len, found.values()))
+    return [{label: fmean(values) for label, values in block.items()} for block in found.values() if len(block) == most]
 
 
 def domain_blocks(complete: Complete, selection: Selection = TRAINING_DOMAIN) -> list[dict[str, float]]:
@@ -213,7 +215,7 @@ def _rank_note(found: RankComparison, what: str) -> str:
     )
 
 
-def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
+def difference_figure(sweep: Sweep, runs: Sequence[Run]) -> Figure:
     """Return the differences to ERM, with standard errors and corrected intervals."""
     table = differences(runs, ERM.name)
     gains = {row.key: row.estimates[0] for row in table.rows if row.key != ERM.name}
@@ -222,7 +224,7 @@ def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
             SHORT_NAMES.get(label, label),
             (Point(number, gain.mean, gain.stderr, gain.n),),
             0,
-            interval(gain, len(gains)),
+            interval(gain, sweep.comparisons),
         )
         for number, (label, gain) in enumerate(sorted(gains.items(), key=lambda item: -(item[1].mean or 0.0)))
         if gain.mean is not None and gain.stderr is not None
@@ -230,7 +232,7 @@ def difference_figure(name: str, runs: Sequence[Run]) -> Figure:
     close = [row for row in rows if row.span and max(map(abs, row.span)) <= CLOSE]
     panels = {f"Intervals within ± {CLOSE}": close, "Wider intervals": [row for row in rows if row not in close]}
     return Figure(
-        name,
+        f"differences_{sweep.name}",
         "Differences to ERM, training-domain selection",
         tuple(Panel(title, tuple(found), x_label=POINTS, reference=0.0) for title, found in panels.items() if found),
         "A dot is the mean difference, a thick bar its standard error, a thin bar the corrected 95 % interval.",

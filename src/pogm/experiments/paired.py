@@ -33,15 +33,20 @@ OPTIONS = {  # command-line options that set a field of a scale
 }
 
 
-def paired_scale(scale: Scale) -> Scale:
-    """Return the scale with the steps, seeds and network of a paired comparison, unless options set them."""
-    longer = LENGTHS.get(scale.name, {})
+def paired_scale(scale: Scale, **more: Any) -> Scale:
+    """Return the scale with the steps, seeds and network of a paired comparison, unless options set them.
+
+    Args:
+        scale: The scale of the command line.
+        more: Fields of the scale, in place of those of all paired comparisons.
+    """
+    longer = LENGTHS.get(scale.name, {}) | more
     return replace(scale, **{k: v for k, v in longer.items() if not any(map(scale.was_given, OPTIONS[k]))})
 
 
-def plan_rows(scale: Scale, rows: Iterable[base.Row]) -> Plan:
-    """Plan every row on every dataset with every domain held out and the same seeds."""
-    longer = paired_scale(scale)
+def plan_rows(scale: Scale, rows: Iterable[base.Row], **more: Any) -> Plan:
+    """Plan every row on every dataset with every domain held out and the same seeds; see `paired_scale`."""
+    longer = paired_scale(scale, **more)
     return {
         row: [
             default_trial(longer, dataset, row, held_out, seed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.plan.parsing import check_settings
 from pogm.benchmark.plan.trial import Trial
-from pogm.experiments.base import Experiment, Plan, Row, Scale, normalize_row_name
+from pogm.experiments.base import Experiment, Row, Scale, normalize_row_name
 from pogm.experiments.trials import trial_datasets
 
 
@@ -54,7 +54,15 @@ def _check_effect(rows: Sequence[Row], settings: Sequence[str]) -> None:
             )
 
 
-def all_trials(plans: Iterable[Plan]) -> list[Trial]:
-    """Return every trial of several plans once: trial by trial and configuration by configuration, as in a sweep."""
-    found = {trial.id: trial for plan in plans for trials in plan.values() for trial in trials}
-    return sorted(found.values(), key=lambda trial: (trial.trial_seed, trial.hparams_seed))
+def all_trials(chosen: Iterable[Experiment], scale: Scale) -> list[Trial]:
+    """Return every trial of several experiments once, in the order in which they run.
+
+    Experiments with `by_row` come first, row by row. The others follow trial by trial and configuration by
+    configuration, as in a sweep.
+    """
+    by_row: dict[str, Trial] = {}
+    others: dict[str, Trial] = {}
+    for one in chosen:
+        (by_row if one.by_row else others).update((trial.id, trial) for trial in one.trials(scale))
+    ordered = sorted(others.values(), key=lambda trial: (trial.trial_seed, trial.hparams_seed))
+    return list((by_row | {trial.id: trial for trial in ordered}).values())

@@ -7,6 +7,7 @@ the method: the same data, seeds, network and length. So differences to ERM are 
 import shlex
 import tarfile
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
 from pogm.experiments import evidence
-from pogm.experiments.base import Plan, Scale, find_scale
+from pogm.experiments.base import Plan, Row, Scale, find_scale
 from pogm.experiments.centre import ERM
 
 ARCHIVES = "*.tar.gz"
@@ -37,7 +38,8 @@ class Sweep:
     scale_name: str  # of `pogm experiment evidence --scale`
     dataset: str
     network: str
-    seeds: int
+    seeds: int  # at most; some rows are complete with fewer, see `needed_seeds`
+    comparisons: int  # m of Bonferroni's correction: the number of planned rows without ERM, fixed in the protocol
     evaluate_every: int | None = None  # None: that of the scale
     weights: str = ""  # hash of the initial weights of photographs
 
@@ -56,7 +58,6 @@ class Sweep:
         """Options of `pogm experiment evidence` that choose the trials."""
         found = ["--scale", self.scale_name, "--datasets", self.dataset]
         found += ["--evaluate-every", str(self.evaluate_every)] if self.evaluate_every else []
-        found += ["--trials", str(self.seeds)]
         return (*found, "--weights", FILES[self.weights]) if self.weights else tuple(found)
 
     def command(self, rows: Sequence[str] = ()) -> str:
@@ -68,7 +69,7 @@ class Sweep:
 
     def scale(self) -> Scale:
         """Return the scale of the command line."""
-        changes: dict[str, Any] = {"datasets": (self.dataset,), "seeds": self.seeds}
+        changes: dict[str, Any] = {"datasets": (self.dataset,)}
         if self.evaluate_every is not None:
             changes["evaluate_every"] = self.evaluate_every
         if self.weights:
@@ -77,8 +78,18 @@ class Sweep:
 
     @cached_property
     def plan(self) -> Plan:
-        """Trials by row."""
-        return evidence.plan(self.scale())
+        """All trials that count, by row: with the largest number of seeds."""
+        scale = self.scale()
+        return evidence.plan(replace(scale, seeds=self.seeds, changed_by=(*scale.changed_by, "--trials")))
+
+    def needed_seeds(self, row: Row) -> int:
+        """Return the number of seeds of a complete row."""
+        return min(self.seeds, evidence.needed_seeds(self.scale(), row))
+
+    @cached_property
+    def needed(self) -> Plan:
+        """Trials by row that make it complete; the command runs them."""
+        return {row: [t for t in found if t.trial_seed < self.needed_seeds(row)] for row, found in self.plan.items()}
 
     @cached_property
     def row_names(self) -> dict[str, str]:
@@ -89,11 +100,6 @@ class Sweep:
     def paired(self) -> frozenset[str]:
         """Everything but the method, of every trial of ERM."""
         return frozenset(_without_method(trial.to_json()) for trial in self.plan[ERM])
-
-    @property
-    def cells(self) -> int:
-        """Number of runs of a complete row."""
-        return len(self.plan[ERM])
 
     def find_runs(self, runs: Iterable[Run]) -> list[Run]:
         """Return the finished runs of the sweep, labelled and ordered by row. Rows of other packages come last."""
@@ -110,21 +116,28 @@ class Sweep:
         return sorted(found, key=lambda run: (order.get(run.label, len(order)), run.label, run.trial_seed, run.id))
 
     def complete_rows(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the runs of the rows that have a run of every held-out domain and seed."""
+        """Return the runs of the complete rows: of all seeds that have a run of every held-out domain.
+
+        A row is complete if it has all needed seeds.
+        """
         found = self.find_runs(runs)
-        counts = {label: sum(run.label == label for run in found) for label in labels_of(found)}
-        return [run for run in found if counts[run.label] == self.cells]
+        domains = len(self.scale().dataset(self.dataset).domains)
+        counts = Counter((run.label, run.trial_seed) for run in found)
+        named = {row.name: row for row in self.plan}
+        needed = {label: self.needed_seeds(named.get(label, Row(label))) for label in labels_of(found)}
+        complete = {name for name, n in needed.items() if all(counts[name, seed] == domains for seed in range(n))}
+        return [run for run in found if run.label in complete and counts[run.label, run.trial_seed] == domains]
 
 
 SWEEPS = (
-    Sweep("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn", 5, 100),
-    Sweep("rotated_mnist", "mnist", "RotatedMNIST", "mnist_cnn", 5, 100),
-    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10),
-    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10),
-    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10),
-    Sweep("pacs", "pacs", "PACS", "resnet50_v1", 5, weights=RESNET50_V1),
-    Sweep("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1", 5, weights=RESNET50_V1),
-    Sweep("office_caltech_mobilenet", "office_caltech", "OfficeCaltech10", "mobilenet_v2", 5, weights=MOBILENET_V2),
+    Sweep("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn", 5, 68, 100),
+    Sweep("rotated_mnist", "mnist", "RotatedMNIST", "mnist_cnn", 5, 68, 100),
+    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, 63),
+    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, 64),
+    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, 63),
+    Sweep("pacs", "pacs", "PACS", "resnet50_v1", 5, 18, weights=RESNET50_V1),
+    Sweep("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1", 5, 18, weights=RESNET50_V1),
+    Sweep("office_caltech_mobilenet", "office_caltech", "OfficeCaltech10", "mobilenet_v2", 5, 18, weights=MOBILENET_V2),
 )
 
 

@@ -14,7 +14,8 @@ from pogm._system.files import lock_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
-from pogm.benchmark.runs.executors import group_alike, run_all, run_job
+from pogm.benchmark.runs.directory import write_trial
+from pogm.benchmark.runs.executors import group_alike, make_jobs, run_all, run_job
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
@@ -58,6 +59,15 @@ def test_trials_that_can_share_a_batch_are_grouped():
     other = [trial(Fish()), trial(POGM(inner_steps=2)), dataclasses.replace(FOUR[0], steps=7)]
     groups = group_alike([FOUR[0], *other, *FOUR[1:]], most=3)
     assert groups == [FOUR[:3], [other[0]], [other[1]], [other[2]], FOUR[3:]]
+
+
+def test_run_that_was_interrupted_keeps_its_place(tmp_path):
+    """On a GPU it runs alone, because a batch cannot resume."""
+    (tmp_path / FOUR[0].id).mkdir()
+    write_trial(tmp_path / FOUR[0].id, FOUR[0], {})
+    other = trial(Fish())
+    jobs = make_jobs([*FOUR, other], tmp_path, RunOptions(), on_gpu=True)
+    assert jobs == [FOUR[:1], FOUR[1:], [other]]
 
 
 def test_trials_with_splits_of_different_sizes_do_not_share_a_batch():

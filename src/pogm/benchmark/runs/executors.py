@@ -264,12 +264,15 @@ def _take(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], bool])
 def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
     """Return lists of trials that run together: on a GPU new trials that are alike, otherwise single trials.
 
-    Trials with trajectories outside the device memory, and trials that have begun, run alone.
+    Trials with trajectories outside the device memory, and trials that have begun, run alone. The order is that of the
+    first trial of each list.
     """
     if not on_gpu or options.engine.trajectories not in ("auto", "device"):
         return [[trial] for trial in trials]
     new = [trial for trial in trials if not has_begun(trial, root)]
-    return [*group_alike(new, BATCH_SIZE), *([trial] for trial in trials if has_begun(trial, root))]
+    jobs = [*group_alike(new, BATCH_SIZE), *([trial] for trial in trials if has_begun(trial, root))]
+    position = {trial.id: number for number, trial in enumerate(trials)}
+    return sorted(jobs, key=lambda job: position[job[0].id])
 
 
 def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
