@@ -126,7 +126,12 @@ def _name(step: int, after: int) -> str:
 
 def newest_step(folder: Path) -> int:
     """Return the number of rounds of the newest checkpoint with a manifest; 0 if there is none."""
-    return max((int(path.stem.split("-")[0]) for path in folder.glob("*-*.json")), default=0)
+    return int(newest_name(folder).split("-")[0] or 0)
+
+
+def newest_name(folder: Path) -> str:
+    """Return the name of the newest checkpoint with a manifest, which has its step; an empty text if there is none."""
+    return max((path.stem for path in folder.glob("*-*.json")), default="")
 
 
 def _names(folder: Path) -> list[str]:

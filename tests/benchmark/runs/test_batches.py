@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 from itertools import chain
 
@@ -16,7 +17,7 @@ from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
 from pogm.benchmark.runs.directory import write_trial
 from pogm.benchmark.runs.executors import group_alike, make_jobs, run_all, run_job
-from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, UnevenBatchError, run, run_batch
 from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
@@ -62,9 +63,11 @@ def test_trials_that_can_share_a_batch_are_grouped():
 
 
 def test_run_that_was_interrupted_keeps_its_place(tmp_path):
-    """On a GPU it runs alone, because a batch cannot resume."""
-    (tmp_path / FOUR[0].id).mkdir()
-    write_trial(tmp_path / FOUR[0].id, FOUR[0], {})
+    """It shares no batch with trials that are at another step."""
+    folder = tmp_path / FOUR[0].id
+    (folder / "checkpoints").mkdir(parents=True)
+    write_trial(folder, FOUR[0], {})
+    (folder / "checkpoints" / "00000007-00000006.json").touch()
     other = trial(Fish())
     jobs = make_jobs([*FOUR, other], tmp_path, RunOptions(), on_gpu=True)
     assert jobs == [FOUR[:1], FOUR[1:], [other]]
@@ -112,9 +115,11 @@ def test_a_batch_ends_when_all_its_trials_have_diverged(tmp_path):
     assert [r.status for r in read_runs(tmp_path)] == ["diverged"] * 2
 
 
-def test_trials_of_a_stopped_batch_resume_alone_from_their_checkpoints(tmp_path, monkeypatch):
-    whole = tmp_path / "whole"
-    run_batch(FOUR[:2], folders(whole, FOUR[:2]), RunOptions())
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """Two trials, the folder of their finished batch, and that of a batch that a signal stopped."""
+    trials, whole, parts = FOUR[:2], tmp_path / "whole", tmp_path / "parts"
+    run_batch(trials, folders(whole, trials), RunOptions())
     real, seen = runner.append_record, []
 
     def append(path, record):
@@ -123,12 +128,46 @@ def test_trials_of_a_stopped_batch_resume_alone_from_their_checkpoints(tmp_path,
         if len(seen) == 3:  # in the second evaluation
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(runner, "append_record", append)
-    with pytest.raises(StoppedError, match="SIGTERM"):
-        run_batch(FOUR[:2], folders(tmp_path / "parts", FOUR[:2]), RunOptions())
-    for one in FOUR[:2]:
-        run(one, tmp_path / "parts" / one.id)
-        assert numbers(tmp_path / "parts", one) == approximate_numbers(whole, one)
+    with monkeypatch.context() as patch, pytest.raises(StoppedError, match="SIGTERM"):
+        patch.setattr(runner, "append_record", append)
+        run_batch(trials, folders(parts, trials), RunOptions())
+    return trials, whole, parts
+
+
+def test_a_stopped_batch_resumes_as_a_batch(stopped):
+    trials, whole, parts = stopped
+    assert make_jobs(trials, parts, RunOptions(), on_gpu=True) == [trials]
+    rounds = []
+    assert run_batch(trials, folders(parts, trials), RunOptions(), on_round=rounds.append) == [None, None]
+    assert rounds[0] > 1  # it did not start again
+    for one in trials:
+        assert numbers(parts, one) == numbers(whole, one)
+
+
+def test_trials_of_a_stopped_batch_resume_alone_from_their_checkpoints(stopped):
+    trials, whole, parts = stopped
+    for one in trials:
+        run(one, parts / one.id)
+        assert numbers(parts, one) == approximate_numbers(whole, one)
+
+
+def test_trials_of_a_stopped_batch_that_are_at_different_steps_resume_alone(stopped):
+    trials, whole, parts = stopped
+    shutil.rmtree(parts / trials[1].id / "checkpoints")
+    assert make_jobs(trials, parts, RunOptions(), on_gpu=True) == [trials[:1], trials[1:]]
+    assert run_job(trials, parts, RunOptions()) == [None, None]
+    for one in trials:
+        assert numbers(parts, one) == approximate_numbers(whole, one)
+
+
+def test_a_damaged_checkpoint_does_not_disturb_its_batch(stopped):
+    trials, whole, parts = stopped
+    for path in (parts / trials[1].id / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    good, bad = run_job(trials, parts, RunOptions())
+    assert good is None
+    assert numbers(parts, trials[0]) == approximate_numbers(whole, trials[0])
+    assert "Expected a valid checkpoint" in bad
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -146,7 +185,7 @@ def test_a_batch_leaves_a_trial_to_the_process_that_began_it(tmp_path, begun):
         with lock_folder(tmp_path / first.id):
             errors = run_batch([first, second], folders(tmp_path, [first, second]), RunOptions())
         assert [path.name for path in (tmp_path / first.id).iterdir()] == ["lock"]
-    assert isinstance(errors[0], InUseError)
+    assert isinstance(errors[0], UnevenBatchError if begun else InUseError)
     assert errors[1] is None
     assert (tmp_path / second.id / "done").exists()
 

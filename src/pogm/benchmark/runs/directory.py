@@ -279,6 +279,11 @@ def read_provenance(what: str, folder: Path) -> Any:
     return None
 
 
+def newest_checkpoint(folder: Path) -> str:
+    """Return the name of the newest checkpoint of a run, which is equal for runs at the same step; or an empty text."""
+    return checkpoint.newest_name(folder / "checkpoints")
+
+
 def read_provenance_path(what: str, folder: Path) -> Path | None:
     """Return the path of the data or weights of a run, or of the first run of a sweep; None if it does not exist."""
     path = read_provenance(what, folder)

@@ -32,7 +32,6 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import (
     DONE,
     RECORDS,
-    TRIAL,
     RecordDigest,
     check_records,
     read_content,
@@ -57,7 +56,7 @@ from pogm.benchmark.runs.context import (
     use_threads,
     write_failure,
 )
-from pogm.benchmark.runs.directory import check_owner, make_folder, read_provenance, write_trial
+from pogm.benchmark.runs.directory import check_owner, make_folder, newest_checkpoint, read_provenance, write_trial
 from pogm.benchmark.runs.model_metrics import write_metrics
 from pogm.benchmark.runs.selected_model import SelectedModel, describe, remove_unused_weights, validation_accuracy
 from pogm.core import trees
@@ -117,6 +116,13 @@ class RunOptions:
             yield world
 
 
+class UnevenBatchError(PogmError):
+    """A trial cannot continue with its batch, because its checkpoint is of another step. It can be run alone."""
+
+    def __init__(self, folder: Path):
+        super().__init__(f"Expected trials at one step for a batch; found {folder} at another. Run it alone.")
+
+
 class TrajectoryWarning(UserWarning):
     """The training of a domain produced NaN or infinity, and the algorithm ignored its trajectory."""
 
@@ -159,9 +165,9 @@ def run_batch(
 ) -> list[PogmError | None]:
     """Train trials as one batch; each has a run directory and writes what it would write alone.
 
-    One trial resumes from its checkpoint if there is one. Several trials must be new and alike (see
-    ``Task.shape``). If a trial of a batch diverges, the others continue. If a batch is stopped, every trial of it has a
-    checkpoint, from which it can be resumed alone.
+    Trials resume from their checkpoints, if there are any. Several trials must be alike (see ``Task.shape``) and must
+    have checkpoints of the same step, or none. If a trial of a batch diverges, the others continue. If a batch is
+    stopped, every trial of it has a checkpoint, from which it can be resumed, alone or in a batch.
 
     Args:
         trials: The trials.
@@ -171,7 +177,8 @@ def run_batch(
         on_round: Called at the start and after every round with the number of minibatches.
 
     Returns:
-        For each trial, None if it is done, `DivergedError`, or `InUseError` if another process has begun it.
+        For each trial, None if it is done, `DivergedError`, `InUseError` if another process runs it, or
+        `UnevenBatchError` if its checkpoint is of another step than those of the other trials.
 
     Raises:
         StoppedError: If a signal stopped the batch.
@@ -251,20 +258,25 @@ class _Batch:
         errors: list[PogmError | None] = []
         self.facts = provenance(self.options, self.session)
         self.classes = self.session.tasks[0].dataset.class_names(self.options.data)
-        for trial, folder in zip(self.trials, self.folders, strict=True):
+        for folder in self.folders:
             make_folder(folder)
             try:
                 resources.enter_context(lock_folder(folder))
+                errors.append(None)
             except InUseError as error:
                 errors.append(error)
+        locked = [folder for folder, error in zip(self.folders, errors, strict=True) if error is None]
+        first = min((newest_checkpoint(folder) for folder in locked), default="")
+        for row, (trial, folder) in enumerate(zip(self.trials, self.folders, strict=True)):
+            if errors[row] is not None:
                 continue
             check_owner(folder, trial)  # again: another process may have used the directory before the lock
-            if self.session.has_trial_axis and (folder / TRIAL).exists():
-                errors.append(InUseError(f"Expected new trials for a batch; found {folder} begun. Run it alone."))
+            is_done = self.session.has_trial_axis and (folder / DONE).exists()
+            if is_done or newest_checkpoint(folder) != first:
+                errors[row] = UnevenBatchError(folder)
                 continue
             remove_temporary(folder)
             write_trial(folder, trial, self.facts)
-            errors.append(None)
             if not self.session.has_trial_axis:  # trials of a batch that failed as a whole may succeed alone
                 resources.enter_context(note_failures(folder))
         return errors
@@ -283,6 +295,8 @@ class _Batch:
         if not self.active:
             return
         self.after = self._restore()
+        if not self.active:
+            return
         for row, tracking in self.tracking.items():
             for record in read_records(self.folders[row] / RECORDS):  # trackers ignore what they know already
                 tracking.record(record)
@@ -382,27 +396,54 @@ class _Batch:
         remove_unused_weights(self.folders[row], folder)
 
     def _restore(self) -> int:
-        """Load the last checkpoint of a single trial; return the step of its last evaluation, or −1."""
+        """Load the last checkpoints; return the step of their last evaluation, or −1."""
         if self.session.has_trial_axis:
-            return -1
-        trial, folder = self.trials[0], self.folders[0]
+            return self._restore_batch()
         states: list[TrainState] = []
 
         def read() -> tuple[int, bool]:
-            former = read_provenance("former_ids", folder) or ()
-            loaded = checkpoint.load(folder / "checkpoints", self.session.state_template(), trial.id, former)
-            states.extend(loaded[:1] if loaded else [])
-            after = loaded[1]["after"] if loaded else -1
-            kept, records = _restore_records(folder, trial, loaded[1] if loaded else {"after": -1})
-            self.digests[0] = RecordDigest(kept)
-            if loaded:
-                self.selected[0] = SelectedModel.restore(folder, loaded[1], records, trial)
-            return after, loaded is not None
+            state, manifest = self._read_checkpoint(0, self.session.state_template())
+            states.extend([] if state is None else [state])
+            return manifest["after"], state is not None
 
         after, found = self.world.run_on_first(read)
         if found:
             self.session.restore(states[0] if states else None)
         return after
+
+    def _restore_batch(self) -> int:
+        """Load the last checkpoints of the trials of a batch; return the step of their last evaluation, or −1.
+
+        Damaged checkpoints are skipped. A trial that then is at another step than the others has to be run alone.
+        """
+        template = trees.index(self.session.train_state, 0)
+        loaded: dict[int, tuple[TrainState | None, Mapping[str, Any]]] = {}
+        for row in self.active:
+            try:
+                loaded[row] = self._read_checkpoint(row, template)
+            except IntegrityError:  # of this trial alone; its own run reports it
+                self.errors[row] = UnevenBatchError(self.folders[row])
+        if not loaded:
+            return -1
+        chosen, manifest = next(iter(loaded.values()))
+        for row, (_, found) in loaded.items():
+            if any(found.get(name) != manifest.get(name) for name in ("step", "after")):
+                self.errors[row] = UnevenBatchError(self.folders[row])
+        if chosen is not None:
+            states = [loaded[row][0] if row in self.active else chosen for row in range(len(self.trials))]
+            self.session.restore(trees.stack(states))
+        return manifest["after"]
+
+    def _read_checkpoint(self, row: int, template: TrainState) -> tuple[TrainState | None, Mapping[str, Any]]:
+        """Read the last checkpoint of a trial and its manifest, and delete later records; None if there is none."""
+        trial, folder = self.trials[row], self.folders[row]
+        former = read_provenance("former_ids", folder) or ()
+        state, manifest = checkpoint.load(folder / "checkpoints", template, trial.id, former) or (None, {"after": -1})
+        kept, records = _restore_records(folder, trial, manifest)
+        self.digests[row] = RecordDigest(kept)
+        if state is not None:
+            self.selected[row] = SelectedModel.restore(folder, manifest, records, trial)
+        return state, manifest
 
     def _must_stop(self) -> Callable[[], bool]:
         """Return a function to call after every round: True after a stop signal, in all processes at the same round."""
