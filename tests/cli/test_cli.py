@@ -19,7 +19,9 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES, DOMAINBED
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
+from pogm.benchmark.runs.directory import save_sweep, write_trial
 from pogm.benchmark.runs.executors import EXECUTORS
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli import VERBS, main, options, parse, parser, report
 from pogm.cli import list as list_verb
 from pogm.cli.parser import _read_number
@@ -263,6 +265,36 @@ def test_dry_run_shows_sizes_and_time_and_what_is_left(tmp_path):
     assert "21 of 42 minibatches are trained already." in left.err
     assert "Time: about" in left.err
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_dry_run_refuses_the_folder_of_another_sweep_or_run(tmp_path, capsys):
+    """As the real command does. Finished runs of the other sweep would be counted as done, and those of a run, too."""
+    words = ["sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", str(tmp_path / "sweep")]
+    save_sweep(parse(words).sweep(RunOptions()), tmp_path / "sweep")
+    assert main([*words, "--dry-run"]) == 0
+    assert "360 runs to do" in capsys.readouterr().out
+    for kind in ("--dry-run", "--estimate"):
+        assert main([*words, "--trials", "2", kind]) == 2
+        assert "found another sweep: trials is 3 there and 2 here" in capsys.readouterr().err
+    run = [*RUN, "--dry-run", "--out", str(tmp_path / "run")]
+    write_trial(tmp_path / "run", Trial.from_json(dry_run(*run, capsys=capsys)), {})
+    assert dry_run(*run, "--steps", "31", "--allow-change", capsys=capsys)["steps"] == 31
+    for changes, found in (
+        (["--steps", "31"], "found another run: steps is 21 there and 31 here. Add --allow-change"),
+        (["--allow-change", "--seed", "9"], "seed is 0 there and 9 here. Choose another --out."),
+    ):
+        assert main([*run, *changes]) == 2
+        assert found in capsys.readouterr().err
+    assert main([*words, "--out", str(tmp_path / "run"), "--dry-run"]) == 2
+    assert "to be new or empty; found other files in it" in capsys.readouterr().err
+
+
+def dry_run(*words: str, capsys) -> dict[str, object]:
+    """Return the trial that a dry run of pogm run prints."""
+    capsys.readouterr()
+    assert main(words) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
 
 
 def test_dry_run_without_data_prints_the_trial_and_says_why_the_time_is_not_known(tmp_path, capsys):

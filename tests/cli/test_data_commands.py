@@ -16,7 +16,9 @@ from PIL import Image
 from processes import pogm, records
 
 from pogm.benchmark.results.records import read_runs
-from pogm.cli import main
+from pogm.benchmark.runs.directory import save_sweep
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.cli import main, parse
 from pogm.data import sources
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
@@ -196,6 +198,15 @@ def test_dry_run_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, ca
     assert main([*words, "--weights", "absent", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     assert "4 runs to do. Their time is not known." in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_knows_the_sweep_of_an_image_folder_by_its_domains(folder, tmp_path, capsys):
+    words = ["sweep", "--algorithms", "ERM", "--datasets", str(folder), "--out", str(tmp_path / "out")]
+    save_sweep(parse(words).sweep(RunOptions()), tmp_path / "out")
+    assert main([*words, "--dry-run"]) == 0
+    (folder / "west").rename(folder / "east")
+    assert main([*words, "--dry-run"]) == 2
+    assert "found another sweep: datasets is" in capsys.readouterr().err
 
 
 def test_bad_images_are_refused_or_skipped_with_an_option(folder, tmp_path, capsys):
