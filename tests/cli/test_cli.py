@@ -94,6 +94,7 @@ def test_help_of_the_program_lists_every_command_in_a_group_and_has_an_example_o
 @pytest.mark.parametrize(("name", "parser"), parsers(), ids=[name for name, _ in parsers()])
 def test_help_of_every_option_is_a_sentence_that_says_the_default(name, parser):
     actions = [action for action in parser._actions if action.dest != "help"]
+    assert all("" not in (action.choices or ()) for action in actions), "an empty choice"
     assert actions
     for action in actions:
         text = action.help

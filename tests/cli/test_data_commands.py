@@ -49,7 +49,7 @@ def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folde
     assert "Nothing is wrong." in capsys.readouterr().out
     (folder / "north" / "cat" / "001.png").write_bytes(b"")
     shutil.copy(folder / "south" / "cat" / "002.png", folder / "west" / "dog" / "copy.png")
-    assert main(["data", "check", folder.name, "--data", str(folder.parent), "--json"]) == 3
+    assert main(["data", "check", folder.name, "--data", str(folder.parent), "--json"]) == 7
     found = json.loads(capsys.readouterr().out)
     assert [bad["path"] for bad in found["bad"]] == ["north/cat/001.png"]
     assert found["across_domains"] == found["across_classes"] == [["south/cat/002.png", "west/dog/copy.png"]]
