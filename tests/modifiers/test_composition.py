@@ -278,7 +278,8 @@ def test_stored_errors_are_of_registered_methods_and_on_the_page_of_methods():
     assert {name for name, _ in REFUSED} <= all_algorithms().keys()
     assert {name for _, name in REFUSED} | TWICE.keys() <= all_modifiers().keys()
     _, _, section = PAGE.read_text().partition("## Pairs that raise an error")
-    rows = [[re.findall(r"`(\w+)`", cell) for cell in row.split("|")[1:3]] for row in section.splitlines() if "|" in row]
+    lines = [line.split("|")[1:3] for line in section.splitlines() if "|" in line]
+    rows = [[re.findall(r"`(\w+)`", cell) for cell in line] for line in lines]
     listed = {(algorithm, with_) for modifiers, others in rows for with_ in modifiers for algorithm in others}
     assert listed == REFUSED.keys() - {("PGrad", "CIRL")}  # of which the reason is the small batch of these tests
 
