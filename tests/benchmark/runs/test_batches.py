@@ -14,8 +14,9 @@ from pogm._system.files import lock_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
-from pogm.benchmark.runs.executors import group_alike, run_all, run_job
+from pogm.benchmark.runs.executors import group_alike, run_all
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.benchmark.runs.worker import run_job
 from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session

@@ -24,18 +24,9 @@ from pogm._system.files import TEMPORARY, is_locked
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import (
-    ATTEMPTS,
-    GIVEN_UP,
-    Outcome,
-    has_begun,
-    make_jobs,
-    note_failure,
-    run_job,
-    split_done,
-    stop_sweep,
-)
+from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, make_jobs, split_done, stop_sweep
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.worker import has_begun, note_failure, run_job
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
 POLL_SECONDS = 0.2  # interval between checks for a stop signal, which must not interrupt the code of Ray
