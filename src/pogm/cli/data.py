@@ -187,8 +187,7 @@ class Fetch(Command):
             raw = data / DOWNLOADS / name
             if name in CATALOGUE:
                 note(f"{name}: terms of use: {CATALOGUE[name].terms}")
-            with show_transfer(name) as progress:
-                sources.fetch(name, raw, progress)
+            sources.fetch(name, raw, show_transfer)
             _prepare(name, raw, data)
         return 0
 

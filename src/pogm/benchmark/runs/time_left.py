@@ -60,6 +60,34 @@ class RemainingTime:
         return max(left * seconds_per_work - (now - self.last), 0.0)
 
 
+class RemainingTransferTime(RemainingTime):
+    """Estimate of the time left of a download, which may continue an earlier one or begin again.
+
+    Args:
+        now: Time of the start in seconds.
+    """
+
+    def __init__(self, now: float):
+        super().__init__(None, now)
+        self.begins: bool | None = None  # True if an attempt has received nothing yet; None before the first one
+
+    def receive(self, received: int, total: int | None, now: float) -> None:
+        """Set the number of bytes received so far, and in total if it is known.
+
+        The first call and a call without new bytes begin an attempt. The time before it and its first bytes do not
+        count for the rate.
+        """
+        self.total = total
+        if self.begins is None or received <= self.done:
+            self.done, self.begins = received, True
+            return
+        if self.begins:
+            pause = now - self.last
+            self.start, self.last, self.base = self.start + pause, now, (self.base[0] + pause, self.base[1])
+        self.add(received - self.done, now, is_new=not self.begins)
+        self.begins = False
+
+
 class RemainingRunTime:
     """Estimate of the time left of one run, from its minibatches and its evaluations.
 
