@@ -13,6 +13,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 from processes import SHORT, pogm, torchrun_variables
+from run_folders import write_run
 
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
@@ -452,7 +453,10 @@ def test_report_of_finished_runs_in_every_format(runs, tmp_path, capsys, form):
 
 def test_report_without_finished_runs_is_an_error(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
-    assert "Expected finished runs" in capsys.readouterr().err
+    assert "found no run in it. Start one with: pogm run, or pogm sweep" in capsys.readouterr().err
+    write_run(tmp_path / "run", done=False)
+    assert main(["report", str(tmp_path)]) == 2
+    assert "found 1, none of them finished. Continue them: pogm resume FOLDER" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "absent")]) == 3
     assert "found nothing at" in capsys.readouterr().err
 

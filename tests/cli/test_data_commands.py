@@ -59,6 +59,7 @@ def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folde
     ("words", "message"),
     [
         (("check", "PACZ"), "Did you mean 'PACS'"),
+        (("check", "./absent"), "Expected a folder of images or a metadata file at ./absent; found none."),
         (("check", "RotatedDigits"), "found RotatedDigits, which is not"),
         (("check", "VLCS"), "Pass --data FOLDER"),
         (("fetch", "VLCS"), "Expected a data folder; found none given"),

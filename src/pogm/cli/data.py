@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pogm._system.errors import FINDINGS, DataError, UsageError, unknown_name_error
+from pogm._system.errors import FINDINGS, DataError, UsageError
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
@@ -145,8 +145,8 @@ class Check(Command):
 
     def _listing(self) -> "Listing":
         """Return where the images of the dataset are; they need not be readable."""
-        from pogm.benchmark.plan.parsing import find_data_path
-        from pogm.data.datasets import all_datasets, dataset_class, is_dataset
+        from pogm.benchmark.plan.parsing import find_data_path, no_data_error
+        from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.metadata import Listing, add_options, make_listing, split_options
@@ -162,7 +162,7 @@ class Check(Command):
         path, options = split_options(add_options(name, group=self.group_column))
         folder = find_data_path(path, data)
         if folder is None:
-            raise unknown_name_error("a dataset or a folder of images", path, all_datasets())
+            raise no_data_error(path)
         return make_listing(folder, options)
 
 

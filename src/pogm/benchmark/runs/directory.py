@@ -105,7 +105,10 @@ def load_trial(folder: Path) -> Trial:
     """
     path = folder / TRIAL
     if not path.exists():
-        raise UsageError(f"Expected a run folder with {TRIAL}; found none in {folder}. Start one with: pogm run")
+        raise UsageError(
+            f"Expected the folder of a run, with {TRIAL}, or of a sweep, with {SWEEP}; found neither in {folder}. "
+            "Start one with: pogm run, or pogm sweep"
+        )
     content = read_json(path)
     try:
         check_form(content, {"trial": {}, "provenance?": {}}, TRIAL)
