@@ -315,6 +315,16 @@ def test_time_left_of_a_sweep_is_within_30_percent_after_one_tenth(name):
     assert all(0.7 < ratio < 1.3 for ratio in found), (min(found), max(found))
 
 
+def test_the_start_of_processes_does_not_count_as_slow_runs():
+    """Ten runs of 2 s in two processes, which take 28 s to start."""
+    ids, costs = "abcdefghij", dict.fromkeys("abcdefghij", 2.0)
+    remaining = RemainingSweepTime(dict.fromkeys(ids, 0.0), 0.0)
+    remaining.update(dict.fromkeys(ids, 0.0) | {"a": 1.0}, costs, True, 30.0)
+    assert remaining.seconds(30.0) == 18.0
+    remaining.update(dict.fromkeys(ids, 0.0) | dict.fromkeys("abc", 1.0), costs, True, 32.0)
+    assert remaining.seconds(32.0) == 7.0
+
+
 def write_run(folder, one, begin, until, per_step, evaluation):
     """Write the folder of a run with records up to a step, and the times that its files would have."""
     run, points = folder / one.id, [point for point in one.schedule.points() if point <= until]

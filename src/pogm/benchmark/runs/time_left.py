@@ -149,7 +149,7 @@ class RemainingSweepTime:
 
     The costs may change, because they are measured while the runs train. The rate is the cost of what was finished
     since the first new work, divided by the time since then: the time before contains the start of the processes. The
-    estimate is at least the rest of the longest run.
+    estimate is at least the rest of the longest run and, until there is such a rate, at most that of all runs in a row.
 
     Args:
         parts: Part of each run that was finished before, by id.
@@ -181,11 +181,14 @@ class RemainingSweepTime:
         if not any(rests):
             self.estimate = now, 0.0
             return
-        start, base = self.start if self.base[1] is self.parts else self.base
+        is_first = self.base[1] is self.parts  # the time since the start contains the start of the processes
+        start, base = self.start if is_first else self.base
         finished = sum(cost * (self.parts[name] - base[name]) for name, cost in costs.items())
         if finished > 0:
             rest = sum(rests) * (self.last - start) / finished
-            self.estimate = self.last, max(rest, max(rests)) if in_seconds else rest
+            if in_seconds:
+                rest = max(min(rest, sum(rests)) if is_first else rest, max(rests))
+            self.estimate = self.last, rest
 
     def seconds(self, now: float) -> float | None:
         """Return the estimate in seconds at time ``now``; None before the first work is finished."""
