@@ -215,6 +215,6 @@ def test_ctrl_c_of_a_sweep_with_compilation_leaves_no_semaphores(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "The same command continues from here" in err
+    assert f"with checkpoints. Continue with: pogm resume {tmp_path}/sweep" in err
     assert not [word for word in NOISE if word in err], err
     assert list(tmp_path.glob("sweep/*/checkpoints/*.json"))
