@@ -46,8 +46,9 @@ def take(browser: Browser, address: str, name: str, width: int, height: int, sch
 
 def take_board(browser: Browser) -> None:
     """Show a copy of the sweep in which some runs are in progress or waiting."""
-    os.chdir(RUNS.parent)  # the title of the board is its folder
-    folder = Path("running")
+    (RUNS.parent / "running").mkdir(exist_ok=True)
+    os.chdir(RUNS.parent / "running")  # the title of the board is its folder
+    folder = Path(RUNS.name)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(RUNS, folder)
     last = [run.folder for run in read_runs(folder) if run.trial_seed == 2]
@@ -60,7 +61,7 @@ def take_board(browser: Browser) -> None:
         server_thread = threading.Thread(target=server.serve_forever)
         server_thread.start()
         try:
-            take(browser, server.address, "board", 1280, 1000)
+            take(browser, server.address, "board", 1280, 890)
         finally:
             server.shutdown()
             server_thread.join()
@@ -76,6 +77,6 @@ if __name__ == "__main__":
         opened = driver.chromium.launch(executable_path=program, args=["--headless", "--no-sandbox", "--disable-gpu"])
         take(opened, report, "report", 1280, 1100)
         take(opened, report, "report_dark", 1280, 1100, "dark")
-        take(opened, report, "report_phone", 390, 844)
+        take(opened, report, "report_phone", 390, 806)
         take_board(opened)
         opened.close()

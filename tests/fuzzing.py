@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pogm.cli import main
 
 MORE = os.environ.get("POGM_FUZZ")  # factor of `make soak` for the number of inputs, which are then new in every run
-CODES = (0, 2, 3, 4, 6)
+CODES = (0, 2, 3, 4, 6, 7)
 HANG_SECONDS = 60
 
 TOKENS = [b"", b"{", b"}", b"[", b'"', b",", b":", b"\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"nan", b"NaN", b"-Infinity"]

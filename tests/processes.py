@@ -24,7 +24,7 @@ from torch import nn
 
 from pogm._system.errors import PogmError
 from pogm.benchmark.results.records import Record, read_records
-from pogm.benchmark.runs import executors
+from pogm.benchmark.runs import worker
 from pogm.cli import main
 from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect
@@ -121,14 +121,14 @@ def _command(words: list[str], variables: dict[str, str], said: Path, output: st
     # which takes 5 s.
     forkserver._forkserver._forkserver_address = server  # type: ignore[attr-defined]
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined,method-assign]
-    executors._serve = partial(_worker, said, output)
+    worker._serve = partial(_worker, said, output)
     sys.exit(main(words))
 
 
 def _worker(said: Path, output: str, *args: Any) -> None:
     """Run a worker with the output files of its command."""
     _redirect(said, output)
-    executors._serve(*args)
+    worker._serve(*args)
 
 
 def _redirect(said: Path, output: str) -> None:

@@ -13,13 +13,16 @@ from typing import get_args, get_type_hints
 
 import pytest
 from processes import SHORT, pogm, torchrun_variables
+from run_folders import write_run
 
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES, DOMAINBED
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
+from pogm.benchmark.runs.directory import save_sweep, write_trial
 from pogm.benchmark.runs.executors import EXECUTORS
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli import VERBS, main, options, parse, parser, report
 from pogm.cli import list as list_verb
 from pogm.cli.parser import _read_number
@@ -92,6 +95,7 @@ def test_help_of_the_program_lists_every_command_in_a_group_and_has_an_example_o
 @pytest.mark.parametrize(("name", "parser"), parsers(), ids=[name for name, _ in parsers()])
 def test_help_of_every_option_is_a_sentence_that_says_the_default(name, parser):
     actions = [action for action in parser._actions if action.dest != "help"]
+    assert all("" not in (action.choices or ()) for action in actions), "an empty choice"
     assert actions
     for action in actions:
         text = action.help
@@ -265,6 +269,36 @@ def test_dry_run_shows_sizes_and_time_and_what_is_left(tmp_path):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_dry_run_refuses_the_folder_of_another_sweep_or_run(tmp_path, capsys):
+    """As the real command does. Finished runs of the other sweep would be counted as done, and those of a run, too."""
+    words = ["sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", str(tmp_path / "sweep")]
+    save_sweep(parse(words).sweep(RunOptions()), tmp_path / "sweep")
+    assert main([*words, "--dry-run"]) == 0
+    assert "360 runs to do" in capsys.readouterr().out
+    for kind in ("--dry-run", "--estimate"):
+        assert main([*words, "--trials", "2", kind]) == 2
+        assert "found another sweep: trials is 3 there and 2 here" in capsys.readouterr().err
+    run = [*RUN, "--dry-run", "--out", str(tmp_path / "run")]
+    write_trial(tmp_path / "run", Trial.from_json(dry_run(*run, capsys=capsys)), {})
+    assert dry_run(*run, "--steps", "31", "--allow-change", capsys=capsys)["steps"] == 31
+    for changes, found in (
+        (["--steps", "31"], "found another run: steps is 21 there and 31 here. Add --allow-change"),
+        (["--allow-change", "--seed", "9"], "seed is 0 there and 9 here. Choose another --out."),
+    ):
+        assert main([*run, *changes]) == 2
+        assert found in capsys.readouterr().err
+    assert main([*words, "--out", str(tmp_path / "run"), "--dry-run"]) == 2
+    assert "to be new or empty; found other files in it" in capsys.readouterr().err
+
+
+def dry_run(*words: str, capsys) -> dict[str, object]:
+    """Return the trial that a dry run of pogm run prints."""
+    capsys.readouterr()
+    assert main(words) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
 def test_dry_run_without_data_prints_the_trial_and_says_why_the_time_is_not_known(tmp_path, capsys):
     words = ("run", "--dataset", "PACS", "--algorithm", "ERM", "--test-domain", "0", "--device", "cpu", "--dry-run")
     assert main([*words, "--data", str(tmp_path / "absent"), "--out", str(tmp_path / "run")]) == 0
@@ -419,7 +453,10 @@ def test_report_of_finished_runs_in_every_format(runs, tmp_path, capsys, form):
 
 def test_report_without_finished_runs_is_an_error(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
-    assert "Expected finished runs" in capsys.readouterr().err
+    assert "found no run in it. Start one with: pogm run, or pogm sweep" in capsys.readouterr().err
+    write_run(tmp_path / "run", done=False)
+    assert main(["report", str(tmp_path)]) == 2
+    assert "found 1, none of them finished. Continue them: pogm resume FOLDER" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "absent")]) == 3
     assert "found nothing at" in capsys.readouterr().err
 

@@ -12,7 +12,9 @@ from image_folders import picture, write_folder
 from processes import pogm
 
 from pogm import load
+from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.cli import main, parse
 from pogm.cli.execution import make_run_options
 
@@ -56,6 +58,12 @@ def test_soup_prints_its_rows_and_the_next_command_and_reports_show_them(sweep, 
     assert main(["report", str(sweep), "-q"]) == 0
     assert "ERM, greedy soup" in capsys.readouterr().out
     assert "ERM, greedy soup" in (sweep / "report.html").read_text()
+    note = "not by the rule of this table: ERM, greedy soup; ERM, uniform soup."
+    for form in ("text", "json", "latex", "html"):
+        assert main(["report", str(sweep), "-q", "--format", form]) == 0
+        shown = capsys.readouterr().out if form != "html" else (sweep / "report.html").read_text()
+        assert note in " ".join(shown.split()), form
+    assert "not by the rule" not in dataset_table(read_runs(sweep), "RotatedDigits", TRAINING_DOMAIN).text()
 
 
 def test_dry_run_checks_and_writes_nothing_and_json_lists_the_members(sweep, capsys):

@@ -16,7 +16,9 @@ from PIL import Image
 from processes import pogm, records
 
 from pogm.benchmark.results.records import read_runs
-from pogm.cli import main
+from pogm.benchmark.runs.directory import save_sweep
+from pogm.benchmark.runs.runner import RunOptions
+from pogm.cli import main, parse
 from pogm.data import sources
 from pogm.data.datasets import all_datasets, dataset_class
 from pogm.data.sources.catalogue import CATALOGUE, Publication, PublishedFile
@@ -47,7 +49,7 @@ def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folde
     assert "Nothing is wrong." in capsys.readouterr().out
     (folder / "north" / "cat" / "001.png").write_bytes(b"")
     shutil.copy(folder / "south" / "cat" / "002.png", folder / "west" / "dog" / "copy.png")
-    assert main(["data", "check", folder.name, "--data", str(folder.parent), "--json"]) == 3
+    assert main(["data", "check", folder.name, "--data", str(folder.parent), "--json"]) == 7
     found = json.loads(capsys.readouterr().out)
     assert [bad["path"] for bad in found["bad"]] == ["north/cat/001.png"]
     assert found["across_domains"] == found["across_classes"] == [["south/cat/002.png", "west/dog/copy.png"]]
@@ -57,6 +59,7 @@ def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folde
     ("words", "message"),
     [
         (("check", "PACZ"), "Did you mean 'PACS'"),
+        (("check", "./absent"), "Expected a folder of images or a metadata file at ./absent; found none."),
         (("check", "RotatedDigits"), "found RotatedDigits, which is not"),
         (("check", "VLCS"), "Pass --data FOLDER"),
         (("fetch", "VLCS"), "Expected a data folder; found none given"),
@@ -196,6 +199,15 @@ def test_dry_run_reads_the_names_of_subfolders_but_no_image(folder, tmp_path, ca
     assert main([*words, "--weights", "absent", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     assert "4 runs to do. Their time is not known." in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_knows_the_sweep_of_an_image_folder_by_its_domains(folder, tmp_path, capsys):
+    words = ["sweep", "--algorithms", "ERM", "--datasets", str(folder), "--out", str(tmp_path / "out")]
+    save_sweep(parse(words).sweep(RunOptions()), tmp_path / "out")
+    assert main([*words, "--dry-run"]) == 0
+    (folder / "west").rename(folder / "east")
+    assert main([*words, "--dry-run"]) == 2
+    assert "found another sweep: datasets is" in capsys.readouterr().err
 
 
 def test_bad_images_are_refused_or_skipped_with_an_option(folder, tmp_path, capsys):

@@ -173,7 +173,7 @@ def test_description_with_other_values_is_refused(digits, tmp_path, fields, mess
 
 
 def test_folder_without_a_model_is_refused(digits, tmp_path):
-    with pytest.raises(UsageError, match=r"found no .*Check the path"):
+    with pytest.raises(UsageError, match=r"found nothing at .*Check the path"):
         pogm.load(tmp_path / "missing")
     with pytest.raises(UsageError, match=r"model\.json in .*; found none"):
         pogm.load(tmp_path)

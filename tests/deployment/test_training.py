@@ -16,7 +16,7 @@ from processes import CONTEXT, pogm, start
 from pogm import load
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import lock_folder
-from pogm.benchmark.runs import executors
+from pogm.benchmark.runs import executors, worker
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli import main, train
 from pogm.data.datasets.folder import Folder
@@ -160,7 +160,7 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
     )
     for module in (executors, training_plan, train):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(executors.multiprocessing, "get_context", lambda kind: CONTEXT)
+    monkeypatch.setattr(worker.multiprocessing, "get_context", lambda kind: CONTEXT)
     monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.3, 0.0, 1.0))
     words = ("train", photographs[0], *SMALL, "--algorithm", "ERM", "--hold-out", "c", "--minutes", 10, "--out", folder)
     assert main([str(word) for word in words]) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import CONTEXT
 
-from pogm.benchmark.runs import executors
+from pogm.benchmark.runs import worker
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -25,7 +25,7 @@ SCRIPT = load("run_notebooks")
 
 @pytest.mark.parametrize("path", SCRIPT.NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(executors.multiprocessing, "get_context", lambda _: CONTEXT)  # workers that start in 0.1 s
+    monkeypatch.setattr(worker.multiprocessing, "get_context", lambda _: CONTEXT)  # workers that start in 0.1 s
     notebook = json.loads(path.read_text())
     printed = SCRIPT.run_cells(notebook, tmp_path)
     stored = ["".join(line for out in cell["outputs"] for line in out["text"]) for cell in SCRIPT.code_cells(notebook)]

@@ -15,7 +15,7 @@ from run_folders import text_table
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.report.figure import Cloud, Figure, Line, Panel, Point
-from pogm.report.page import Fold, Section, paragraph, render, script, slug, write_page
+from pogm.report.page import Fold, Section, paragraph, render, script, sentence, slug, write_page
 
 HOSTILE = '</script><script>alert(1)</script><!--<script>"'
 LINE = Line("ERM", (Point(0, 1.0, 0.1, 3), Point(10, math.nan), Point(20, 2.0, 0.2, 2)))
@@ -65,6 +65,11 @@ def test_text_is_escaped_and_split_into_paragraphs():
     assert page.tags.count("em") == 0
     assert page.tags.count("p") == 1 + 3  # and the one that says when the page was made
     assert "One line. <em>Two.</em> <em>Three.</em>" in page.text
+
+
+def test_a_number_of_the_main_finding_stays_in_one_line_with_its_error_and_unit():
+    text = render("A title", [], lead=[sentence("A mean of 83.2 ± 0.6 %; it is high.")])
+    assert "of 83.2\u00a0±\u00a00.6\u00a0%; it" in text
 
 
 def test_a_figure_has_its_explanation_its_notes_and_its_command():

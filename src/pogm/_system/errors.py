@@ -4,6 +4,8 @@ import difflib
 import errno
 from collections.abc import Iterable
 
+FINDINGS = 7  # exit code of a check that read its input and found faults in it; not an error
+
 
 class Lines:
     """Mixin of an error or a warning whose message has one or several lines, one for each argument."""

@@ -65,7 +65,7 @@ class ERMPlusPlus(Algorithm):
             if not name.startswith(("features.", "head.")):
                 raise UsageError(
                     f"Expected a network with a featurizer and a classifier only, because ERM++ averages its weights; "
-                    f"found the weights {name}. Leave out the modifier that added them, such as CIRL."
+                    f"found the weights {name}. Leave out the modifier that added them, such as CIRL or MIRO."
                 )
         if self._warm_up_steps and not any(name.startswith("head.") for name in params):
             raise UsageError(

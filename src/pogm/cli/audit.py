@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pogm._system.errors import FINDINGS
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
 from pogm.cli.parser import Command, argument, group, option
 
 PAPER = "paper"
-FOUND = 3  # exit code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ pogm audit paper                                   the five tables of the POGM p
         "rank_median over datasets, and selection. Or it has one line per cell: algorithm,dataset,value,stderr,mark,\n"
         'selection; the average is the dataset "avg". A row "NAME, setting = value" has the result of NAME with this\n'
         "setting only; the row NAME has the result of the search over all settings.\n"
-        "Exit code: 0 if there is nothing but notes, 3 if there are findings."
+        f"Exit code: 0 if there is nothing but notes, {FINDINGS} if there are findings, 3 if a table cannot be read."
     )
 
     tables: tuple[str, ...] = argument(
@@ -38,21 +38,21 @@ pogm audit paper                                   the five tables of the POGM p
         (),
         metavar="FILE",
     )
-    selection: Literal["", "training-domain", "test-domain", "leave-one-domain-out"] = option(
-        "Model selection that the tables state, unless a column has it (default: not stated).", ""
+    selection: Literal["training-domain", "test-domain", "leave-one-domain-out"] | None = option(
+        "Model selection that the tables state, unless a column has it (default: not stated).", None
     )
     baseline: str = option("Row that the mark below_erm compares with.", "ERM")
 
     output: Output = group(Output)
 
     def run(self) -> int:
-        """Print the findings; the exit code is 3 if there are any besides notes."""
+        """Print the findings; the exit code is `FINDINGS` if there are any besides notes."""
         from pogm.benchmark.results.audit import CHECKS, audit
         from pogm.benchmark.results.audit_tables import paper_tables, read_table, reference_tables
 
         is_paper = PAPER in self.tables
         tables = [*paper_tables()] if is_paper else []
-        tables += [t for name in self.tables if name != PAPER for t in read_table(Path(name), self.selection)]
+        tables += [t for name in self.tables if name != PAPER for t in read_table(Path(name), self.selection or "")]
         sources = ("domainbed", "official", "official-log") if is_paper else ("domainbed",)
         references = [table for name in sources for table in reference_tables(name)]
         references += [table for path in self.against for table in read_table(path)]
@@ -72,7 +72,7 @@ pogm audit paper                                   the five tables of the POGM p
         listed = [asdict(finding) | {"is_note": finding.is_note} for finding in findings]
         checked = [{"title": table.title, "selection": table.selection, "rows": len(table.rows)} for table in tables]
         self.output.show("audit", {"tables": checked, "findings": listed}, show_text)
-        return FOUND if serious else 0
+        return FINDINGS if serious else 0
 
 
 COMMAND = Audit

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pogm._system.errors import DataError, UsageError, unknown_name_error
+from pogm._system.errors import FINDINGS, DataError, UsageError
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
@@ -88,6 +88,7 @@ class Check(Command):
         "pogm data check sites/metadata.csv:label=y --group patient\n"
         "pogm data check patients.csv:label=outcome        a table: missing values, constant columns, equal rows"
     )
+    notes: ClassVar[str] = f"Exit code: 0 if nothing is wrong, {FINDINGS} if something is, 3 if the data are missing."
 
     dataset: str = argument("Name of a dataset, a folder of images, a metadata file, a table, or a file of arrays.")
     group_column: str | None = option(
@@ -100,7 +101,7 @@ class Check(Command):
     output: Output = group(Output)
 
     def run(self) -> int:
-        """Print the findings; the exit code is 3 if there are any."""
+        """Print the findings; the exit code is `FINDINGS` if there are any."""
         from pogm.benchmark.runs.progress import show_image_progress
         from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.image_dataset import ImageDataset
@@ -109,7 +110,7 @@ class Check(Command):
         if (samples := self._check_samples()) is not None:
             document = {"dataset": self.dataset, **json.loads(samples.json())}
             self.output.show("data check", document, lambda: print(samples.text(), end=""))
-            return 0 if samples.clean else DataError.exit_code
+            return 0 if samples.clean else FINDINGS
         findings = check(self._listing(), progress=show_image_progress)
         document = {"dataset": self.dataset, **json.loads(findings.json())}
         self.output.show("data check", document, lambda: print(findings.text(), end=""))
@@ -120,7 +121,7 @@ class Check(Command):
             and (miscounted := known().count_warning(findings.tree))
         ):
             print_line(f"pogm: {miscounted}", file=sys.stderr)
-        return 0 if findings.clean else DataError.exit_code
+        return 0 if findings.clean else FINDINGS
 
     def _check_samples(self) -> "SampleFindings | None":
         """Check a dataset that is not images; return None if it is images."""
@@ -144,8 +145,8 @@ class Check(Command):
 
     def _listing(self) -> "Listing":
         """Return where the images of the dataset are; they need not be readable."""
-        from pogm.benchmark.plan.parsing import find_data_path
-        from pogm.data.datasets import all_datasets, dataset_class, is_dataset
+        from pogm.benchmark.plan.parsing import find_data_path, no_data_error
+        from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.metadata import Listing, add_options, make_listing, split_options
@@ -161,7 +162,7 @@ class Check(Command):
         path, options = split_options(add_options(name, group=self.group_column))
         folder = find_data_path(path, data)
         if folder is None:
-            raise unknown_name_error("a dataset or a folder of images", path, all_datasets())
+            raise no_data_error(path)
         return make_listing(folder, options)
 
 
@@ -186,8 +187,7 @@ class Fetch(Command):
             raw = data / DOWNLOADS / name
             if name in CATALOGUE:
                 note(f"{name}: terms of use: {CATALOGUE[name].terms}")
-            with show_transfer(name) as progress:
-                sources.fetch(name, raw, progress)
+            sources.fetch(name, raw, show_transfer)
             _prepare(name, raw, data)
         return 0
 

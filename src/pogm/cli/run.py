@@ -97,7 +97,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.results.record_digest import TRIAL
-        from pogm.benchmark.runs.directory import change_run
+        from pogm.benchmark.runs.directory import change_run, check_change, check_owner
         from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.execution import (
             add_launch,
@@ -138,7 +138,9 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             probe=Probe.each(self.probe_every),
             progress=show_image_progress if run_options.launch is None else no_progress,
         )
+        changes = self.allow_change and (self.out / TRIAL).exists()
         if self.dry_run:
+            (check_change if changes else check_owner)(self.out, trial)
             plan = {"dry_run": True, "folder": self.out, "trial": trial.id, "content": trial.to_json()}
             if run_options.launch is None or run_options.launch.rank == 0:
                 self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
@@ -151,9 +153,8 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
             note(f"{trial.label} on {where}{count}")
-        if self.allow_change and (self.out / TRIAL).exists() and (launch is None or launch.rank == 0):
-            changes = change_run(self.out, trial)
-            note(f"Changes of {self.out}: {changes or 'none'}")
+        if changes and (launch is None or launch.rank == 0):
+            note(f"Changes of {self.out}: {change_run(self.out, trial) or 'none'}")
         train_run(trial, self.out, run_options)
         if launch is None or launch.rank == 0:
             self.output.show("run", run_document(trial, self.out), lambda: print_summary(trial, self.out, run_options))

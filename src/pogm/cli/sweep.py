@@ -71,13 +71,15 @@ pogm status runs/sweep"""
 
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
-        from pogm.benchmark.runs.directory import save_sweep
+        from pogm.benchmark.runs.directory import check_sweep_owner, save_sweep
         from pogm.cli.execution import make_run_options, prepare
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep
 
         run_options = make_run_options(self.execution, self.datasets)
         sweep = self.sweep(run_options)
+        if self.planning.usable_weights(self.execution.weights) == self.execution.weights:  # else its hash is unknown
+            check_sweep_owner(self.out, sweep)
         if self.planning.only_count:
             self._show_plan(sweep, run_options)
             return 0

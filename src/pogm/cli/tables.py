@@ -61,7 +61,11 @@ def find_tables(
                 f"Expected finished runs with a held-out domain, for tables; found {len(runs)} trained on all domains. "
                 "Estimate their accuracy on a new domain with runs that hold out one (--test-domain)."
             )
-        raise UsageError(f"Expected finished runs; found none of {len(runs)}. Resume them first: pogm resume FOLDER")
+        if not runs:
+            raise UsageError("Expected a folder with runs; found no run in it. Start one with: pogm run, or pogm sweep")
+        raise UsageError(
+            f"Expected finished runs; found {len(runs)}, none of them finished. Continue them: pogm resume FOLDER"
+        )
     metrics = [selected_metrics_table(runs, dataset) for dataset in datasets] if TRAINING_DOMAIN in selections else []
     compared = compare(runs, find_publication(against)) if against else []
     if against and not compared:

@@ -134,8 +134,9 @@ class Model:
         """
         if self.custom_risks is not None:
             raise UsageError(
-                "Expected an algorithm that uses model.risks, for a modifier that replaces the risks; found one that "
-                "computes risks from its own logits or from single samples. Leave the modifier out."
+                "Expected an algorithm that uses model.risks, for a modifier that replaces the risks, as CIRL and "
+                "MIRO do; found one that computes risks from its own logits or from single samples. Leave the modifier "
+                "out."
             )
         return self._with_penalties(risks, batch)
 

@@ -43,7 +43,7 @@ class OptimizerGroups:
                 raise UsageError(
                     f"Expected one optimizer group for the weights {name}; found {', '.join(owners) or 'none'}. "
                     f"The groups are {', '.join(self.groups)}: leave out the modifier that added these weights, such "
-                    "as CIRL, or choose another algorithm."
+                    "as CIRL or MIRO, or choose another algorithm."
                 )
         for key, group in self.groups.items():
             if not self.leaves(params, key):

@@ -328,7 +328,7 @@ def find_model(folder: Path) -> Path:
         if (found / DESCRIPTION).is_file():
             return found
     if not folder.exists():
-        raise UsageError(f"Expected the folder of a run or of a model; found no {folder}. Check the path.")
+        raise UsageError(f"Expected the folder of a run or of a model; found nothing at {folder}. Check the path.")
     is_run = (folder / "trial.json").exists()
     why = "a run without a selected model" if is_run else "none"
     then = (

@@ -103,11 +103,10 @@ class ChannelSumGroupNorm(nn.GroupNorm):
         wide = x.to(self.weight.dtype).flatten(2)  # [N, channels, positions]
         groups = (self.num_groups, self.num_channels // self.num_groups)
         numbers = groups[1] * wide.shape[-1]
-        mean, square = (
-            part.sum(-1).unflatten(1, groups).sum(-1, keepdim=True) / numbers for part in (wide, wide.square())
-        )  # [N, groups, 1]
+        sums = (part.sum(-1).view(-1, *groups) for part in (wide, wide.square()))
+        mean, square = (part.sum(-1, keepdim=True) / numbers for part in sums)  # [N, groups, 1]
         deviation = (square - mean.square()).clamp_min(0).add(self.eps).sqrt()
         factor = self.weight.view(groups) / deviation  # [N, groups, channels of a group]
         offset = self.bias.view(groups) - mean * factor
-        result = wide * factor.flatten(1).unsqueeze(-1) + offset.flatten(1).unsqueeze(-1)
+        result: Tensor = wide * factor.flatten(1).unsqueeze(-1) + offset.flatten(1).unsqueeze(-1)
         return result.view(x.shape)

@@ -157,8 +157,8 @@ def _rate(problem: Problem) -> Scalar:
     rate: Scalar | None = getattr(problem.optimizer, "lr", None)
     if rate is None:
         raise UsageError(
-            f"Expected an algorithm with one learning rate for ITTA; found {type(problem.optimizer).__name__} "
-            "with several. Choose another algorithm, or leave ITTA out."
+            "Expected an algorithm with one learning rate for ITTA; found one with several. Choose another algorithm, "
+            "or leave ITTA out."
         )
     return rate
 

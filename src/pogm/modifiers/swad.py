@@ -61,8 +61,8 @@ class SWAD(Modifier):
             layer = min(problem.live).rpartition(".")[0]
             raise UsageError(
                 "Expected frozen batch norm for SWAD, because running statistics do not belong to averaged weights; "
-                f"found running statistics in {layer}. Set freeze_bn=true; if the algorithm adds the layer, as ARM and "
-                "MADG do, leave SWAD out."
+                f"found running statistics in {layer}. Set freeze_bn=true; if the algorithm adds the layer, as ARM, "
+                "MADG and SelfReg do, leave SWAD out."
             )
         zero = torch.zeros_like(state.step)
         segment = {"weights": trees.map_leaves(torch.zeros_like, state.params), "count": zero}

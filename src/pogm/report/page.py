@@ -60,8 +60,8 @@ def paragraph(text: str) -> Part:
 
 
 def sentence(text: str) -> Part:
-    """Return the main finding, in large letters."""
-    return Part("sentence", {"text": text})
+    """Return the main finding, in large letters. A number stays in one line with its error and its unit."""
+    return Part("sentence", {"text": text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")})
 
 
 def listing(head: Sequence[str], rows: Iterable[Sequence[object]], summary: str = "") -> Part:

@@ -105,7 +105,8 @@ def test_one_change_of_a_clean_table_gives_one_finding(tmp_path, old, new, check
     assert CLEAN.count(old) == 1
     path.write_text(CLEAN.replace(old, new))
     assert [finding.check for finding in audit(read_table(path))] == [check]
-    assert main(["audit", str(path)]) == 3
+    assert main(["audit", str(path)]) == 7
+    assert main(["audit", str(tmp_path / "absent.csv")]) == 3
 
 
 def test_rounding_of_printed_values_is_no_finding():
@@ -152,7 +153,7 @@ def test_columns_without_standard_errors_and_with_empty_cells_are_datasets(tmp_p
 
 def test_command_writes_findings_as_json(tmp_path, capsys):
     path = tmp_path / "findings.json"
-    assert main(["audit", "paper", "--json", str(path)]) == 3
+    assert main(["audit", "paper", "--json", str(path)]) == 7
     assert "arithmetic mean 8.86" in capsys.readouterr().out
     findings = json.loads(path.read_text())["findings"]
     assert {"check", "table", "where", "text", "is_note"} == set(findings[0])

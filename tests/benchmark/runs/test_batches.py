@@ -16,8 +16,9 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import runner
 from pogm.benchmark.runs.directory import write_trial
-from pogm.benchmark.runs.executors import group_alike, make_jobs, run_all, run_job
+from pogm.benchmark.runs.executors import group_alike, make_jobs, run_all
 from pogm.benchmark.runs.runner import RunOptions, UnevenBatchError, run, run_batch
+from pogm.benchmark.runs.worker import run_job
 from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
@@ -128,9 +129,10 @@ def stopped(tmp_path, monkeypatch):
         if len(seen) == 3:  # in the second evaluation
             signal.raise_signal(signal.SIGTERM)
 
-    with monkeypatch.context() as patch, pytest.raises(StoppedError, match="SIGTERM"):
+    with monkeypatch.context() as patch:
         patch.setattr(runner, "append_record", append)
-        run_batch(trials, folders(parts, trials), RunOptions())
+        with pytest.raises(StoppedError, match="SIGTERM"):
+            run_batch(trials, folders(parts, trials), RunOptions())
     return trials, whole, parts
 
 

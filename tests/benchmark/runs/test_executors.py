@@ -20,7 +20,7 @@ from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs import executors
+from pogm.benchmark.runs import executors, worker
 from pogm.benchmark.runs.executors import Outcome, run_all, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import find_problems, state_of
@@ -42,7 +42,7 @@ def test_a_pool_gives_the_bits_of_single_runs_and_the_reasons_of_failures(tmp_pa
     assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
     assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
 
-    monkeypatch.setattr(executors, "_Worker", lambda: pytest.fail("started a process for a finished trial"))
+    monkeypatch.setattr(executors, "Worker", lambda: pytest.fail("started a process for a finished trial"))
     assert [o.error for o in run_all([fine], tmp_path / "pool", RunOptions())] == [None]
 
 
@@ -111,13 +111,13 @@ def test_nothing_is_written_to_a_directory_in_use(tmp_path):
     one = trial(ERM())
     (tmp_path / one.id).mkdir()
     with lock_folder(tmp_path / one.id):
-        assert executors.run_job([one], tmp_path, RunOptions()) == [None]
+        assert worker.run_job([one], tmp_path, RunOptions()) == [None]
     assert [path.name for path in (tmp_path / one.id).iterdir()] == ["lock"]
 
 
 def test_a_failure_before_the_start_is_noted_in_the_run_directory(tmp_path):
     one = trial(ERM(), dataset="ColoredMNIST")
-    (error,) = executors.run_job([one], tmp_path, RunOptions(data=tmp_path / "missing"))
+    (error,) = worker.run_job([one], tmp_path, RunOptions(data=tmp_path / "missing"))
     assert "MNIST" in error
     (run,) = read_runs(tmp_path)
     assert (run.status, run.failure) == ("failed", error)
@@ -215,6 +215,6 @@ def test_ctrl_c_of_a_sweep_with_compilation_leaves_no_semaphores(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "The same command continues from here" in err
+    assert f"with checkpoints. Continue with: pogm resume {tmp_path}/sweep" in err
     assert not [word for word in NOISE if word in err], err
     assert list(tmp_path.glob("sweep/*/checkpoints/*.json"))

@@ -4,7 +4,9 @@ import os
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from PIL import Image
 from run_folders import record
 from support import trial
 
@@ -14,8 +16,10 @@ from pogm.benchmark.results.records import record_line
 from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.benchmark.runs.run_costs import RunCosts, RunTimes
 from pogm.benchmark.runs.sweep_progress import SweepState
-from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingSweepTime, RemainingTime
+from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingSweepTime, RemainingTime, RemainingTransferTime
 from pogm.data.datasets import dataset_class
+from pogm.data.images.cache import load_cached
+from pogm.data.images.class_folders import read_tree
 from pogm.engine.trainer import Schedule
 
 
@@ -81,6 +85,78 @@ def test_an_unknown_total_has_no_estimate():
     remaining = RemainingTime(None, 0.0)
     remaining.add(5, 1.0)
     assert remaining.seconds(1.0) is None
+
+
+MIB = 1 << 20
+
+
+def transfer(start, seconds, first=0, last=100):
+    """Return the times and the bytes received, after every MiB, at constant speed."""
+    return [(start + seconds * (i - first) / (last - first), i * MIB) for i in range(first + 1, last + 1)]
+
+
+TRANSFERS = {  # of 100 MiB
+    "constant speed": transfer(1, 50),
+    "continued": transfer(1, 50, first=40),
+    "continued near the end": transfer(1, 5, first=90),
+    "slow at first": transfer(1, 4, last=4) + transfer(5, 48, first=4),
+    "connection lost for 15 seconds": transfer(1, 30, last=30) + transfer(46, 70, first=30),
+    "begun again": transfer(1, 10, last=20) + transfer(15, 50),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_time_left_of_a_download_is_within_30_percent_after_one_tenth(name):
+    """An interruption cannot be foreseen, so the estimates after it count."""
+    events, found = TRANSFERS[name], []
+    remaining, end, before = RemainingTransferTime(0.0), events[-1][0], events[0][1] - MIB
+    settled = before + 0.1 * (100 * MIB - before)
+    last_break = max([0.0, *(now for (was, _), (now, _) in pairwise(events) if now - was > 3)])
+    for (was, _), (now, received) in pairwise([(-9.0, 0), *events]):
+        if now - was > 3:  # an attempt begins
+            remaining.receive(received - MIB, 100 * MIB, now)
+        remaining.receive(received, 100 * MIB, now)
+        if received > settled and last_break < now < end:
+            found.append(remaining.seconds(now) / (end - now))
+    assert len(found) > 5
+    assert all(0.7 < ratio < 1.3 for ratio in found), (min(found), max(found))
+
+
+CACHES = {"images of the first domains are small": (64, 128, 512, 768), "and large": (768, 512, 128, 64)}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_time_left_of_an_image_cache_is_within_30_percent_after_one_tenth(name, tmp_path):
+    """Two passes over the files of domains with images of different sizes: the index, then the decoded images.
+
+    The index takes 0.1 ms for a file and 2 ns for a byte; an image takes 0.75 ms and 10 ns for a pixel, as measured.
+    """
+    sizes, draw = CACHES[name], np.random.default_rng(0)
+    for number, size in enumerate(sizes):
+        folder = tmp_path / "data" / f"domain{number}" / "class"
+        folder.mkdir(parents=True)
+        for image in range(20):
+            noise = Image.fromarray(draw.integers(0, 256, (size // 8, size // 8, 3), np.uint8))
+            noise.resize((size, size)).save(folder / f"{image}.jpg")
+    tree = read_tree(tmp_path / "data")
+    files = [(tmp_path / "data" / file.path).stat().st_size for file in tree.files]
+    pixels = [size**2 for size in sizes for _ in range(20)]
+    seconds = {"files": [1e-4 + 2e-9 * n for n in files], "images": [7.5e-4 + 1e-8 * n for n in pixels]}
+    ratios = {}
+
+    def progress(items, total, what="images", work=()):
+        now, end, remaining = 0.0, sum(seconds[what]), RemainingTime(sum(work) or total, 0.0)
+        for number, item in enumerate(items):
+            now += seconds[what][number]
+            remaining.add(work[number] if work else 1, now)
+            if 0.1 * end < now < 0.9 * end:
+                ratios.setdefault(what, []).append(remaining.seconds(now) / (end - now))
+            yield item
+
+    load_cached(tree, cache=tmp_path / "cache", progress=progress)
+    assert list(ratios) == ["files", "images"]
+    for what, found in ratios.items():
+        assert all(0.7 < ratio < 1.3 for ratio in found), (what, min(found), max(found))
 
 
 def simulate_run(schedule, minibatch, evaluation, first=0.0, rounds=True, before=0):
@@ -237,6 +313,16 @@ def test_time_left_of_a_sweep_is_within_30_percent_after_one_tenth(name):
                 found.append(remaining.seconds(now) / (end - now))
     assert len(found) > 5
     assert all(0.7 < ratio < 1.3 for ratio in found), (min(found), max(found))
+
+
+def test_the_start_of_processes_does_not_count_as_slow_runs():
+    """Ten runs of 2 s in two processes, which take 28 s to start."""
+    ids, costs = "abcdefghij", dict.fromkeys("abcdefghij", 2.0)
+    remaining = RemainingSweepTime(dict.fromkeys(ids, 0.0), 0.0)
+    remaining.update(dict.fromkeys(ids, 0.0) | {"a": 1.0}, costs, True, 30.0)
+    assert remaining.seconds(30.0) == 18.0
+    remaining.update(dict.fromkeys(ids, 0.0) | dict.fromkeys("abc", 1.0), costs, True, 32.0)
+    assert remaining.seconds(32.0) == 7.0
 
 
 def write_run(folder, one, begin, until, per_step, evaluation):

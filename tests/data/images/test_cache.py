@@ -306,7 +306,7 @@ def test_damaged_cache_is_rebuilt(tmp_path, monkeypatch, damage):
 def count_items(totals: list[tuple[int, int]]) -> Callable[[Iterable[object], int], Iterator[object]]:
     """Return a progress function that appends (items, total) of every pass to a list."""
 
-    def progress(items: Iterable[object], total: int) -> Iterator[object]:
+    def progress(items: Iterable[object], total: int, **_: object) -> Iterator[object]:
         passed = list(items)
         totals.append((len(passed), total))
         yield from passed
@@ -357,7 +357,7 @@ def test_second_builder_waits_and_decodes_nothing(tmp_path, decoded, monkeypatch
     started, resume = threading.Event(), threading.Event()
     found = []
 
-    def wait_in_progress(items, total):
+    def wait_in_progress(items, total, **_):
         for item in items:
             started.set()
             resume.wait(30)

@@ -95,7 +95,7 @@ def test_damaged_index_is_rebuilt(tmp_path, read, damage):
 def test_interrupted_index_keeps_files_read_so_far(tmp_path, read, monkeypatch):
     tree = read_tree(write_small_dataset(tmp_path / "data"))
 
-    def stop(items, total):
+    def stop(items, total, **_):
         assert total == 8
         for number, item in enumerate(items):
             if number == 3:

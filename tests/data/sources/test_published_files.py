@@ -1,6 +1,7 @@
 """Test the catalogue: https addresses, plain names and valid hashes."""
 
 import re
+from contextlib import nullcontext
 from urllib.parse import urlsplit
 
 import pytest
@@ -44,5 +45,7 @@ def test_only_mnist_has_published_hashes():
 def test_fetch_downloads_every_file_of_the_dataset(tmp_path, monkeypatch):
     requested = []
     monkeypatch.setattr("pogm.data.sources._download", lambda file, raw, progress: requested.append(file.name) or raw)
-    assert fetch("TerraIncognita", tmp_path) == [tmp_path, tmp_path]
+    shown = []
+    assert fetch("TerraIncognita", tmp_path, lambda what: shown.append(what) or nullcontext()) == [tmp_path, tmp_path]
     assert requested == ["eccv_18_all_images_sm.tar.gz", "eccv_18_annotations.tar.gz"]
+    assert shown == ["eccv_18_all_images_sm.tar.gz (1 of 2)", "eccv_18_annotations.tar.gz (2 of 2)"]

@@ -19,7 +19,7 @@ b,55,,7,well
 
 def test_everything_is_found(tmp_path, capsys):
     (tmp_path / "t.csv").write_text(ROWS)
-    assert main(["data", "check", str(tmp_path / "t.csv"), "--json"]) == 3
+    assert main(["data", "check", str(tmp_path / "t.csv"), "--json"]) == 7
     found = json.loads(capsys.readouterr().out)
     assert found == {
         "command": "data check",
@@ -34,7 +34,7 @@ def test_everything_is_found(tmp_path, capsys):
         "contradictory": [["a:1", "b:1"]],
         "clean": False,
     }
-    assert main(["data", "check", str(tmp_path / "t.csv")]) == 3
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 7
     out = capsys.readouterr().out
     for text in ("dose: a 33%, b 33%", "Columns with one value (1): version", "Domains with one class (1): b"):
         assert text in out

@@ -122,9 +122,14 @@ def find_dataset(name: str, data: Path | None = None, progress: Progress = no_pr
         if is_array_file(found, options):
             return ArrayFile.from_path(found, options)
         return Folder.from_path(found, options, progress)
-    if os.sep in name or is_table(path) or is_array_file(Path(path)):
-        raise UsageError(f"Expected a folder of images or a metadata file at {path}; found none. Check the path.")
-    raise unknown_name_error("a dataset", name, named_datasets())
+    raise no_data_error(path)
+
+
+def no_data_error(path: str) -> UsageError:
+    """Return the error for a dataset that is neither a known name nor an existing path."""
+    if os.sep in path or is_table(path) or is_array_file(Path(path)):
+        return UsageError(f"Expected a folder of images or a metadata file at {path}; found none. Check the path.")
+    return unknown_name_error("a dataset or a folder of images", path, named_datasets())
 
 
 def find_data_path(name: str, data: Path | None) -> Path | None:

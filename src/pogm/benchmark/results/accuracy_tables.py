@@ -6,7 +6,7 @@ from statistics import fmean
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.adaptation import adaptation_notes
-from pogm.benchmark.results.combined import combination_notes
+from pogm.benchmark.results.combined import combination_notes, member_selection_notes
 from pogm.benchmark.results.model_metrics import count_test_images
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import Choice, Selection
@@ -109,6 +109,7 @@ def _accuracy_table(
             *_footnotes([cell for row in cells.values() for cell in row], choices),
             *_score_note(columns),
             *adaptation_notes(runs),
+            *member_selection_notes(runs, selection),
         ),
         row_key="algorithm",
         csv_keys=CSV_KEYS,

@@ -1,10 +1,11 @@
-"""Rows of combined models in tables: their members and cost."""
+"""Rows of combined models in tables: their members, how those were selected, and their cost."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.selection import TRAINING_DOMAIN, Selection
 
 COMBINATION = "combination"  # entry of the trial of a combination of runs
 
@@ -16,6 +17,17 @@ def combination_notes(runs: Iterable[Run]) -> dict[str, str]:
         if facts := run.trial.get(COMBINATION):
             by_label.setdefault(run.label, []).append(facts)
     return {label: _note(facts) for label, facts in by_label.items()}
+
+
+def member_selection_notes(runs: Iterable[Run], selection: Selection) -> tuple[str, ...]:
+    """Return a footnote that says how the members of combinations were selected, if that is not the rule of a table."""
+    labels = dict.fromkeys(run.label for run in runs if run.trial.get(COMBINATION))
+    if not labels or selection.name == TRAINING_DOMAIN.name:
+        return ()
+    return (
+        "The steps of the members, and the members of greedy soups, are selected by training-domain validation, not by "
+        f"the rule of this table: {'; '.join(labels)}.",
+    )
 
 
 def _note(facts: Sequence[Mapping[str, Any]]) -> str:

@@ -21,7 +21,7 @@ from pogm._system.files import write_atomic
 from pogm._system.signals import interrupt, is_ignored
 from pogm._system.terminal import leave_closed_terminal, message_text
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.record_digest import FAILED
+from pogm.benchmark.results.record_digest import FAILED, SWEEP
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # schedulers send SIGUSR1 in time
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGHUP: 129}  # all others: 75
@@ -109,10 +109,15 @@ class Stop:
             directory: The directory of the run, or of all runs.
             many: Whether the directory contains several runs.
         """
-        one_run = f"with a checkpoint. Continue with: pogm resume {shlex.quote(str(directory))}"
-        all_runs = "with checkpoints. The same command continues from here."
+        saved = "checkpoints" if many else "a checkpoint"
+        can_resume = not many or (directory / SWEEP).exists()
+        then = (
+            f"Continue with: pogm resume {shlex.quote(str(directory))}"
+            if can_resume
+            else "The same command continues from here."
+        )
         return StoppedError(
-            f"Stopped by {signal.Signals(self.signal or 0).name} in {directory} {all_runs if many else one_run}",
+            f"Stopped by {signal.Signals(self.signal or 0).name} in {directory} with {saved}. {then}",
             exit_code=EXIT_CODES.get(signal.Signals(self.signal or 0), 75),
         )
 

@@ -105,7 +105,10 @@ def load_trial(folder: Path) -> Trial:
     """
     path = folder / TRIAL
     if not path.exists():
-        raise UsageError(f"Expected a run folder with {TRIAL}; found none in {folder}. Start one with: pogm run")
+        raise UsageError(
+            f"Expected the folder of a run, with {TRIAL}, or of a sweep, with {SWEEP}; found neither in {folder}. "
+            "Start one with: pogm run, or pogm sweep"
+        )
     content = read_json(path)
     try:
         check_form(content, {"trial": {}, "provenance?": {}}, TRIAL)
@@ -196,6 +199,25 @@ def extend_trial(folder: Path, steps: int) -> Trial:
     return dataclasses.replace(trial, steps=steps)
 
 
+def check_change(folder: Path, trial: Trial) -> Trial:
+    """Return the trial of a run directory, if the run can continue as another one with other values of `CHANGEABLE`.
+
+    Raises:
+        UsageError: If other settings differ, too, if the run has trained more minibatches than the trial has, or if it
+            belongs to a sweep.
+    """
+    owner = load_trial(folder)
+    if owner.id == trial.id:
+        return owner
+    if _with_changes(owner, trial).id != trial.id:
+        raise _another_run(folder, owner, trial)
+    _check_single(folder, owner)
+    trained = checkpoint.newest_step(folder / "checkpoints") * owner.algorithm.minibatches
+    if trial.steps < trained:
+        raise UsageError(f"Expected --steps of at least {trained}, which {folder} has trained; found {trial.steps}.")
+    return owner
+
+
 def change_run(folder: Path, trial: Trial) -> str:
     """Let a run continue with other values of `CHANGEABLE`. Its provenance keeps the ids that it had before.
 
@@ -207,18 +229,11 @@ def change_run(folder: Path, trial: Trial) -> str:
         The changes as text; empty if there are none.
 
     Raises:
-        UsageError: If other settings differ, too, if the run has trained more minibatches than the trial has, or if it
-            belongs to a sweep.
+        UsageError: If the run cannot continue with them, see `check_change`.
     """
-    owner = load_trial(folder)
+    owner = check_change(folder, trial)
     if owner.id == trial.id:
         return ""
-    if _with_changes(owner, trial).id != trial.id:
-        raise _another_run(folder, owner, trial)
-    _check_single(folder, owner)
-    trained = checkpoint.newest_step(folder / "checkpoints") * owner.algorithm.minibatches
-    if trial.steps < trained:
-        raise UsageError(f"Expected --steps of at least {trained}, which {folder} has trained; found {trial.steps}.")
     with lock_folder(folder):
         provenance = read_json(folder / TRIAL).get("provenance") or {}
         former = [*provenance.get("former_ids", ()), owner.id]
@@ -293,24 +308,38 @@ def read_provenance_path(what: str, folder: Path) -> Path | None:
 # Directories of sweeps, and of other lists of trials.
 
 
+def check_sweep_owner(folder: Path, sweep: Sweep) -> None:
+    """Raise an error unless the directory belongs to the sweep, is empty or does not exist.
+
+    Of a folder whose images were not read, as in a dry run, only the names of domains and classes are compared.
+    """
+    if not (folder / SWEEP).exists():
+        if folder.exists() and not is_empty(folder):
+            raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
+        return
+    found, wanted = load_sweep(folder).to_json(titles=False), sweep.to_json(titles=False)
+    for saved, given in zip(found["datasets"], wanted["datasets"], strict=False):
+        if given.get("content") == "":
+            for name in ("content", "intensity"):
+                saved.pop(name, None)
+                given.pop(name, None)
+    if changes := differences(found, wanted):
+        raise UsageError(
+            f"Expected {folder} to be new or to belong to this sweep; found another sweep: {changes}. "
+            "Choose another --out."
+        )
+
+
 def save_sweep(sweep: Sweep, folder: Path) -> None:
     """Create the directory of a sweep and write ``sweep.json``.
 
     Raises:
         UsageError: If the directory belongs to another sweep, or contains other files.
     """
-    path = folder / SWEEP
-    if path.exists():
-        if changes := differences(load_sweep(folder).to_json(titles=False), sweep.to_json(titles=False)):
-            raise UsageError(
-                f"Expected {folder} to be new or to belong to this sweep; found another sweep: {changes}. "
-                "Choose another --out."
-            )
-        return
-    if folder.exists() and not is_empty(folder):
-        raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
-    make_folder(folder)
-    write_atomic(path, readable_json(sweep.to_json()))
+    check_sweep_owner(folder, sweep)
+    if not (folder / SWEEP).exists():
+        make_folder(folder)
+        write_atomic(folder / SWEEP, readable_json(sweep.to_json()))
 
 
 def load_sweep(folder: Path) -> Sweep:

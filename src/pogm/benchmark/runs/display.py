@@ -23,7 +23,7 @@ from rich.text import Text
 
 from pogm._system.messages import is_quiet
 from pogm._system.terminal import escape_output
-from pogm.benchmark.runs.time_left import RemainingTime, TimeEstimate
+from pogm.benchmark.runs.time_left import RemainingTransferTime, TimeEstimate
 
 LINE_SECONDS = 5.0  # minimum time between plain lines
 LINE_SHARE = 1 / 20  # minimum time between plain lines, as a part of the elapsed time: the log of a day stays readable
@@ -186,16 +186,14 @@ def show_transfer(what: str) -> Iterator[Callable[[int, int | None], None]]:
         DownloadColumn(),
         TransferSpeedColumn(),
     )
-    remaining = RemainingTime(None, time.monotonic())
+    remaining = RemainingTransferTime(time.monotonic())
     left = RemainingColumn(remaining)
     hidden = is_quiet() or not console.is_terminal
     with Progress(*columns, left, console=console, disable=hidden) as progress:
         task = progress.add_task(what, total=None)
 
         def update(received: int, total: int | None) -> None:
-            is_new = remaining.done > 0  # the first bytes may be those of an earlier download
-            remaining.total = total
-            remaining.add(received - remaining.done, time.monotonic(), is_new)
+            remaining.receive(received, total, time.monotonic())
             progress.update(task, completed=received, total=total)
 
         yield update

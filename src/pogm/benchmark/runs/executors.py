@@ -1,49 +1,31 @@
 """Executors: run many trials in processes or on GPUs of this machine, on a Ray cluster, or as Slurm jobs."""
 
 import math
-import multiprocessing
-import os
 import shlex
 import shutil
-import signal
-import sys
-import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.connection import wait
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from pogm._system.cpu import count_cores
-from pogm._system.errors import (
-    DiskFullError,
-    InUseError,
-    PogmError,
-    StoppedError,
-    UsageError,
-    is_disk_full,
-    unknown_name_error,
-)
-from pogm._system.terminal import escape_output, message_text, show_warning
-from pogm._system.unexpected import EXIT_CODE, report_unexpected
+from pogm._system.errors import DiskFullError, PogmError, UsageError, unknown_name_error
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.record_digest import DONE, SWEEP, TRIAL
+from pogm.benchmark.results.record_digest import DONE, SWEEP
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.compile_choice import choose_compile, shape_key
-from pogm.benchmark.runs.context import Stop, catch_stop_signals, failure_text, write_failure
-from pogm.benchmark.runs.directory import make_folder, write_trial
-from pogm.benchmark.runs.runner import RunOptions, run_batch
+from pogm.benchmark.runs.context import Stop, catch_stop_signals
+from pogm.benchmark.runs.directory import newest_checkpoint, read_provenance
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.worker import Worker, has_begun, note_failure
 from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -53,7 +35,6 @@ BATCH_SIZE = 16  # maximum number of trials in a batch
 GPU_PROCESSES = 3  # maximum number of processes that share a GPU
 GPU_PROCESS_BYTES = 40 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
-DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes of a terminal or Slurm job
 
 
 @dataclass(frozen=True)
@@ -200,11 +181,11 @@ def run_in_workers(
     choose = _CompileChoice(waiting, options, len(slots))
     jobs.reverse()  # the next job is taken from the end
     deaths: Counter[str] = Counter()
-    idle: list[_Worker] = []
-    busy: dict[Any, _Worker] = {}
+    idle: list[Worker] = []
+    busy: dict[Any, Worker] = {}
     try:
         count = min(len(slots) if on_gpu else workers or count_cores(), len(jobs))
-        idle += [_Worker(slots[number] if on_gpu else None) for number in range(count)]
+        idle += [Worker(slots[number] if on_gpu else None) for number in range(count)]
         while jobs or busy:
             while jobs and idle:
                 job = _take(jobs, root, is_free)
@@ -223,7 +204,8 @@ def run_in_workers(
                 worker.stop_if_late(time.monotonic())
             for pipe in ready:
                 worker = busy[pipe]
-                job, outcomes = worker.job, worker.outcomes()
+                job, errors = worker.job, worker.receive_errors()
+                outcomes = None if errors is None else [Outcome(*end) for end in zip(job, errors, strict=True)]
                 del busy[pipe]
                 if outcomes is not None and not worker.missed_deadline:
                     idle.append(worker)
@@ -241,7 +223,7 @@ def run_in_workers(
                             note_failure(trial, root, PogmError(GIVEN_UP))
                             yield Outcome(trial, GIVEN_UP)
                 if jobs:
-                    idle.append(_Worker(worker.gpu))
+                    idle.append(Worker(worker.gpu))
     finally:
         for worker in busy.values():
             worker.process.terminate()  # the run stops with a checkpoint
@@ -252,27 +234,36 @@ def run_in_workers(
 def _take(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], bool]) -> list[Trial]:
     """Remove the next job; return its trials that are free.
 
-    If another process has begun a trial of a batch in the meantime, it becomes a job of its own.
+    Trials of a batch that another process has trained in the meantime become other jobs.
     """
     job = [trial for trial in jobs.pop() if is_free(trial)]
-    if len(job) == 1 or not any(has_begun(trial, root) for trial in job):
+    if len(job) <= 1:
         return job
-    jobs.extend([trial] for trial in job if has_begun(trial, root))
-    return [trial for trial in job if not has_begun(trial, root)]
+    same, *others = by_progress(job, root)
+    jobs.extend(others)
+    return same
 
 
 def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
-    """Return lists of trials that run together: on a GPU new trials that are alike, otherwise single trials.
+    """Return lists of trials that run together: on a GPU trials that are alike and at one step, otherwise single ones.
 
-    Trials with trajectories outside the device memory, and trials that have begun, run alone. The order is that of the
-    first trial of each list.
+    Trials with trajectories outside the device memory run alone. The order is that of the first trial of each list.
     """
     if not on_gpu or options.engine.trajectories not in ("auto", "device"):
         return [[trial] for trial in trials]
-    new = [trial for trial in trials if not has_begun(trial, root)]
-    jobs = [*group_alike(new, BATCH_SIZE), *([trial] for trial in trials if has_begun(trial, root))]
+    jobs = [job for same in by_progress(trials, root) for job in group_alike(same, BATCH_SIZE)]
     position = {trial.id: number for number, trial in enumerate(trials)}
     return sorted(jobs, key=lambda job: position[job[0].id])
+
+
+def by_progress(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
+    """Divide trials into lists that can resume together: at the same checkpoint, or none, and all compiled or not."""
+    found: dict[tuple[str, bool | None], list[Trial]] = {}
+    for trial in trials:
+        folder = root / trial.id
+        step = newest_checkpoint(folder)
+        found.setdefault((step, read_provenance("compiled", folder) if step else None), []).append(trial)
+    return list(found.values())
 
 
 def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
@@ -309,11 +300,6 @@ class _CompileChoice:
         return replace(self.given, engine=choose_compile(self.given.engine, job[0], runs))
 
 
-def has_begun(trial: Trial, root: Path) -> bool:
-    """Return whether there may be a checkpoint to resume from, which a batch cannot do."""
-    return (root / trial.id / TRIAL).exists()
-
-
 def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
     """Group trials that can train as one batch, up to ``most`` in a group; keep the order of the first ones.
 
@@ -329,153 +315,6 @@ def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
             groups.append(found[-1])
         found[-1].append(trial)
     return groups
-
-
-class _Worker:
-    """A process that runs jobs, one after the other."""
-
-    job: list[Trial]
-    deadline: float | None = None  # of the job
-    missed_deadline = False  # True after the job was stopped for this reason
-
-    def __init__(self, gpu: str | None = None) -> None:
-        self.gpu = gpu
-        environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-        context = _process_context()
-        self.pipe, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, environment), daemon=True)
-        # Ctrl-C sends SIGINT to every process of the terminal, and its end SIGHUP; Slurm may send SIGUSR1 to every
-        # process of a job. Workers start with all of them blocked: this process stops them. The resource tracker is
-        # started first, because its start would unblock them.
-        resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        child.close()  # then the pipe reports the end of the process
-
-    def start_job(self, job: list[Trial], root: Path, options: RunOptions) -> None:
-        """Send a job to the process."""
-        self.job = job
-        with suppress(ConnectionError):  # the process died; `outcomes` reports it
-            self.pipe.send((job, root, options))
-
-    def stop_if_late(self, now: float) -> None:
-        """End the process, with a checkpoint of the job, if its time is over."""
-        if self.deadline is not None and now >= self.deadline and not self.missed_deadline:
-            self.process.terminate()
-            self.missed_deadline = True
-
-    def outcomes(self) -> list[Outcome] | None:
-        """Receive the outcomes of the job; None if the process died.
-
-        Raises:
-            DiskFullError: If the disk is full.
-        """
-        try:
-            errors = self.pipe.recv()
-        except (EOFError, ConnectionError):
-            return None
-        if isinstance(errors, DiskFullError):
-            raise errors
-        return [Outcome(trial, error) for trial, error in zip(self.job, errors, strict=True)]
-
-    def close(self) -> None:
-        """End the process, idle or terminated, and wait for it."""
-        self.pipe.close()  # an idle process reads the end of the pipe and exits
-        self.process.join()
-        self.process.close()
-
-
-def _process_context() -> ForkServerContext | SpawnContext:
-    """Return the context that starts workers: a fork server, which imports torch once for all of them.
-
-    The server has imported modules and done nothing else, so no thread of torch can hold a lock when it forks.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch._dynamo"])  # most runs import torch._dynamo, in 2 s
-    return context
-
-
-def _serve(pipe: Connection, environment: dict[str, str]) -> None:
-    """Run jobs until the pipe is closed, this process gets a stop signal, or the parent process dies.
-
-    All three end the process by a normal exit. An exit by a signal would skip the release of semaphores, such as those
-    of torch's compiler, and the resource tracker would report them as leaked.
-
-    Args:
-        pipe: Connection for jobs and outcomes.
-        environment: Environment variables of the parent; those of the fork server may be older.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
-    escape_output()
-    warnings.showwarning = show_warning
-    signal.signal(signal.SIGTERM, _exit)
-    os.environ.clear()
-    os.environ.update(environment)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    try:
-        while True:
-            job = pipe.recv()
-            try:
-                pipe.send(run_job(*job))
-            except DiskFullError as error:
-                pipe.send(error)
-    except (EOFError, ConnectionError, StoppedError):
-        return
-    except Exception as error:  # such as a job that cannot be read, because this process cannot import its classes
-        report_unexpected(error, "the work of a process of a sweep")
-        sys.exit(EXIT_CODE)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
-def _follow_parent() -> None:
-    """Stop this process, with a checkpoint, when its parent dies."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | None]:
-    """Run the trials of a job as one batch; return the error of each as text.
-
-    A trial that another process runs has no error here: that process reports it.
-
-    Raises:
-        StoppedError: If a signal stopped the job.
-        DiskFullError: If the disk is full.
-    """
-    try:
-        errors = run_batch(job, [root / trial.id for trial in job], options)
-    except StoppedError:
-        raise
-    except InUseError:
-        return [None] * len(job)
-    except Exception as error:
-        if is_disk_full(error):
-            raise DiskFullError(str(error)) from error
-        for trial in job:
-            if not has_begun(trial, root):  # the reason is missing data, for example
-                note_failure(trial, root, error)
-        return [failure_text(error)] * len(job)
-    return [None if error is None or isinstance(error, InUseError) else message_text(error) for error in errors]
-
-
-def note_failure(trial: Trial, root: Path, error: Exception) -> None:
-    """Write the reason of a failure that the run itself could not write to its directory."""
-    folder = root / trial.id
-    with suppress(PogmError, OSError):
-        make_folder(folder)
-        if not has_begun(trial, root):
-            write_trial(folder, trial, {})
-        write_failure(folder, error)
 
 
 def stop_sweep(trials: Sequence[Trial], root: Path, reason: DiskFullError) -> DiskFullError:

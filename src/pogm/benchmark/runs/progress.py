@@ -4,8 +4,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain, repeat
 from typing import Any, Self, TypeVar
 
 from pogm._system.terminal import printable
@@ -19,12 +20,16 @@ IMAGE_SECONDS = 2.0  # before the progress of listing or reading images is shown
 DISPLAY_SECONDS = 0.1  # minimum time between two updates of the display by a run
 
 
-def show_image_progress(items: Iterable[Item], total: int, what: str = "images") -> Iterator[Item]:
+def show_image_progress(
+    items: Iterable[Item], total: int, what: str = "images", work: Sequence[float] = ()
+) -> Iterator[Item]:
     """Show the progress of reading images, see `pogm.data.images.parallel.Progress`; nothing if it takes no time."""
-    return show_progress(items, total, what, delay=IMAGE_SECONDS)
+    return show_progress(items, total, what, work, delay=IMAGE_SECONDS)
 
 
-def show_progress(items: Iterable[Item], total: int, what: str, delay: float = 0.0) -> Iterator[Item]:
+def show_progress(
+    items: Iterable[Item], total: int, what: str, work: Sequence[float] = (), delay: float = 0.0
+) -> Iterator[Item]:
     """Yield the items and show their number and the time left; show nothing if ``total`` is 0.
 
     Items with ``ran = False``, such as outcomes of runs that were done before, do not count for the time left.
@@ -33,18 +38,21 @@ def show_progress(items: Iterable[Item], total: int, what: str, delay: float = 0
         items: The items, which take time to compute.
         total: Their number.
         what: A word for them.
+        work: Relative time that each of them takes, for the time left; empty if all take equally long.
         delay: Seconds before anything is shown.
     """
     if total == 0:
         return iter(items)
-    remaining = RemainingTime(total, time.monotonic())
-    return _count(items, make_display(total, what, remaining), remaining, delay)
+    work = work or [1.0] * total
+    remaining = RemainingTime(sum(work), time.monotonic())
+    return _count(items, make_display(total, what, remaining), remaining, work, delay)
 
 
 def _count(
     items: Iterable[Item],
     show: Display,
     remaining: RemainingTime,
+    work: Sequence[float],
     delay: float,
 ) -> Iterator[Item]:
     start = time.monotonic()
@@ -52,9 +60,9 @@ def _count(
         is_shown = delay <= 0
         if is_shown:
             shown.enter_context(show)
-        for item in items:
+        for item, item_work in zip(items, chain(work, repeat(0.0)), strict=False):  # more than expected
             now = time.monotonic()
-            remaining.add(1, now, getattr(item, "ran", True))
+            remaining.add(item_work, now, getattr(item, "ran", True))
             show.advance()
             if not is_shown and now - start >= delay:
                 is_shown = True

@@ -24,18 +24,9 @@ from pogm._system.files import TEMPORARY, is_locked
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import (
-    ATTEMPTS,
-    GIVEN_UP,
-    Outcome,
-    has_begun,
-    make_jobs,
-    note_failure,
-    run_job,
-    split_done,
-    stop_sweep,
-)
+from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, by_progress, make_jobs, split_done, stop_sweep
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.worker import note_failure, run_job
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
 POLL_SECONDS = 0.2  # interval between checks for a stop signal, which must not interrupt the code of Ray
@@ -68,9 +59,10 @@ def run_on_ray(
     drivers run the same sweep.)
 
     A trial takes as many CPUs of a node as it has threads. With the device "cuda", or "auto" if some node has a GPU,
-    new trials that are alike train as one batch on one GPU. If a worker or node dies, its trials are resumed alone from
-    their last checkpoints. A trial with a directory in use is tried again later, and reported if that lasts. A driver
-    that is stopped waits for checkpoints. If a driver is killed, Ray ends its workers; the same call resumes them.
+    trials that are alike and at one step train as one batch on one GPU. If a worker or node dies, its trials are
+    resumed alone from their last checkpoints. A trial with a directory in use is tried again later, and reported if
+    that lasts. A driver that is stopped waits for checkpoints. If a driver is killed, Ray ends its workers; the same
+    call resumes them.
 
     Args:
         trials: The trials.
@@ -134,8 +126,7 @@ def _task(job: list[Trial], root: Path, options: RunOptions) -> list[str | None]
     """Run a job on a node."""
     if not root.is_dir():  # the node may have joined after the check of the nodes
         return [f"Expected the folder {root} on {socket.gethostname()}; found none. Mount it there."] * len(job)
-    begun_elsewhere = len(job) > 1 and any(has_begun(trial, root) for trial in job)  # a batch needs new trials
-    if begun_elsewhere or _is_in_use(job, root):
+    if len(by_progress(job, root)) > 1 or _is_in_use(job, root):
         time.sleep(PAUSE_SECONDS)
         return IN_USE
     try:

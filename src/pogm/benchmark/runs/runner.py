@@ -432,7 +432,7 @@ class _Batch:
         if chosen is not None:
             states = [loaded[row][0] if row in self.active else chosen for row in range(len(self.trials))]
             self.session.restore(trees.stack(states))
-        return manifest["after"]
+        return int(manifest["after"])
 
     def _read_checkpoint(self, row: int, template: TrainState) -> tuple[TrainState | None, Mapping[str, Any]]:
         """Read the last checkpoint of a trial and its manifest, and delete later records; None if there is none."""

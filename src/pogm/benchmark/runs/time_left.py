@@ -60,6 +60,34 @@ class RemainingTime:
         return max(left * seconds_per_work - (now - self.last), 0.0)
 
 
+class RemainingTransferTime(RemainingTime):
+    """Estimate of the time left of a download, which may continue an earlier one or begin again.
+
+    Args:
+        now: Time of the start in seconds.
+    """
+
+    def __init__(self, now: float):
+        super().__init__(None, now)
+        self.begins: bool | None = None  # True if an attempt has received nothing yet; None before the first one
+
+    def receive(self, received: int, total: int | None, now: float) -> None:
+        """Set the number of bytes received so far, and in total if it is known.
+
+        The first call and a call without new bytes begin an attempt. The time before it and its first bytes do not
+        count for the rate.
+        """
+        self.total = total
+        if self.begins is None or received <= self.done:
+            self.done, self.begins = received, True
+            return
+        if self.begins:
+            pause = now - self.last
+            self.start, self.last, self.base = self.start + pause, now, (self.base[0] + pause, self.base[1])
+        self.add(received - self.done, now, is_new=not self.begins)
+        self.begins = False
+
+
 class RemainingRunTime:
     """Estimate of the time left of one run, from its minibatches and its evaluations.
 
@@ -121,7 +149,7 @@ class RemainingSweepTime:
 
     The costs may change, because they are measured while the runs train. The rate is the cost of what was finished
     since the first new work, divided by the time since then: the time before contains the start of the processes. The
-    estimate is at least the rest of the longest run.
+    estimate is at least the rest of the longest run and, until there is such a rate, at most that of all runs in a row.
 
     Args:
         parts: Part of each run that was finished before, by id.
@@ -153,11 +181,14 @@ class RemainingSweepTime:
         if not any(rests):
             self.estimate = now, 0.0
             return
-        start, base = self.start if self.base[1] is self.parts else self.base
+        is_first = self.base[1] is self.parts  # the time since the start contains the start of the processes
+        start, base = self.start if is_first else self.base
         finished = sum(cost * (self.parts[name] - base[name]) for name, cost in costs.items())
         if finished > 0:
             rest = sum(rests) * (self.last - start) / finished
-            self.estimate = self.last, max(rest, max(rests)) if in_seconds else rest
+            if in_seconds:
+                rest = max(min(rest, sum(rests)) if is_first else rest, max(rests))
+            self.estimate = self.last, rest
 
     def seconds(self, now: float) -> float | None:
         """Return the estimate in seconds at time ``now``; None before the first work is finished."""

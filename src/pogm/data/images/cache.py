@@ -103,7 +103,9 @@ def load_cached(
             if found is None:  # no other process built it while this one waited
                 known = _find_decoded(directory, description)
                 with log_time("Decoded %d images", len(tree.files)):
-                    _Build(tree, contents, height, width, on_bad_image, intensity, known).run(directory, progress)
+                    pixels = [record.height * record.width for record in index]
+                    build = _Build(tree, contents, pixels, height, width, on_bad_image, intensity, known)
+                    build.run(directory, progress)
                 found = open_store(directory)
     with suppress(OSError, DataError):  # in a cache that cannot be written to, other entries do not use this one
         if not (directory / CONTENTS).exists():
@@ -194,6 +196,7 @@ class _Build:
 
     tree: ImageTree
     contents: list[str]
+    pixels: list[int]  # number of pixels of each file
     height: int
     width: int
     on_bad_image: str
@@ -206,7 +209,8 @@ class _Build:
         left = range(builder.files, len(self.tree.files))
         builder.check_space(len(left))
         missing = [number for number in left if self.contents[number] not in self.known]
-        new = iter(progress(map_in_order(self.decode_file, missing), len(missing)))
+        work = [self.pixels[number] + LARGEST**2 for number in missing]  # decoding, then resizing and writing
+        new = iter(progress(map_in_order(self.decode_file, missing), len(missing), work=work))
         pending: list[_Decoded] = []
         decoded = 0
         for number in left:

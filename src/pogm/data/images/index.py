@@ -38,6 +38,7 @@ class FileRecord(NamedTuple):
     levels: Levels | None = None
 
 
+FILE_BYTES = 1 << 16  # bytes that are read in the time that it takes to open a file
 Stamp = tuple[int, int, int]  # size, mtime and ctime of a file
 Entries = dict[str, tuple[Stamp, FileRecord]]
 
@@ -66,7 +67,9 @@ def read_index(tree: ImageTree, cache: Path | None = None, progress: Progress = 
     index: Entries = {name: known[name] for name in names if name in kept}
     try:
         found = map_in_order(lambda name: (name, *_read(tree.root, name)), changed)
-        for name, stamp, record in progress(found, len(changed)):
+        sizes = dict(zip(names, stamps, strict=True))
+        work = [sizes[name][0] + FILE_BYTES for name in changed]
+        for name, stamp, record in progress(found, len(changed), what="files", work=work):
             index[name] = (stamp, record)
     finally:  # an interrupted run keeps what it has read
         _save(path, {name: index[name] for name in names if name in index and index[name][1].kind != "unreadable"})

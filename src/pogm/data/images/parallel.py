@@ -16,14 +16,26 @@ class Progress(Protocol):
     """Function that shows the progress of a job. It receives the items and their number, and passes the items on.
 
     The items arrive one by one, as soon as they are done, but not evenly: after a slow item several arrive at once. The
-    number counts only the items that need work, so the remaining time is elapsed / done * (total - done).
+    number counts only the items that need work, so the remaining time is elapsed / done * (total - done), where items
+    count by their work.
     """
 
-    def __call__(self, items: Iterable[Item], total: int, /, what: str = "images") -> Iterable[Item]:
-        """Return the same items. ``what`` is a word for them."""
+    def __call__(
+        self, items: Iterable[Item], total: int, /, what: str = "images", work: Sequence[float] = ()
+    ) -> Iterable[Item]:
+        """Return the same items.
+
+        Args:
+            items: The items.
+            total: Their number.
+            what: A word for them.
+            work: Relative time that each of them takes; empty if all take equally long.
+        """
 
 
-def no_progress(items: Iterable[Item], total: int, /, what: str = "images") -> Iterable[Item]:
+def no_progress(
+    items: Iterable[Item], total: int, /, what: str = "images", work: Sequence[float] = ()
+) -> Iterable[Item]:
     """Return the items and show nothing."""
     return items
 

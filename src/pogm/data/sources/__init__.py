@@ -7,6 +7,7 @@ catalogue without such a file have the standard preparation, `layout.prepare_fol
 import importlib
 import pkgutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -33,20 +34,31 @@ def preparations() -> dict[str, Prepare]:
     return found
 
 
-def fetch(dataset: str, raw: Path, progress: ByteProgress | None = None) -> list[Path]:
+def show_nothing(what: str) -> AbstractContextManager[ByteProgress | None]:
+    """Return no function for the progress of a download."""
+    return nullcontext()
+
+
+def fetch(
+    dataset: str, raw: Path, show: Callable[[str], AbstractContextManager[ByteProgress | None]] = show_nothing
+) -> list[Path]:
     """Download the published files of a dataset into `raw`. Files that exist are only verified.
 
     Args:
         dataset: Name in the catalogue.
         raw: Folder of the downloaded files.
-        progress: Called with the number of bytes so far and in total.
+        show: Shows the progress of one file; called with a text that names the file.
 
     Returns:
         Paths of the files.
     """
     if dataset not in CATALOGUE:
         raise unknown_name_error("a dataset that is fetched", dataset, CATALOGUE)
-    return [_download(file, raw, progress=progress) for file in CATALOGUE[dataset].files]
+    files, paths = CATALOGUE[dataset].files, []
+    for number, file in enumerate(files, start=1):
+        with show(f"{file.name} ({number} of {len(files)})") as progress:
+            paths.append(_download(file, raw, progress=progress))
+    return paths
 
 
 def prepare(dataset: str, raw: Path, out: Path) -> Path:

@@ -45,7 +45,7 @@ def transfer(
         size: Expected size in bytes, if it is known.
         trust_part: Resume from any content of `part`, because the hash is known and will be verified. Otherwise resume
             only if the server confirms by an entity tag that its file is the same.
-        progress: Called after every chunk.
+        progress: Called at the start of the attempt, and after every chunk.
         timeout: Seconds without a byte.
 
     Returns:
@@ -96,7 +96,9 @@ def transfer(
         with open(part, "ab" if start else "wb", opener=open_own_file) as file:
             # Written only now: after a crash, the note must not describe content of an older response.
             write_atomic(note, readable_json({"address": address, "tag": _strong_tag(given.get("ETag"))}))
-            done = start
+            done, wanted = start, size if total is None else total
+            if progress:
+                progress(done, wanted)  # an attempt begins
             while first:
                 fault_point("write")
                 file.write(first)
@@ -104,12 +106,11 @@ def transfer(
                 if done > most:
                     break
                 if progress:
-                    progress(done, total)
+                    progress(done, wanted)
                 first = next(chunks, b"")
     if done > most:
         part.unlink()
         raise RefusedError(f"more than the expected {most} bytes")
-    wanted = size if total is None else total
     if wanted is not None and done < wanted:
         raise InterruptedTransferError(f"the connection was closed after {done} of {wanted} bytes")
     return start > 0

@@ -1,0 +1,184 @@
+"""Workers: processes that run the jobs of a sweep, one after the other. A worker comes from a fork server."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from contextlib import suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
+from types import FrameType
+
+from pogm._system.errors import DiskFullError, InUseError, PogmError, StoppedError, is_disk_full
+from pogm._system.terminal import escape_output, message_text, show_warning
+from pogm._system.unexpected import EXIT_CODE, report_unexpected
+from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import TRIAL
+from pogm.benchmark.runs.context import failure_text, write_failure
+from pogm.benchmark.runs.directory import make_folder, write_trial
+from pogm.benchmark.runs.runner import RunOptions, UnevenBatchError, run_batch
+
+DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes of a terminal or Slurm job
+
+
+class Worker:
+    """A process that runs jobs, one after the other."""
+
+    job: list[Trial]
+    deadline: float | None = None  # of the job
+    missed_deadline = False  # True after the job was stopped for this reason
+
+    def __init__(self, gpu: str | None = None) -> None:
+        self.gpu = gpu
+        environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+        context = _process_context()
+        self.pipe, child = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child, environment), daemon=True)
+        # Ctrl-C sends SIGINT to every process of the terminal, and its end SIGHUP; Slurm may send SIGUSR1 to every
+        # process of a job. Workers start with all of them blocked: this process stops them. The resource tracker is
+        # started first, because its start would unblock them.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        child.close()  # then the pipe reports the end of the process
+
+    def start_job(self, job: list[Trial], root: Path, options: RunOptions) -> None:
+        """Send a job to the process."""
+        self.job = job
+        with suppress(ConnectionError):  # the process died; `receive_errors` reports it
+            self.pipe.send((job, root, options))
+
+    def stop_if_late(self, now: float) -> None:
+        """End the process, with a checkpoint of the job, if its time is over."""
+        if self.deadline is not None and now >= self.deadline and not self.missed_deadline:
+            self.process.terminate()
+            self.missed_deadline = True
+
+    def receive_errors(self) -> list[str | None] | None:
+        """Receive the errors of the trials of the job, see `run_job`; None if the process died.
+
+        Raises:
+            DiskFullError: If the disk is full.
+        """
+        try:
+            errors: list[str | None] | DiskFullError = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            return None
+        if isinstance(errors, DiskFullError):
+            raise errors
+        return errors
+
+    def close(self) -> None:
+        """End the process, idle or terminated, and wait for it."""
+        self.pipe.close()  # an idle process reads the end of the pipe and exits
+        self.process.join()
+        self.process.close()
+
+
+def _process_context() -> ForkServerContext | SpawnContext:
+    """Return the context that starts workers: a fork server, which imports torch once for all of them.
+
+    The server has imported modules and done nothing else, so no thread of torch can hold a lock when it forks.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # most runs import torch._dynamo, in 2 s
+    return context
+
+
+def _serve(pipe: Connection, environment: dict[str, str]) -> None:
+    """Run jobs until the pipe is closed, this process gets a stop signal, or the parent process dies.
+
+    All three end the process by a normal exit. An exit by a signal would skip the release of semaphores, such as those
+    of torch's compiler, and the resource tracker would report them as leaked.
+
+    Args:
+        pipe: Connection for jobs and outcomes.
+        environment: Environment variables of the parent; those of the fork server may be older.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
+    escape_output()
+    warnings.showwarning = show_warning
+    signal.signal(signal.SIGTERM, _exit)
+    os.environ.clear()
+    os.environ.update(environment)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        while True:
+            job = pipe.recv()
+            try:
+                pipe.send(run_job(*job))
+            except DiskFullError as error:
+                pipe.send(error)
+    except (EOFError, ConnectionError, StoppedError):
+        return
+    except Exception as error:  # such as a job that cannot be read, because this process cannot import its classes
+        report_unexpected(error, "the work of a process of a sweep")
+        sys.exit(EXIT_CODE)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _follow_parent() -> None:
+    """Stop this process, with a checkpoint, when its parent dies."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | None]:
+    """Run the trials of a job as one batch; return the error of each as text.
+
+    A trial that another process runs has no error here: that process reports it. A trial that is at another step than
+    the others is run alone afterwards.
+
+    Raises:
+        StoppedError: If a signal stopped the job.
+        DiskFullError: If the disk is full.
+    """
+    try:
+        errors = run_batch(job, [root / trial.id for trial in job], options)
+    except StoppedError:
+        raise
+    except InUseError:
+        return [None] * len(job)
+    except Exception as error:
+        if is_disk_full(error):
+            raise DiskFullError(str(error)) from error
+        for trial in job:
+            if not has_begun(trial, root):  # the reason is missing data, for example
+                note_failure(trial, root, error)
+        return [failure_text(error)] * len(job)
+    texts: list[str | None] = []
+    for trial, found in zip(job, errors, strict=True):
+        if isinstance(found, UnevenBatchError):
+            texts += run_job([trial], root, options)
+        else:
+            texts.append(None if found is None or isinstance(found, InUseError) else message_text(found))
+    return texts
+
+
+def note_failure(trial: Trial, root: Path, error: Exception) -> None:
+    """Write the reason of a failure that the run itself could not write to its directory."""
+    folder = root / trial.id
+    with suppress(PogmError, OSError):
+        make_folder(folder)
+        if not has_begun(trial, root):
+            write_trial(folder, trial, {})
+        write_failure(folder, error)
+
+
+def has_begun(trial: Trial, root: Path) -> bool:
+    """Return whether the run directory of a trial was used before, so that there may be a checkpoint."""
+    return (root / trial.id / TRIAL).exists()
