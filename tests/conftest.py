@@ -6,19 +6,17 @@ import os
 import signal
 import sys
 import tempfile
-from multiprocessing import forkserver
+from types import ModuleType
+from typing import Any
 
+import fork_server
 import pytest
-import torch
 
 gc.disable()  # until all tests are imported: every collection would traverse large packages and thousands of tests
 
 # Write the tests with rewritten assertions to __pycache__, where the other workers find them, also if
 # PYTHONDONTWRITEBYTECODE is set: rewriting takes 4 s.
 sys.dont_write_bytecode = False
-
-# Workers of pytest-xdist share the cores: torch's own threads on top make small operations wait for one another.
-torch.set_num_threads(1)
 
 # A shell that starts the tests in the background, or nohup, makes them ignore signals that some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,17 +31,24 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 pytest_plugins = ["browsers", "run_folders"]
 
 
-def import_lazily(name: str) -> None:
-    """Import a package when one of its attributes is first used."""
-    spec = importlib.util.find_spec(name)
-    if spec is not None and spec.loader is not None and name not in sys.modules:
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+def import_lazily(name: str, *attributes: str) -> None:
+    """Import a package when an attribute is first used that is not one of these, which are set to None until then."""
+    if name in sys.modules or (spec := importlib.util.find_spec(name)) is None:
+        return
+    stub = ModuleType(name)
+    stub.__file__, stub.__spec__ = spec.origin, spec  # other packages look for them in all modules
+
+    def find(attribute: str) -> Any:
+        if sys.modules.get(name) is stub:
+            del sys.modules[name]
+        return getattr(importlib.import_module(name), attribute)
+
+    stub.__dict__.update(dict.fromkeys(attributes), __getattr__=find)
+    sys.modules[name] = stub
 
 
-import_lazily("cvxpy")  # TorchJD imports it for one of its methods; this takes 1.5 s in every worker
+# TorchJD imports it for methods that few tests use; this takes 1.5 s. Nothing here uses its NashMTL, with these names.
+import_lazily("cvxpy", "Expression", "SolverError")
 
 # Modules whose tests wait for other processes. They start first, so that no worker of pytest-xdist waits for them alone
 # at the end. Work is stolen from the other end of a worker's queue, so that one worker runs all tests with Ray.
@@ -57,12 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Start the fork server of `processes.py`, if a test uses it. Exclude what exists now from garbage collection."""
+    """Start the fork server, if a test uses it. Exclude what exists now from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.enable()
     if "processes" in sys.modules:
-        forkserver.ensure_running()
+        fork_server.start()
 
 
 def pytest_sessionfinish() -> None:
@@ -74,6 +79,26 @@ def pytest_sessionfinish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of workers for ``-n auto``: one more than cores, because some tests wait.
 
-    Each worker imports all tests, which takes 20 s of CPU time.
+    Each worker imports all tests, which takes 7 s of CPU time.
     """
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_configure_node(node: Any) -> None:
+    """Start one fork server for all workers of pytest-xdist."""
+    node.workerinput["fork_server"] = fork_server.start()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Use the fork server of the process that started this worker. Use one thread.
+
+    Workers share the cores: torch's own threads on top make small operations wait for one another.
+    """
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        fork_server.share(workerinput["fork_server"])
+    if workerinput is not None or not config.getoption("numprocesses", None):
+        import torch
+
+        torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Commands and teams of ranks in processes that tests may kill. A fork server starts them in 0.1 s."""
+"""Commands and teams of ranks in processes that tests may kill. `fork_server.py` starts them."""
 
 import json
 import multiprocessing
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import torch
 from torch import nn
 
@@ -30,32 +30,7 @@ from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect
 from pogm.modifiers.base import Modifier
 
-# A process has one fork server, which imports these modules when it starts. `conftest.py` starts it before the first
-# test: the executor asks for other modules, and every command would import torch again.
 CONTEXT = _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        "pogm.algorithms.erm",
-        "pogm.algorithms.pogm",
-        "pogm.cli.execution",
-        "pogm.cli.results",
-        "pogm.cli.planning",
-        "pogm.cli.resume",
-        "pogm.cli.run",
-        "pogm.experiments.output",
-        "pogm.data.datasets.rotated_digits",
-        "pogm.data.images.cache",
-        "pogm.deployment.training",
-        "pogm.models.cnn1d",
-        "pogm.models.mlp",
-        "pogm.models.mnist_cnn",
-        "pogm.models.mobilenet_v2",
-        "pogm.models.resnet",
-        "pogm.models.small_cnn",
-        "numpy.ctypeslib",
-        "torch._dynamo",
-    ]
-)
 
 SHORT = ("--test-domain", "75", "--evaluate-every", "10", "--checkpoint-seconds", "0", "--device", "cpu")
 
@@ -90,9 +65,9 @@ def start(*words: object, fault: str = "", output: str = "", **variables: str) -
     """Start ``pogm <words>`` with these environment variables; write its output to another file if one is given."""
     said = Path(tempfile.mkdtemp(prefix="pogm-test-"))
     variables["POGM_FAULT"] = fault
-    forkserver.ensure_running()
-    server = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    process = _context.Process(target=_command, args=([str(word) for word in words], variables, said, output, server))
+    variables["POGM_CACHE"] = os.environ["POGM_CACHE"]  # the fork server may have that of another process
+    args = ([str(word) for word in words], variables, said, output, fork_server.start())
+    process = _context.Process(target=_command, args=args)
     process.start()
     return Started(process, said)
 
@@ -119,8 +94,7 @@ def _command(words: list[str], variables: dict[str, str], said: Path, output: st
     os.environ.update(variables)
     # Workers of the command come from the fork server of the tests. A server of the command would import torch again,
     # which takes 5 s.
-    forkserver._forkserver._forkserver_address = server  # type: ignore[attr-defined]
-    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined,method-assign]
+    fork_server.share(server)
     worker._serve = partial(_worker, said, output)
     sys.exit(main(words))
 

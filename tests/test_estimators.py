@@ -40,7 +40,7 @@ def fitted(algorithm="ERM", kind=DomainGeneralizer, x=X, y=Y, domains=HOSPITALS,
 @pytest.mark.parametrize("kind", [DomainGeneralizer, DomainRegressor])
 def test_checks_of_scikit_learn_pass(kind):
     """The checks know no domains, and only ERM can be fitted without them."""
-    estimator = kind("ERM", steps=25, lr=2e-2)
+    estimator = kind("ERM", steps=15, lr=3e-2)
     results = check_estimator(estimator, on_fail=None, on_skip=None)
     assert len(results) > 45
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}

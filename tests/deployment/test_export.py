@@ -108,8 +108,8 @@ def test_safetensors_of_published_networks_have_their_names(model, tmp_path, net
     torch.testing.assert_close(module.eval()(x), other(x))
 
 
-@pytest.mark.parametrize("network", ["resnet18", "timm/resnet18"])
-def test_large_networks_can_be_exported_to_onnx(model, tmp_path, network):
+@pytest.mark.parametrize("network", ["resnet18", "timm/test_resnet"])
+def test_residual_networks_can_be_exported_to_onnx(model, tmp_path, network):
     made = export(with_network(model, network), "onnx", tmp_path / "model.onnx")
     assert made.comparison.difference < 1e-4
 

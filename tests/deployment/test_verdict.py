@@ -8,7 +8,7 @@ from processes import pogm
 
 from pogm.deployment.verdict import analyse
 
-CLASSES, WIDTH, COUNT = 3, 8, 150
+CLASSES, WIDTH, COUNT = 3, 8, 80
 NAMES = ("a", "b", "c", "d")
 
 

@@ -1,6 +1,7 @@
 """A probe does not influence the run, and measures the same with every strategy of the engine."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 import torch
@@ -37,20 +38,29 @@ def run(algorithm, modifiers=(), probe=EVERYTHING, **options):
     return dataclasses.replace(one, training=dataclasses.replace(one.training, batch_size=4))
 
 
+def outcome(one):
+    """Train a trial. Return its final state, its evaluations without the metrics of a probe, and the probed rounds."""
+    session = Session([one.task(None)], Engine())
+    evaluations = list(train(session, one.schedule))
+    metrics = [{n: v for n, v in e.metrics[0].items() if n not in PROBED} for e in evaluations]
+    seen = [(e.step, e.accuracies, str(m)) for e, m in zip(evaluations, metrics, strict=True)]
+    measured = [number for e in evaluations for number in (e.rounds[0] or {"round": []})["round"]]
+    return (session.train_state.state, session.train_state.modifiers), seen, measured
+
+
+without_probe = cache(outcome)  # the reference of several probes
+
+
 @methods
 @probes
 def test_probe_does_not_change_weights_and_accuracies(algorithm, modifiers, probe):
     """Bit-identical: weights, optimizer states, memories and all metrics except those of the probe."""
-    ends, seen = [], []
-    for one in (run(algorithm, modifiers, Probe()), run(algorithm, modifiers, probe)):
-        session = Session([one.task(None)], Engine())
-        evaluations = list(train(session, one.schedule))
-        ends.append((session.train_state.state, session.train_state.modifiers))
-        metrics = [{n: v for n, v in e.metrics[0].items() if n not in PROBED} for e in evaluations]
-        seen.append([(e.step, e.accuracies, str(m)) for e, m in zip(evaluations, metrics, strict=True)])
-        measured = [number for e in evaluations for number in (e.rounds[0] or {"round": []})["round"]]
-    assert_close(*ends, 0.0)
-    assert seen[0] == seen[1]
+    (end, seen, _), (probed_end, probed, measured) = (
+        without_probe(run(algorithm, modifiers, Probe())),
+        outcome(run(algorithm, modifiers, probe)),
+    )
+    assert_close(probed_end, end, 0.0)
+    assert probed == seen
     rounds = 9 // algorithm.minibatches
     assert measured == list(range(probe.every, rounds + 1, probe.every))
 

@@ -107,6 +107,7 @@ def distributed_rounds(
 
 
 MESHES = {2: [Mesh(2, 1), Mesh(1, 2)], 3: [Mesh(3, 1), Mesh(1, 3)], 4: [Mesh(4, 1), Mesh(2, 2), Mesh(1, 4)]}
+FEW_MESHES = {2: [Mesh(2, 1), Mesh(1, 2)], 3: [Mesh(3, 1)], 4: [Mesh(2, 2)]}  # every kind once; 3 do not divide 5
 METHODS: dict[str, Algorithm] = {
     "POGM": POGM(),
     "POGM, E = 2": POGM(inner_steps=2),
@@ -119,11 +120,16 @@ METHODS: dict[str, Algorithm] = {
 
 
 def assert_meshes_agree(
-    teams: dict[int, Team], algorithm: Algorithm, domains: int, *others: Any, most: int = 4
+    teams: dict[int, Team],
+    algorithm: Algorithm,
+    domains: int,
+    *others: Any,
+    most: int = 4,
+    among: dict[int, list[Mesh]] = MESHES,
 ) -> None:
     """Compare every process of every mesh with training in a single process."""
     seen, optimizer = rounds(algorithm, domains, *others)
-    for size, meshes in MESHES.items():
+    for size, meshes in among.items():
         for mesh in (mesh for mesh in meshes if mesh.domains <= domains and mesh.samples <= most):
             answers = teams[size].do(distributed_rounds, mesh, algorithm, domains, *others)
             for theirs, state, rows in answers:
@@ -143,7 +149,8 @@ def assert_same(left: Any, right: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize(("name", "domains"), [("POGM", 2), ("POGM", 3), *((name, 5) for name in METHODS)])
 def test_several_processes_give_the_results_of_one(teams, name, domains):
-    assert_meshes_agree(teams, METHODS[name], domains)
+    """POGM with its defaults on every mesh; its options and MGDA on one mesh of every kind."""
+    assert_meshes_agree(teams, METHODS[name], domains, among=MESHES if name == "POGM" else FEW_MESHES)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -123,7 +123,7 @@ def test_every_reason_is_used():
 
 
 @pytest.mark.filterwarnings("ignore:DomainBed's collector prints no table")  # the tour has a dataset of its own
-@pytest.mark.parametrize("page", EXECUTED)
+@pytest.mark.parametrize("page", [page for page in EXECUTED if page != "docs/tour.md"])  # docs/guides.md executes it
 def test_commands_of_a_page_work(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -3,12 +3,11 @@
 import io
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import CONTEXT
 from support import INPUTS, C, K
 from torch import nn
 
@@ -135,47 +134,44 @@ def test_other_objects_are_refused_as_a_state():
         learner.load_state_dict({"0.weight": torch.zeros(1)})
 
 
-PROGRAM = """
-import os, sys, torch
-sys.path[:0] = [{tests!r}, {folder!r}]
-from test_learner_state import make, pairs
-path = {path!r}
-module, learner = make()
-start = 0
-if os.path.exists(path):
-    saved = torch.load(path, weights_only=True)
-    learner.load_state_dict(saved["learner"])
-    start = saved["next"]
-for seed in range(start, {steps}):
-    learner.step(pairs(seed))
-    torch.save({{"learner": learner.state_dict(), "next": seed + 1}}, path + ".new")
-    os.replace(path + ".new", path)
-    print(seed, flush=True)
-torch.save(module.state_dict(), path + ".weights")
-"""
+def train(path: Path, steps: int, killed_at: str = "") -> None:
+    """Continue from the last saved state, and save after every step. Kill this process before or after a save."""
+    torch.set_num_threads(1)  # like the process of the tests
+    module, learner = make()
+    start = 0
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        learner.load_state_dict(saved["learner"])
+        start = saved["next"]
+    for seed in range(start, steps):
+        learner.step(pairs(seed))
+        torch.save({"learner": learner.state_dict(), "next": seed + 1}, path.with_suffix(".new"))
+        if killed_at == f"before {seed}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.replace(path.with_suffix(".new"), path)
+        if killed_at == f"after {seed}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    torch.save(module.state_dict(), path.with_suffix(".weights"))
 
 
-def test_killed_process_resumes_with_identical_weights(tmp_path):
-    """SIGKILL at any time: the program continues from the last saved state, and ends with the same bits."""
+@pytest.mark.parametrize(("killed_at", "saved"), [("before 4", 4), ("after 4", 5)])
+def test_killed_process_resumes_with_identical_weights(tmp_path, killed_at, saved):
+    """The program continues from the last saved state, and ends with the same bits."""
     steps, path = 12, tmp_path / "state.pt"
-    here = Path(__file__).parent
-    program = PROGRAM.format(tests=str(here.parent), folder=str(here), path=str(path), steps=steps)
-    command = [sys.executable, "-c", program]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        for line in process.stdout:
-            if int(line) == 4:
-                process.send_signal(signal.SIGKILL)
-                break
-        process.wait()
-    assert process.returncode == -signal.SIGKILL
-    assert torch.load(path, weights_only=True)["next"] < steps
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, timeout=120)
+    codes = []
+    for words in ((killed_at,), ()):
+        process = CONTEXT.Process(target=train, args=(path, steps, *words))
+        process.start()
+        process.join(60)
+        codes.append(process.exitcode)
+        if words:
+            assert torch.load(path, weights_only=True)["next"] == saved
+    assert codes == [-signal.SIGKILL, 0]
 
     module, learner = make()
     for seed in range(steps):
         learner.step(pairs(seed))
-    resumed = torch.load(f"{path}.weights", weights_only=True)
+    resumed = torch.load(path.with_suffix(".weights"), weights_only=True)
     assert all(torch.equal(leaf, resumed[name]) for name, leaf in module.state_dict().items())
 
 
