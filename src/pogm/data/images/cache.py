@@ -28,6 +28,7 @@ from pogm.data.images.store import Chunk, StoreBuilder, cache_directory, lock_di
 
 REFUSE, SKIP, PAD = ON_BAD_IMAGE = ("refuse", "skip", "pad")
 VERSION = 1  # raise it when the same files may give other pixels
+FILE_PIXELS = 100_000  # pixels that are decoded in the time that a file takes besides; measured with JPEG
 LARGEST = 256  # longest side of a stored image, in pixels
 CHUNK = 256  # decoded files per chunk; a killed build continues after its last complete chunk
 COPIES = 4096  # files per chunk if most of them are copied from another entry
@@ -209,7 +210,7 @@ class _Build:
         left = range(builder.files, len(self.tree.files))
         builder.check_space(len(left))
         missing = [number for number in left if self.contents[number] not in self.known]
-        work = [self.pixels[number] + LARGEST**2 for number in missing]  # decoding, then resizing and writing
+        work = [self.pixels[number] + FILE_PIXELS for number in missing]
         new = iter(progress(map_in_order(self.decode_file, missing), len(missing), work=work))
         pending: list[_Decoded] = []
         decoded = 0

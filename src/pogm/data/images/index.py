@@ -38,7 +38,7 @@ class FileRecord(NamedTuple):
     levels: Levels | None = None
 
 
-FILE_BYTES = 1 << 16  # bytes that are read in the time that it takes to open a file
+FILE_BYTES = 1 << 17  # bytes that are read and hashed in the time that a file takes besides
 Stamp = tuple[int, int, int]  # size, mtime and ctime of a file
 Entries = dict[str, tuple[Stamp, FileRecord]]
 
