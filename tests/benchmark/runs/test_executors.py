@@ -51,8 +51,8 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_process_ended(tmp_path, m
     one = trial(ERM(), steps=41)
     run(one, tmp_path / "alone")
     monkeypatch.setenv("POGM_FAULT", f"{end}@step:25")
-    worker, started = executors._Worker, []
-    monkeypatch.setattr(executors, "_Worker", lambda *args: started.append(args) or worker(*args))
+    worker, started = executors.Worker, []
+    monkeypatch.setattr(executors, "Worker", lambda *args: started.append(args) or worker(*args))
     assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
     assert len(started) == 2
     assert records(tmp_path / one.id) == records(tmp_path / "alone")
