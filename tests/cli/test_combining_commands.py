@@ -173,32 +173,29 @@ def test_models_of_images_are_evaluated_predicted_and_exported_like_others(tmp_p
     torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("words", "rule", "name"),
-    [
+def test_combined_models_in_onnx_files_predict_as_in_torch(tmp_path):
+    import onnxruntime
+
+    settings = ("--set", "network=small_cnn", "--set", "batch_size=4", "--steps", "6", "--evaluate-every", "5")
+    train_two(tmp_path / "runs", "--dataset", "RotatedDigits", "--test-domain", "0", *settings)
+    for words, rule, name in [
         (("soup", "--rule", "uniform"), "uniform", "ERM, uniform soup"),
         (("ensemble",), "logits", "ERM, ensemble"),
         (("ensemble", "--mean", "probabilities"), "probabilities", "ERM, ensemble of probabilities"),
-    ],
-)
-def test_combined_models_in_onnx_files_predict_as_in_torch(words, rule, name, tmp_path):
-    import onnxruntime
-
-    settings = ("--set", "network=mnist_cnn", "--set", "batch_size=4", "--steps", "6", "--evaluate-every", "5")
-    train_two(tmp_path / "runs", "--dataset", "RotatedDigits", "--test-domain", "0", *settings)
-    command, *options = words
-    assert main([command, str(tmp_path / "runs"), *DEVICE, *options, "-q"]) == 0
-    folder = next((tmp_path / "runs" / command).glob(f"{rule}-*"))
-    assert main(["export", str(folder), "--to", "onnx", "--out", str(tmp_path / "m.onnx")]) == 0
-    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
-    model = load(folder)
-    for size in (1, 4, 9):
-        x = torch.randn(size, *model.transform.transform.shape)
-        (logits,) = session.run(["logits"], {"input": x.numpy()})
-        torch.testing.assert_close(torch.from_numpy(logits), model(x), rtol=1e-4, atol=1e-5)
-    described = json.loads(session.get_modelmeta().custom_metadata_map["pogm.json"])
-    assert described["classes"] == list(model.classes)
-    assert described["model"]["algorithm"] == model.description["algorithm"] == name
+    ]:
+        command, *options = words
+        assert main([command, str(tmp_path / "runs"), *DEVICE, *options, "-q"]) == 0
+        folder, file = next((tmp_path / "runs" / command).glob(f"{rule}-*")), tmp_path / f"{rule}.onnx"
+        assert main(["export", str(folder), "--to", "onnx", "--out", str(file)]) == 0
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        model = load(folder)
+        for size in (1, 9):
+            x = torch.randn(size, *model.transform.transform.shape)
+            (logits,) = session.run(["logits"], {"input": x.numpy()})
+            torch.testing.assert_close(torch.from_numpy(logits), model(x), rtol=1e-4, atol=1e-5)
+        described = json.loads(session.get_modelmeta().custom_metadata_map["pogm.json"])
+        assert described["classes"] == list(model.classes)
+        assert described["model"]["algorithm"] == model.description["algorithm"] == name
 
 
 def test_regressions_have_averaged_weights_or_outputs(tmp_path, monkeypatch, capsys):

@@ -138,7 +138,7 @@ def test_usage_error_writes_nothing(tmp_path, capsys, words, message):
         (("table1", "table5", "--algorithms", "ERM"), "a row of table5 in --algorithms .*leave out table5"),
         (("table1", "--algorithms", "ERM", "ERM"), "each of --algorithms once"),
         (("table1", "--datasets", "ColoredDigit"), "Did you mean 'ColoredDigits'?"),
-        (("table1", "--datasets", "Folder"), "a dataset out of .*found 'Folder'"),
+        (("table1", "--datasets", "Folder"), "a dataset or a folder of images out of .*found 'Folder'"),
         (("table1", "--network", "resnet19"), "Did you mean 'resnet18'?"),
         (("table1", "--precision", "fp31"), "Did you mean 'fp32'?"),
         (("table1", "--set", "kappa=0.1"), "'kappa', which is missing from .*--set POGM.kappa=0.1"),

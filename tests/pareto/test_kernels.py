@@ -34,7 +34,7 @@ from pogm.pareto import weighting_kernels
 from pogm.pareto.weightings import _bargain
 
 generator = torch.Generator().manual_seed(0)
-for K in (1, 2, 3, 4, 5):
+for K in (1, 3, 4):
     H = 0.3 + torch.randn(2, K, 20, generator=generator, dtype=torch.float64)
     A = H @ H.mT
     values, vectors = torch.func.vmap(weighting_kernels.jacobi)(A)
@@ -52,8 +52,8 @@ def solver() -> None:
     """Replace the fixture that runs every test of this folder twice: the kernels are called directly."""
 
 
-@pytest.mark.parametrize("compare", [COMPARE_INTERIOR, COMPARE_WEIGHTINGS], ids=["interior", "weightings"])
-def test_interpreted_kernels_equal_the_solvers(compare, monkeypatch):
+def test_interpreted_kernels_equal_the_solvers(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # read when Triton is imported, so a new process is needed
+    compare = COMPARE_INTERIOR + COMPARE_WEIGHTINGS
     done = subprocess.run([sys.executable, "-c", compare], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -157,7 +157,7 @@ def test_prepare_shows_progress_only_when_it_builds(own, tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "cache"))
     dataset, shown = Folder.from_directory(own), []
 
-    def progress(items, total, what="images"):
+    def progress(items, total, what="images", work=()):
         if total:
             shown.append((total, what))
         return items
