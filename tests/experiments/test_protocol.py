@@ -149,8 +149,8 @@ def test_leaderboard_counts_datasets_with_intervals_above_and_below_zero():
     counts = {row.key: row.cells[1:4] for row in table.rows}
     assert counts == {"ERM": (0, 0, 0), "Fish": (1, 0, 0), "IRM": (0, 0, 1), "POGM": (0, 1, 0)}
     assert table.texts()["Fish"][0] == "+10.20 ± 0.07"
-    assert summary({HEART: runs}).startswith(
-        "Of 3 comparisons with ERM on 1 dataset, 1 are better, 1 are worse and 1 are tied"
+    assert summary({HEART: runs}) == (
+        "3 comparisons with ERM on 1 dataset: 1 better, 1 worse, 1 tied (95 %, corrected)."
     )
 
 
@@ -169,7 +169,7 @@ def test_rows_with_fewer_than_five_seeds_have_a_difference_but_no_test():
         "CORAL": (0, 0, 0),
         "Reptile": (0, 0, 0),
     }
-    assert summary({PACS: runs}).endswith("; 2 with fewer than 5 seeds are not tested.")
+    assert summary({PACS: runs}).endswith(" tied (95 %, corrected), and 2 not tested (fewer than 5 seeds).")
     panels = {
         panel.title: [mark.span is None for mark in panel.marks] for panel in difference_figure(PACS, runs).panels
     }

@@ -195,7 +195,9 @@ def leaderboard(complete: Complete) -> Table:
         selection=TRAINING_DOMAIN,
         footnotes=(
             "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
-            "points. Default hyperparameters.",
+            "points. Default hyperparameters. seeds: the smallest number of seeds of a difference in the row.",
+            "Rows are ordered by the mean of their differences. This is no ranking: rows differ in their datasets, and "
+            "most differences are within the noise.",
             "better, tied and worse: on how many datasets the 95 % interval, corrected for the number of methods, is "
             "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects. "
             f"Differences of fewer than {LEAST_SEEDS} seeds are not counted.",
@@ -267,10 +269,10 @@ def summary(complete: Complete) -> str:
     compared = sum(len(labels_of(runs)) - 1 for runs in complete.values())
     untested = compared - (better + tied + worse)
     datasets = f"{len(complete)} dataset{'s' * (len(complete) > 1)}"
+    others = f", and {untested} not tested (fewer than {LEAST_SEEDS} seeds)" if untested else ""
     return (
-        f"Of {compared} comparisons with ERM on {datasets}, {better} are better, {worse} are worse and {tied} are tied "
-        f"(95 %, corrected)"
-        + (f"; {untested} with fewer than {LEAST_SEEDS} seeds are not tested." if untested else ".")
+        f"{compared} comparisons with ERM on {datasets}: {better} better, {worse} worse, {tied} tied (95 %, "
+        f"corrected){others}."
     )
 
 
