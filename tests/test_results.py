@@ -223,10 +223,25 @@ def test_table_of_variants_is_what_a_few_lines_of_python_compute():
     assert cells[-2:] == [f"{fmean(gains):+.2f} ± {stdev(gains) / 10**0.5:.2f}", "10"]
 
 
-def test_page_about_the_choice_of_a_method_has_numbers_of_the_tables():
+def plain(path: Path) -> str:
+    """Return the text of a page with minus signs as in tables, and in one line."""
+    return " ".join(path.read_text().replace("−", "-").split())
+
+
+@pytest.mark.parametrize("name", ["docs/choose.md", "docs/faq.md", "README.md"])
+def test_pages_about_the_choice_of_a_method_have_numbers_of_the_tables(name):
     """Every mean with its standard error on the page is in a table that is recomputed, or in docs/tables.md."""
-    sources = [*PAGES, ROOT / "docs" / "centre.md", ROOT / "docs" / "tables.md"]
-    known = " ".join(path.read_text() for path in sources)
-    numbers = re.findall(r"[+-]?\d+\.\d+ ± \d+\.\d+", (ROOT / "docs" / "choose.md").read_text())
+    known = " ".join(map(plain, [*PAGES, ROOT / "docs" / "centre.md", ROOT / "docs" / "tables.md"]))
+    numbers = re.findall(r"[+-]?\d+\.\d+ ± \d+\.\d+", plain(ROOT / name))
     assert len(numbers) > 10
     assert [number for number in numbers if number not in known] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_differences_in_the_text_of_a_page_are_in_its_tables(path):
+    lines = path.read_text().replace("−", "-").splitlines()
+    text = " ".join(line for line in lines if not line.startswith("|"))
+    tables = "\n".join(line for line in lines if line.startswith("|"))
+    numbers = re.findall(r"[+-]\d+\.\d\d ± \d+\.\d\d", text)
+    assert len(numbers) > 3
+    assert [number for number in numbers if f"| {number} |" not in tables] == []
