@@ -198,7 +198,7 @@ def leaderboard(complete: Complete) -> Table:
             "points. Default hyperparameters. seeds: the smallest number of seeds of a difference in the row.",
             "Rows are ordered by the mean of their differences. This is no ranking: rows differ in their datasets, and "
             "most differences are within the noise.",
-            "better, tied and worse: on how many datasets the 95 % interval, corrected for the number of methods, is "
+            "better, tied and worse: on how many datasets the 95 % interval, corrected for the planned comparisons, is "
             "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects. "
             f"Differences of fewer than {LEAST_SEEDS} seeds are not counted.",
         ),
