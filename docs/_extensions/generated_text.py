@@ -26,6 +26,8 @@ PAGES = {  # file of the repository: page that shows it
     "results/PROTOCOL.md": "measurements/protocol.md",
     "results/PLAN.md": "measurements/plan.md",
     "results/mnist/README.md": "measurements/evidence.md",
+    "results/small/README.md": "measurements/evidence_small.md",
+    "results/variants/README.md": "measurements/variants.md",
     "results/centre/README.md": "measurements/centre_records.md",
     "benchmarks/results/pipeline.md": "measurements/pipeline.md",
     "benchmarks/results/soak.md": "measurements/soak.md",

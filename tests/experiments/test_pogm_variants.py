@@ -8,7 +8,7 @@ from run_folders import record, write_run
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.experiments import all_experiments, pogm_variants
 from pogm.experiments.base import SCALES
-from pogm.experiments.pogm_variants import CONTROLS, FISH, FISH_0, ROWS, VARIANTS, gains
+from pogm.experiments.pogm_variants import CONTROLS, FISH, FISH_0, ROWS, VARIANTS, gains, success_table, variant_table
 
 NAMES = [row.name for row in ROWS]
 
@@ -66,3 +66,17 @@ def test_success_needs_gains_over_erm_and_over_the_control(tmp_path, control, se
         error = 100 * noise * (10 / 9) ** 0.5 / 10**0.5  # sample standard deviation of ± noise, / √10
         assert cells[0].stderr == pytest.approx(error)
     assert table.texts()["ERM"] == ["–"] * 6
+
+
+def test_tables_of_the_page_have_the_gains_and_the_verdict_of_every_dataset(tmp_path):
+    runs = runs_of(tmp_path, {"ERM": 0.7, FISH_0.name: 0.71, FISH.name: 0.73}, seeds=10, noise=0.01)
+    by_dataset = {name: [run for run in runs if run.dataset == name] for name in ("HeartDisease", "RotatedDigits")}
+    by_dataset["RotatedDigits"] = [run for run in by_dataset["RotatedDigits"] if run.trial_seed < 9]
+    heart = variant_table(by_dataset["HeartDisease"])
+    texts = ["73.0 ± 0.3", "+3.00 ± 0.33", "+2.00 ± 0.33"]
+    assert heart.texts()[FISH.name] == [*texts, *texts, "10"]
+    assert heart.texts()["ERM"] == ["70.0 ± 0.0", "–", "–"] * 2 + ["10"]
+    found = success_table({"PACS": [], **by_dataset}).texts()
+    assert list(found) == list(VARIANTS)
+    assert found[FISH.name] == ["–", "yes", "no", "1 of 2"]
+    assert found["Outer Adam, κ = 0.5"] == ["–", "–", "–", "0 of 0"]

@@ -23,12 +23,19 @@ from pogm.experiments.evidence_pages import (
     write_evidence,
 )
 from pogm.experiments.evidence_plan import missing_rows
-from pogm.experiments.evidence_tables import evidence_table, run_costs, seed_blocks, seed_table
+from pogm.experiments.evidence_tables import difference_figure, evidence_table, run_costs, seed_blocks, seed_table
 from pogm.experiments.output import empty_run
-from pogm.experiments.protocol import SWEEPS, Sweep, read_packed, sweeps_with_runs
+from pogm.experiments.protocol import (
+    SWEEPS,
+    VARIANT_SWEEPS,
+    Sweep,
+    find_archives,
+    read_packed,
+    sweeps_with_runs,
+)
 from pogm.models.weights import TRAINED_WITH
 
-HEART = Sweep("heart_disease", "small", "HeartDisease", "mlp", 3, 3)
+HEART = Sweep("heart_disease", "small", "HeartDisease", "mlp", 5, 3)
 PACS = next(sweep for sweep in SWEEPS if sweep.name == "pacs")
 COLORED = next(sweep for sweep in SWEEPS if sweep.name == "colored_mnist")
 
@@ -42,7 +49,7 @@ def run_of(sweep: Sweep, row: str, domain: int, seed: int, accuracy: float) -> R
     return replace(empty, records=(record(200, [accuracy] * domains, [0.5] * domains),), done=True)
 
 
-def runs_of(sweep: Sweep, gains: dict[str, float], seeds: int = 3) -> list[Run]:
+def runs_of(sweep: Sweep, gains: dict[str, float], seeds: int = 5) -> list[Run]:
     """Runs of some rows. A gain over ERM is the same on every domain, and varies a little between seeds."""
     return [
         run_of(sweep, row, domain, seed, 0.7 + 0.01 * seed + gain + 0.001 * seed * (row != "ERM"))
@@ -52,15 +59,15 @@ def runs_of(sweep: Sweep, gains: dict[str, float], seeds: int = 3) -> list[Run]:
     ]
 
 
-@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
+@pytest.mark.parametrize("sweep", [*SWEEPS, *VARIANT_SWEEPS], ids=lambda sweep: f"{sweep.experiment}, {sweep.name}")
 def test_command_of_a_sweep_plans_its_trials(sweep, tmp_path):
     words = sweep.command(["ERM", "POGM"]).split()[1:]
-    assert words[:2] == ["experiment", "evidence"]
+    assert words[:2] == ["experiment", sweep.experiment]
     if sweep.weights:  # of a file that may not be here
         at = words.index("--weights")
         words[at : at + 2] = ["--network", sweep.network]
     scale = parse(words).make_scale()
-    planned = all_experiments()["evidence"].trials(replace(scale, weights=sweep.weights or None))
+    planned = all_experiments()[sweep.experiment].trials(replace(scale, weights=sweep.weights or None))
     needed = [trial.id for row, trials in sweep.needed.items() if row.name in ("ERM", "POGM") for trial in trials]
     assert [trial.id for trial in planned] == needed
     assert set(needed) <= sweep.row_names.keys()
@@ -78,7 +85,7 @@ def test_row_counts_when_every_domain_and_seed_is_done():
     unfinished = [*runs[:-1], replace(runs[-1], done=False)]
     assert {run.label for run in HEART.complete_rows(unfinished)} == {"ERM"}
     (fish,) = (row for row in missing_rows(HEART, unfinished) if row.name == "Fish")
-    assert (fish.done, fish.missing) == (11, 1)
+    assert (fish.done, fish.missing) == (19, 1)
     assert "ERM" not in {row.name for row in missing_rows(HEART, runs)}
 
 
@@ -89,12 +96,12 @@ def test_methods_that_are_less_common_need_fewer_seeds_on_mnist():
         name for name, n in counts.items() if n == 5
     }
     assert {"CDANN", "MeasurementPOGM", "ERM + MIRO"} <= {name for name, n in counts.items() if n == 3}
-    runs = runs_of(COLORED, {"ERM": 0.0}, 5) + runs_of(COLORED, {"DANN": 0.0, "CDANN": 0.0})
+    runs = runs_of(COLORED, {"ERM": 0.0}, 5) + runs_of(COLORED, {"DANN": 0.0, "CDANN": 0.0}, 3)
     assert {run.label for run in COLORED.complete_rows(runs)} == {"ERM", "CDANN"}
 
 
 def test_further_seeds_of_a_row_count_when_all_of_their_domains_are_done():
-    runs = runs_of(PACS, {"ERM": 0.0}) + runs_of(PACS, {"Fish": 0.0}, 4) + runs_of(PACS, {"CORAL": 0.0}, 2)
+    runs = runs_of(PACS, {"ERM": 0.0}, 3) + runs_of(PACS, {"Fish": 0.0}, 4) + runs_of(PACS, {"CORAL": 0.0}, 2)
     found = PACS.complete_rows(run for run in runs if (run.label, run.trial_seed, run.test_domains) != ("Fish", 3, {0}))
     assert {(run.label, run.trial_seed) for run in found} == {
         (row, seed) for row in ("ERM", "Fish") for seed in range(3)
@@ -117,9 +124,9 @@ def test_marks_do_not_depend_on_the_number_of_complete_rows():
 
 def test_estimated_time_is_proportional_to_the_missing_runs():
     all_missing = {row.name: row for row in missing_rows(HEART, [])}
-    some = {row.name: row for row in missing_rows(HEART, runs_of(HEART, {"ERM": 0.0})[:6])}
+    some = {row.name: row for row in missing_rows(HEART, runs_of(HEART, {"ERM": 0.0})[:10])}
     assert some["ERM"].seconds == pytest.approx(all_missing["ERM"].seconds / 2)
-    assert all_missing["ERM"].seconds == pytest.approx(12 * 0.4), "see docs/tables.md"
+    assert all_missing["ERM"].seconds == pytest.approx(20 * 0.4), "see docs/tables.md"
 
 
 def test_run_of_another_package_is_a_row_if_it_is_paired_with_erm():
@@ -132,7 +139,7 @@ def test_run_of_another_package_is_a_row_if_it_is_paired_with_erm():
     longer = [replace(run, trial={**run.trial, "steps": 999}) for run in mine]
     assert {run.label for run in HEART.complete_rows([*runs, *mine])} == {"ERM", "Mine"}
     assert {run.label for run in HEART.complete_rows([*runs, *longer])} == {"ERM"}
-    with pytest.warns(RecordWarning, match="12 of 12 runs are not of the protocol, for example Mine on HeartDisease"):
+    with pytest.warns(RecordWarning, match="20 of 20 runs are not of the protocol, for example Mine on HeartDisease"):
         assert sweeps_with_runs(longer) == {}
 
 
@@ -141,18 +148,48 @@ def test_leaderboard_counts_datasets_with_intervals_above_and_below_zero():
     table = leaderboard({HEART: runs})
     counts = {row.key: row.cells[1:4] for row in table.rows}
     assert counts == {"ERM": (0, 0, 0), "Fish": (1, 0, 0), "IRM": (0, 0, 1), "POGM": (0, 1, 0)}
-    assert table.texts()["Fish"][0] == "+10.10 ± 0.06"
-    assert summary({HEART: runs}).startswith(
-        "Of 3 comparisons with ERM on 1 dataset, 1 are better, 1 are worse and 1 are tied"
+    assert table.texts()["Fish"][0] == "+10.20 ± 0.07"
+    assert summary({HEART: runs}) == (
+        "3 comparisons with ERM on 1 dataset: 1 better, 1 worse, 1 tied (95 %, corrected)."
     )
+
+
+def test_rows_with_fewer_than_five_seeds_have_a_difference_but_no_test():
+    runs = runs_of(PACS, {"ERM": 0.0, "Fish": 0.1}, 5) + runs_of(PACS, {"CORAL": 0.1, "Reptile": 0.1}, 4)
+    cells = {row.key: row.cells for row in evidence_table(PACS, runs).rows}
+    assert cells["Fish"][2].endswith("≠")
+    for label in ("CORAL", "Reptile"):
+        difference, interval, detectable, *_, last_difference, last_interval, n = cells[label][1:8]
+        assert difference.mean == last_difference.mean == pytest.approx(10.15)
+        assert difference.stderr > 0
+        assert (interval, last_interval, n) == ("–", "–", 4)
+        assert math.isnan(detectable)
+    assert {row.key: row.cells[1:4] for row in leaderboard({PACS: runs}).rows if row.key != "ERM"} == {
+        "Fish": (1, 0, 0),
+        "CORAL": (0, 0, 0),
+        "Reptile": (0, 0, 0),
+    }
+    assert summary({PACS: runs}).endswith(" tied (95 %, corrected), and 2 not tested (fewer than 5 seeds).")
+    panels = {
+        panel.title: [mark.span is None for mark in panel.marks] for panel in difference_figure(PACS, runs).panels
+    }
+    assert panels == {"Wider intervals": [False], "Fewer than 5 seeds: no interval": [True, True]}
+
+
+def test_archives_of_other_experiments_are_read_only_if_their_folder_is_named(tmp_path):
+    for name in ("small", "variants", "centre"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "some.tar.gz").touch()
+    assert find_archives(tmp_path) == [tmp_path / "small" / "some.tar.gz"]
+    assert find_archives(tmp_path / "variants") == [tmp_path / "variants" / "some.tar.gz"]
 
 
 def test_seed_table_has_the_standard_deviation_over_seeds():
     runs = runs_of(HEART, {"ERM": 0.0})
-    runs[0] = run_of(HEART, "ERM", 0, 0, 0.3)  # 30, 71, 72 % on the first domain
+    runs[0] = run_of(HEART, "ERM", 0, 0, 0.3)  # 30, 71, 72, 73, 74 % on the first domain
     (row,) = seed_table(runs).rows
-    assert row.cells[0] == pytest.approx(6.66, abs=0.01)  # of 60, 71, 72
-    assert row.cells[1:] == (pytest.approx(23.96, abs=0.01), "cleveland", "30.0 … 72.0", 3)
+    assert row.cells[0] == pytest.approx(5.70, abs=0.01)  # of 60, 71, 72, 73, 74
+    assert row.cells[1:] == (pytest.approx(19.04, abs=0.01), "cleveland", "30.0 … 74.0", 5)
 
 
 def test_time_of_runs_that_trained_as_one_batch_is_shared():
@@ -177,7 +214,7 @@ def test_marked_table_of_a_page_is_computed_again_and_the_text_stays():
     updated = update_tables(page, complete)
     assert updated.startswith(f"Text\n\n{mark}\n\n| | cleveland |")
     assert updated.endswith("|\n\nMore text\n")
-    assert "| Fish | 72.1 ± 0.5 |" in updated
+    assert "| Fish | 73.2 ± 0.7 |" in updated
     assert update_tables(updated, complete) == updated
     with pytest.raises(UsageError, match="found none"):
         update_tables(page, {})
@@ -190,7 +227,7 @@ def test_new_section_of_a_sweep_has_all_tables_and_is_up_to_date():
     runs = runs_of(HEART, {"ERM": 0.0, "Fish": 0.01})
     text = new_section(heart, runs)
     assert "mlp, 201 minibatches, fp32" in text
-    assert "| Fish | 72.1 ± 0.5 | +1.10 ± 0.06 | -0.9 … +3.1 | 2.1 |" in text
+    assert "| Fish | 73.2 ± 0.7 | +1.20 ± 0.07 | +0.6 … +1.8 ≠ | 0.7 |" in text
     assert text.count("<!-- records: ") == 4
     assert text.count("| Fish |") == 4
     assert update_tables(text, {heart: runs}) == text
@@ -201,7 +238,7 @@ def test_pages_have_the_tables_and_load_nothing(tmp_path):
     evidence, board = write_evidence(complete, tmp_path, "pogm report results")
     for path in (evidence, board):
         text = path.read_text()
-        assert "+10.10" in text
+        assert "+10.20" in text
         assert "default-src 'none'" in text
         assert 'src="http' not in text
         assert 'href="http' not in text

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.results.accuracy_tables import labels_of
-from pogm.benchmark.results.paired import differences, interval
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
 from pogm.experiments.centre import ERM
 from pogm.experiments.evidence_tables import (
+    LEAST_SEEDS,
     NOTHING,
     POINTS,
     PRINTED,
@@ -26,11 +27,16 @@ from pogm.experiments.evidence_tables import (
     rank_figure,
     seed_blocks,
     seed_table,
+    tested_interval,
 )
-from pogm.experiments.protocol import SWEEPS, Sweep
+from pogm.experiments.pogm_variants import success_table, variant_table
+from pogm.experiments.protocol import SWEEPS, VARIANT_SWEEPS, Sweep
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
 
-MARK = re.compile(r"<!-- records: (?P<kind>evidence|domains|seeds), (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))? -->\n")
+MARK = re.compile(
+    r"<!-- records: (?P<kind>evidence|domains|seeds|variants|successes)"
+    r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
+)
 TABLE = re.compile(r"\n(?:\|.*\n)*")
 SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_DOMAIN)}
 
@@ -42,12 +48,13 @@ def update_tables(text: str, complete: Complete) -> str:
     """Return a page in Markdown with the tables after its marks computed again from the records.
 
     A mark is a comment in a line of its own: ``<!-- records: evidence, SWEEP -->``, ``<!-- records: domains, SWEEP,
-    SELECTION -->`` or ``<!-- records: seeds, SWEEP -->``. The table follows after an empty line. The rest of the page
-    stays as it is.
+    SELECTION -->``, ``<!-- records: seeds, SWEEP -->``, ``<!-- records: variants, SWEEP -->`` or ``<!-- records:
+    successes -->`` (variants on all datasets). The table follows after an empty line. The rest of the page stays as it
+    is.
 
     Args:
         text: The page.
-        complete: Runs of the complete rows of every sweep.
+        complete: Runs of the complete rows of every sweep, of the evidence and of variants.
 
     Raises:
         UsageError: If a mark names no sweep, or one without complete rows.
@@ -74,8 +81,8 @@ def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
 held-out domain in percent, averaged over domains: mean ± standard error over seeds. *Difference to ERM* is paired by
 held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni for the
 {sweep.comparisons} planned comparisons; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that
-a row would show with a probability of about 80 %. *Last step* is test-domain selection (oracle): with one configuration
-it chooses nothing.
+a row would show with a probability of about 80 %. Rows with fewer than {LEAST_SEEDS} seeds (n) have neither. *Last
+step* is test-domain selection (oracle): with one configuration it chooses nothing.
 
 <!-- records: evidence, {sweep.name} -->
 
@@ -103,9 +110,12 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 
 def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
-    names = {sweep.name: sweep for sweep in SWEEPS}
+    if mark["kind"] == "successes":
+        yield from _markdown(success_table({sweep.dataset: complete.get(sweep, []) for sweep in VARIANT_SWEEPS}))
+        return
+    names = {sweep.name: sweep for sweep in (VARIANT_SWEEPS if mark["kind"] == "variants" else SWEEPS)}
     if mark["sweep"] not in names:
-        raise unknown_name_error("a sweep", mark["sweep"], names)
+        raise unknown_name_error("a sweep", str(mark["sweep"]), names)
     sweep = names[mark["sweep"]]
     runs = complete.get(sweep)
     if not runs:
@@ -114,6 +124,8 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
         yield from _markdown(evidence_table(sweep, runs), PRINTED)
     elif mark["kind"] == "seeds":
         yield from _markdown(seed_table(runs))
+    elif mark["kind"] == "variants":
+        yield from _markdown(variant_table(runs))
     elif mark["selection"] in SELECTIONS:
         yield from _markdown(domain_table(runs, SELECTIONS[mark["selection"]]))
     else:
@@ -183,9 +195,12 @@ def leaderboard(complete: Complete) -> Table:
         selection=TRAINING_DOMAIN,
         footnotes=(
             "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
-            "points. Default hyperparameters.",
-            "better, tied and worse: on how many datasets the 95 % interval, corrected for the number of methods, is "
-            "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects.",
+            "points. Default hyperparameters. seeds: the smallest number of seeds of a difference in the row.",
+            "Rows are ordered by the mean of their differences. This is no ranking: rows differ in their datasets, and "
+            "most differences are within the noise.",
+            "better, tied and worse: on how many datasets the 95 % interval, corrected for the planned comparisons, is "
+            "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects. "
+            f"Differences of fewer than {LEAST_SEEDS} seeds are not counted.",
         ),
         row_key="algorithm",
     )
@@ -197,8 +212,9 @@ def count_signs(complete: Complete) -> dict[str, Signs]:
     for sweep, runs in complete.items():
         for label, gain in _gains(runs).items():
             own = counts.setdefault(label, Counter())
-            if label != ERM.name and gain.stderr is not None:
-                low, high = interval(gain, sweep.comparisons)
+            span = tested_interval(gain, sweep.comparisons)
+            if label != ERM.name and span is not None:
+                low, high = span
                 own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
     return {label: Signs(**own) for label, own in counts.items()}
 
@@ -250,10 +266,13 @@ def summary(complete: Complete) -> str:
     """Return one sentence: how many comparisons with ERM there are, and how many differ from 0."""
     signs = count_signs(complete).values()
     better, tied, worse = (sum(column) for column in zip(*signs, strict=True))
+    compared = sum(len(labels_of(runs)) - 1 for runs in complete.values())
+    untested = compared - (better + tied + worse)
     datasets = f"{len(complete)} dataset{'s' * (len(complete) > 1)}"
+    others = f", and {untested} not tested (fewer than {LEAST_SEEDS} seeds)" if untested else ""
     return (
-        f"Of {better + tied + worse} comparisons with ERM on {datasets}, {better} are better, {worse} are worse and "
-        f"{tied} are tied (95 %, corrected)."
+        f"{compared} comparisons with ERM on {datasets}: {better} better, {worse} worse, {tied} tied (95 %, "
+        f"corrected){others}."
     )
 
 

@@ -10,9 +10,10 @@ from pogm.benchmark.runs.estimate import cost_ratio
 from pogm.benchmark.runs.reference import run_cost
 from pogm.experiments.base import Row
 from pogm.experiments.centre import ERM
-from pogm.experiments.protocol import SWEEPS, Sweep
+from pogm.experiments.pogm_variants import METHODS
+from pogm.experiments.protocol import SWEEPS, VARIANT_SWEEPS, Sweep
 
-SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM"), "POGM")
+SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
 CPU_COLUMN = "CPU, mnist_cnn"
 HEAD = """\
@@ -24,11 +25,13 @@ protocol needs; runs of further seeds are counted as finished, but never as miss
 
 Times are estimates from the costs that the package contains (`src/pogm/benchmark/costs.json`, `reference_costs.json`,
 and docs/tables.md for the CPU). GPU time is that of one NVIDIA H200, with evaluations. CPU time is that of one core;
-`--workers` runs several processes. Methods whose cost was not measured are counted as unknown.
+`--workers` runs several processes. Methods whose cost was not measured are counted as unknown; variants of POGM are
+counted as POGM.
 
 To run a sweep, unpack its archives into `OUT/SCALE/runs` (finished runs are not computed again), give the command, and
 pack the runs: `python benchmarks/pack_records.py OUT/SCALE/runs results/FOLDER/NAME.tar.gz`. For one row, add
-`--algorithms "ROW"`.
+`--algorithms "ROW"`. Sweeps of variants of POGM have some runs in common with the evidence: unpack the archives of
+both.
 """
 
 
@@ -54,7 +57,7 @@ def missing_rows(sweep: Sweep, runs: Sequence[Run]) -> list[MissingRow]:
 
 
 def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
-    method = SIMILAR_METHODS.get(row.algorithm, row.algorithm)
+    method = SIMILAR_METHODS.get(row.algorithm.partition(":")[0], row.algorithm)
     if not sweep.on_gpu:
         ratio = cost_ratio(" + ".join((method, *row.modifiers)), ERM.name, CPU_COLUMN)
         return None if ratio is None else ratio * CPU_SECONDS[sweep.dataset] * len(trials)
@@ -65,14 +68,20 @@ def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     return (cost.train_seconds + (cost.evaluation_seconds or 0.0)) * len(trials)
 
 
-def plan_text(runs: Sequence[Run]) -> str:
-    """Return the plan as Markdown."""
-    missing = {sweep: missing_rows(sweep, runs) for sweep in SWEEPS}
+def plan_text(runs: Sequence[Run], variants: Sequence[Run]) -> str:
+    """Return the plan as Markdown.
+
+    Args:
+        runs: Runs of the evidence.
+        variants: Runs of variants of POGM, and of the rows that they are compared with.
+    """
+    known = dict.fromkeys(SWEEPS, runs) | dict.fromkeys(VARIANT_SWEEPS, variants)
+    missing = {sweep: missing_rows(sweep, found) for sweep, found in known.items()}
     lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]
     for sweep, rows in missing.items():
         planned = len(sweep.plan)
         left = sum(row.missing for row in rows)
-        done = len({run.id for run in sweep.find_runs(runs)} & sweep.row_names.keys())
+        done = len({run.id for run in sweep.find_runs(known[sweep])} & sweep.row_names.keys())
         cells = [sweep.title, f"{planned - len(rows)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]
         lines.append(f"| {' | '.join(cells)} |")
     for sweep, rows in missing.items():
@@ -83,7 +92,7 @@ def plan_text(runs: Sequence[Run]) -> str:
 def _section(sweep: Sweep, rows: Sequence[MissingRow]) -> Iterator[str]:
     waiting = {row.name for row in rows}
     complete = [row.name for row in sweep.plan if row.name not in waiting]
-    yield f"Complete: {', '.join(complete) or 'none'}."
+    yield f"Complete: {'; '.join(complete) or 'none'}."
     if not rows:
         return
     yield from (

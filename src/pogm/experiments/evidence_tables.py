@@ -20,11 +20,13 @@ Complete = Mapping[Sweep, list[Run]]  # runs of the complete rows of every sweep
 NOTHING = "–"
 POINTS = "percentage points"
 CLOSE = 5  # percentage points: rows with wider intervals have a panel of their own, so that the others can be read
+LEAST_SEEDS = 5  # of a corrected interval: with 3 it is up to 37 standard errors to each side and says nothing
 NOTES = (
     "Differences to ERM are paired by held-out domain and seed: mean ± standard error over n seeds, in percentage "
     "points. The 95 % interval is by Student's t, corrected by Bonferroni for the {rows} planned comparisons; ≠ marks "
     "an interval that excludes 0. Detectable is the smallest effect that a row would show with a probability of about "
-    "80 %. The last step is test-domain selection (oracle): with one configuration it chooses nothing.",
+    f"80 %. Rows with fewer than {LEAST_SEEDS} seeds are not tested: they have no interval. The last step is "
+    "test-domain selection (oracle): with one configuration it chooses nothing.",
     "Time is that of training one run, without evaluations; of runs that trained as one batch, an equal share. Memory "
     "is that of the GPU in the process. Both depend on what else the machine did.",
 )
@@ -96,11 +98,17 @@ def _gain_columns(key: str) -> tuple[Column, Column]:
 
 def _gain_cells(gain: Estimate, compared: int, label: str) -> tuple[Estimate, str, float]:
     """Return the difference, its corrected interval and the smallest detectable effect."""
-    if label == ERM.name or gain.stderr is None:
-        return Estimate(), NOTHING, float("nan")
-    low, high = interval(gain, compared)
+    span = tested_interval(gain, compared)
+    if label == ERM.name or span is None:
+        return Estimate() if label == ERM.name else gain, NOTHING, float("nan")
+    low, high = span
     differs = "" if low <= 0 <= high else " ≠"
     return gain, f"{low:+.1f} … {high:+.1f}{differs}", detectable(gain, compared)
+
+
+def tested_interval(gain: Estimate, compared: int) -> tuple[float, float] | None:
+    """Return the corrected 95 % interval of a difference to ERM; None if it has too few seeds."""
+    return None if gain.stderr is None or gain.n < LEAST_SEEDS else interval(gain, compared)
 
 
 def run_costs(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
@@ -224,13 +232,17 @@ def difference_figure(sweep: Sweep, runs: Sequence[Run]) -> Figure:
             SHORT_NAMES.get(label, label),
             (Point(number, gain.mean, gain.stderr, gain.n),),
             0,
-            interval(gain, sweep.comparisons),
+            tested_interval(gain, sweep.comparisons),
         )
         for number, (label, gain) in enumerate(sorted(gains.items(), key=lambda item: -(item[1].mean or 0.0)))
         if gain.mean is not None and gain.stderr is not None
     ]
     close = [row for row in rows if row.span and max(map(abs, row.span)) <= CLOSE]
-    panels = {f"Intervals within ± {CLOSE}": close, "Wider intervals": [row for row in rows if row not in close]}
+    panels = {
+        f"Intervals within ± {CLOSE}": close,
+        "Wider intervals": [row for row in rows if row.span and row not in close],
+        f"Fewer than {LEAST_SEEDS} seeds: no interval": [row for row in rows if not row.span],
+    }
     return Figure(
         f"differences_{sweep.name}",
         "Differences to ERM, training-domain selection",

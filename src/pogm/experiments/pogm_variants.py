@@ -8,10 +8,10 @@ ERM with the step length of Fish, and Fish with that of ERM. All rows have the s
 
 from collections.abc import Mapping, Sequence
 
-from pogm.benchmark.results.accuracy_tables import CSV_KEYS, labels_of
+from pogm.benchmark.results.accuracy_tables import CSV_KEYS, averages_table, labels_of
 from pogm.benchmark.results.paired import UNIT, paired_difference
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.results.selection import TRAINING_DOMAIN, Selection
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Table
 from pogm.benchmark.results.table import Row as TableRow
 from pogm.experiments import paired
@@ -24,6 +24,7 @@ METHODS = "pogm.experiments.variant_methods"
 SEEDS = 10  # least number for a success
 ERRORS = 2  # standard errors of a gain that counts
 DATASETS = 3  # least number of datasets for a success
+BASELINES = ("ERM", "κ = 0")
 
 
 def _variant(kind: str, name: str, kappa: str | None = None, *settings: str) -> Row:
@@ -103,17 +104,14 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 
 def gains(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> Table:
     """Return the paired differences of every row to ERM and to its control, for every dataset, and who succeeds."""
-    chosen = {(c.dataset, c.label, c.domain, c.trial_seed): c.accuracy for c in selection(runs)}
     datasets = list(dict.fromkeys(run.dataset for run in runs))
-    rows = []
-    for label in labels_of(runs):
-        cells = []
-        for dataset in datasets:
-            for baseline in (ERM.name, CONTROLS.get(label)):
-                known = baseline is not None and label != baseline
-                cells.append(paired_difference(chosen, [dataset], label, str(baseline)) if known else Estimate())
-        rows.append(TableRow(tuple(cells), label))
-    columns = [_column(dataset, baseline) for dataset in datasets for baseline in ("ERM", "κ = 0")]
+    by_dataset = [_differences(runs, dataset, selection) for dataset in datasets]
+    rows = [TableRow(tuple(cell for found in by_dataset for cell in found[label]), label) for label in labels_of(runs)]
+    columns = [
+        _gain_column(f"{dataset}, to {name}", dataset=dataset, domain=f"difference to {name}")
+        for dataset in datasets
+        for name in BASELINES
+    ]
     notes = (UNIT, summary(rows)) if selection is TRAINING_DOMAIN else (UNIT,)
     return Table(
         title="Variants of POGM: difference to ERM and to the control with κ = 0, paired",
@@ -123,6 +121,60 @@ def gains(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> Table:
         footnotes=notes,
         row_key="algorithm",
         csv_keys=CSV_KEYS,
+    )
+
+
+def _differences(runs: Sequence[Run], dataset: str, selection: Selection) -> dict[str, tuple[Estimate, Estimate]]:
+    """Return the differences of every row to ERM and to its control on one dataset; empty ones if there is nothing."""
+    chosen = {(c.dataset, c.label, c.domain, c.trial_seed): c.accuracy for c in selection(runs)}
+
+    def gain(label: str, baseline: str | None) -> Estimate:
+        known = baseline is not None and label != baseline
+        return paired_difference(chosen, [dataset], label, str(baseline)) if known else Estimate()
+
+    return {label: (gain(label, ERM.name), gain(label, CONTROLS.get(label))) for label in labels_of(runs)}
+
+
+def variant_table(runs: Sequence[Run]) -> Table:
+    """Return the accuracies of every row on one dataset, and its differences to ERM and to its control."""
+    (dataset,) = {run.dataset for run in runs}
+    columns: list[Column] = []
+    cells: dict[str, list[Estimate]] = {label: [] for label in labels_of(runs)}
+    for key, title, selection in (
+        ("accuracy", "training-domain selection", TRAINING_DOMAIN),
+        ("last", "last step", TEST_DOMAIN),
+    ):
+        gain_columns = (_gain_column(f"{key}_{name}", f"difference to {name}") for name in BASELINES)
+        columns += [Column(key, title, unit="%"), *gain_columns]
+        found = _differences(runs, dataset, selection)
+        for row in averages_table(runs, selection).rows:
+            cells[row.key] += [row.estimates[0], *found[row.key]]
+    return Table(
+        title=f"{dataset}: variants of POGM",
+        columns=(*columns, Column("n", kind="number")),
+        rows=tuple(TableRow((*found, found[0].n), label) for label, found in cells.items()),
+        row_key="algorithm",
+    )
+
+
+def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
+    """Return on which datasets each variant succeeds.
+
+    Args:
+        by_dataset: Runs of the complete rows of every dataset; none if it was not run.
+    """
+    found = {name: _differences(runs, name, TRAINING_DOMAIN) for name, runs in by_dataset.items() if runs}
+    rows = []
+    for label in VARIANTS:
+        wins = {name: _wins(cells[label]) for name, cells in found.items() if label in cells}
+        verdicts = ("–" if name not in wins else "yes" if wins[name] else "no" for name in by_dataset)
+        rows.append(TableRow((*verdicts, f"{sum(wins.values())} of {len(wins)}"), label))
+    names = (*by_dataset, "datasets with success")
+    return Table(
+        title="Variants of POGM: datasets with success",
+        columns=tuple(Column(name, kind="text") for name in names),
+        rows=tuple(rows),
+        row_key="algorithm",
     )
 
 
@@ -147,7 +199,6 @@ def _wins(cells: Sequence[Estimate]) -> int:
     return sum(over_erm and over_control for over_erm, over_control in zip(counts[::2], counts[1::2], strict=True))
 
 
-def _column(dataset: str, baseline: str) -> Column:
-    ids = {"dataset": dataset, "domain": f"difference to {baseline}"}
-    title = f"{dataset}, to {baseline}"
-    return Column(title, unit="percentage points", digits="+.2f", error_digits=".2f", missing="–", ids=ids)
+def _gain_column(key: str, title: str = "", **ids: str) -> Column:
+    unit = "percentage points"
+    return Column(key, title, unit=unit, digits="+.2f", error_digits=".2f", missing="–", ids=ids)

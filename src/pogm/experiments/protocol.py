@@ -1,6 +1,7 @@
 """The sweeps of results/PROTOCOL.md, and their runs in the packed records of a folder.
 
-A sweep is one dataset with one network. A run belongs to a sweep if its trial equals a trial of ERM in everything but
+A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
+variants of POGM. A run belongs to a sweep if its trial equals a trial of ERM in everything but
 the method: the same data, seeds, network and length. So differences to ERM are paired.
 """
 
@@ -19,12 +20,14 @@ from pogm._system.errors import DataError
 from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
-from pogm.experiments import evidence
+from pogm.experiments import evidence, pogm_variants
 from pogm.experiments.base import Plan, Row, Scale, find_scale
 from pogm.experiments.centre import ERM
 
 ARCHIVES = "*.tar.gz"
-OTHER_RUNS = "centre"  # folder of records that are not of this protocol: earlier, and not deterministic
+VARIANTS = "variants"  # folder of the records of variants of POGM
+OTHER_RUNS = ("centre", VARIANTS)  # folders whose records are not of the evidence
+PLANS = {"evidence": evidence.plan, "pogm_variants": pogm_variants.plan}  # by the name of the experiment
 RESNET50_V1 = "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"
 MOBILENET_V2 = "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0"
 FILES = {RESNET50_V1: "resnet50_imagenet_v1.safetensors", MOBILENET_V2: "mobilenet_v2_imagenet.safetensors"}
@@ -32,16 +35,17 @@ FILES = {RESNET50_V1: "resnet50_imagenet_v1.safetensors", MOBILENET_V2: "mobilen
 
 @dataclass(frozen=True)
 class Sweep:
-    """All rows of the evidence on one dataset with one network."""
+    """All rows of an experiment on one dataset with one network."""
 
     name: str
-    scale_name: str  # of `pogm experiment evidence --scale`
+    scale_name: str  # of `pogm experiment --scale`
     dataset: str
     network: str
     seeds: int  # at most; some rows are complete with fewer, see `needed_seeds`
-    comparisons: int  # m of Bonferroni's correction: the number of planned rows without ERM, fixed in the protocol
-    evaluate_every: int | None = None  # None: that of the scale
+    comparisons: int = 1  # m of Bonferroni's correction: the number of planned rows without ERM, fixed in the protocol
+    evaluate_every: int | None = None  # None: that of the experiment
     weights: str = ""  # hash of the initial weights of photographs
+    experiment: str = "evidence"
 
     @property
     def on_gpu(self) -> bool:
@@ -51,11 +55,12 @@ class Sweep:
     @property
     def title(self) -> str:
         """Dataset and, for photographs, network."""
-        return f"{self.dataset}, {self.network}" if self.weights else self.dataset
+        title = f"{self.dataset}, {self.network}" if self.weights else self.dataset
+        return title if self.experiment == "evidence" else f"{title}: variants of POGM"
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Options of `pogm experiment evidence` that choose the trials."""
+        """Options of `pogm experiment` that choose the trials."""
         found = ["--scale", self.scale_name, "--datasets", self.dataset]
         found += ["--evaluate-every", str(self.evaluate_every)] if self.evaluate_every else []
         return (*found, "--weights", FILES[self.weights]) if self.weights else tuple(found)
@@ -64,7 +69,7 @@ class Sweep:
         """Return the command line that runs the sweep, or some of its rows."""
         chosen = ["--algorithms", *rows] if rows else []
         device = ["--device", "cuda", "--deterministic"] if self.on_gpu else ["--device", "cpu"]
-        words = ["pogm", "experiment", "evidence", *self.words, *chosen, "--data", "DATA", *device, "--out", "OUT"]
+        words = ["pogm", "experiment", self.experiment, *self.words, *chosen, "--data", "DATA", *device, "--out", "OUT"]
         return shlex.join(words)
 
     def scale(self) -> Scale:
@@ -80,11 +85,13 @@ class Sweep:
     def plan(self) -> Plan:
         """All trials that count, by row: with the largest number of seeds."""
         scale = self.scale()
-        return evidence.plan(replace(scale, seeds=self.seeds, changed_by=(*scale.changed_by, "--trials")))
+        return PLANS[self.experiment](replace(scale, seeds=self.seeds, changed_by=(*scale.changed_by, "--trials")))
 
     def needed_seeds(self, row: Row) -> int:
         """Return the number of seeds of a complete row."""
-        return min(self.seeds, evidence.needed_seeds(self.scale(), row))
+        return (
+            min(self.seeds, evidence.needed_seeds(self.scale(), row)) if self.experiment == "evidence" else self.seeds
+        )
 
     @cached_property
     def needed(self) -> Plan:
@@ -102,7 +109,10 @@ class Sweep:
         return frozenset(_without_method(trial.to_json()) for trial in self.plan[ERM])
 
     def find_runs(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the finished runs of the sweep, labelled and ordered by row. Rows of other packages come last."""
+        """Return the finished runs of the sweep, labelled and ordered by row.
+
+        In the evidence, methods of other packages are rows, too. They come last.
+        """
         planned = {row.name for row in self.plan}
         found: list[Run] = []
         for run in runs:
@@ -110,8 +120,8 @@ class Sweep:
                 continue
             if run.id in self.row_names:
                 found.append(replace(run, label=self.row_names[run.id]))
-            elif run.label not in planned and _without_method(run.trial) in self.paired:
-                found.append(run)
+            elif self.experiment == "evidence" and run.label not in planned:
+                found += [run] if _without_method(run.trial) in self.paired else []
         order = {row.name: number for number, row in enumerate(self.plan)}
         return sorted(found, key=lambda run: (order.get(run.label, len(order)), run.label, run.trial_seed, run.id))
 
@@ -141,10 +151,26 @@ SWEEPS = (
 )
 
 
+def _variants(name: str, scale_name: str, dataset: str, network: str, weights: str = "") -> Sweep:
+    seeds = pogm_variants.SEEDS
+    return Sweep(name, scale_name, dataset, network, seeds, weights=weights, experiment="pogm_variants")
+
+
+VARIANT_SWEEPS = (  # the seven datasets of the rule of success
+    _variants("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn"),
+    _variants("rotated_mnist", "mnist", "RotatedMNIST", "mnist_cnn"),
+    _variants("heart_disease", "small", "HeartDisease", "mlp"),
+    _variants("spoken_digits", "small", "SpokenDigits", "cnn1d"),
+    _variants("amazon_reviews", "small", "AmazonReviews", "mlp"),
+    _variants("pacs", "pacs", "PACS", "resnet50_v1", RESNET50_V1),
+    _variants("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1", RESNET50_V1),
+)
+
+
 def find_archives(folder: Path) -> list[Path]:
-    """Return the archives of packed records in a folder and its subfolders, without those of other protocols."""
-    found = (path for pattern in (ARCHIVES, f"*/{ARCHIVES}") for path in sorted(folder.glob(pattern)))
-    return [path for path in found if path.parent.name != OTHER_RUNS]
+    """Return the archives of packed records in a folder, and those of the evidence in its subfolders."""
+    below = (path for path in sorted(folder.glob(f"*/{ARCHIVES}")) if path.parent.name not in OTHER_RUNS)
+    return [*sorted(folder.glob(ARCHIVES)), *below]
 
 
 def read_packed(*folders: Path) -> list[Run]:
@@ -178,6 +204,22 @@ def sweeps_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
             stacklevel=2,
         )
     return {sweep: complete for sweep, complete in found.items() if complete}
+
+
+def read_variants(folder: Path, evidence: Iterable[Run]) -> list[Run]:
+    """Read the packed runs of variants of POGM, and add the runs of the evidence whose trials are not among them.
+
+    Args:
+        folder: Folder of all results.
+        evidence: Runs of the evidence.
+    """
+    return list(({run.id: run for run in evidence} | {run.id: run for run in read_packed(folder / VARIANTS)}).values())
+
+
+def variants_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
+    """Return the runs of the complete rows of every sweep of variants that has a complete variant."""
+    found = {sweep: sweep.complete_rows(runs) for sweep in VARIANT_SWEEPS}
+    return {sweep: some for sweep, some in found.items() if {run.label for run in some} & {*pogm_variants.VARIANTS}}
 
 
 def _without_method(trial: Mapping[str, Any]) -> str:
