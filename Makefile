@@ -20,7 +20,9 @@ docs: .venv/installed
 	$(BIN)/sphinx-build -W --keep-going --quiet docs build/docs
 	@echo build/docs/index.html
 
-test: lint types tests
+test: .venv/installed
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types
+	@$(MAKE) --no-print-directory tests
 
 lint: .venv/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
