@@ -11,7 +11,7 @@ divided by the mean of the two values of ERM.
 python benchmarks/methods.py --page docs/methods.md [COSTS.json ...]
 
 writes the page of all methods and the costs that `pogm list algorithms` shows, without measuring. The default files are
-the stored measurements in benchmarks/results. A method without measurements gets dashes.
+the stored measurements in benchmarks/results; each of them has its own ERM. A method without measurements gets dashes.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from pogm.engine.task import Task
 from pogm.modifiers import all_modifiers
 
 COSTS = Path(catalogue.__file__).with_name("costs.json")
-STORED = [Path(__file__).parent / "results" / f"methods_{device}.json" for device in ("h200", "cpu")]
+STORED = [Path(__file__).parent / "results" / f"methods_{name}.json" for name in ("h200", "cpu", "more_h200")]
 PAGE = """# Methods
 
 Every method is one file in `src/pogm/algorithms` or `src/pogm/modifiers`. The docstring of its class has the equation,
@@ -173,24 +173,25 @@ def stored_measurements() -> list[dict[str, Any]]:
 
 
 def relative_costs(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return "time · memory" relative to ERM, by method and column title."""
+    """Return "time · memory" relative to ERM in the same file, by method and column title; the first file counts."""
     costs: dict[str, dict[str, str]] = {}
-    for title, results in columns(measurements).items():
-        unit = results["ERM"]
-        for method, result in results.items():
-            known = "seconds" in result
-            cell = f"{result['seconds'] / unit['seconds']:.2f} · {result['gib'] / unit['gib']:.2f}" if known else "–"
-            costs.setdefault(method, {})[title] = cell
+    for found in measurements:
+        for title, results in columns([found]).items():
+            unit = results["ERM"]
+            for method, result in results.items():
+                ratios = [f"{result[key] / unit[key]:.2f}" for key in ("seconds", "gib") if key in result]
+                costs.setdefault(method, {}).setdefault(title, " · ".join(ratios) or "–")
     return costs
 
 
 def columns(measurements: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the results of all methods by column title, one column for each device and network."""
-    return {
-        f"{'H200' if 'H200' in found['device'] else 'CPU'}, {network}": found["networks"][network]
-        for found in measurements
-        for network in sorted(found["networks"])
-    }
+    """Return the results of the first file by column title, one column for each device and network."""
+    found_columns: dict[str, dict[str, Any]] = {}
+    for found in measurements:
+        device = "H200" if "H200" in found["device"] else "CPU"
+        for network in sorted(found["networks"]):
+            found_columns.setdefault(f"{device}, {network}", found["networks"][network])
+    return found_columns
 
 
 def methods_page(measurements: list[dict[str, Any]]) -> str:
