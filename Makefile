@@ -21,7 +21,7 @@ docs: .venv/installed
 	@echo build/docs/index.html
 
 test: .venv/installed
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types
+	@$(MAKE) --no-print-directory -j2 lint types
 	@$(MAKE) --no-print-directory tests
 
 lint: .venv/installed
