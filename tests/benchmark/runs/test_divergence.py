@@ -103,7 +103,7 @@ def test_a_run_that_is_stopped_before_an_evaluation_diverges_there(tmp_path):
 
 def test_a_domain_that_is_not_finite_is_named_and_does_not_change_the_weights(tmp_path):
     poisoned = trial(POGM(), modifiers=(Poison(),), steps=11)
-    named = pytest.warns(TrajectoryWarning, match=r"left out up to step 0: domain 30 \(100% of rounds\)\.")
+    named = pytest.warns(TrajectoryWarning, match=r"skipped up to step 0: domain 30 \(100% of rounds\)\.")
     with named, pytest.raises(DivergedError, match="only skipped rounds"):
         run(poisoned, tmp_path / "run")
     assert [found["metrics"]["nonfinite"] for found in records(tmp_path / "run")] == [[0, 1, 0, 0, 0]]

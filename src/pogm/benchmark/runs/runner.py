@@ -117,14 +117,14 @@ class RunOptions:
 
 
 class UnevenBatchError(PogmError):
-    """A trial cannot continue with its batch, because its checkpoint is of another step. It can be run alone."""
+    """A trial cannot train in its batch, because it is at another step than the others. It can be run alone."""
 
     def __init__(self, folder: Path):
         super().__init__(f"Expected trials at one step for a batch; found {folder} at another. Run it alone.")
 
 
 class TrajectoryWarning(UserWarning):
-    """The training of a domain produced NaN or infinity, and the algorithm ignored its trajectory."""
+    """The training of a domain produced NaN or infinity, and the algorithm skipped the round."""
 
 
 def run(
@@ -178,7 +178,8 @@ def run_batch(
 
     Returns:
         For each trial, None if it is done, `DivergedError`, `InUseError` if another process runs it, or
-        `UnevenBatchError` if its checkpoint is of another step than those of the other trials.
+        `UnevenBatchError` if it has to be run alone: it was done before, its files are damaged, or its checkpoint is of
+        another step than those of the other trials.
 
     Raises:
         StoppedError: If a signal stopped the batch.
@@ -250,7 +251,7 @@ class _Batch:
 
     @property
     def active(self) -> list[int]:
-        """Indices of the trials that are neither diverged nor run by another process."""
+        """Indices of the trials without an error: not diverged, not run by another process, not to be run alone."""
         return [row for row, error in enumerate(self.errors) if error is None]
 
     def take_directories(self, resources: ExitStack) -> list[PogmError | None]:
@@ -414,14 +415,15 @@ class _Batch:
     def _restore_batch(self) -> int:
         """Load the last checkpoints of the trials of a batch; return the step of their last evaluation, or −1.
 
-        Damaged checkpoints are skipped. A trial that then is at another step than the others has to be run alone.
+        If the newest checkpoint of a trial is damaged, an older one is loaded. If the trial is then at another step than
+        the first trial, or if nothing can be loaded, it gets an `UnevenBatchError` and has to be run alone.
         """
         template = trees.index(self.session.train_state, 0)
         loaded: dict[int, tuple[TrainState | None, Mapping[str, Any]]] = {}
         for row in self.active:
             try:
                 loaded[row] = self._read_checkpoint(row, template)
-            except IntegrityError:  # of this trial alone; its own run reports it
+            except IntegrityError:  # concerns only this trial; it is reported when the trial is run alone
                 self.errors[row] = UnevenBatchError(self.folders[row])
         if not loaded:
             return -1
@@ -484,7 +486,7 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
 
 
 def _restore_records(folder: Path, trial: Trial, manifest: Mapping[str, Any]) -> tuple[bytes, list[Record]]:
-    """Delete the records after a checkpoint, which will be computed and written again. Return the others, twice.
+    """Delete the records after a checkpoint, which will be computed and written again. Return the others, as bytes and parsed.
 
     Raises:
         IntegrityError: The records up to the checkpoint differ from what was written.
@@ -528,9 +530,9 @@ def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int
 
 
 def _warn_of_nonfinite_domains(trial: Trial, shares: Any, step: int) -> None:
-    """Warn with the names of the domains of which trajectories were ignored, given the share of rounds of each."""
+    """Warn with the names of the domains whose trajectories were not finite, given the share of such rounds."""
     names = [trial.dataset.domains[number] for number in trial.train_domains]
     bad = [f"{name} ({share:.0%} of rounds)" for name, share in zip(names, shares or [], strict=False) if share > 0]
     if bad:
-        text = f"Trajectories that are not finite were left out up to step {step}: domain {', '.join(bad)}."
+        text = f"Rounds with a trajectory that is not finite were skipped up to step {step}: domain {', '.join(bad)}."
         warnings.warn(text, TrajectoryWarning, stacklevel=2)

@@ -1,4 +1,7 @@
-"""Workers: processes that run the jobs of a sweep, one after the other. A worker comes from a fork server."""
+"""Workers: processes that run the jobs of a sweep. A job is one or more trials that are trained as one batch.
+
+Where the platform has a fork server, it starts the workers, so that torch is imported only once.
+"""
 
 import multiprocessing
 import os
@@ -22,11 +25,11 @@ from pogm.benchmark.runs.context import failure_text, write_failure
 from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.benchmark.runs.runner import RunOptions, UnevenBatchError, run_batch
 
-DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes of a terminal or Slurm job
+DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes; workers block them
 
 
 class Worker:
-    """A process that runs jobs, one after the other."""
+    """Handle of a process that runs jobs, one after the other."""
 
     job: list[Trial]
     deadline: float | None = None  # of the job
@@ -38,16 +41,16 @@ class Worker:
         context = _process_context()
         self.pipe, child = context.Pipe()
         self.process = context.Process(target=_serve, args=(child, environment), daemon=True)
-        # Ctrl-C sends SIGINT to every process of the terminal, and its end SIGHUP; Slurm may send SIGUSR1 to every
-        # process of a job. Workers start with all of them blocked: this process stops them. The resource tracker is
-        # started first, because its start would unblock them.
+        # Ctrl-C sends SIGINT to every process of the terminal, closing the terminal sends SIGHUP, and Slurm may send
+        # SIGUSR1 to every process of a job. Workers start with these signals blocked; the driver (this process) stops
+        # the workers. The resource tracker is started first, because its start would unblock the signals.
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
         try:
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        child.close()  # then the pipe reports the end of the process
+        child.close()  # so that `recv` raises EOFError when the process ends
 
     def start_job(self, job: list[Trial], root: Path, options: RunOptions) -> None:
         """Send a job to the process."""
@@ -56,7 +59,7 @@ class Worker:
             self.pipe.send((job, root, options))
 
     def stop_if_late(self, now: float) -> None:
-        """End the process, with a checkpoint of the job, if its time is over."""
+        """Send SIGTERM to the process if the deadline of the job is over; it writes a checkpoint and exits."""
         if self.deadline is not None and now >= self.deadline and not self.missed_deadline:
             self.process.terminate()
             self.missed_deadline = True
@@ -76,7 +79,7 @@ class Worker:
         return errors
 
     def close(self) -> None:
-        """End the process, idle or terminated, and wait for it."""
+        """Let an idle process exit, and wait for the end of the process."""
         self.pipe.close()  # an idle process reads the end of the pipe and exits
         self.process.join()
         self.process.close()
@@ -85,7 +88,7 @@ class Worker:
 def _process_context() -> ForkServerContext | SpawnContext:
     """Return the context that starts workers: a fork server, which imports torch once for all of them.
 
-    The server has imported modules and done nothing else, so no thread of torch can hold a lock when it forks.
+    The server only imports modules, so it has no thread of torch that could hold a lock when it forks.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -101,7 +104,7 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
     of torch's compiler, and the resource tracker would report them as leaked.
 
     Args:
-        pipe: Connection for jobs and outcomes.
+        pipe: Connection that receives jobs, and sends the errors of their trials (see `run_job`).
         environment: Environment variables of the parent; those of the fork server may be older.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
@@ -140,8 +143,8 @@ def _follow_parent() -> None:
 def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | None]:
     """Run the trials of a job as one batch; return the error of each as text.
 
-    A trial that another process runs has no error here: that process reports it. A trial that is at another step than
-    the others is run alone afterwards.
+    A trial that another process runs has no error here: that process reports it. A trial that cannot train in the batch
+    (`UnevenBatchError`) is run alone afterwards.
 
     Raises:
         StoppedError: If a signal stopped the job.
