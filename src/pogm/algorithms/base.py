@@ -133,8 +133,14 @@ class Algorithm:
     def phase_at(self, step: int) -> int | None:
         """Return the phase of a step, for methods whose phases do different work; None for methods without phases.
 
-        The engine records one CUDA graph for each phase, and `Problem.phase` is the phase of the current step.
-        Steps of all phases must return the same fields of the state and the same metrics.
+        A step reads its phase from `Problem.phase`, by an ``if`` in Python, and computes only the work of this phase.
+        The engine records one CUDA graph for each phase. Steps of all phases must return the same fields of the state
+        and the same metrics. If `Problem.phase` is None, the caller does not know the phase: the step must then compute
+        the work of all phases and choose by ``state.step`` with `torch.where`. `GGA` is an example.
+
+        Args:
+            step: Number of steps before this one, as in ``state.step``. The result may also depend on hyperparameters
+                that are not floats; these are equal for all trials of a batch.
         """
         return None
 

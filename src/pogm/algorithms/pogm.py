@@ -14,7 +14,7 @@ from pogm.pareto.problem import Centre
 
 
 class KappaWarning(UserWarning):
-    """The ball is so large that a step in it may increase the mean loss."""
+    """The ball is so large (κ ≥ 1) that a step in it may increase the mean loss."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,15 @@ class POGM(DomainRounds):
         d = \arg\max_{\|d - h_0\| \le \kappa \|h_0\|} \min_i \langle h_i, d \rangle
           = h_0 + \kappa \|h_0\| \frac{h_\pi}{\|h_\pi\|},
 
-    where :math:`h_\pi = \sum_i \pi_i h_i` is the mixture of domains that agrees least with d. The paper defines
-    :math:`h_0` twice. ``centre="erm"`` (Eq. 5) is the trajectory of one more copy, trained on the minibatches of all
-    domains: with κ = 0 and α = 1 the method is ERM (Corollary 1). ``centre="mean"`` (Algorithm 1) is the mean of the
-    :math:`h_i`, which equals ERM's step only for E = 1 and plain SGD.
+    where :math:`h_\pi = \sum_i \pi_i h_i` is the mixture of trajectories that agrees least with d. The paper defines
+    :math:`h_0` in two ways. ``centre="erm"`` (Eq. 5) is the trajectory of one more copy, trained on the minibatches of
+    all domains: with κ = 0 and α = 1 the method is ERM (Corollary 1). ``centre="mean"`` (Algorithm 1) is the mean of
+    the :math:`h_i`, which equals ERM's step only for E = 1 minibatch per round (``inner_steps``) and plain SGD.
 
     Differences from the text of the paper: the update adds α d, because :math:`h_i = \theta_i - \theta` (the printed
-    minus sign would increase the loss), and the radius of the ball is κ‖h_0‖ in the problem and in the step. Published
-    variants: ``OfficialPOGM``, ``MeasurementPOGM``, ``PaperTextPOGM``.
+    minus sign would increase the loss), and the radius of the ball is κ‖h_0‖ both in the problem and in the step
+    (Theorem 1 has √κ in the problem and κ in the step). Published variants: ``OfficialPOGM``, ``MeasurementPOGM``,
+    ``PaperTextPOGM``.
     """
 
     kappa: float = hyper(
@@ -61,7 +62,7 @@ class POGM(DomainRounds):
         return self.centre == "erm"
 
     def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
-        """Solve Theorem 1: d = h_0 + κ‖h_0‖ h_π/‖h_π‖, with π the mixture of domains that agrees least with d."""
+        """Solve Theorem 1: d = h_0 + κ‖h_0‖ h_π/‖h_π‖, with π the weights of the mixture that agrees least with d."""
         solution = self.solve(gram, centre)
         return Direction(solution.weights, solution_metrics(solution, gram, centre), rescale=self.rescale == "norm")
 

@@ -1,4 +1,4 @@
-"""Parts of methods that walk over the domains, one after the other: Fish and PGrad."""
+"""Parts of methods that take inner steps on one domain after the other (a walk): Fish and PGrad."""
 
 from torch import Tensor
 

@@ -1,6 +1,7 @@
 """Variants of POGM under test, for the experiment ``pogm_variants``. They are not among the algorithms of pogm.
 
-A variant moves to `pogm.algorithms` if it succeeds. Rows name it by its path, as an algorithm of another package.
+A variant moves to `pogm.algorithms` if it succeeds (`results/variants/README.md` states the rule). The rows of the
+experiment name a class by its path, ``module:Class``, like a plug-in. "Matching" is the part d − h_0 of a step.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
@@ -55,11 +56,11 @@ def _round_update(
     updates: int,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return θ − η m̂ / (√v̂ + ε), and the new state."""
-    dtype, place = weights.dtype, state["count"] % updates  # updates of this round so far
+    dtype, done = weights.dtype, state["count"] % updates  # updates of this round so far
     gradient = (gradient + weight_decay * weights).to(dtype)
-    mean = beta1 * torch.where(place > 0, state["mean"], 0) + (1 - beta1) * gradient
+    mean = beta1 * torch.where(done > 0, state["mean"], 0) + (1 - beta1) * gradient
     square = beta2 * state["square"] + (1 - beta2) * gradient.square()
-    rate = (lr / (1 - beta1 ** (place + 1))).to(dtype)
+    rate = (lr / (1 - beta1 ** (done + 1))).to(dtype)
     correction = (1 - beta2 ** (state["count"] + 1)).sqrt().to(dtype)
     updated = weights - rate * mean / (square.sqrt() / correction + eps)
     return updated, {"mean": mean.to(dtype), "square": square.to(dtype), "count": state["count"] + 1}
@@ -109,7 +110,7 @@ class SharedMomentPOGM(POGM):
 
 @dataclass(frozen=True)
 class NesterovPOGM(POGM):
-    r"""POGM with Nesterov momentum on the direction d, as the outer optimizer of DiLoCo (Douillard et al., 2023).
+    r"""POGM with Nesterov momentum on the direction d, as in the outer optimizer of DiLoCo (Douillard et al., 2023).
 
     .. math:: m \leftarrow \mu m + d, \qquad \theta \leftarrow \theta + \alpha (d + \mu m)
 
@@ -146,11 +147,12 @@ class NesterovPOGM(POGM):
 
 @dataclass(frozen=True)
 class OuterAdamPOGM(NesterovPOGM):
-    r"""POGM with SGD in the copies and Adam as the outer optimizer, as FedAdam (Reddi et al., 2021).
+    r"""POGM with SGD in the copies and Adam as the outer optimizer, as in FedAdam (Reddi et al., 2021).
 
     .. math:: \theta \leftarrow \operatorname{Adam}(\theta, -d / \eta)
 
-    With E = 1 and κ = 0 it is ERM, so the domains are matched before Adam divides by its second moment.
+    η is the learning rate of the copies and of Adam. The domains are matched before Adam divides by its second moment.
+    With E = 1 and κ = 0 it is ERM, up to rounding.
     """
 
     meta_lr: float = hyper(1.0, above=0)  # α
@@ -173,14 +175,14 @@ class OuterAdamPOGM(NesterovPOGM):
 
 @dataclass(frozen=True)
 class CrossBatchPOGM(POGM):
-    r"""POGM with inner products of different minibatches: the two halves of a round, h_i = a_i + b_i.
+    r"""POGM with inner products of different minibatches: those of the two halves of a round, h_i = a_i + b_i.
 
     .. math:: \hat G_{ij} = 2 (a_i^\top b_j + b_i^\top a_j)
 
     The noise of the minibatches increases ‖h_i‖², which makes π more uniform. The two halves have different
     minibatches, so products of them have no such bias, apart from what the optimizer carries from one half to the
     other. The factor 2 gives G its usual scale: if a_i = b_i, it is h_i·h_j. Negative eigenvalues of Ĝ are set to 0.
-    Only π comes from Ĝ; the step is in the ball of the true lengths. h_i·h_0 is not changed.
+    Only π is computed from Ĝ. The norms ‖h_π‖ and ‖h_0‖, which scale the step, and h_i·h_0 are of whole trajectories.
     """
 
     _: KW_ONLY
@@ -193,7 +195,7 @@ class CrossBatchPOGM(POGM):
         return ()
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:
-        """Return the first state, with the inner products of the last round."""
+        """Return the first state, with memory for Ĝ, which `combine` computes and `direction` uses."""
         state = super().start(params, buffers, key, problem)
         cross = torch.zeros(problem.num_domains, problem.num_domains, dtype=torch.float64, device=key.device)
         return state._replace(memory=state.memory | {"cross": cross})
@@ -208,7 +210,7 @@ class CrossBatchPOGM(POGM):
         key: Tensor,
         out: FlatParams | None = None,
     ) -> Copies:
-        """Train one copy; ``gradients`` has the trajectory of the first half of its minibatches."""
+        """Train one copy; the field ``gradients`` of the result holds a_i, the trajectory of the first half."""
         half = len(batches) // 2
         first = super().train_copy(state, problem, batches[:half], optimizer, live, key)
         middle = state._replace(params=trees.add(state.params, first.trajectories), step=state.step + half)
@@ -229,7 +231,7 @@ class CrossBatchPOGM(POGM):
         return super().combine(state, batches, problem, copies)
 
     def direction(self, gram: Tensor, centre: Centre | None, state: State) -> Direction:
-        """Solve Theorem 1 with Ĝ, and take the step of its π in the ball of the true lengths."""
+        """Solve Theorem 1 with Ĝ for π, and scale the step by the norms of the whole trajectories."""
         solution = solve(state.memory["cross"], self.kappa, centre=centre)
         size = gram.mean().clamp(min=0).sqrt() if centre is None else centre[1].sqrt()  # ‖h_0‖
         mixed = length(gram, solution.mixture)  # ‖h_π‖
@@ -268,10 +270,11 @@ class FishCentrePOGM(POGM):
 
     .. math:: h_0 = \epsilon (\tilde\theta - \theta)
 
-    With κ = 0 and α = 1 it is Fish, apart from batch-norm statistics.
+    Here θ̃ are the weights after the inner steps of Fish, called the walk. With κ = 0 and α = 1 the method is Fish,
+    apart from batch-norm statistics.
     """
 
-    centre: str = hyper("erm", options=("erm",))
+    centre: str = hyper("erm", options=("erm",))  # replaced by the step of Fish, see `erm_trajectory`
     walk_lr: float = hyper(0.5, above=0)  # ε
 
     @property
@@ -286,7 +289,7 @@ class FishCentrePOGM(POGM):
     def erm_trajectory(
         self, state: State, batches: list[Batch], problem: Problem, copies: Copies
     ) -> tuple[Params, Tree]:
-        """Return the step of Fish with the same minibatches, and its optimizer state."""
+        """Return the step of Fish, instead of that of ERM, with the same minibatches, and its optimizer state."""
         walk = state._replace(optimizer=apply_reset(state.optimizer["erm"]))
         for batch in batches:
             walk, _ = Fish(meta_lr=self.walk_lr).step(walk, [batch], problem)
@@ -300,10 +303,10 @@ class MatchedLength(Algorithm):
     .. math:: \theta \leftarrow \theta + \frac{\|h_{walk}\|}{\|h_{ERM}\|} h_{ERM}
         \quad\text{or}\quad \theta + \frac{\|h_{ERM}\|}{\|h_{walk}\|} h_{walk}
 
-    Both steps start at the same θ and have their own Adam.
+    :math:`h_{walk}` is the step of Fish. Both steps start at the same θ, and each has its own Adam.
     """
 
-    along: str = hyper("erm", options=("erm", "walk"))  # direction of the step; its length is that of the other
+    along: str = hyper("erm", options=("erm", "walk"))  # direction: of ERM or Fish; length: of the other
     walk_lr: float = hyper(0.5, above=0)  # ε of Fish
 
     def start(self, params: Params, buffers: Params, key: Tensor, problem: Problem) -> State:

@@ -48,9 +48,9 @@ def jacobi(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tournament(K: int, device: torch.device) -> tuple[Tensor, int]:
-    """Return the round in which rows i and j meet, [K, K], −1 if i = j; and the number of rounds.
+    """Return the round in which rows i and j are a pair, [K, K], −1 if i = j; and the number of rounds of a sweep.
 
-    The pairs of a round are disjoint, and all pairs meet once.
+    The pairs of a round are disjoint, and a sweep has every pair once.
     """
     count = K - 1 + K % 2
     i, j = torch.arange(K, device=device).unsqueeze(-1), torch.arange(K, device=device)

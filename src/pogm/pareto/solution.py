@@ -37,11 +37,12 @@ def solve(
     step_radius: float | Tensor | None = None,
     stationary: str = "keep",
 ) -> Solution:
-    r"""Solve the max-min problem of Theorem 1 from the inner products G of the updates.
+    r"""Solve the max-min problem of Theorem 1 from the inner products G of the updates h_i (in POGM: the trajectories).
 
-    Exact for K ≤ 8, and a fixed number of iterations beyond. The function never waits for the device and works under
-    `vmap` and in a CUDA graph. Gradients do not flow through it. If G is not finite, the weights are NaN. The rounding
-    of G limits the relative error of the optimum to about 1e-16 / ν², where ν is ‖h_π̃‖ relative to ‖h_i‖.
+    The solution is exact for K ≤ 8. For more domains it is that of an interior-point method; `Solution.gap` bounds its
+    error. The function never waits for the device and works under `vmap` and in a CUDA graph. Gradients do not flow
+    through it. If G is not finite, the weights are NaN. The rounding of G limits the relative error of the optimum to
+    about 1e-16 / ν², where ν is ‖h_π̃‖ relative to ‖h_i‖.
 
     Args:
         G: Inner products [..., K, K], as from `gramian`.

@@ -1,7 +1,7 @@
 """Iterations on small matrices as Triton kernels: Jacobi rotations (`eigen.py`) and Newton steps of Nash-MTL.
 
-The same iterations as torch operations launch hundreds of small kernels. Here it is one launch, with one program for
-each matrix, that ends when it has converged. Matrices are padded to a power of two; entries at or after K are 0.
+As torch operations, these iterations launch hundreds of small kernels. Here they are one launch, with one program for
+each matrix, which ends when it has converged. Matrices are padded with zeros to a power of two.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ from torch import Tensor
 from pogm.pareto.eigen import SWEEPS
 from pogm.pareto.interior_kernel import dot, invert, multiply, solve
 
-CONVERGED = 1e-18  # largest entry beside the diagonal, relative to the diagonal, at which rotations end
-SMALL_DECREMENT = 1e-9  # Newton decrement of the last step: convergence is quadratic, so the error is its square
+CONVERGED = 1e-18  # rotations end when the largest off-diagonal entry is this fraction of the largest entry
+SMALL_DECREMENT = 1e-9  # steps end at this Newton decrement; the error is then about its square
 
 
 @torch.library.custom_op("pogm::jacobi", mutates_args=())
@@ -76,19 +76,19 @@ _SMALL_DECREMENT = tl.constexpr(SMALL_DECREMENT)
 
 @triton.jit
 def jacobi_kernel(A_pointer, values_pointer, vectors_pointer, K, count, size: tl.constexpr):
-    """Rotate one matrix until it is diagonal; see `eigen.jacobi`."""
+    """Rotate one matrix until it is diagonal, for at most SWEEPS sweeps; see `eigen.jacobi`."""
     matrix = tl.program_id(0)
     i = tl.arange(0, size)
     valid = i < K
     inner = valid[:, None] & valid[None, :]
     is_diagonal = i[:, None] == i[None, :]
-    place = matrix * K * K + i[:, None] * K + i[None, :]
-    A = tl.load(A_pointer + place, inner, 0.0)
+    offsets = matrix * K * K + i[:, None] * K + i[None, :]
+    A = tl.load(A_pointer + offsets, inner, 0.0)
     vectors = tl.where(is_diagonal, 1.0, 0.0) + 0.0 * A
     number = 0
     going = True
     while going:
-        # Row i meets row j if i + j = round (mod count); if K is even, the last row meets the row left over.
+        # Rows i and j are a pair if i + j = turn (mod count). If K is even, the last row and the row left over are one.
         turn = number % count
         partner = (turn + count - i) % count
         left_over = turn * ((count + 1) // 2) % count
@@ -114,10 +114,10 @@ def jacobi_kernel(A_pointer, values_pointer, vectors_pointer, K, count, size: tl
 
         number += 1
         largest = tl.max(tl.max(tl.abs(A), 1), 0)
-        beside = tl.max(tl.max(tl.where(is_diagonal, 0.0, tl.abs(A)), 1), 0)
-        going = (number < _SWEEPS * count) & (beside > _CONVERGED * largest)
+        off_diagonal = tl.max(tl.max(tl.where(is_diagonal, 0.0, tl.abs(A)), 1), 0)
+        going = (number < _SWEEPS * count) & (off_diagonal > _CONVERGED * largest)
     tl.store(values_pointer + matrix * K + i, tl.sum(tl.where(is_diagonal, A, 0.0), 1), valid)
-    tl.store(vectors_pointer + place, vectors, inner)
+    tl.store(vectors_pointer + offsets, vectors, inner)
 
 
 @triton.jit

@@ -415,8 +415,8 @@ class _Batch:
     def _restore_batch(self) -> int:
         """Load the last checkpoints of the trials of a batch; return the step of their last evaluation, or −1.
 
-        If the newest checkpoint of a trial is damaged, an older one is loaded. If the trial is then at another step than
-        the first trial, or if nothing can be loaded, it gets an `UnevenBatchError` and has to be run alone.
+        If the newest checkpoint of a trial is damaged, an older one is loaded. If a trial is then at another step
+        than the first one, or if nothing can be loaded, it gets an `UnevenBatchError` and has to be run alone.
         """
         template = trees.index(self.session.train_state, 0)
         loaded: dict[int, tuple[TrainState | None, Mapping[str, Any]]] = {}
@@ -486,7 +486,7 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
 
 
 def _restore_records(folder: Path, trial: Trial, manifest: Mapping[str, Any]) -> tuple[bytes, list[Record]]:
-    """Delete the records after a checkpoint, which will be computed and written again. Return the others, as bytes and parsed.
+    """Delete the records after a checkpoint, which will be written again. Return the others, as bytes and parsed.
 
     Raises:
         IntegrityError: The records up to the checkpoint differ from what was written.
