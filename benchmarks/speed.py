@@ -119,11 +119,11 @@ NumPy, a pass replaces the weights without `functional_call`, and the views of f
 them a step of the MLP took 1.11 to 1.13 times as long as the handwritten loop with ERM (before: 1.15 to 1.21), and 1.15
 to 1.27 times with POGM (before: 1.23 to 1.29; medians of 15 alternating repeats, two to four times each).
 
-On a GPU with Triton the solver for 9 to 64 domains is one kernel (`pareto/interior_kernel.py`). The kernel takes 0.28 ms
-for 16 domains and 0.71 ms for 32 (H200, torch 2.11, CUDA graphs, median of 5 × 50 replays). A whole solve took 0.50 ms
-for 16 domains, 1.1 ms for 32 and 4.3 ms for 64 with an earlier version of the kernel (0.41 ms for 16 domains), and
-4.5 ms for 16 domains with many small kernels. An evaluation of 70,000 images with the MNIST CNN takes 43 ms since group
-norm adds up channels first; the rows below have 49 ms.
+On a GPU with Triton the solver for 9 to 64 domains is one kernel (`pareto/interior_kernel.py`). The kernel takes
+0.28 ms for 16 domains and 0.71 ms for 32 (H200, torch 2.11, CUDA graphs, median of 5 × 50 replays). A whole solve took
+0.50 ms for 16 domains, 1.1 ms for 32 and 4.3 ms for 64 with an earlier version of the kernel (0.41 ms for 16 domains),
+and 4.5 ms for 16 domains with many small kernels. An evaluation of 70,000 images with the MNIST CNN takes 43 ms since
+group norm adds up channels first; the rows below have 49 ms.
 
 The eigenvalues of `AlignedMTL`, `ConFIG`, `IMTLG` and `PGrad` and the Newton steps of `NashMTL` are one kernel each
 (`pareto/weighting_kernels.py`). With them a step of the MNIST CNN with three domains has 497 to 517 operations, not
