@@ -89,8 +89,8 @@ class ChannelSumGroupNorm(nn.GroupNorm):
     """Group norm that adds up each channel first, then the channels of a group, in compiled evaluations on a GPU.
 
     The compiled network has the channels of a position next to each other in memory. The sum of a whole group reads
-    them in small pieces; sums of channels read whole rows. An evaluation of the MNIST CNN takes 14 % less time, but a
-    training step, which computes gradients as well, 3 % more.
+    them in small pieces; sums of channels read whole rows. With it, an evaluation of the MNIST CNN took 14 % less time
+    on an H200, but a training step 3 to 6 % more, so training uses the usual implementation.
     """
 
     def forward(self, x: Tensor) -> Tensor:
