@@ -9,15 +9,16 @@ from itertools import chain
 import pytest
 from support import needs_gpu, trial
 
-from pogm import ERM, POGM, Fish
+from pogm import ERM, POGM, Fish, Mixup
 from pogm._system.errors import DivergedError, InUseError, StoppedError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs import runner
+from pogm.benchmark.runs import run_files
+from pogm.benchmark.runs.batch import UnevenBatchError
 from pogm.benchmark.runs.directory import write_trial
 from pogm.benchmark.runs.executors import group_alike, make_jobs, run_all
-from pogm.benchmark.runs.runner import RunOptions, UnevenBatchError, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.benchmark.runs.worker import run_job
 from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
@@ -61,6 +62,13 @@ def test_trials_that_can_share_a_batch_are_grouped():
     other = [trial(Fish()), trial(POGM(inner_steps=2)), dataclasses.replace(FOUR[0], steps=7)]
     groups = group_alike([FOUR[0], *other, *FOUR[1:]], most=3)
     assert groups == [FOUR[:3], [other[0]], [other[1]], [other[2]], FOUR[3:]]
+
+
+def test_trials_with_other_numbers_of_a_modifier_do_not_share_a_batch():
+    once, twice = trial(ERM(), modifiers=(Mixup(),)), trial(ERM(), modifiers=(Mixup(0.3), Mixup()))
+    assert group_alike([once, twice], most=3) == [[once], [twice]]
+    with pytest.raises(UsageError, match=r"different values of Mixup\[1\]\."):
+        check_alike([once.task(None), twice.task(None)])
 
 
 def test_run_that_was_interrupted_keeps_its_place(tmp_path):
@@ -121,7 +129,7 @@ def stopped(tmp_path, monkeypatch):
     """Two trials, the folder of their finished batch, and that of a batch that a signal stopped."""
     trials, whole, parts = FOUR[:2], tmp_path / "whole", tmp_path / "parts"
     run_batch(trials, folders(whole, trials), RunOptions())
-    real, seen = runner.append_record, []
+    real, seen = run_files.append_record, []
 
     def append(path, record):
         real(path, record)
@@ -130,7 +138,7 @@ def stopped(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "append_record", append)
+        patch.setattr(run_files, "append_record", append)
         with pytest.raises(StoppedError, match="SIGTERM"):
             run_batch(trials, folders(parts, trials), RunOptions())
     return trials, whole, parts

@@ -185,7 +185,7 @@ def test_repeated_and_resumed_runs_are_identical(tmp_path, method):
 @needs_gpu
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, monkeypatch, compile):
-    import pogm.benchmark.runs.runner as module
+    import pogm.benchmark.runs.run_files as module
 
     known = trial(ERM()).training
     training = type(known)(**{**vars(known), "network": "mnist_cnn"})

@@ -15,7 +15,8 @@ from pogm._system.errors import DivergedError, StoppedError
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.runs.runner import RunOptions, TrajectoryWarning, run, run_batch
+from pogm.benchmark.runs.runner import RunOptions, run, run_batch
+from pogm.benchmark.runs.session_facts import TrajectoryWarning
 from pogm.engine.session import Engine, Session
 from pogm.modifiers.base import Modifier
 

@@ -15,7 +15,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import RECORDS, TRIAL
 from pogm.benchmark.results.records import read_records, read_trial_file
 from pogm.benchmark.runs.context import use_threads
-from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.options import RunOptions
 from pogm.engine.session import Session
 
 MEASURE_SECONDS = 0.3  # duration of the measured steps of one kind of trial

@@ -25,7 +25,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
 from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, by_progress, make_jobs, split_done, stop_sweep
-from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.worker import note_failure, run_job
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand

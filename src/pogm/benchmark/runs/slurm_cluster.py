@@ -26,7 +26,7 @@ from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import EXIT_CODES, Stop, catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder, save_plan
 from pogm.benchmark.runs.executors import Outcome, split_done
-from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob, describe_versions, import_submitit
 from pogm.benchmark.runs.state import state_of
 from pogm.data.images.store import lock_directory

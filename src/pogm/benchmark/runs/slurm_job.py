@@ -16,7 +16,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
 from pogm.benchmark.runs.directory import load_plan
 from pogm.benchmark.runs.executors import ATTEMPTS, run_in_workers
-from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
 
 FOLDER = "slurm"  # in the folder of the runs: plan, submitted jobs, files and logs of submitit

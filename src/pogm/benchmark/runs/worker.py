@@ -21,9 +21,11 @@ from pogm._system.terminal import escape_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import TRIAL
+from pogm.benchmark.runs.batch import UnevenBatchError
 from pogm.benchmark.runs.context import failure_text, write_failure
 from pogm.benchmark.runs.directory import make_folder, write_trial
-from pogm.benchmark.runs.runner import RunOptions, UnevenBatchError, run_batch
+from pogm.benchmark.runs.options import RunOptions
+from pogm.benchmark.runs.runner import run_batch
 
 DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all processes; workers block them
 
