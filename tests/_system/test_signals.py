@@ -1,6 +1,7 @@
 """Ctrl-C and SIGHUP while nothing is trained: during imports, while data are read, and under nohup."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -97,3 +98,27 @@ def test_signal_before_there_is_anything_to_save_ends_the_run_at_once_except_sig
         assert stop.signal is None
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
+
+
+STOPS_ITSELF = """
+import os, signal
+from pogm.benchmark.runs.context import catch_stop_signals
+with catch_stop_signals() as stop:
+    os.kill(os.getpid(), signal.SIGINT)
+print(stop.signal)
+"""
+
+
+def test_first_ctrl_c_is_answered_on_a_terminal():
+    terminal, end = pty.openpty()
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", STOPS_ITSELF], stdout=subprocess.PIPE, stderr=end, text=True, check=True
+        )
+        assert b"Stopping after the current step" in os.read(terminal, 1000)
+    finally:
+        os.close(terminal)
+        os.close(end)
+    assert run.stdout == f"{int(signal.SIGINT)}\n"
+    quiet = subprocess.run([sys.executable, "-c", STOPS_ITSELF], capture_output=True, text=True, check=True)
+    assert quiet.stderr == "", "not in the log of a scheduler"

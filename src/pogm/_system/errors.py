@@ -93,10 +93,18 @@ def shorten(value: object, most: int = 100) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-10:]} ({len(text)} characters)"
 
 
+LISTED = 20  # most names that a message lists if one of them is similar to the unknown name
+
+
 def unknown_name_error(kind: str, name: object, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name. Its message lists the known names and suggests the most similar one."""
+    """Return the error for an unknown name. Its message suggests the most similar one.
+
+    It lists the known names, unless they are many and one of them is similar.
+    """
     known = sorted(known)
     by_folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.5)
     hint = f"Did you mean {by_folded[near[0]]!r}?" if near else "Choose one of those." if known else "Leave it out."
-    return UsageError(f"Expected {kind} out of {', '.join(known) or 'none'}; found {shorten(name)}. {hint}")
+    listed = f"{kind} (one of {len(known)})" if near and len(known) > LISTED else None
+    expected = listed or f"{kind} out of {', '.join(known) or 'none'}"
+    return UsageError(f"Expected {expected}; found {shorten(name)}. {hint}")

@@ -107,10 +107,11 @@ def check_single_process(what: str) -> None:
 
 
 def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
-    """Check the networks, and write the image caches of all datasets, with a progress bar, before processes need them.
+    """Check networks and data, and write image caches, with a progress bar, before processes need them.
 
     Raises:
         UsageError: If a network with random weights has batch norm that keeps its first statistics.
+        DataError: If the files of a dataset are missing.
     """
     for network in {trial.training.network for trial in trials if _has_fixed_random_norm(trial)}:
         if has_batch_norm(network):
@@ -163,6 +164,11 @@ def train_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     counts_rounds = run_options.engine.torch_device().type == "cpu"
     with RunProgress(trial, counts_rounds) as progress:
         run(trial, folder, run_options, progress.on_record, progress.on_round)
+
+
+def left_to_run(trials: Iterable[Trial], folder: Path) -> list[Trial]:
+    """Return the trials that have no finished run in a folder."""
+    return [trial for trial in trials if not (folder / trial.id / DONE).exists()]
 
 
 def count_trained(folder: Path) -> int:
@@ -227,14 +233,14 @@ def summary_lines(trial: Trial, folder: Path) -> list[str]:
         records = [record for record in read_records(folder / RECORDS) if record["step"] == step]
         lines.append(
             f"Selected: step {step} of {trial.steps - 1}, by {selection['rule']}: {selection['validation']:.1%}"
-            + _number_of_images([images["out"][i] for i in trial.train_domains] if images else [])
+            + _number_of_samples([images["out"][i] for i in trial.train_domains] if images else [])
         )
         for domain in trial.test_domains if records else ():
             found = accuracy(records[-1], "in", domain)
             if not math.isnan(found):
                 lines.append(
                     f"Held out: {trial.dataset.domains[domain]} {found:.1%}"
-                    + _number_of_images([images["in"][domain]] if images else [])
+                    + _number_of_samples([images["in"][domain]] if images else [])
                 )
         lines.append(f"Model: {where}")
         if trial.dataset.input_shape[0] in (1, 3):  # images that can be read from files
@@ -245,8 +251,8 @@ def summary_lines(trial: Trial, folder: Path) -> list[str]:
     return [*lines, *(f"{'Or' if i else 'Next'}: {command}" for i, command in enumerate(commands))]
 
 
-def _number_of_images(counts: Sequence[int]) -> str:
-    return f" ({sum(counts)} images)" if counts else ""
+def _number_of_samples(counts: Sequence[int]) -> str:
+    return f" ({sum(counts)} samples)" if counts else ""
 
 
 def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
@@ -260,7 +266,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     training, trained = trial.training, trial.train_domains
     note(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}")
     print_line(
-        f"{trial.steps} minibatches of {training.batch_size} images from each of {len(trained)} domains, with "
+        f"{trial.steps} minibatches of {training.batch_size} samples from each of {len(trained)} domains, with "
         f"{len(trial.schedule.points())} evaluations; {training.network}, {trial.precision}",
         file=sys.stderr,
     )
@@ -274,7 +280,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
             inside, outside = split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
             use = "training" if number in trained else "held out"
             name = trial.dataset.domains[number]
-            note(f"{name}: {use}, {len(inside)} + {len(outside)} images (in + out split)")
+            note(f"{name}: {use}, {len(inside)} + {len(outside)} samples (in + out split)")
         (found,) = estimates([sample], run_options)
     except PogmError as error:
         print(f"pogm: The time is not known. {message_text(error)}", file=sys.stderr)

@@ -85,6 +85,7 @@ def show_plan(
     run_options: RunOptions,
     workers: int,
     sample: Iterable[tuple[Trial, int]] = (),
+    advice: str = "add --estimate",
 ) -> dict[str, Any]:
     """Print the numbers of runs by row and dataset, and the time that finished runs of the same kind took.
 
@@ -95,6 +96,7 @@ def show_plan(
         run_options: Options of the runner.
         workers: Number of processes on a CPU.
         sample: Trials that stand for all, see `pogm.benchmark.plan.sweep.Sweep.sample`, to print GPU hours and disk.
+        advice: How to measure a time that is not known.
 
     Returns:
         The same for --json.
@@ -112,7 +114,7 @@ def show_plan(
     if not left:
         print_line("Nothing is left to run.")
         return plan
-    plan |= _print_time(left, folder, finished, run_options, workers)
+    plan |= _print_time(left, folder, finished, run_options, workers, advice)
     planned: Counter[Kind] = Counter()
     for trial, count in (sample := list(sample)):
         planned[trial.dataset.title, trial.label] += count
@@ -130,18 +132,19 @@ def _print_time(
     finished: Mapping[str, Mapping[str, Any]],
     run_options: RunOptions,
     workers: int,
+    advice: str,
 ) -> dict[str, Any]:
     """Print the time of the runs that are left, as far as finished runs tell it, and return it for --json."""
     seconds = _seconds_by_kind(folder, finished)
     known = {kind: number for kind, number in left.items() if kind in seconds}
     if not known:
-        print_line(f"{left.total()} runs to do. Their time is not known. To measure it with this data, add --estimate.")
+        print_line(f"{left.total()} runs to do. Their time is not known. To measure it with this data, {advice}.")
         return {}
     workers = workers if run_options.engine.device in ("auto", "cpu") else 1
     needed = sum(seconds[kind] * number for kind, number in known.items()) / workers
     total = duration(needed)
     missing = left.total() - sum(known.values())
-    rest = f" The time of {missing} other runs is not known: add --estimate." if missing else ""
+    rest = f" The time of {missing} other runs is not known: {advice}." if missing else ""
     print_line(
         f"{left.total()} runs to do. {sum(known.values())} of them take about {total} on {workers} "
         f"process{'es' * (workers > 1)}, as long as finished runs in {folder}.{rest}"

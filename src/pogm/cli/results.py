@@ -31,17 +31,23 @@ def wait_for_all(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: P
 
 
 def print_failures(outcomes: Iterable[Outcome], folder: Path) -> list[Outcome]:
-    """Wait for runs, print the failures, and return them."""
+    """Wait for runs, print the failures, and return them. Runs of one kind with the same message are printed once."""
     failed = []
     for outcome in outcomes:
         state = "failed" if outcome.error is not None else "done" if outcome.ran else "done before"
         log.info("%s: %s on %s, %s", folder / outcome.trial.id, outcome.trial.label, outcome.trial.dataset.title, state)
         if outcome.error is not None:
             failed.append(outcome)
+    alike: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in failed:
-        where = f"{folder / outcome.trial.id}: {outcome.trial.label} on {outcome.trial.dataset.title}"
-        first, *others = _summarise(outcome.error or "", folder / outcome.trial.id / FAILED).splitlines()
-        print_line(f"pogm: {where} failed: {first}", file=sys.stderr)
+        what = f"{outcome.trial.label} on {outcome.trial.dataset.title}"
+        alike.setdefault((what, (outcome.error or "").rstrip().rpartition("\n")[2]), []).append(outcome)
+    for (what, _), (outcome, *rest) in alike.items():
+        path = folder / outcome.trial.id
+        first, *others = _summarise(outcome.error or "", path / FAILED).splitlines()
+        print_line(f"pogm: {path}: {what} failed: {first}", file=sys.stderr)
+        if rest:
+            others.append(f"Other runs of {what} with the same message: {len(rest)}.")
         for line in others:
             print_line(f"  {line}", file=sys.stderr)
     return failed

@@ -56,7 +56,7 @@ pogm resume runs/sweep --retry-failed"""
 
     def _resume_sweep(self, execution: Execution) -> int:
         from pogm.benchmark.runs.directory import load_sweep
-        from pogm.cli.execution import check_single_process, make_run_options, prepare
+        from pogm.cli.execution import check_single_process, left_to_run, make_run_options, prepare
         from pogm.cli.planning import count_trials, read_finished, show_plan
         from pogm.cli.results import run_sweep
 
@@ -69,10 +69,12 @@ pogm resume runs/sweep --retry-failed"""
         if self.dry_run:
             finished = read_finished(self.folder)
             counts = count_trials(sweep.plan(), finished)
-            plan = show_plan(counts, self.folder, finished, run_options, self.scheduling.workers, sweep.sample())
+            advice = "add --estimate to the command of the sweep"
+            workers = self.scheduling.workers
+            plan = show_plan(counts, self.folder, finished, run_options, workers, sweep.sample(), advice)
             self.output.show("resume", plan)
             return 0
-        prepare(sweep.plan(), run_options)
+        prepare(left_to_run(sweep.plan(), self.folder), run_options)
         return run_sweep(sweep, self.folder, run_options, self.scheduling, "resume", self.output)
 
     def options_of_the_run(self) -> Execution:

@@ -38,17 +38,15 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     )
     preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
     modifiers: tuple[str, ...] = option(
-        "Modifier of the algorithm, such as Mixup; may be repeated (default: none).",
+        "Modifiers of the algorithm, such as Mixup (default: none).",
         (),
         flag="--with",
-        repeat=True,
         metavar="MODIFIER",
         complete="modifiers",
     )
     test_domain: tuple[str, ...] = option(
-        "Domain to hold out, by name or by number from 0; may be repeated (default: none; needs --train-on-all).",
+        "Domains to hold out, by name or by number from 0 (default: none; needs --train-on-all).",
         (),
-        repeat=True,
         metavar="DOMAIN",
     )
     train_on_all: bool = option(

@@ -49,7 +49,9 @@ pogm status runs/paper                              all scales of pogm experimen
             for (dataset, label), found in counts.items():
                 listed = ", ".join(f"{found[state]} {state}" for state in STATES if found[state])
                 print_line(f"{dataset}  {label}  {listed}")
-            print_line(f"{total.total()} runs: {', '.join(f'{total[state]} {state}' for state in STATES)}")
+            count = total.total()
+            states = ", ".join(f"{total[state]} {state}" for state in STATES)
+            print_line(f"{count} run{'s' * (count != 1)}: {states}")
 
         rows = [
             {"dataset": dataset, "label": label, **{state: found[state] for state in STATES}}
@@ -83,12 +85,18 @@ pogm status runs/paper                              all scales of pogm experimen
 
 
 def _print_problems(problems: Sequence[str]) -> None:
-    """Print the last line of each problem, which is the message of a traceback; at most `SHOWN`."""
-    for problem in problems[:SHOWN]:
+    """Print the last line of each problem, which is the message of a traceback; at most `SHOWN`, and each once."""
+    alike: dict[str, list[str]] = {}
+    for problem in problems:
         first, *others = problem.strip().splitlines()
-        print(f"pogm: {first}{f' … {others[-1]}' if others else ''}", file=sys.stderr)
-    if len(problems) > SHOWN:
-        print(f"pogm: And {len(problems) - SHOWN} more. See: pogm report", file=sys.stderr)
+        text = f"{first}{f' … {others[-1]}' if others else ''}"
+        alike.setdefault(text.partition(" failed: ")[2] or text, []).append(text)
+    shown = list(alike.values())[:SHOWN]
+    for text, *rest in shown:
+        same = f" (and {len(rest)} more with the same message)" if rest else ""
+        print(f"pogm: {text}{same}", file=sys.stderr)
+    if left := len(problems) - sum(map(len, shown)):
+        print(f"pogm: And {left} more. See: pogm report", file=sys.stderr)
 
 
 COMMAND = Status

@@ -23,11 +23,13 @@ class Sweep(Command):
     examples: ClassVar[str] = """
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
 pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run
+pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 3 --out runs/sweep --allow-change
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --set lr=1e-3 --set POGM.inner_steps=5 --out runs/set
 pogm status runs/sweep"""
     notes: ClassVar[str] = (
         "A --set without the name of an algorithm applies to all algorithms.\n"
-        "The same command again, or pogm resume, continues a stopped sweep."
+        "The same command again, or pogm resume, continues a stopped sweep. With --allow-change and more algorithms,\n"
+        "datasets, configurations or trials, it trains only the runs that are missing."
     )
 
     algorithms: tuple[str, ...] = option(
@@ -64,6 +66,11 @@ pogm status runs/sweep"""
         "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, least=0, most=MOST_STEPS
     )
     out: Path = option("Folder of the sweep.", metavar="FOLDER")
+    allow_change: bool = option(
+        "Extend the sweep in --out with the algorithms, datasets, configurations or trials that it does not have; "
+        "finished runs are kept. Other settings cannot change.",
+        False,
+    )
     planning: Planning = group(Planning)
     scheduling: Scheduling = group(Scheduling)
     execution: Execution = group(Execution)
@@ -71,15 +78,17 @@ pogm status runs/sweep"""
 
     def run(self) -> int:
         """Run what is left of the sweep, then print the tables and write the report."""
+        from pogm.benchmark.plan.trial import check_methods
+        from pogm.benchmark.results.record_digest import SWEEP
         from pogm.benchmark.runs.directory import check_sweep_owner, save_sweep
-        from pogm.cli.execution import make_run_options, prepare
+        from pogm.cli.execution import left_to_run, make_run_options, prepare
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep
 
         run_options = make_run_options(self.execution, self.datasets)
         sweep = self.sweep(run_options)
         if self.planning.usable_weights(self.execution.weights) == self.execution.weights:  # else its hash is unknown
-            check_sweep_owner(self.out, sweep)
+            check_sweep_owner(self.out, sweep, self.allow_change)
         if self.planning.only_count:
             self._show_plan(sweep, run_options)
             return 0
@@ -87,8 +96,11 @@ pogm status runs/sweep"""
         if self.planning.estimate:
             self.output.show("sweep", show_estimates(trials, run_options, self.scheduling.workers))
             return 0
-        prepare(trials, run_options)  # before anything is written
-        save_sweep(sweep, self.out)
+        left = left_to_run(trials, self.out)
+        if self.allow_change or not (self.out / SWEEP).exists():
+            check_methods(left)
+        prepare(left, run_options)  # before anything is written
+        save_sweep(sweep, self.out, self.allow_change)
         return run_sweep(sweep, self.out, run_options, self.scheduling, "sweep", self.output)
 
     def sweep(self, run_options: "runner.RunOptions") -> "sweeps.Sweep":

@@ -38,6 +38,14 @@ def test_a_warm_cache_makes_compilation_pay_off_earlier():
     assert not pays_off(pacs(101), 1, is_warm=True)
 
 
+def test_compilation_beside_other_processes_costs_a_share_of_its_time():
+    """A random search on ColoredMNIST has three runs of each minibatch size, and small images share a GPU."""
+    sweep = Sweep(("ERM",), (dataset_class("ColoredMNIST")(),), configurations=1, trials=1)
+    trial, _ = next(iter(sweep.sample()))
+    assert not pays_off(trial, 3, is_warm=False)
+    assert pays_off(trial, 3, is_warm=False, processes=3)
+
+
 def test_networks_without_measurements_have_no_answer():
     assert pays_off(make_trial(ERM(), dataset="ColoredDigits"), 1, is_warm=True) is None
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +17,14 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.cpu import count_cores
+from pogm._system.errors import UsageError
 from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import executors, worker
-from pogm.benchmark.runs.executors import Outcome, run_all, run_waiting_trials
+from pogm.benchmark.runs.directory import make_folder, write_trial
+from pogm.benchmark.runs.executors import Outcome, RunningElsewhereWarning, run_all, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import find_problems, state_of
 from pogm.cli.status import Status
@@ -102,12 +105,44 @@ def test_only_waiting_and_interrupted_trials_are_run(tmp_path):
         return (Outcome(t) for t in trials)
 
     with lock_folder(running):
-        outcomes = list(run_waiting_trials(plan, tmp_path, RunOptions(), pretend))
-        list(run_waiting_trials(plan, tmp_path, RunOptions(), pretend, retry_failed=True))
+        for retry_failed in (True, False):
+            with pytest.warns(RunningElsewhereWarning, match="found 1 that other processes run"):
+                outcomes = list(run_waiting_trials(plan, tmp_path, RunOptions(), pretend, retry_failed))
     assert {o.trial.id for o in outcomes} == {t.id for t in plan}
     assert [o.error for o in outcomes if o.error] == ["out of luck"]
-    assert executed[0] == [t.id for t in plan[3:]]
-    assert executed[1] == [plan[1].id] + [t.id for t in plan[3:]]
+    assert executed == [[plan[1].id] + [t.id for t in plan[3:]], [t.id for t in plan[3:]]]
+
+
+def test_trials_that_other_processes_leave_unfinished_are_run_at_the_end(tmp_path):
+    """One is in use from the start, another one when its turn comes. Their processes exit before the others end."""
+    in_use, taken, free = plan = [trial(ERM(), seed=seed) for seed in range(3)]
+    for one in plan:
+        run(one, tmp_path / "alone" / one.id)
+        make_folder(tmp_path / one.id)
+    write_trial(tmp_path / taken.id, taken, {})
+    executed = []
+
+    def execute(trials, *_):
+        executed.append(trials)
+        if len(executed) == 1:
+            other_process.enter_context(lock_folder(tmp_path / taken.id))
+        for one in trials:
+            yield Outcome(one, *worker.run_job([one], tmp_path, RunOptions()))
+        other_process.close()
+
+    with ExitStack() as other_process:
+        other_process.enter_context(lock_folder(tmp_path / in_use.id))
+        outcomes = list(run_waiting_trials(plan, tmp_path, RunOptions(), execute))
+    assert executed == [[taken, free], [in_use, taken]]
+    assert [outcome.trial for outcome in outcomes] == [free, in_use, taken]
+    for one in plan:
+        assert records(tmp_path / one.id) == records(tmp_path / "alone" / one.id)
+
+
+def test_a_sweep_in_a_read_only_folder_is_one_error_before_its_first_run():
+    outcomes = run_waiting_trials([trial(ERM())], Path("/proc/pogm"), RunOptions(), lambda *_: pytest.fail("started"))
+    with pytest.raises(UsageError, match="Expected to write to the folder /proc/pogm; found: "):
+        list(outcomes)
 
 
 def test_nothing_is_written_to_a_directory_in_use(tmp_path):

@@ -1,6 +1,7 @@
 """The selected model of a run: the right step, the right weights, and no difference after a resume or in a batch."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from processes import SHORT, pogm, records
 from support import trial
 
 from pogm import ERM, POGM, SWAD, load
+from pogm._system.errors import IntegrityError
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.benchmark.runs.selected_model import SelectedModel
 from pogm.data.datasets.base import split
@@ -108,6 +111,21 @@ def test_run_of_an_earlier_version_resumes_and_its_best_step_is_that_of_the_reco
         assert json.loads((folder / "model/model.json").read_text())["selection"]["step"] == best
     else:
         assert not model_files(folder)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_damaged_weights_of_the_selected_step_are_refused_at_a_resume(tmp_path, clean, damage):
+    folder = shutil.copytree(clean, tmp_path / "run")
+    (folder / "done").unlink()
+    (path,) = folder.glob("model/weights-*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink() if damage == "missing" else path.write_bytes(content)
+    before = model_files(folder)
+    with pytest.raises(IntegrityError, match=f"Expected the weights of the selected step, .* in {path}; found"):
+        run(load_trial(folder), folder)
+    assert model_files(folder) == before
+    assert not (folder / "done").exists()
 
 
 def test_run_on_all_domains_trains_on_each_and_keeps_a_model(tmp_path):

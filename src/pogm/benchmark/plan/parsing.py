@@ -1,5 +1,6 @@
 """Parsing of trials: names and texts of a command line become trials, checked before anything is read or written."""
 
+import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,9 +128,25 @@ def find_dataset(name: str, data: Path | None = None, progress: Progress = no_pr
 
 def no_data_error(path: str) -> UsageError:
     """Return the error for a dataset that is neither a known name nor an existing path."""
-    if os.sep in path or is_table(path) or is_array_file(Path(path)):
-        return UsageError(f"Expected a folder of images or a metadata file at {path}; found none. Check the path.")
+    folder, name = os.path.split(path.rstrip(os.sep))
+    is_path = bool(folder) or is_table(path) or is_array_file(Path(path))
+    near = difflib.get_close_matches(name, _data_names(folder), n=1, cutoff=0.7)
+    if is_path or near:
+        hint = f"Did you mean {os.path.join(folder, near[0])}?" if near else "Check the path."
+        what = "a folder of images, a table or a file of arrays"
+        return UsageError(f"Expected {what} at {path}; found none. {hint}")
     return unknown_name_error("a dataset or a folder of images", path, named_datasets())
+
+
+def _data_names(folder: str) -> list[str]:
+    """Return the names of folders, tables and files of arrays in a folder; none if it cannot be read."""
+    try:
+        entries = list(os.scandir(folder or "."))
+    except OSError:
+        return []
+    return [
+        entry.name for entry in entries if entry.is_dir() or is_table(entry.name) or is_array_file(Path(entry.name))
+    ]
 
 
 def find_data_path(name: str, data: Path | None) -> Path | None:

@@ -6,7 +6,7 @@ line follow from the fields and their metadata. To add a setting, add a line to 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from pogm.engine.setup import PRECISIONS
 from pogm.engine.task import Task
 from pogm.engine.trainer import Schedule
 from pogm.models import check_network
+from pogm.models.weights import RANDOM
 from pogm.modifiers import Modifier, modifier_class
 
 ABSENT = object()
@@ -212,6 +213,29 @@ class Trial:
 @lru_cache(maxsize=2)  # consecutive trials often have the same data
 def _load(dataset: DomainDataset, data: Path | None, seed: int) -> list[Domain]:
     return dataset.load(data, seed)
+
+
+def check_methods(trials: Iterable[Trial]) -> None:
+    """Check that every algorithm fits its modifiers, network and dataset, without data: build each network once.
+
+    Raises:
+        UsageError: A combination cannot be trained, for example because a modifier needs another network.
+    """
+    checked = set()
+    for trial in trials:
+        kind = trial.dataset, trial.label, trial.training.network
+        if kind in checked:
+            continue
+        checked.add(kind)
+        training = dataclasses.replace(trial.training, weights=RANDOM)  # faster to build
+        task = dataclasses.replace(trial, training=training).task(None)
+        try:
+            task.loss.check_method([task.algorithm, *task.modifiers])
+            for find in (Modifier.find_risks, Modifier.find_final, Modifier.find_evaluated, Modifier.check_test_time):
+                find(task.modifiers)
+            task.build_network()
+        except UsageError as error:
+            raise UsageError(f"In {trial.label} on {trial.dataset.title}: {error}") from error
 
 
 # JSON.

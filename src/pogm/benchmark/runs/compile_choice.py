@@ -26,26 +26,30 @@ from pogm.engine.engine import Engine
 LONG_RUN_STEPS = 1000  # smallest length of a run, in minibatches, for which an unmeasured network is compiled
 
 
-def choose_compile(engine: Engine, trial: Trial, runs: int = 1) -> Engine:
+def choose_compile(engine: Engine, trial: Trial, runs: int = 1, processes: int = 1) -> Engine:
     """Return the engine with "on" or "off" instead of "auto".
 
     Args:
         engine: The engine of the command.
         trial: The trial to run.
         runs: Number of runs, with this one, that can use the same compiled code in the same process.
+        processes: Number of processes that share the GPU. While one of them compiles, the others train.
     """
     if engine.compile != "auto":
         return engine
     if not engine.compiles():  # a CPU, or no Triton
         return replace(engine, compile="off")
-    compiles = None if engine.deterministic else pays_off(trial, runs, is_cached(engine, trial))
+    compiles = None if engine.deterministic else pays_off(trial, runs, is_cached(engine, trial), processes)
     if compiles is None:
         compiles = trial.steps >= LONG_RUN_STEPS
     return replace(engine, compile="on" if compiles else "off")
 
 
-def pays_off(trial: Trial, runs: int, is_warm: bool) -> bool | None:
-    """Return whether compilation saves more time than it takes; None if the network or the method was not measured."""
+def pays_off(trial: Trial, runs: int, is_warm: bool, processes: int = 1) -> bool | None:
+    """Return whether compilation saves more time than it takes; None if the network or the method was not measured.
+
+    What is counted is time of the GPU: while one of several processes compiles, the others use it.
+    """
     cost, network = run_cost(trial), measured_network(trial.training.network)
     if cost.train_seconds is None or network is None:
         return None
@@ -54,7 +58,7 @@ def pays_off(trial: Trial, runs: int, is_warm: bool) -> bool | None:
     needed: float = network["compile_seconds"]
     if is_warm:
         needed = network.get("warm_compile_seconds", needed)
-    return saved >= needed
+    return saved >= needed / processes
 
 
 def shape_key(trial: Trial) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import resource
 import shlex
 import signal
@@ -24,6 +25,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import FAILED, SWEEP
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # schedulers send SIGUSR1 in time
+STOPPING = b"\npogm: Stopping after the current step, with a checkpoint. Press Ctrl-C again to stop at once.\n"
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGHUP: 129}  # all others: 75
 
 
@@ -139,6 +141,8 @@ def catch_stop_signals() -> Iterator[Stop]:
             interrupt(number, frame)
         if stop.signal is None:
             stop.signal = number
+            if number == signal.SIGINT and sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), STOPPING)  # print is not safe in a handler
         elif number != signal.SIGHUP:
             sys.exit(128 + number)
 

@@ -55,6 +55,11 @@ def check_owner(folder: Path, trial: Trial) -> None:
         linked = [path for path in folder.glob("*") if path.is_symlink() and path.is_dir()] if taken else []
     except OSError as error:
         raise _not_writable(folder, error) from error
+    if foreign and _is_in_sweep(folder, trial):
+        raise IntegrityError(
+            f"Expected {TRIAL} in {folder}, a run of a sweep; found other files only. Restore it from a copy, or "
+            "delete the folder to start this run again."
+        )
     if foreign:
         raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
     if linked:
@@ -244,11 +249,16 @@ def change_run(folder: Path, trial: Trial) -> str:
 
 
 def _check_single(folder: Path, trial: Trial) -> None:
-    if folder.resolve().name == trial.id:
+    if _is_in_sweep(folder, trial):
         raise UsageError(
             f"Expected a single run to change; found {folder}, a run of a sweep, whose trials are fixed. "
             "Start another sweep."
         )
+
+
+def _is_in_sweep(folder: Path, trial: Trial) -> bool:
+    """Return whether a run directory belongs to a list of trials, whose directories have their ids as names."""
+    return folder.resolve().name == trial.id
 
 
 def stays_deterministic(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -308,36 +318,58 @@ def read_provenance_path(what: str, folder: Path) -> Path | None:
 # Directories of sweeps, and of other lists of trials.
 
 
-def check_sweep_owner(folder: Path, sweep: Sweep) -> None:
+def check_sweep_owner(folder: Path, sweep: Sweep, allow_change: bool = False) -> str:
     """Raise an error unless the directory belongs to the sweep, is empty or does not exist.
 
     Of a folder whose images were not read, as in a dry run, only the names of domains and classes are compared.
+
+    Args:
+        folder: The directory.
+        sweep: The sweep.
+        allow_change: Accept the directory of a sweep that this one extends: it has all trials of that one, and more.
+
+    Returns:
+        The changes that extend the sweep of the directory; empty if there are none.
     """
     if not (folder / SWEEP).exists():
         if folder.exists() and not is_empty(folder):
             raise UsageError(f"Expected {folder} to be new or empty; found other files in it. Choose another --out.")
-        return
+        return ""
     found, wanted = load_sweep(folder).to_json(titles=False), sweep.to_json(titles=False)
     for saved, given in zip(found["datasets"], wanted["datasets"], strict=False):
         if given.get("content") == "":
             for name in ("content", "intensity"):
                 saved.pop(name, None)
                 given.pop(name, None)
-    if changes := differences(found, wanted):
+    changes, is_extension = differences(found, wanted), _is_extension(found, wanted)
+    if changes and not (allow_change and is_extension):
+        advice = "Add --allow-change to extend it, or choose" if is_extension else "Choose"
         raise UsageError(
             f"Expected {folder} to be new or to belong to this sweep; found another sweep: {changes}. "
-            "Choose another --out."
+            f"{advice} another --out."
         )
+    return changes
 
 
-def save_sweep(sweep: Sweep, folder: Path) -> None:
-    """Create the directory of a sweep and write ``sweep.json``.
+def _is_extension(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Return True if a sweep has all trials of another one: it differs only in more of what is combined."""
+    lists, counts = ("algorithms", "datasets"), ("configurations", "trials")
+    return (
+        {name: value for name, value in found.items() if name not in (*lists, *counts)}
+        == {name: value for name, value in wanted.items() if name not in (*lists, *counts)}
+        and all(one in wanted[name] for name in lists for one in found[name])
+        and all(wanted[name] >= found[name] for name in counts)
+    )
+
+
+def save_sweep(sweep: Sweep, folder: Path, allow_change: bool = False) -> None:
+    """Create the directory of a sweep and write ``sweep.json``; see `check_sweep_owner`.
 
     Raises:
         UsageError: If the directory belongs to another sweep, or contains other files.
     """
-    check_sweep_owner(folder, sweep)
-    if not (folder / SWEEP).exists():
+    changes = check_sweep_owner(folder, sweep, allow_change)
+    if changes or not (folder / SWEEP).exists():
         make_folder(folder)
         write_atomic(folder / SWEEP, readable_json(sweep.to_json()))
 
@@ -353,8 +385,9 @@ def load_sweep(folder: Path) -> Sweep:
         raise UsageError(
             f"Expected the folder of a sweep, with {SWEEP}; found none in {folder}. Start one with: pogm sweep"
         )
+    content = read_json(path)
     try:
-        return Sweep.from_json(read_json(path))
+        return Sweep.from_json(content)
     except ValueError as error:
         raise UsageError(f"In {path}: {error}") from error
 

@@ -4,6 +4,7 @@ import math
 import shlex
 import shutil
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +23,8 @@ from pogm.benchmark.results.record_digest import DONE, SWEEP
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.compile_choice import choose_compile, shape_key
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
-from pogm.benchmark.runs.directory import newest_checkpoint, read_provenance
-from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.directory import make_folder, newest_checkpoint, read_provenance
+from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.worker import Worker, has_begun, note_failure
 from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
@@ -45,6 +46,10 @@ class Outcome:
     error: str | None = None  # None if it is done, or if its time was over
     ran: bool = True  # False if the outcome was known before: the trial was done, failed or run by another process
     is_cut: bool = False  # True if its time was over; it may have a checkpoint and a model
+
+
+class RunningElsewhereWarning(UserWarning):
+    """Other processes still run some of the trials, so that their results are missing."""
 
 
 Execute = Callable[[Sequence[Trial], Path, RunOptions], Iterator[Outcome]]
@@ -88,7 +93,9 @@ def run_waiting_trials(
 ) -> Iterator[Outcome]:
     """Run the trials of a sweep that are waiting or interrupted; yield an outcome for every trial.
 
-    Finished runs are not run again. Runs of other processes are left to them, and an outcome is reported at once.
+    Finished runs are not run again. Runs of other processes are left to them. Those that are interrupted when all
+    others have ended are run then: the workers of a driver that was killed need some time to save and exit. A
+    `RunningElsewhereWarning` counts those that still run.
 
     Args:
         trials: All trials of the sweep.
@@ -97,18 +104,43 @@ def run_waiting_trials(
         execute: The executor; None for the local one.
         retry_failed: Also run trials that failed before.
         with_running: Give the executor also the trials that other processes run, because it waits for them.
+
+    Raises:
+        UsageError: If the directory cannot be written to.
     """
-    todo = []
+    todo, elsewhere = [], []
     for trial in trials:
         state = state_of(folder / trial.id)
         is_running = state == "running" and with_running
         if state in ("waiting", "interrupted") or is_running or (state == "failed" and retry_failed):
             todo.append(trial)
-        elif state == "failed":
-            yield Outcome(trial, read_failure(folder / trial.id), ran=False)
+        elif state == "running":
+            elsewhere.append(trial)
         else:
-            yield Outcome(trial, ran=False)
-    yield from (execute or run_all)(todo, folder, options)
+            yield _known_outcome(trial, folder)
+    if todo:
+        make_folder(folder)  # a folder that cannot be written to is one error, and not one of every run
+    run_trials = execute or run_all
+    for outcome in run_trials(todo, folder, options):
+        is_open = outcome.error is None and not outcome.is_cut
+        if is_open and state_of(folder / outcome.trial.id) in ("running", "interrupted"):
+            elsewhere.append(outcome.trial)  # another process had it when its turn came
+        else:
+            yield outcome
+    stopped = [trial for trial in elsewhere if state_of(folder / trial.id) in ("waiting", "interrupted")]
+    yield from run_trials(stopped, folder, options) if stopped else ()
+    yield from (_known_outcome(trial, folder) for trial in elsewhere if trial not in stopped)
+    if running := sum(state_of(folder / trial.id) == "running" for trial in elsewhere):
+        text = (
+            f"Expected all {len(trials)} runs in {folder} to have ended; found {running} that other processes run. "
+            "Repeat the command when they have ended."
+        )
+        warnings.warn(text, RunningElsewhereWarning, stacklevel=2)
+
+
+def _known_outcome(trial: Trial, folder: Path) -> Outcome:
+    """Return the outcome of a trial that this process did not run."""
+    return Outcome(trial, read_failure(folder / trial.id) if state_of(folder / trial.id) == "failed" else None, False)
 
 
 def run_all(
@@ -177,8 +209,9 @@ def run_in_workers(
     """
     on_gpu = options.engine.torch_device().type == "cuda"
     jobs = make_jobs(waiting, root, options, on_gpu)
-    slots = list(gpus) * count_gpu_processes(waiting, options.engine) if on_gpu else []
-    choose = _CompileChoice(waiting, options, len(slots))
+    sharing = min(count_gpu_processes(waiting, options.engine), math.ceil(len(jobs) / len(gpus))) if on_gpu else 1
+    slots = list(gpus) * sharing if on_gpu else []
+    choose = _CompileChoice(waiting, options, len(gpus), sharing)
     jobs.reverse()  # the next job is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[Worker] = []
@@ -285,8 +318,8 @@ def is_small(trial: Trial) -> bool:
 class _CompileChoice:
     """Decides for each job of a sweep whether to compile, by the number of runs that can use the compiled code."""
 
-    def __init__(self, waiting: Sequence[Trial], options: RunOptions, processes: int):
-        self.given, self.processes = options, processes
+    def __init__(self, waiting: Sequence[Trial], options: RunOptions, gpus: int, sharing: int):
+        self.given, self.processes, self.sharing = options, gpus * sharing, sharing
         decides = options.engine.compile == "auto" and not options.engine.deterministic and options.engine.compiles()
         self.left = Counter(map(shape_key, waiting)) if decides else None  # runs that are not started, by shape
 
@@ -297,7 +330,7 @@ class _CompileChoice:
         key = shape_key(job[0])
         runs = max(math.ceil(self.left[key] / self.processes), len(job))
         self.left[key] -= len(job)
-        return replace(self.given, engine=choose_compile(self.given.engine, job[0], runs))
+        return replace(self.given, engine=choose_compile(self.given.engine, job[0], runs, self.sharing))
 
 
 def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:

@@ -42,6 +42,7 @@ class SelectedModel:
     def __init__(self, step: int = -1, validation: float = -math.inf):
         self.step, self.validation = step, validation
         self._tensors: dict[str, Tensor] | None = None  # None: written already, or not known
+        self._sha256: str | None = None  # of the weights file, once it is written
 
     def consider(self, step: int, validation: float, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
         """Select this step if it is better than all before; the first one of equals stays, as in model selection."""
@@ -58,22 +59,29 @@ class SelectedModel:
         content = save_tensors({name: leaf.contiguous() for name, leaf in self._tensors.items()})
         name = _file_name(self.step)
         write_atomic(folder / name, content)
-        weights = {"file": name, "sha256": digest(content), "bytes": len(content)}
+        self._sha256 = digest(content)
+        weights = {"file": name, "sha256": self._sha256, "bytes": len(content)}
         selected = {"rule": RULE, "step": self.step, "validation": self.validation}
         text = readable_json({"format": FORMAT, "weights": weights, "selection": selected, **description})
         write_atomic(folder / DESCRIPTION, text)
         self._tensors = None
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return step and validation accuracy for the manifest of a checkpoint; None if no step was selected."""
-        return {"step": self.step, "validation": self.validation} if self.step >= 0 else None
+        """Return step, validation accuracy and checksum for the manifest of a checkpoint; None without a step."""
+        if self.step < 0:
+            return None
+        found: dict[str, Any] = {"step": self.step, "validation": self.validation}
+        return found if self._sha256 is None else found | {"sha256": self._sha256}
 
     @classmethod
     def restore(cls, run: Path, manifest: Mapping[str, Any], records: list[Record], trial: Trial) -> "SelectedModel":
         """Return the selection at a checkpoint.
 
         Runs of earlier versions did not keep weights. For them the best step is that of the records, and there is a
-        model only if a later step is better.
+        model only if a later step is better. Later versions kept weights, but no checksum of them.
+
+        Raises:
+            IntegrityError: The weights are missing, or differ from what was written.
         """
         if "selected" not in manifest:
             scores = [(validation_accuracy(record, trial), record["step"]) for record in records]
@@ -82,9 +90,25 @@ class SelectedModel:
             return cls(step, validation)
         if manifest["selected"] is None:
             return cls()
-        found = cls(manifest["selected"]["step"], manifest["selected"]["validation"])
-        with suppress(OSError, UsageError, SafetensorError):  # a later checkpoint may have replaced the description
-            found._tensors = load_tensors(read_regular(run / MODEL / _file_name(found.step), WEIGHT_BYTES))
+        selected = manifest["selected"]
+        found = cls(selected["step"], selected["validation"])
+        found._sha256 = selected.get("sha256")
+        path = run / MODEL / _file_name(found.step)  # not by model.json, which a later checkpoint may have replaced
+        if found._sha256 is None:
+            with suppress(OSError, UsageError, SafetensorError):
+                found._tensors = load_tensors(read_regular(path, WEIGHT_BYTES))
+            return found
+        try:
+            content = read_regular(path, WEIGHT_BYTES)
+            reason = "" if digest(content) == found._sha256 else "other bytes"
+        except OSError as error:
+            reason = str(error.strerror)
+        if reason:
+            raise IntegrityError(
+                f"Expected the weights of the selected step, with SHA-256 {found._sha256[:12]}…, in {path}; found: "
+                f"{reason}. Restore the file from a copy, or delete {run} to start this run again."
+            )
+        found._tensors = load_tensors(content)
         return found
 
 

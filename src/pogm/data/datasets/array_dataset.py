@@ -53,7 +53,8 @@ class ArrayDataset(DomainDataset):
         """Return the paths of the files; raise a `DataError` if one is missing."""
         if root is None:
             raise DataError(
-                f"Expected the folder that holds {self.folder}; found none given. Pass --data FOLDER or set POGM_DATA."
+                f"Expected a folder of data with {self.folder}/, the files of {self.title}; found none given. Pass "
+                "--data FOLDER or set POGM_DATA."
             )
         paths = [root / self.folder / file for file in self.files]
         if missing := [path for path in paths if not path.is_file()]:
@@ -62,6 +63,10 @@ class ArrayDataset(DomainDataset):
                 f"{self.title} there, or pass another --data."
             )
         return paths
+
+    def prepare(self, root: Path | None, progress: Any) -> None:
+        """Check that the files exist."""
+        self.paths(root)
 
     def describe_data(self, root: Path | None) -> dict[str, Any]:
         """Return the fingerprint of the files."""

@@ -1,6 +1,7 @@
 """ColoredMNIST, and the colouring that it shares with ColoredDigits (Arjovsky et al., 2019; DomainBed's variant)."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,10 @@ class ColoredMNIST(DomainDataset):
     domains = tuple(COLOR_NOISE)
     num_classes = 2
     input_shape = (2, 28, 28)
+
+    def prepare(self, root: Path | None, progress: Any) -> None:
+        """Check that the files can be read."""
+        read_mnist(root)
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
         """Load all domains; the seed decides the domain, the label noise and the colour of every digit."""

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,10 @@ class RotatedMNIST(DomainDataset):
     domains = ANGLES
     num_classes = 10
     input_shape = (1, 28, 28)
+
+    def prepare(self, root: Path | None, progress: Any) -> None:
+        """Check that the files can be read."""
+        read_mnist(root)
 
     def load(self, root: Path | None, seed: int) -> list[Domain]:
         """Load all domains; the seed decides the domain of every digit."""
