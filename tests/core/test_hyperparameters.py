@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from pogm import POGM, Fishr
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
-from pogm.core.hyperparameters import Choice, Power, Uniform, fields, hyper, limits, replace_fields, validate
+from pogm.core.hyperparameters import (
+    Choice,
+    Power,
+    Uniform,
+    fields,
+    from_json,
+    hyper,
+    limits,
+    replace_fields,
+    to_json,
+    validate,
+)
 from pogm.data.datasets import all_datasets
 from pogm.diagnostics import Probe
 from pogm.modifiers import all_modifiers
@@ -59,6 +70,13 @@ def test_invalid_value_is_refused_with_an_explanation(values, words):
 def test_unknown_name_is_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Did you mean 'kappa'"):
         replace_fields(POGM(), {"kapa": 0.1})
+
+
+@pytest.mark.parametrize("name", ["kappa", "kapa", "scope"])
+def test_null_in_json_is_refused(name):
+    assert from_json(POGM(), to_json(POGM(0.2))) == POGM(0.2)
+    with pytest.raises(UsageError, match=name):
+        from_json(POGM(), {name: None})
 
 
 def test_texts_are_converted_to_the_type_of_the_field():

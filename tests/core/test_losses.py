@@ -72,6 +72,16 @@ def test_gradient_with_respect_to_the_outputs_equals_autograd(name):
     torch.testing.assert_close(LOSSES[name].output_gradient(outputs, targets), expected)
 
 
+def test_ignored_samples_have_no_loss_and_no_gradient():
+    torch.manual_seed(0)
+    outputs, targets = torch.randn(K, B, C, requires_grad=True), torch.randint(C, (K, B))
+    targets[0, 0] = -100
+    losses = CROSS_ENTROPY(outputs, targets)
+    assert losses[0, 0] == 0
+    (expected,) = torch.autograd.grad(losses.sum(), outputs)
+    torch.testing.assert_close(CROSS_ENTROPY.output_gradient(outputs, targets), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "outputs", "targets", "found"),
     [

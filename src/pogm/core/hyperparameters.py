@@ -142,7 +142,8 @@ def to_json(owner: Any) -> dict[str, Any]:
 def from_json(owner: Any, values: dict[str, Any]) -> Any:
     """Return a copy with the values that `to_json` returned."""
     former = getattr(owner, "former_fields", {})
-    return replace_fields(owner, {name: value for name, value in values.items() if former.get(name) != value})
+    kept = {name: value for name, value in values.items() if name not in former or former[name] != value}
+    return replace_fields(owner, kept)
 
 
 def apply_large_defaults(owner: Any, large: bool) -> Any:

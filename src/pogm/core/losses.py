@@ -12,7 +12,7 @@ from torch.func import grad
 from pogm._system.errors import UsageError, unknown_name_error
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # outputs [N, ...] and targets [N, ...] -> losses [N]
-IGNORED = -100  # class index of pixels that do not count, as in torch
+IGNORED = -100  # class index of samples and pixels that do not count, as in torch
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class SampleLoss:
     def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradient of the loss of each sample with respect to its outputs: [K, B, ...].
 
-        It is differentiable. For cross-entropy it is computed in closed form: softmax − y.
+        It is differentiable. For cross-entropy it is computed in closed form: softmax − y, and 0 for class −100.
         """
         if self.targets == "classes" and outputs.ndim == 3:
-            return outputs.softmax(-1) - probabilities(targets, outputs.shape[-1])
+            difference = outputs.softmax(-1) - probabilities(targets, outputs.shape[-1])
+            return difference if targets.is_floating_point() else difference * (targets != IGNORED).unsqueeze(-1)
         gradient: Tensor = grad(lambda values: self(values, targets).sum())(outputs)
         return gradient
 
@@ -174,7 +175,8 @@ def find_loss(loss: str | LossFunction | SampleLoss) -> SampleLoss:
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy [N] of logits [N, C] and classes: indices [N] or probabilities [N, C].
 
-    For logits [N, C, ...], as in segmentation, it is the mean over pixels, without those of class −100.
+    A sample of class −100 has the loss 0. For logits [N, C, ...], as in segmentation, the loss is the mean over pixels,
+    without those of class −100.
     """
     losses = F.cross_entropy(outputs, targets, reduction="none")
     if losses.ndim == 1:

@@ -43,13 +43,13 @@ class Problem:
     optimizer: Optimizer
     num_domains: int  # K
     num_classes: int  # C; for losses without classes, the number of outputs
-    gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]
+    gradient: Callable[[Objective], Callable[[Params], tuple[Params, Loss]]]  # objective -> (weights -> gradient, loss)
     each_domain: EachDomain
     passes_views: bool = False  # True if `each_domain` is a loop that passes rows as views, which may be overwritten
     reduce: TrajectoryReduce = Local()  # noqa: RUF009  (frozen)
-    penalties: Sequence[Penalty] = ()
+    penalties: Sequence[Penalty] = ()  # of modifiers, added to the risks
     custom_risks: Risks | None = None  # risk that a modifier uses instead of the mean loss
-    autocast: torch.dtype | None = None
+    autocast: torch.dtype | None = None  # lower precision in which passes compute, if any
     live: frozenset[str] = field(default_factory=frozenset)  # names of buffers that a training pass updates
     mixes: bool = False  # True if a modifier mixes the samples of a pass
     loss: SampleLoss = CROSS_ENTROPY
