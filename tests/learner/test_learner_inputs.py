@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from support import INPUTS, B, C, K
 from torch import nn
 
-from pogm import ERM, MLDG, POGM, Batch, Fish, Fishr, GroupDRO, Learner, Mixup
+from pogm import ERM, LPFT, MLDG, POGM, Batch, Fish, Fishr, GroupDRO, Learner, Mixup
 from pogm._system.errors import UsageError
 from pogm.core import random
 from pogm.learner.inputs import Samples, stack_domains
@@ -226,8 +226,33 @@ def test_later_minibatches_are_checked_too():
         learner.step({"Bern": (NAN, pairs()[0][1])})
     with pytest.raises(UsageError, match=r"found float32 targets of shape \[8\]"):
         learner.step({name: (x, y.float()) for name, (x, y) in zip(NAMES, pairs(), strict=True)})
+    with pytest.raises(UsageError, match=rf"class indices from 0 to {C - 1} .*found indices from 0 to {C}\."):
+        learner.step({"Bern": (pairs()[0][0], torch.arange(B).clamp(max=C))})
     with pytest.raises(UsageError, match="for each of 8 samples; found 2 labels"):
         learner.step(pairs()[0], domains=["Basel", "Bern"])
+    assert learner.step({"Basel": pairs(1)[0]})["loss"].isfinite()  # with the last accepted minibatch of Bern
+
+
+def test_first_minibatch_that_is_refused_has_no_effect():
+    learner = Learner(mlp(), POGM())
+    with pytest.raises(UsageError, match="finite inputs"):
+        learner.step({"Genf": (NAN, pairs()[0][1]), "Bern": pairs()[1]})
+    assert learner.step(dict(zip(NAMES, pairs(), strict=True)))["loss"].isfinite()
+
+    without_head = Learner(mlp(), POGM(), modifiers=[LPFT()])
+    for _ in range(2):
+        with pytest.raises(UsageError, match="a network with a head, because LPFT trains it first"):
+            without_head.step(pairs())
+
+
+def test_targets_of_later_minibatches_must_be_finite():
+    module = mlp(1)
+    learner = Learner(module, ERM(), loss="mse")
+    learner.step([(x, y.float()) for x, y in pairs()])
+    before = weights(module)
+    with pytest.raises(UsageError, match="finite targets for the loss mse; found NaN or infinity"):
+        learner.step([(x, y * torch.nan) for x, y in pairs()])
+    assert torch.equal(weights(module), before)
 
 
 def test_lazy_layers_are_refused():
@@ -270,3 +295,58 @@ def test_read_only_arrays_are_accepted():
     x = numpy.zeros((B, INPUTS), dtype="float32")
     x.flags.writeable = False
     assert Learner(mlp(), ERM()).step([(x, numpy.zeros(B, dtype="int32"))] * K) is not None
+
+
+def test_integer_parameters_are_allowed_and_stay():
+    class Permuted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.order = nn.Parameter(torch.arange(C).flip(0), requires_grad=False)
+            self.layers = mlp()
+
+        def forward(self, x):
+            return self.layers(x)[:, self.order]
+
+    module = Permuted()
+    before = weights(module.layers)
+    assert Learner(module, POGM()).step([(x.double(), y) for x, y in pairs()]) is not None
+    assert module.order.tolist() == list(range(C))[::-1]
+    assert not torch.equal(weights(module.layers), before)
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which has a list of its weights besides its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(2, 5, batch_first=True), nn.Linear(5, C)
+
+    def forward(self, x):
+        return self.head(self.lstm(x.unflatten(1, (-1, 2)))[0][:, -1])
+
+
+class Tied(nn.Module):
+    """Two layers that share their weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(INPUTS, INPUTS), nn.Linear(INPUTS, INPUTS)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))[:, :C]
+
+
+@pytest.mark.parametrize("make", [Recurrent, Tied])
+def test_recurrent_and_tied_layers_equal_a_training_loop_with_torch(make):
+    torch.manual_seed(0)
+    module, reference = make(), make()
+    reference.load_state_dict(module.state_dict())
+    learner, optimizer = Learner(module, ERM(), lr=0.01), torch.optim.Adam(reference.parameters(), lr=0.01)
+    for seed in range(3):
+        data = pairs(seed)
+        learner.step(data)
+        optimizer.zero_grad()
+        sum(F.cross_entropy(reference(x), y) for x, y in data).div(K).backward()
+        optimizer.step()
+    torch.testing.assert_close(weights(module), weights(reference))

@@ -1,6 +1,7 @@
 """Learner: losses, optimizers, schedules, precision and compilation."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,15 @@ from torch import nn
 from pogm import ERM, IRM, POGM, RDM, RSC, Batch, Fishr, Learner, Mixup
 from pogm._system.errors import UsageError
 from pogm.core.optimizers import Adam
+from pogm.modifiers.base import Modifier
+
+
+@dataclass(frozen=True)
+class LastWeights(Modifier):
+    """A modifier of a user that chooses the final weights."""
+
+    def final(self, memory, params):
+        return params, torch.tensor(0)
 
 
 def mlp(outputs=C, seed=0, dropout=0.0):
@@ -211,6 +221,11 @@ def test_captured_learner_gives_the_same_weights_up_to_rounding(algorithm):
         ({"steps": 3}, "steps only with schedule='cosine'; found steps=3"),
         ({"precision": "fp16"}, "a precision out of bf16; found 'fp16'"),
         ({"loss": "mse", "algorithm": RSC(), "head": "3"}, "for RSC, which uses class labels; found the loss mse"),
+        ({"algorithm": POGM}, r"a subclass of Algorithm, such as POGM\(\); found the class POGM"),
+        ({"modifiers": [Mixup]}, r"a subclass of Modifier, such as Mixup\(\); found the class Mixup"),
+        ({"modifiers": ["Mixup"]}, "a subclass of Modifier, .*; found str"),
+        ({"modifiers": [LastWeights()]}, "choose no final weights, .*; found LastWeights"),
+        ({"groups": [{"params": [], "lr": -1.0}]}, "lr to be a number of at least 0; found -1.0"),
     ],
 )
 def test_wrong_options_are_refused(options, message):

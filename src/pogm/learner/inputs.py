@@ -75,7 +75,7 @@ def move_samples(domains: Mapping[Hashable, Samples], like: Tensor) -> dict[Hash
     """Return the samples on the device of the weights ``like``. Inputs in float64 get the dtype of the weights."""
 
     def move(leaf: Tensor) -> Tensor:
-        dtype = like.dtype if leaf.dtype == torch.float64 and like.is_floating_point() else leaf.dtype
+        dtype = like.dtype if leaf.dtype == torch.float64 else leaf.dtype
         return leaf.to(like.device, dtype, non_blocking=True)
 
     return {

@@ -47,8 +47,8 @@ class Learner:
 
     Args:
         module: Module that returns the outputs, for example logits.
-        algorithm: Algorithm that trains it. Algorithms that build their own network (ARM, CDANN, DANN, MADG, MTL,
-            SagNet) raise an error.
+        algorithm: Algorithm that trains it. Algorithms that build their own network (ADRMX, ARM, CDANN, DANN, MADG,
+            MTL, SagNet, SelfReg, URM) raise an error.
         loss: Loss of the task: "cross_entropy", "bce" (several labels per sample), "mse", "l1", "huber", or a function
             of outputs [N, ...] and targets [N, ...] that returns one value per sample.
         optimizer: "adam", "adamw", "sgd", or an optimizer of ``pogm.core.optimizers`` (default: that of the algorithm,
@@ -105,6 +105,7 @@ class Learner:
         self.module = module
         self.algorithm = algorithm
         self.modifiers = tuple(modifiers)
+        _check_instances(algorithm, self.modifiers)
         self.loss = find_loss(loss)
         self.loss.check_method((algorithm, *self.modifiers))
         adapting = [type(modifier).__name__ for modifier in self.modifiers if modifier.changes_only_prediction]
@@ -117,6 +118,11 @@ class Learner:
             raise UsageError(
                 "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
                 f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
+            )
+        if (index := Modifier.find_final(self.modifiers)) is not None:
+            raise UsageError(
+                "Expected modifiers that choose no final weights, because a Learner does not know when training ends; "
+                f"found {type(self.modifiers[index]).__name__}. Leave it out, or let it override evaluated()."
             )
         Modifier.find_evaluated(self.modifiers)  # raises an error if there are two
         if precision not in (None, "bf16"):
@@ -161,16 +167,15 @@ class Learner:
         Raises:
             UsageError: The minibatches do not fit the module or the loss.
         """
-        batch = self._read(batches, domains)
+        before = self._latest, self.domains
+        try:
+            batch = self._read_checked(batches, domains)
+        except UsageError:
+            self._latest, self.domains = before  # a minibatch that was refused has no effect
+            raise
         if batch is None:
             return None
-        if self.state is None:
-            self._start(batch)
-        self._check_targets(batch.y)
         assert self.state is not None
-        assert self.domains is not None
-        if not trees.leaves(batch.x)[0].is_cuda:
-            check_finite(batch.x, self.domains)
         for i, modifier in enumerate(self.modifiers):
             key = random.fold(self.state.random_key(Purpose.MODIFIER, self._minibatches), i)
             batch = modifier.batch(batch, key, self._problem.num_classes)
@@ -185,12 +190,12 @@ class Learner:
         self._set_lr()
         params, buffers = self._network.tensors()
         self._check_params(params)
-        before = self.state._replace(params=params, buffers=buffers)
+        current = self.state._replace(params=params, buffers=buffers)
         with torch.no_grad(), compiling(self._compile):
             if self._compile and trees.leaves(params)[0].is_cuda:
-                self.state, self._memory, metrics = self._replay(before, waiting)
+                self.state, self._memory, metrics = self._replay(current, waiting)
             else:
-                self.state, self._memory, metrics = self._round(before, self._memory, waiting)
+                self.state, self._memory, metrics = self._round(current, self._memory, waiting)
             self._network.write_to(self.module, {**self.state.params, **self._problem.live_buffers(self.state)})
         self._finished += 1
         return metrics
@@ -254,7 +259,7 @@ class Learner:
         self._key, self._minibatches = saved["key"].cpu().clone(), saved["minibatches"]
         self._waiting = [Batch(*load_samples(one, device)) for one in saved["waiting"]]
         self._latest = {name: load_samples(one, device) for name, one in saved["latest"].items()}
-        self.state, self._graphs = None, {}
+        self.state, self._finished, self._graphs = None, 0, {}
         if restored is not None:
             self.state, self._memory, self._problem = restored
             self._outputs, self._finished = torch.Size(saved["outputs"]), saved["finished"]
@@ -284,6 +289,19 @@ class Learner:
         )
         return state, tree["modifiers"], problem
 
+    def _read_checked(self, batches: Any, labels: Any) -> Batch | None:
+        """Return a minibatch of all domains that fits the module and the loss; create the state with the first one."""
+        batch = self._read(batches, labels)
+        if batch is None:
+            return None
+        if self.state is None:
+            self._start(batch)
+        self._check_targets(batch.y)
+        assert self.domains is not None
+        if not trees.leaves(batch.x)[0].is_cuda:
+            check_finite(batch.x, self.domains)
+        return batch
+
     def _read(self, batches: Any, labels: Any) -> Batch | None:
         """Return a minibatch of all domains, or None if a domain has never occurred."""
         like = self._network.first_tensor()
@@ -300,7 +318,7 @@ class Learner:
                 f"Expected minibatches of the domains {', '.join(map(repr, self.domains))}; found "
                 f"{', '.join(map(repr, unknown))}. Name all domains at the start: Learner(..., domains=[...])."
             )
-        self._latest |= found
+        self._latest = self._latest | found
         if len(self._latest) < len(self.domains):
             return None
         key = random.fold(random.fold(self._key, int(Purpose.DATA)), self._minibatches)
@@ -345,9 +363,10 @@ class Learner:
         self._outputs = outputs.shape[1:]
         self._problem = self._build_problem(count, self._outputs)
         params, buffers = self._network.tensors()
-        self.state = self.algorithm.start(params, buffers, self._key.to(batch.y.device), self._problem)
+        state = self.algorithm.start(params, buffers, self._key.to(batch.y.device), self._problem)
         modifiers = enumerate(self.modifiers)
-        self._memory = {str(i): modifier.start(self.state, self._problem) for i, modifier in modifiers}
+        self._memory = {str(i): modifier.start(state, self._problem) for i, modifier in modifiers}
+        self.state = state
 
     def _build_problem(self, count: int, outputs: torch.Size) -> Problem:
         self._network.copy_modes()
@@ -394,10 +413,12 @@ class Learner:
         torch.mul(self._base_lr, factor, out=self._lr)
 
     def _check_targets(self, y: Tensor) -> None:
-        """Check targets that have another shape or type than those of the last minibatch."""
-        found = y.shape[2:], y.dtype
+        """Check targets by shape and type, if these have changed; and by value, unless this synchronises with a GPU."""
+        found, outputs = (y.shape[2:], y.dtype), torch.empty(y.shape[1], *self._outputs, device="meta")
         if found != self._targets and self.loss.targets != "any":
-            self.loss.check(torch.empty(y.shape[1], *self._outputs, device="meta"), y[0])
+            self.loss.check(outputs, y[0])
+        if not y.is_cuda:
+            self.loss.check_values(outputs, y.flatten(0, 1))
         self._targets = found
 
     def _check_params(self, params: Params) -> None:
@@ -449,6 +470,14 @@ class Learner:
         zeros = trees.map_leaves(torch.zeros_like, metrics)
         graphed(TrainState(before, self._memory, {"batches": batches, "metrics": zeros}, {}), False)
         return graphed
+
+
+def _check_instances(algorithm: Any, modifiers: Sequence[Any]) -> None:
+    for value, base in ((algorithm, Algorithm), *((modifier, Modifier) for modifier in modifiers)):
+        if not isinstance(value, base):
+            example = "POGM()" if base is Algorithm else "Mixup()"
+            found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise UsageError(f"Expected an object of a subclass of {base.__name__}, such as {example}; found {found}.")
 
 
 def _need_classes(*methods: Algorithm | Modifier) -> bool:

@@ -53,8 +53,8 @@ class LearnerNetwork:
         self._changed = True  # modes must be copied before the first step
 
     def first_tensor(self) -> Tensor:
-        """Return a weight of the module, for the device and the dtype of inputs."""
-        found = next(self.original.parameters(), None)
+        """Return a weight of the module (floats), for the device and the dtype of inputs."""
+        found = next((leaf for leaf in self.original.parameters() if leaf.is_floating_point()), None)
         if found is None:
             raise UsageError(
                 f"Expected a module with weights to train; found {type(self.original).__name__} without any."

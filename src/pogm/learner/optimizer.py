@@ -36,9 +36,7 @@ def make_optimizer(
                 "torch.optim use pogm.backward."
             )
         return optimizer
-    for name, value in {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "clip_norm": clip_norm}.items():
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise UsageError(f"Expected {name} to be a number of at least 0; found {value}.")
+    _check_numbers({"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "clip_norm": clip_norm})
     if momentum is not None and optimizer != "sgd":
         raise UsageError(f"Expected optimizer='sgd' for momentum; found {optimizer!r}. Leave momentum out.")
     lr = 1e-3 if lr is None else lr
@@ -58,6 +56,12 @@ def make_optimizer(
     return changed
 
 
+def _check_numbers(values: Mapping[str, float | None]) -> None:
+    for name, value in values.items():
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"Expected {name} to be a number of at least 0; found {value}.")
+
+
 def make_schedule(schedule: str | Schedule | None, steps: int | None) -> Schedule | None:
     """Return the function of the schedule, or raise a `UsageError` for an unknown name or a wrong number of steps."""
     if schedule == "cosine":
@@ -73,7 +77,7 @@ def make_schedule(schedule: str | Schedule | None, steps: int | None) -> Schedul
 
 
 def read_groups(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with their parameters as lists, or raise a `UsageError` for keys that are not supported."""
+    """Return the groups with their parameters as lists, or raise a `UsageError` for wrong keys or numbers."""
     found: list[Group] = []
     for group in groups:
         unknown = set(group) - {"params", "lr", "weight_decay"}
@@ -82,6 +86,7 @@ def read_groups(groups: Sequence[Group]) -> list[Group]:
                 "Expected groups with the keys params, lr and weight_decay; found "
                 f"{', '.join(map(repr, group))}. Leave the others out."
             )
+        _check_numbers({name: group.get(name) for name in ("lr", "weight_decay")})
         members = group["params"]
         found.append({**group, "params": [members] if isinstance(members, Tensor) else list(members)})
     return found
