@@ -75,6 +75,13 @@ def test_former_names_of_metrics_are_loaded_under_their_present_names(tmp_path, 
     assert is_same(load(tmp_path, states[0], "mine")[0], states[1])
 
 
+def test_metric_with_a_slash_in_its_name_is_loaded(tmp_path, states):
+    state = states[1]._replace(totals={"loss/site": states[1].totals["loss"]})
+    save(tmp_path, state, trial="mine", after=1)
+    found, _ = load(tmp_path, states[0], "mine")
+    assert is_same(found, state)
+
+
 def test_tensors_that_are_not_contiguous_are_saved(tmp_path, states):
     transposed = trees.map_leaves(lambda leaf: leaf.T if leaf.ndim == 2 else leaf, states[0])
     save(tmp_path, transposed, trial="mine", after=0)
@@ -178,3 +185,9 @@ def test_tensors_of_another_algorithm_are_refused(two):
     other = Session([trial(Fish()).task(None)], Engine()).train_state
     with pytest.raises(IntegrityError, match=r"differ from the run's in name, shape or type: .*state/optimizer/"):
         load(two, other, "mine")
+
+
+def test_tensors_of_another_precision_are_refused(two, states):
+    wide = trees.map_leaves(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, states[0])
+    with pytest.raises(IntegrityError, match=r"differ from the run's in name, shape or type: .*state/params/"):
+        load(two, wide, "mine")

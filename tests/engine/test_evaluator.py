@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from image_folders import write_folder
+from support import trial
 
-from pogm import ERM
+from pogm import ERM, T3A, TENT
 from pogm.benchmark.plan.trial import Trial
 from pogm.core import random
 from pogm.core.state import Purpose
@@ -25,8 +26,8 @@ def run(tmp_path):
 
 
 def accuracies(run, data, **changes):
-    trial = replace(run, training=replace(run.training, **changes))
-    session = Session([trial.task(data)], Engine())
+    changed = replace(run, training=replace(run.training, **changes))
+    session = Session([changed.task(data)], Engine())
     for _ in range(30):
         session.step()
     return session, session.accuracies()[0]
@@ -98,6 +99,20 @@ def test_accuracies_do_not_depend_on_the_size_of_passes_or_on_batched_trials(run
             one.step()
     for row, one in enumerate(alone):
         assert batched.accuracies()[row] == pytest.approx(one.accuracies()[0])
+
+
+@pytest.mark.parametrize("modifier", [T3A(), TENT(adaptation_lr=0.1)])
+def test_adaptation_starts_again_for_each_domain_and_split(modifier):
+    """Each segment has the accuracy that it has alone, so nothing is kept from the segments before it."""
+    run = trial(ERM(), modifiers=(modifier,))
+    run = replace(run, training=replace(run.training, network="small_cnn"))
+    session = Session([run.task(None)], Engine())
+    for _ in range(5):
+        session.step()
+    tensors = session.predicting_tensors()
+    alone = [session.predict(tensors, [segment])[0] for segment in range(len(session.segments))]
+    expected = [(logits.argmax(1) == labels).double().mean().item() for logits, labels in alone]
+    assert session.accuracies()[0] == pytest.approx(expected)
 
 
 def test_training_images_are_augmented_unless_switched_off(run):

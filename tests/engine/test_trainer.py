@@ -13,6 +13,7 @@ from pogm.core.model import evaluation_mode
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
 from pogm.engine.trainer import Schedule, train
+from pogm.engine.vectorise import add_to_totals
 
 
 def test_schedule_evaluates_after_the_first_minibatch_regularly_and_after_the_last():
@@ -72,6 +73,13 @@ def test_metrics_are_means_since_the_last_evaluation():
     first, both = train(Session([rare.task(None)], Engine()), rare.schedule)
     assert first.metrics[0]["loss"] == pytest.approx(losses[0])
     assert both.metrics[0]["loss"] == pytest.approx((losses[1] + losses[2]) / 2)
+
+
+def test_undefined_values_of_a_metric_are_not_in_its_mean():
+    totals: dict = {}
+    for value in ([1.0, torch.nan], [2.0, 5.0], [torch.inf, torch.nan]):
+        totals = add_to_totals(totals, {"cosine": torch.tensor(value)})
+    assert (totals["cosine"]["sum"] / totals["cosine"]["count"]).tolist() == [1.5, 5.0]
 
 
 def test_weights_that_are_not_finite_are_reported():
@@ -160,6 +168,11 @@ def test_initial_weights_depend_only_on_the_seed():
     assert torch.equal(state, torch.random.get_rng_state()), "the generator of the caller is not used"
     assert torch.equal(first.head.weight, second.head.weight)
     assert not torch.equal(first.head.weight, trial(ERM(), seed=5).task(None).build_network().head.weight)
+
+
+def test_streams_are_refused_on_a_cpu():
+    with pytest.raises(UsageError, match="a GPU for domains='streams'; found a CPU"):
+        Session([trial(POGM()).task(None)], Engine(domains="streams"))
 
 
 def test_unknown_domain_strategy_is_refused():

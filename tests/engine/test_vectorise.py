@@ -70,7 +70,7 @@ def test_auto_uses_vmap_only_for_networks_of_linear_layers():
     assert not engine.uses_vmap_for_trials(other)
     assert engine.choose_domain_strategy(linear, 64) == "vmap"
     assert engine.choose_domain_strategy(other, 64) == "loop"
-    assert Engine(domains="streams").choose_domain_strategy(other, 10**6) == "streams"
+    assert Engine(domains="vmap").choose_domain_strategy(other, 10**6) == "vmap"
 
 
 @pytest.mark.parametrize("pixels", [64 * 7, 64 * 1000])

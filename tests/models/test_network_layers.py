@@ -126,6 +126,11 @@ def test_nonlinear_classifier_has_domainbed_layers():
     assert sum(isinstance(layer, nn.ReLU) for layer in layers) == 2
 
 
+def test_nonlinear_classifier_of_few_features_depends_on_them():
+    layers = build_nonlinear_classifier(nn.Linear(2, 7))
+    assert [layer.out_features for layer in layers if isinstance(layer, nn.Linear)] == [1, 1, 7]
+
+
 def test_nonlinear_classifier_refuses_head_of_several_layers():
     with pytest.raises(UsageError, match="linear classifier for nonlinear_classifier; found Sequential"):
         build_nonlinear_classifier(nn.Sequential())

@@ -27,7 +27,7 @@ MANIFEST = {  # form of a manifest; earlier versions did not write all fields
     "after": int,
     "sha256": str,
     "bytes": int,
-    "selected?": {"step": int, "validation": (int, float)},
+    "selected?": {"step": int, "validation": (int, float), "sha256?": str},
     "records?": {"bytes": int, "sha256": str},
 }
 
@@ -178,7 +178,7 @@ def fill_template(template: TrainState, tensors: dict[str, Tensor]) -> TrainStat
     device = template.state.step.device
     totals: dict[str, dict[str, Tensor]] = {}
     for name in [name for name in tensors if name.startswith("totals/")]:
-        _, metric, kind = name.split("/")
+        metric, _, kind = name.removeprefix("totals/").rpartition("/")  # the name of a metric may contain a slash
         totals.setdefault(metric, {})[kind] = tensors.pop(name).to(device)
 
     expected = dict(trees.named_leaves(template._replace(totals={})))

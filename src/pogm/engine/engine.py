@@ -26,9 +26,7 @@ class Engine:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, ... or auto
     capture: bool = True  # on a GPU, record the step as a CUDA graph
-    compile: str = (
-        "off"  # compile parts of the step by torch.compile; auto: on a GPU with Triton (see compile_choice.py)
-    )
+    compile: str = "off"  # compile parts of the step by torch.compile: "on", "off", or "auto" (on a GPU with Triton)
     domains: str = "auto"  # train the domains in a "loop", on parallel CUDA "streams" or by "vmap"
     trials: str = "auto"  # train the trials of a session by "vmap" or "apart" (on a GPU, on parallel CUDA streams)
     images: str = "auto"  # keep images "resident" on the device, or "streamed" to it; auto: at most half of free memory
@@ -74,7 +72,12 @@ class Engine:
         """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU.
 
         Micro-batches need a loop: the others have the activations of all domains in memory.
+
+        Raises:
+            UsageError: The engine asks for streams on a CPU.
         """
+        if self.domains == "streams" and self.torch_device().type != "cuda":
+            raise UsageError("Expected a GPU for domains='streams'; found a CPU. Choose domains='loop'.")
         if self.domains != "auto":
             return self.domains
         if self.micro_batch is not None:

@@ -16,7 +16,7 @@ from pogm.distributed.world import ProcessGroup
 from pogm.engine.sampling import SPLITS, TARGET_SCALE, SampleIndices, denormalise_outputs, normalise_targets
 from pogm.engine.vectorise import TrainConfig
 
-PIXELS = {"cpu": 2**21, "cuda": 2**25}  # most pixels of a pass; on a CPU, malloc then uses its heap
+PIXELS = {"cpu": 2**21, "cuda": 2**25}  # most pixels of a pass; on a CPU, small enough that malloc reuses its heap
 BYTES = 2**11  # GPU memory per pixel: four tensors of 128 channels in float32
 SCORES = {"classification": ("accuracy",), "regression": ("r2", "rmse", "mae")}  # by task; the first one selects
 

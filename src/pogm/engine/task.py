@@ -82,8 +82,10 @@ class Task:
         shape["probe_capacity"] = self.probe_capacity
         if not self.dataset.has_equal_splits:
             shape["trial_seed"] = self.trial_seed
-        for part in (self.algorithm, *self.modifiers, self.training):
-            shape[type(part).__name__] = type(part)
+        parts: dict[str, Any] = {type(part).__name__: part for part in (self.algorithm, self.training)}
+        parts |= {f"{type(part).__name__}[{number}]": part for number, part in enumerate(self.modifiers)}
+        for name, part in parts.items():
+            shape[name] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}
-            shape |= {f"{type(part).__name__}.{n}": v for n, v in values.items() if not isinstance(v, float)}
+            shape |= {f"{name}.{n}": v for n, v in values.items() if not isinstance(v, float)}
         return shape | {"precision": self.precision, "evaluation": self.evaluation}

@@ -54,12 +54,13 @@ def build_nonlinear_classifier(linear: nn.Module) -> nn.Sequential:
             "Leave nonlinear_classifier off."
         )
     width, classes = linear.in_features, linear.out_features
+    half, quarter = max(width // 2, 1), max(width // 4, 1)
     return nn.Sequential(
-        nn.Linear(width, width // 2),
+        nn.Linear(width, half),
         nn.ReLU(),
-        nn.Linear(width // 2, width // 4),
+        nn.Linear(half, quarter),
         nn.ReLU(),
-        nn.Linear(width // 4, classes),
+        nn.Linear(quarter, classes),
     )
 
 

@@ -224,9 +224,10 @@ def load_published(url: str) -> Params:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=wanted, progress=False)
         except (OSError, RuntimeError) as error:
             raise DataError(
-                f"Expected to download {url}; found: {error}. Put the file into {cached.parent} yourself; "
-                "or pass --weights FILE and the network that it was trained with (--set network=resnet50_v1, for "
-                f"example); or set weights={RANDOM}."
+                f"Expected to download pretrained weights from {url}; found: {error}. Download the file on another "
+                f"machine and put it into {cached.parent}; or pass --weights FILE with weights that you have "
+                "(and their network, if it is another one: --set network=resnet50_v1, for example); or train "
+                f"without pretrained weights, which needs far more images: --set weights={RANDOM}"
             ) from error
     content = _read_file(path)
     if not digest(content).startswith(wanted):
