@@ -55,6 +55,32 @@ def test_one_site(model, new_sites):
     assert found.warnings() == []
 
 
+def test_accuracy_that_is_not_above_the_most_frequent_class_is_a_warning(model, new_sites):
+    for number in range(2, 6):
+        (new_sites / "far/blue" / f"{number}.png").rename(new_sites / "far/red" / f"wrong{number}.png")
+    (new_sites / "far/red/0.png").rename(new_sites / "far/blue/0.png")
+    found = evaluate(model, new_sites / "far")
+    assert found.metrics["far"].confusion == ((0, 1), (6, 5))
+    assert found.warnings() == [
+        "The accuracy at far is 41.7%; a model that always predicts red would have 91.7%. Look at the balanced "
+        "accuracy and at the recall of every class."
+    ]
+
+
+def test_accuracy_at_new_sites_is_compared_with_the_forecast(photographs, new_sites):
+    model = pogm.load(photographs[1])
+    assert "Forecast" not in evaluate(model, new_sites).text()
+    model.description["forecast"] = {"low": 0.7, "mean": 0.8, "high": 0.9}
+    assert (
+        evaluate(model, new_sites)
+        .text()
+        .endswith(
+            "Forecast of the model for a new site: 80.0%, 95 % interval 70.0% to 90.0%. The accuracy at east, 100.0%, "
+            "is above it; at far, 83.3%, is inside it.\n"
+        )
+    )
+
+
 def test_several_sites_have_a_row_each_and_one_of_all_images(model, new_sites):
     found = evaluate(model, new_sites)
     assert {name: metrics.n for name, metrics in found.metrics.items()} == {"east": 12, "far": 12, "all sites": 24}

@@ -78,6 +78,8 @@ def test_onnx_file_predicts_any_batch_size_without_torch(model, exported):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(exported("onnx").path, providers=["CPUExecutionProvider"])
+    assert [value.shape for value in session.get_inputs()] == [["batch", 3, 32, 32]]  # as the description says
+    assert [value.shape for value in session.get_outputs()] == [["batch", 2]]
     for size in (1, 4, 9):
         x = torch.randn(size, 3, 32, 32)
         (logits,) = session.run(["logits"], {"input": x.numpy()})
@@ -237,7 +239,7 @@ def test_network_that_cannot_be_traced_is_refused(model, tmp_path):
 
 
 def test_output_must_be_a_file_in_an_existing_folder(model, tmp_path):
-    with pytest.raises(UsageError, match="found a folder"):
+    with pytest.raises(UsageError, match=f"found the folder {tmp_path}.*--out {tmp_path}/model.safetensors"):
         export(model, "safetensors", tmp_path)
     with pytest.raises(UsageError, match="found no folder"):
         export(model, "safetensors", tmp_path / "missing/model")

@@ -134,6 +134,7 @@ def test_temperature_of_the_description_scales_probabilities(photographs):
     scaled = predict(model, groups)
     np.testing.assert_allclose(scaled.probabilities, softmax(plain.logits, 4.0))
     assert scaled.names == plain.names
+    np.testing.assert_allclose(model.probabilities(scaled.paths), scaled.probabilities, rtol=1e-4)
     for wrong in (0, -1.0, "warm", None):
         model.description["temperature"] = wrong
         with pytest.raises(UsageError, match="Expected a temperature above 0"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from pogm.deployment.forecast import forecast
+from pogm.deployment.forecast import compare_best, forecast
 
 
 def test_interval_is_the_prediction_interval_of_students_distribution():
@@ -13,6 +13,22 @@ def test_interval_is_the_prediction_interval_of_students_distribution():
     reach = t.ppf(0.975, 3) * np.std([0.7, 0.72, 0.75, 0.73], ddof=1) * np.sqrt(1.25)
     assert (found.low, found.high) == pytest.approx((0.725 - reach, 0.725 + reach))
     assert "rests on 4 sites only" in found.text()
+
+
+def test_best_two_algorithms_are_compared_by_site():
+    forecasts = {
+        "ERM": forecast([0.7, 0.8, 0.9]),
+        "Fish": forecast([0.72, 0.81, 0.93]),
+        "IRM": forecast([0.1, 0.2, 0.3]),
+    }
+    reach = 100 * t.ppf(0.975, 2) * np.std([0.02, 0.01, 0.03], ddof=1) / np.sqrt(3)
+    text = compare_best(forecasts)
+    assert text.startswith(
+        f"Fish and ERM, paired by site: +2.00 points, 95 % interval {2 - reach:+.2f} to {2 + reach:+.2f} "
+    )
+    assert "The interval contains 0" in text
+    clear = compare_best({"ERM": forecast([0.7, 0.8, 0.9]), "Fish": forecast([0.72, 0.82, 0.921])})
+    assert "contains 0" not in clear
 
 
 def test_interval_is_cut_at_0_and_1():

@@ -11,17 +11,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from processes import CONTEXT, pogm, start
 
 from pogm import load
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import lock_folder
+from pogm.benchmark.results.classification import fit_temperature
 from pogm.benchmark.runs import executors, worker
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli import main, train
 from pogm.data.datasets.folder import Folder
 from pogm.deployment import training_plan
-from pogm.deployment.forecast import forecast
+from pogm.deployment.forecast import SiteResult, forecast
+from pogm.deployment.training import fit_model_temperature
 from pogm.deployment.training_plan import make_plan, plan_deadlines, steps_in_time
 from pogm.engine.session import Engine
 
@@ -55,6 +58,15 @@ def test_model_is_trained_on_all_sites_that_are_not_held_out(trained):
     assert model.description["temperature"] > 0
 
 
+def test_no_temperature_is_fitted_if_all_validation_images_are_right():
+    """The likelihood would increase down to the lowest temperature, which makes every probability 0 or 1."""
+    logits, labels = torch.tensor([[1.0, 0.0], [0.0, 0.5], [0.0, 2.0]]), torch.tensor([0, 1, 1])
+    assert fit_model_temperature(SiteResult("validation", logits, labels)) == 1
+    wrong = fit_model_temperature(SiteResult("validation", logits, torch.tensor([0, 0, 1])))
+    assert wrong == pytest.approx(fit_temperature(logits.numpy(), [0, 0, 1]))
+    assert wrong != 1
+
+
 def test_forecast_is_that_of_the_held_out_sites(trained):
     description = json.loads((trained / "model.json").read_text())
     accuracies = [site["accuracy"]["value"] for site in description["sites"].values()]
@@ -68,6 +80,7 @@ def test_forecast_is_that_of_the_held_out_sites(trained):
 
 def test_card_has_all_sections_and_no_path(trained):
     card, page = (trained / "card.md").read_text(), (trained / "card.html").read_text()
+    assert "ECE and NLL are those of the probabilities before temperature scaling." in card
     for title in ("Task", "Accuracy at a new site", "Results by site", "Calibration", "Hardest images", "Limitations"):
         assert f"## {title}" in card
         assert title in page
@@ -76,6 +89,16 @@ def test_card_has_all_sections_and_no_path(trained):
         assert str(trained.parent) not in text
         assert "/tmp" not in text
     assert (trained / "hardest_images.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("out", "to"), [("model.pt2", "torch-export"), ("exported", "onnx")])
+def test_export_of_a_model_without_a_format_writes_no_runs(trained, tmp_path, out, to):
+    end = pogm("export", trained, "--out", tmp_path / out)
+    assert end.code == 2
+    assert (
+        f"Expected --to FORMAT for a model; found none. Write, for example: pogm export {trained} --to {to}." in end.err
+    )
+    assert not (tmp_path / out).exists()
 
 
 def test_new_site_is_evaluated_and_predicted(trained, photographs, tmp_path):
@@ -124,6 +147,29 @@ def test_compared_algorithms_are_ranked_by_held_out_sites(photographs, tmp_path)
     assert description["algorithm"] == max(means, key=means.get)
     assert len(description["domains"]) == 3
     assert "Algorithms compared" in (tmp_path / "model/card.md").read_text()
+    assert "paired by site: " in end.out
+
+
+def test_setting_of_one_compared_algorithm_changes_only_that_one(photographs):
+    dataset = Folder.from_directory(photographs[0])
+    settings = ["network=small_cnn", "weights=random", "POGM.kappa=0.2", "POGM.lr=0.002"]
+    plan = make_plan(dataset, ["ERM", "POGM"], (), settings, 100)
+    assert plan.finals["POGM"].algorithm.kappa == 0.2
+    assert plan.finals["POGM"].training.lr == 0.002
+    assert plan.finals["ERM"].training.lr == dataset.training.lr
+    with pytest.raises(UsageError, match=r"found 'Fish\.meta_lr=0\.5'\. Add Fish to --compare"):
+        make_plan(dataset, ["ERM", "POGM"], (), ["Fish.meta_lr=0.5"], 100)
+
+
+def test_modifiers_follow_the_name_of_an_algorithm(photographs):
+    dataset = Folder.from_directory(photographs[0])
+    settings = ["network=small_cnn", "weights=random", "SWAD.converge=5"]
+    plan = make_plan(dataset, ["ERM", "ERM + Mixup+SWAD"], (), settings, 100)
+    assert [trial.label for trial in plan.finals.values()] == ["ERM", "ERM + Mixup + SWAD"]
+    assert [len(trials) for trials in plan.forecasts.values()] == [3, 3]
+    assert plan.finals["ERM + Mixup+SWAD"].modifiers[1].converge == 5
+    with pytest.raises(UsageError, match=r"Expected a modifier out of .*; found 'SWADD'\. Did you mean 'SWAD'"):
+        make_plan(dataset, ["ERM + SWADD"], (), [], 100)
 
 
 def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch):

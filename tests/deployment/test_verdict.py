@@ -53,6 +53,7 @@ def test_sites_that_are_alike_have_no_shift():
     assert "Label shift: none" in text
     assert "Concept shift: no sign" in text
     assert "Methods: ERM." in text
+    assert "% accuracy" not in text  # a difference of accuracies is in points
 
 
 def test_other_features_are_covariate_shift():
@@ -60,6 +61,7 @@ def test_other_features_are_covariate_shift():
     assert found.covariate_shift > 0.8
     text = words(found)
     assert "Covariate shift: strong" in text
+    assert text.count("pogm train with --compare ERM 'ERM + Augment' 'ERM + Mixup' 'ERM + SWAD' CORAL") == 1
     assert "Concept shift: no sign" in text
 
 
@@ -84,6 +86,40 @@ def test_other_label_frequencies_are_label_shift_at_that_site():
 def test_same_features_give_the_same_verdict():
     first, second = sites(shifted), sites(shifted)
     assert first.to_json() == second.to_json()
+
+
+def test_cross_validation_does_not_divide_a_group():
+    """Samples of a patient have nearly the same features and the same random label."""
+    draw = np.random.default_rng(0)
+    features, labels, groups = [], [], []
+    for _ in NAMES:
+        patients = np.repeat(np.arange(20), 5)
+        labels.append(draw.integers(2, size=20)[patients])
+        features.append(draw.normal(size=(20, 50))[patients] + 0.01 * draw.normal(size=(100, 50)))
+        groups.append(patients)
+    leaking = analyse(features, labels, NAMES)
+    found = analyse(features, labels, NAMES, groups=groups)
+    assert min(site.alone for site in leaking.sites) > 0.9
+    assert np.mean([site.alone for site in found.sites]) < 0.65
+    assert np.mean([site.pooled for site in found.sites]) < 0.65
+
+
+def test_groups_of_a_table_are_used_and_a_site_with_one_group_is_refused(tmp_path):
+    draw, lines = np.random.default_rng(0), ["a,b,label,site,patient"]
+    for site in ("east", "west"):
+        for patient in range(10):
+            lines += [f"{draw.normal():.3f},{draw.normal():.3f},{'xy'[patient % 2]},{site},{site}{patient}"] * 4
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    found = {}
+    for name, words in {"all": (), "grouped": ("--group", "patient")}.items():
+        end = pogm("verdict", tmp_path / "t.csv", *words, "--json", tmp_path / f"{name}.json")
+        assert end.code == 0, end.err
+        found[name] = json.loads((tmp_path / f"{name}.json").read_text())["sites"]["east"]["alone"]
+    assert f"Next: pogm train {tmp_path / 't.csv'} --group patient --out model" in end.out
+    assert found["grouped"] < found["all"]
+    end = pogm("verdict", tmp_path / "t.csv", "--group", "site")
+    assert end.code in (2, 3)
+    assert "Expected" in end.err
 
 
 def test_command_prints_the_verdict_and_writes_all_numbers(photographs, tmp_path):

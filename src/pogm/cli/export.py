@@ -85,11 +85,19 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
     def _export_runs(self) -> int:
         from pogm.benchmark.domainbed import export_domainbed
         from pogm.benchmark.results.records import read_runs
+        from pogm.benchmark.runs.selected_model import DESCRIPTION
+        from pogm.deployment.export import SUFFIXES
 
         if self.out is None:
             raise UsageError(
                 "Expected --out FOLDER for runs, or --to FORMAT for a model; found neither. Write, for example: "
                 "pogm export runs/first --to onnx"
+            )
+        formats = {suffix: to for to, suffix in SUFFIXES.items()}
+        if self.out.suffix in formats or any((folder / DESCRIPTION).is_file() for folder in self.folders):
+            raise UsageError(
+                f"Expected --to FORMAT for a model; found none. Write, for example: pogm export {self.folders[0]} "
+                f"--to {formats.get(self.out.suffix, 'onnx')}. For the runs of a model, name the folder runs in it."
             )
         if self.tolerance is not None:
             raise UsageError("Expected --tolerance with --to; found it without. Leave it out.")

@@ -41,7 +41,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.")
     algorithm: str = option(
-        "Algorithm that trains the model (see: pogm list algorithms).", "ERM", complete="algorithms"
+        "Algorithm that trains the model, alone or with modifiers: 'ERM + SWAD' (see: pogm list).",
+        "ERM",
+        complete="algorithms",
     )
     compare: tuple[str, ...] = option(
         "Compare these algorithms at held-out sites, and train with the best (default: only --algorithm).",
@@ -189,12 +191,14 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions", deadline: float | None) -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
         from pogm.deployment import training
+        from pogm.deployment.forecast import compare_best
         from pogm.deployment.training_plan import plan_deadlines
 
         first_end, end = plan_deadlines(plan, deadline, run_options, self.workers)
         cut = self._run_trials(plan.first_trials, run_options, first_end)
         if cut is None:
             return 1
+        note("Predicting the held-out sites")
         results = {
             name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data, cut))
             for name, trials in plan.forecasts.items()
@@ -203,6 +207,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         for name, found in forecasts.items():
             mark = " <- chosen" if name == chosen and len(forecasts) > 1 else ""
             print_line(f"{name}: {found.text()}{mark}")
+        if len(forecasts) > 1:
+            print_line(compare_best(forecasts))
         final = plan.finals[chosen]
         if final not in plan.first_trials:
             note(f"Training {chosen} on all sites: {', '.join(plan.sites)}")
@@ -210,6 +216,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             if more is None:
                 return 1
             cut |= more
+        note("Writing the model and its card")
         step = training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data, cut)
         if cut:
             print_line(
@@ -252,12 +259,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _summarise(self, chosen: str) -> None:
         from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options
 
-        new = "NEW_SITE"
+        what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
+        new = "NEW_SITE" if what == "IMAGES" else "FILE"
         if self.hold_out:
             is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
             site, folder = self.hold_out[0], self.folder.rstrip("/")
             new = f"{quote(folder)} --site {quote(site)}" if is_file else quote(f"{folder}/{site}")
-        what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
         print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         out = quote(str(self.out))
         print_line(f"Next: pogm evaluate {out} {new}    or    pogm predict {out} {what} --csv predictions.csv")

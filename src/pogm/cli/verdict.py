@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from functools import partial
+from shlex import join
 from typing import ClassVar
 
+from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_SEED, Execution, Hyperparameters
@@ -19,9 +21,9 @@ pogm verdict ./hospitals
 pogm verdict ./hospitals --weights mobilenet_v2_imagenet.safetensors --json verdict.json
 pogm verdict patients.csv:label=outcome,domain=hospital"""
     notes: ClassVar[str] = (
-        "Features of images come from a network that is not trained; features of a table are its columns. Classifiers\n"
-        "on them take minutes on a CPU. The forecast is for such a classifier. pogm train gives the forecast for a\n"
-        "trained network."
+        "Features of images come from a pretrained network that is not trained further; features of a table are its\n"
+        "columns. Classifiers on them take minutes on a CPU. The forecast is for such a classifier. pogm train gives\n"
+        "the forecast for a trained network. The last line is the command that trains one with the same options."
     )
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a table, or the name of a dataset.")
@@ -61,17 +63,32 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
             trial = build_trial(dataset, "ERM", (), settings=settings)
             prepare([trial], run_options)
             progress = partial(show_progress, what="batches of images")
-            features, labels = extract_features(trial, run_options.data, run_options.engine, progress, self.seed)
+            found = extract_features(trial, run_options.data, run_options.engine, progress, self.seed)
         samples = "samples" if isinstance(dataset, ArrayDataset) else "images"
-        found = analyse(features, labels, dataset.domains, self.seed, samples)
+        features, labels, groups = found
+        note(f"Fitting classifiers to the features of {sum(map(len, labels))} {samples}")
+        verdict = analyse(features, labels, dataset.domains, self.seed, samples, groups)
 
         def show_text() -> None:
-            print(found.text())
-            for sentence in found.sentences():
+            print(verdict.text())
+            for sentence in verdict.sentences():
                 print_line(sentence)
+            print_line(f"Next: {self._train_command()}")
 
-        self.output.show("verdict", found.to_json(), show_text)
+        self.output.show("verdict", verdict.to_json(), show_text)
         return 0
+
+    def _train_command(self) -> str:
+        """Return the command that trains a model on the same data, with the same network."""
+        given = {
+            "--network": self.network,
+            "--weights": self.execution.weights,
+            "--group": self.settings.group_column,
+            "--on-bad-image": self.settings.on_bad_image,
+        }
+        words = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+        words += [word for text in self.settings.settings for word in ("--set", text)]
+        return join(["pogm", "train", self.folder, *words, "--out", "model"])
 
 
 COMMAND = Verdict

@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def write_card(
         print_line(f"pogm: The card was not written as HTML, only as card.md. {error}", file=sys.stderr)
 
 
+UNSCALED = "ECE and NLL are those of the probabilities before temperature scaling."
 HARDEST_TEXT = (
     "Images with the lowest probability of their true class, while their site was held out. Wrong labels are often "
     "among them."
@@ -82,9 +84,9 @@ def card_sections(
         ),
         (
             "Results by site",
-            "Each site was held out once: the model of its row was trained on the other sites and never saw "
-            f"{'an image' if description['stored_size'] else 'a sample'} of it.",
-            _site_tables(sites, results, description["classes"]),
+            "Each site was held out once: the model of its row was trained on the other sites and saw no "
+            f"{_samples(description)} of it.",
+            _site_tables(sites, results, description["classes"], _samples(description)),
         ),
     ]
     if task == "classification":
@@ -95,7 +97,7 @@ def card_sections(
 
 
 def _site_tables(
-    sites: Mapping[str, SiteMetrics], results: Sequence[SiteResult], classes: Sequence[str]
+    sites: Mapping[str, SiteMetrics], results: Sequence[SiteResult], classes: Sequence[str], samples: str
 ) -> list[Table]:
     numbers = {name: found for name, found in sites.items() if isinstance(found, RegressionMetrics)}
     if numbers:
@@ -106,7 +108,9 @@ def _site_tables(
         classes,
     )
     found = {name: metrics for name, metrics in sites.items() if isinstance(metrics, ClassificationMetrics)}
-    return [metrics_table(found), recall_table(pooled), confusion_table(pooled)]
+    table = metrics_table(found, samples=samples)
+    table = replace(table, footnotes=(*table.footnotes, UNSCALED))
+    return [table, recall_table(pooled, samples=samples), confusion_table(pooled)]
 
 
 def _title(description: Mapping[str, Any]) -> str:
@@ -159,11 +163,21 @@ def _compared(description: Mapping[str, Any]) -> Table:
 def _calibration(description: Mapping[str, Any]) -> str:
     before = np.mean([found["before"] for found in description["calibration"].values()])
     after = np.mean([found["after"] for found in description["calibration"].values()])
+    warning = "Calibration on training sites does not guarantee calibration at a new site."
+    if description["temperature"] == 1:
+        return (
+            f"No temperature was fitted: all validation {_samples(description)} of the training sites were classified "
+            f"correctly. Mean calibration error at held-out sites: {before:.3f}. {warning}"
+        )
     return (
-        f"Predictions are divided by the temperature {description['temperature']:.3g}, which was fitted on validation "
-        f"images of the training sites. Mean calibration error at held-out sites: {before:.3f} before, {after:.3f} "
-        "after. Calibration on training sites does not guarantee calibration at a new site."
+        f"Logits are divided by the temperature {description['temperature']:.3g} before the softmax. It was fitted on "
+        f"validation {_samples(description)} of the training sites. Mean calibration error at held-out sites: "
+        f"{before:.3f} before, {after:.3f} after. {warning}"
     )
+
+
+def _samples(description: Mapping[str, Any]) -> str:
+    return "images" if description["stored_size"] else "samples"
 
 
 def _limitations(description: Mapping[str, Any]) -> str:
@@ -176,7 +190,7 @@ def _limitations(description: Mapping[str, Any]) -> str:
     )
     stopped = description.get("stopped_runs", 0)
     early = f"A time limit stopped {stopped} of the runs before their last minibatch.\n\n" if stopped else ""
-    what = "images" if description["stored_size"] else "samples"
+    what = _samples(description)
     always = f"The model always chooses one of its classes, also for {what} of something else. "
     return (
         f"{early}{few}The forecast assumes that a new site differs from the training sites as they differ from one "
@@ -187,14 +201,15 @@ def _limitations(description: Mapping[str, Any]) -> str:
 
 def _usage(description: Mapping[str, Any]) -> str:
     if not description["stored_size"]:
+        call = "model.probabilities(samples)" if description["classes"] else "model(model.transform(samples))"
         return (
-            "In Python: model = pogm.load(FOLDER); model(model.transform(samples)), with columns by name or an array."
-            "\n\nOn the command line: pogm predict FOLDER FILE --csv predictions.csv, pogm evaluate FOLDER FILE."
+            f"In Python: model = pogm.load(FOLDER); {call}, with columns by name or an array.\n\n"
+            "On the command line: pogm predict FOLDER FILE --csv predictions.csv, pogm evaluate FOLDER FILE."
         )
     return (
-        "In Python: model = pogm.load(FOLDER); model(model.transform(image)[None]).softmax(-1), with the classes in "
-        "model.classes.\n\nOn the command line: pogm predict FOLDER IMAGES --csv predictions.csv, pogm evaluate FOLDER "
-        "NEW_SITE, pogm export FOLDER --to onnx."
+        "In Python: model = pogm.load(FOLDER); model.probabilities([image]), with the classes in model.classes.\n\n"
+        "On the command line: pogm predict FOLDER IMAGES --csv predictions.csv, pogm evaluate FOLDER NEW_SITE, "
+        "pogm export FOLDER --to onnx."
     )
 
 

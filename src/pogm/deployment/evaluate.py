@@ -97,6 +97,15 @@ class Evaluation:
                     f"{printable(site.name)} has the name of a site that was held out when the model was trained. If "
                     "its accuracy influenced which model you chose, the accuracy is higher than at a new site."
                 )
+        for name in (site.name for site in self.sites):
+            counts = [sum(row) for row in self.metrics[name].confusion]
+            share = max(counts) / sum(counts)
+            if max(counts) < sum(counts) and self.metrics[name].accuracy.value <= share:
+                found.append(
+                    f"The accuracy at {printable(name)} is {self.metrics[name].accuracy.value:.1%}; a model that "
+                    f"always predicts {printable(self.classes[counts.index(max(counts))])} would have {share:.1%}. "
+                    "Look at the balanced accuracy and at the recall of every class."
+                )
         if self.ignored:
             listed = ", ".join(f"{printable(name)} ({count})" for name, count in self.ignored.items())
             found.append(f"{sum(self.ignored.values())} images of classes unknown to the model are left out: {listed}.")
@@ -108,18 +117,38 @@ class Evaluation:
         """Return tables for a terminal: metrics by site, recall by class, confusion matrix, calibration."""
         pooled = self.metrics[ALL if len(self.sites) > 1 else self.sites[0].name]
         title = f"{self.description.get('algorithm')}, {self.description.get('network')}"
-        tables = [metrics_table(self.metrics, f"{title}: metrics by site"), recall_table(pooled)]
+        samples = "images" if self.description["stored_size"] else "samples"
+        tables = [
+            metrics_table(self.metrics, f"{title}: metrics by site", samples),
+            recall_table(pooled, samples=samples),
+        ]
         if len(self.classes) <= MOST_CLASSES:
             tables.append(confusion_table(pooled))
         if self.scalings:
             source = (
                 "The temperature is that of the model."
                 if "temperature" in self.description
-                else "The temperature is fitted on the images of the site; the error after scaling is measured on the "
-                "half of them that did not fit it. The model has no temperature of its own."
+                else f"The temperature is fitted on the {samples} of the site; the error after scaling is measured on "
+                "the half of them that did not fit it. The model has no temperature of its own."
             )
             tables.append(calibration_table(self.scalings, source))
-        return "\n".join(table.text() for table in tables)
+        return "\n".join([*(table.text() for table in tables), *self._compare_forecast()])
+
+    def _compare_forecast(self) -> list[str]:
+        """Return a line that compares the accuracies at new sites with the forecast of the model, if it has one."""
+        new = [site.name for site in self.sites if site.name not in self.description.get("domains", ())]
+        if not new or "forecast" not in self.description:
+            return []
+        low, mean, high = (self.description["forecast"][key] for key in ("low", "mean", "high"))
+        found = []
+        for name in new:
+            value = self.metrics[name].accuracy.value
+            where = "below" if value < low else "above" if value > high else "inside"
+            found.append(f"{printable(name)}, {value:.1%}, is {where} it")
+        return [
+            f"Forecast of the model for a new site: {mean:.1%}, 95 % interval {low:.1%} to {high:.1%}. The accuracy at "
+            f"{'; at '.join(found)}.\n"
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object: model, metrics and calibration by site, warnings."""

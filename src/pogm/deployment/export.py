@@ -22,7 +22,6 @@ from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
 from pogm.deployment.export_comparison import Comparison, compare
 from pogm.deployment.export_formats import EXPORTERS, INPUT, ONNX_PACKAGES, OUTPUT, Format
 from pogm.deployment.model import TrainedModel, image_transform
-from pogm.deployment.predict import read_temperature
 
 SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
 SCHEMA = 1  # version of the JSON file
@@ -71,8 +70,11 @@ def export(model: TrainedModel, to: Format, path: Path, *, tolerance: float = TO
     if not tolerance >= 0:
         raise UsageError(f"Expected a tolerance of at least 0; found {tolerance}. Leave it out.")
     if path.is_dir() or not path.parent.is_dir():
-        what = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UsageError(f"Expected a path for the exported file; found {what}. Name a file in an existing folder.")
+        what = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
+        name = path / f"model{SUFFIXES[to]}" if path.is_dir() else path.name
+        raise UsageError(
+            f"Expected a file to write in an existing folder; found {what}. Write, for example: --out {name}"
+        )
     model = copy.deepcopy(model).cpu()
     description = describe_export(model, to)
     content, predict, more = EXPORTERS[to](model, description)
@@ -117,7 +119,7 @@ def describe_export(model: TrainedModel, to: Format) -> dict[str, Any]:
         "classes": list(model.classes),
         "input": {"name": INPUT, "shape": ["batch", *model.transform.transform.shape], "dtype": "float32"},
         "output": {"name": OUTPUT, "shape": ["batch", len(model.classes)], "dtype": "float32"},
-        "temperature": read_temperature(model),
+        "temperature": model.temperature,
         "probabilities": "softmax(logits / temperature)",
         "preprocessing": describe_preprocessing(model),
         "model": {name: model.description[name] for name in names if name in model.description},

@@ -69,6 +69,11 @@ def _make_onnx(model: TrainedModel, description: Mapping[str, Any]) -> Made:
         proto = made.model_proto
         for node in [*proto.graph.node, *(node for function in proto.functions for node in function.node)]:
             del node.metadata_props[:]  # names of Python classes and source files
+        symbol = proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param  # such as s77
+        for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+            for size in value.type.tensor_type.shape.dim:
+                if size.dim_param == symbol:
+                    size.dim_param = "batch"
         entry = proto.metadata_props.add()
         entry.key, entry.value = METADATA, json.dumps(description)
         content: bytes = proto.SerializeToString()

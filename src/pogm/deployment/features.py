@@ -1,12 +1,13 @@
 """Features for the analysis of sites: outputs of a fixed network for images, encoded columns for tables."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from pogm._system.errors import UsageError
+from pogm._system.terminal import printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.data.transforms.arrays import Columns
@@ -20,8 +21,10 @@ Progress = Callable[[Iterable[torch.Tensor], int], Iterator[torch.Tensor]]
 
 def extract_features(
     trial: Trial, data: Path | None, engine: Engine, progress: Progress, seed: int = 0
-) -> tuple[list[Array], list[Labels]]:
-    """Return the features and labels of each site: for at most 600 images of a site, or all samples of a table.
+) -> tuple[list[Array], list[Labels], list[Labels]]:
+    """Return features, labels and groups of each site: of at most 600 images of a site, or all samples of a table.
+
+    The list of groups is empty if the dataset has none.
 
     Args:
         trial: Trial that names the dataset, the network and its weights.
@@ -31,7 +34,7 @@ def extract_features(
         seed: Seed of the choice of images.
 
     Raises:
-        UsageError: The dataset is a regression, or consists neither of images nor of columns.
+        UsageError: The dataset is a regression, or consists neither of images nor of columns; or a site has one group.
     """
     if isinstance(trial.dataset, ArrayDataset):
         return _encode_columns(trial, data)
@@ -40,12 +43,14 @@ def extract_features(
     module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
     module = module.eval().to(device)
     draw = np.random.default_rng(seed)
-    chosen, labels, sizes = [], [], []
+    chosen, labels, sizes, groups = [], [], [], list[Labels]()
     for domain in trial.task(data).load():
         index = torch.from_numpy(np.sort(draw.permutation(len(domain.labels))[:MOST_IMAGES]))
         chosen += list(torch.split(domain.inputs[index], BATCH))
         labels.append(domain.labels[index].numpy())
         sizes.append(len(index))
+        groups += [] if domain.groups is None else [domain.groups[index].numpy()]
+    _check_groups(trial, groups)
 
     def extract(images: torch.Tensor) -> torch.Tensor:
         features: torch.Tensor = module(transform.to_inputs(images.to(device), torch.float32))
@@ -53,11 +58,20 @@ def extract_features(
 
     with torch.no_grad():
         found = [extract(images) for images in progress(chosen, len(chosen))]
-    return [part.numpy() for part in torch.split(torch.cat(found), sizes)], labels
+    return [part.numpy() for part in torch.split(torch.cat(found), sizes)], labels, groups
 
 
-def _encode_columns(trial: Trial, data: Path | None) -> tuple[list[Array], list[Labels]]:
-    """Return the columns of a table, imputed and standardised over all sites, and the labels of each site."""
+def _check_groups(trial: Trial, groups: Sequence[Labels]) -> None:
+    single = [name for name, group in zip(trial.dataset.domains, groups, strict=False) if len(np.unique(group)) < 2]
+    if single:
+        raise UsageError(
+            f"Expected two or more groups in every site, because cross-validation does not divide a group; found one "
+            f"in {', '.join(map(printable, single))}. Leave out the site or the column of the groups."
+        )
+
+
+def _encode_columns(trial: Trial, data: Path | None) -> tuple[list[Array], list[Labels], list[Labels]]:
+    """Return the columns of a table, imputed and standardised over all sites, the labels and groups of each site."""
     transform = trial.dataset.transform(trial.training)
     if trial.dataset.task != "classification" or not isinstance(transform, Columns):
         found = "a regression" if trial.dataset.task != "classification" else "series, audio or text"
@@ -68,4 +82,6 @@ def _encode_columns(trial: Trial, data: Path | None) -> tuple[list[Array], list[
     domains = trial.task(data).load()
     statistics = transform.fit([domain.inputs for domain in domains])
     features = [transform.prepare(domain.inputs, statistics, torch.float64).numpy() for domain in domains]
-    return features, [domain.labels.numpy() for domain in domains]
+    groups = [domain.groups.numpy() for domain in domains if domain.groups is not None]
+    _check_groups(trial, groups)
+    return features, [domain.labels.numpy() for domain in domains], groups

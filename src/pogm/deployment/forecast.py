@@ -1,7 +1,7 @@
 """Forecast of the accuracy at a new site, from the accuracies at sites that were held out one at a time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
@@ -61,6 +61,25 @@ class Forecast:
         if count < FEW_SITES:
             return f"{found}. The interval is wide because it rests on {count} sites only."
         return f"{found}, from {count} sites."
+
+
+def compare_best(forecasts: Mapping[str, Forecast]) -> str:
+    """Return a sentence about the difference between the two algorithms with the highest means, paired by site."""
+    best, second = sorted(forecasts, key=lambda name: -forecasts[name].mean)[:2]
+    pairs = zip(forecasts[best].accuracies, forecasts[second].accuracies, strict=True)
+    differences = [first - other for first, other in pairs]
+    mean, count = fmean(differences), len(differences)
+    reach = student_quantile((1 + LEVEL) / 2, count - 1) * stdev(differences) / math.sqrt(count)
+    scale, unit = (1, "in R²") if forecasts[best].task == "regression" else (100, "points")
+    numbers = (
+        f"{scale * mean:+.2f} {unit}, 95 % interval {scale * (mean - reach):+.2f} to {scale * (mean + reach):+.2f}"
+    )
+    end = (
+        "The interval contains 0, so the runs do not show which one is better."
+        if mean <= reach
+        else "The interval is for one seed; other seeds can differ."
+    )
+    return f"{best} and {second}, paired by site: {numbers} ({count} sites, one seed). {end}"
 
 
 def forecast(accuracies: Sequence[float], task: str = "classification", counts: Sequence[int] = ()) -> Forecast:

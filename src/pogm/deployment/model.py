@@ -146,7 +146,7 @@ class TrainedModel(nn.Module):
     Attributes:
         classes: Names of the classes, in the order of the logits; empty for a regression.
         transform: Preprocessing: PIL image or path in, tensor [C, H, W] out; for other data, `ArrayTransform`.
-        description: Contents of ``model.json``: network, algorithm, selection, provenance.
+        description: Contents of ``model.json``: network, algorithm, selection, temperature, provenance.
         adapts: True if a prediction depends on the other images of its batch (ARM, MTL, ITTA, T3A, TENT). Such a batch
             must come from one domain.
     """
@@ -236,8 +236,20 @@ class TrainedModel(nn.Module):
         sizes = [part.prediction_batch_size for part in parts]
         return min(filter(None, sizes), default=None)
 
+    @property
+    def temperature(self) -> float:
+        """Number by which logits are divided before the softmax, to calibrate probabilities; 1 if none was fitted."""
+        temperature = self.description.get("temperature", 1.0)
+        if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
+            raise UsageError(
+                f"Expected a temperature above 0 in model.json; found {temperature!r}. Restore the file from a copy."
+            )
+        return float(temperature)
+
     def probabilities(self, images: Any) -> Tensor:
-        """Return the class probabilities [N, classes], predicted as one batch.
+        """Return the class probabilities [N, classes], predicted as one batch: the softmax of logits / temperature.
+
+        They are the probabilities that ``pogm predict`` writes.
 
         Args:
             images: Images or their paths; for a model of other data, what `ArrayTransform` takes.
@@ -248,7 +260,7 @@ class TrainedModel(nn.Module):
         else:
             inputs = torch.stack([self.transform(image) for image in images]).to(device)
         with torch.no_grad():
-            return self.forward(inputs).softmax(-1)
+            return (self.forward(inputs) / self.temperature).softmax(-1)
 
 
 def image_transform(model: TrainedModel) -> ImageTransform:
@@ -277,7 +289,8 @@ def load(folder: Path | str) -> TrainedModel:
 
     Example:
         >>> model = pogm.load("runs/first")  # doctest: +SKIP
-        >>> model(model.transform("image.png")[None]).softmax(-1)  # doctest: +SKIP
+        >>> model.probabilities(["image.png"])  # [1, classes]; doctest: +SKIP
+        >>> model(model.transform("image.png")[None])  # logits [1, classes]; doctest: +SKIP
     """
     folder = find_model(Path(folder))
     description = read_description(folder)

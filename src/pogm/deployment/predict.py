@@ -174,17 +174,7 @@ def predict(
         pass
     if on_bad_image == "refuse" and any(reasons):
         raise _bad_images_error(paths, reasons)
-    return Predictions(paths, model.classes, logits, tuple(reasons), read_temperature(model))
-
-
-def read_temperature(model: TrainedModel) -> float:
-    """Return the temperature in the description of a model; 1 if it has none."""
-    temperature = model.description.get("temperature", 1.0)
-    if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
-        raise UsageError(
-            f"Expected a temperature above 0 in model.json; found {temperature!r}. Restore the file from a copy."
-        )
-    return float(temperature)
+    return Predictions(paths, model.classes, logits, tuple(reasons), model.temperature)
 
 
 def _choose_batch_size(model: TrainedModel, batch_size: int | None) -> int:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,15 +17,17 @@ from torch import Tensor
 from pogm._system.errors import DataError, UsageError
 from pogm._system.terminal import printable
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics, regression_table
+from pogm.data.datasets.array_dataset import ArrayWarning
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.images.metadata import SPLITS, split_options
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
 from pogm.deployment.evaluate import Evaluation
 from pogm.deployment.labelled_images import Site
 from pogm.deployment.model import ArrayTransform, TrainedModel
-from pogm.deployment.predict import Predictions, read_temperature
+from pogm.deployment.predict import Predictions
 
 BATCH = 1024
+LISTED = 10  # categories that a warning names
 ALL = "all sites"
 
 
@@ -150,8 +153,24 @@ def evaluate_file(
 
 
 def read_inputs(model: TrainedModel, file: SampleFile) -> Tensor:
-    """Return the stored inputs [N, ...] of a file for a model."""
-    return _dataset(model).read_inputs(file)
+    """Return the stored inputs [N, ...] of a file for a model; warn about texts that the model does not know."""
+    dataset = _dataset(model)
+    inputs = dataset.read_inputs(file)
+    unknown = dataset.encoding.unknown_categories(file.features) if dataset.kind == "table" else {}
+    for name, texts in unknown.items():
+        known = [value for column, value in dataset.encoding.pairs if column == name]
+        warnings.warn(
+            f"Expected {_listed(known)} in the column {printable(name)} of {file.where}; found {_listed(texts)}. The "
+            "model has not seen them and treats them as missing. Rename them if they mean the same.",
+            ArrayWarning,
+            stacklevel=2,
+        )
+    return inputs
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - LISTED} more" if len(texts) > LISTED else ""
+    return ", ".join(map(printable, texts[:LISTED])) + more
 
 
 def _read_file(model: TrainedModel, name: str, required: Sequence[str] = ()) -> SampleFile:
@@ -198,4 +217,4 @@ def _predict(model: TrainedModel, stored: Tensor) -> Predictions | PredictedNumb
     rows = tuple(str(row + 1) for row in range(len(stored)))
     if model.task == "regression":
         return PredictedNumbers(found.squeeze(-1).double().numpy(), rows)
-    return Predictions(rows, model.classes, found.numpy(), ("",) * len(stored), read_temperature(model), "row")
+    return Predictions(rows, model.classes, found.numpy(), ("",) * len(stored), model.temperature, "row")

@@ -147,7 +147,7 @@ def finish_model(
     }
     if model.task == "classification":
         validation = predict_validation(model, final, data)
-        temperature = fit_temperature(validation.logits.numpy(), validation.labels.numpy())
+        temperature = fit_model_temperature(validation)
         extra["temperature"] = temperature
         extra["calibration"] = {
             found.site: scale_temperature(found.logits.numpy(), found.labels.numpy(), temperature).to_json()
@@ -156,6 +156,17 @@ def finish_model(
     description = write_model(run, folder, extra)
     write_card(folder, description, sites, results[chosen], final, data)
     return int(description["selection"]["step"])
+
+
+def fit_model_temperature(validation: SiteResult) -> float:
+    """Return the temperature of a model from its predictions of validation images.
+
+    It is 1 (no scaling) if all of them are right: then every smaller temperature has a higher likelihood, and the
+    smallest one would make all probabilities 0 or 1.
+    """
+    if bool((validation.logits.argmax(-1) == validation.labels).all()):
+        return 1.0
+    return fit_temperature(validation.logits.numpy(), validation.labels.numpy())
 
 
 def _task(results: Sequence[SiteResult]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm._system.saved import check_form
-from pogm.benchmark.plan.parsing import build_trial
+from pogm.benchmark.plan.parsing import Combination, build_trial, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.estimate import measure_cost
@@ -65,7 +65,7 @@ def make_plan(
 
     Args:
         dataset: Images of all sites.
-        algorithms: Algorithms to compare; with one, nothing is compared.
+        algorithms: Algorithms to compare, alone or with modifiers ("ERM + SWAD"); with one, nothing is compared.
         hold_out: Sites that are never used for training.
         settings: Hyperparameters as texts, such as "lr=1e-4".
         steps: Minibatches of each site.
@@ -92,12 +92,17 @@ def make_plan(
     if hasattr(dataset.training, "eval_augment") and "eval_augment" not in names:
         settings = (*settings, "eval_augment=false")  # validation images as they will be in use
 
-    def plan(algorithm: str, held_out: Sequence[str]) -> Trial:
+    parts = {method: [name.strip() for name in method.split("+")] for method in algorithms}
+    combinations = {method: Combination(names[0], tuple(names[1:]), dataset) for method, names in parts.items()}
+    check_settings(settings, list(combinations.values()), "--compare")
+
+    def plan(method: str, held_out: Sequence[str]) -> Trial:
         return build_trial(
             dataset,
-            algorithm,
+            combinations[method].algorithm,
             held_out,
-            settings=settings,
+            modifiers=combinations[method].modifiers,
+            settings=settings_for(combinations[method], settings),
             steps=steps,
             evaluate_every=every,
             evaluation="validation",  # a held-out site is predicted once, by the selected model

@@ -87,8 +87,9 @@ class Verdict(Tabular):
         )
         notes = (
             "Accuracy of logistic regression on fixed features: trained without the site (new site), with it (known "
-            "site), or on it alone. Label shift: total variation distance to the label frequencies of the other sites. "
-            "Distance from hull: of the site's gradient from all mixtures of the others', relative to its length.",
+            "site), or on it alone. Label shift: difference to the label frequencies of the other sites, from 0 (none) "
+            "to 1 (no class in common; total variation distance). Distance from hull: how badly a mixture of the other "
+            "sites replaces this one, from 0 (completely) to 1 and more (not at all), measured on gradients.",
         )
         return Table("Sites", columns, rows, footnotes=notes, row_key="site")
 
@@ -122,8 +123,8 @@ class Verdict(Tabular):
         differing = [site.site for site in self.sites if site.concept > LARGE_GAP]
         found.append(
             f"Concept shift: likely at {', '.join(differing)}, where a classifier of the site alone is better than one "
-            f"of all sites by more than {LARGE_GAP:.0%}, also if features are standardised by site. Check that labels "
-            "mean the same at every site."
+            f"of all sites by more than {100 * LARGE_GAP:.0f} points, also if features are standardised by site. Check "
+            "that labels mean the same at every site."
             if differing
             else "Concept shift: no sign of it. A classifier of all sites is about as good as one of each site alone."
         )
@@ -131,28 +132,28 @@ class Verdict(Tabular):
 
     def _methods(self, gap: float) -> str:
         far = [site.site for site in self.sites if site.hull >= FAR]
-        reasons = f"Gradients of {self.conflict:.0%} of the pairs of sites are opposed"
-        if far:
-            reasons += f", and the gradient of {', '.join(far)} is far from all mixtures of the others"
         if gap < LARGE_GAP:
-            return (
-                f"Methods: ERM. A new site costs only {gap:.1%} accuracy, so there is little for another method to "
-                f"gain. {reasons}."
-            )
+            lost = f"only {100 * gap:.1f} points of accuracy" if gap > 0 else "no accuracy"
+            return f"Methods: ERM. A new site costs {lost}, so there is little for another method to gain."
         if self.conflict > 0 and len(far) < len(self.sites) / 2:
-            family = "gradient matching (POGM, Fish) beside ERM"
+            candidates = ["POGM", "Fish"]
+            why = f"the gradients of {self.conflict:.0%} of the pairs of sites are opposed"
         elif self.covariate_shift >= STRONG:
-            added = "Augment, Mixup or SWAD" if self.samples == "images" else "Mixup or SWAD"
-            family = f"augmentation and weight averaging (ERM with {added}), then alignment (CORAL)"
+            candidates = ["'ERM + Mixup'", "'ERM + SWAD'", "CORAL"]
+            candidates[:0] = ["'ERM + Augment'"] if self.samples == "images" else []
+            why = "the covariate shift is strong"
         else:
-            family = "weight averaging (ERM with SWAD)"
-        return f"Methods: try {family}; a new site costs {gap:.1%} accuracy. {reasons}. Compare with ERM: --compare."
+            candidates, why = ["'ERM + SWAD'"], "averaged weights are the simplest candidate"
+        return (
+            f"Methods: ERM first; a new site costs {100 * gap:.1f} points of accuracy, so others may gain. Candidates, "
+            f"because {why}: pogm train with --compare ERM {' '.join(candidates)}"
+        )
 
     def _data(self, gap: float, hardest: SiteShift) -> str:
         if gap >= LARGE_GAP:
             return (
                 f"Data: labelled {self.samples} of the new site would help most: as a known site, it gains "
-                f"{gap:.1%} on average. Next best are further sites that resemble {hardest.site}."
+                f"{100 * gap:.1f} points on average. Next best are further sites that resemble {hardest.site}."
             )
         few = len(self.sites) < FEW_SITES
         return "Data: more sites would narrow the forecast most." if few else "Data: no obvious gap; more of each site."
@@ -187,6 +188,7 @@ def analyse(
     names: Sequence[str],
     seed: int = 0,
     samples: str = "images",
+    groups: Sequence[Labels] = (),
 ) -> Verdict:
     """Analyse the features of several sites.
 
@@ -196,6 +198,8 @@ def analyse(
         names: Names of the sites.
         seed: Seed of subsets, folds and permutations.
         samples: What a sample is called: "images" or "samples".
+        groups: Group of each sample, such as a patient, [N] for each site; empty if there are none. Cross-validation
+            does not divide a group.
     """
     draw = np.random.default_rng(seed)
     chosen = [draw.permutation(len(y))[:MOST_IMAGES] for y in labels]
@@ -203,7 +207,8 @@ def analyse(
     y = [part[index] for part, index in zip(labels, chosen, strict=True)]
     site = np.concatenate([np.full(len(part), number) for number, part in enumerate(y)])
     every_x, every_y = np.concatenate(x), np.concatenate(y)
-    fold = _folds(every_y, site, draw)
+    group = np.concatenate([part[index] for part, index in zip(groups, chosen, strict=True)]) if groups else None
+    fold = _folds(every_y, site, draw, group)
     pooled = _cross_validated(every_x, every_y, fold)
     aligned = _cross_validated(np.concatenate([_standardise(part) for part in x]), every_y, fold)
     gradients = _gradients(x, y, int(every_y.max()) + 1)
@@ -252,8 +257,11 @@ def _standardise(x: Array) -> Array:
     return result
 
 
-def _folds(labels: Labels, site: Labels, draw: np.random.Generator) -> Labels:
-    """Return the fold of each image, so that every class of every site is in all folds."""
+def _folds(labels: Labels, site: Labels, draw: np.random.Generator, group: Labels | None = None) -> Labels:
+    """Return the fold of each image, so that every class of every site is in all folds. A group is in one fold."""
+    if group is not None:
+        _, first, number = np.unique(np.stack([site, group]), axis=1, return_index=True, return_inverse=True)
+        return _folds(labels[first], site[first], draw)[number.ravel()]
     order = np.lexsort((draw.random(len(labels)), labels, site))
     fold = np.empty_like(site)
     fold[order] = np.arange(len(site)) % FOLDS
