@@ -59,7 +59,7 @@ def test_check_exits_with_0_for_a_sound_folder_and_lists_defects_otherwise(folde
     ("words", "message"),
     [
         (("check", "PACZ"), "Did you mean 'PACS'"),
-        (("check", "./absent"), "Expected a folder of images or a metadata file at ./absent; found none."),
+        (("check", "./absent"), "Expected a folder of images, a table or a file of arrays at ./absent; found none."),
         (("check", "RotatedDigits"), "found RotatedDigits, which is not"),
         (("check", "VLCS"), "Pass --data FOLDER"),
         (("fetch", "VLCS"), "Expected a data folder; found none given"),
@@ -71,6 +71,14 @@ def test_usage_errors(words, message, capsys, monkeypatch):
     monkeypatch.delenv("POGM_DATA", raising=False)
     assert main(["data", *words]) in (2, 3)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "right"), [("hosptals", "hospitals"), ("./hosptals/", "./hospitals")])
+def test_misspelt_folder_suggests_its_neighbour_and_no_dataset(word, right, tmp_path, monkeypatch, capsys):
+    (tmp_path / "hospitals").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "check", word]) == 2
+    assert f"found none. Did you mean {right}?" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -270,7 +278,7 @@ def test_group_needs_a_metadata_file(folder, tmp_path, capsys):
     assert main(["run", "--dataset", str(folder), *words]) == 2
     assert "Expected a metadata file for group=patient" in capsys.readouterr().err
     assert main(["run", "--dataset", str(folder / "missing.csv"), *words]) == 2
-    assert "Expected a folder of images or a metadata file" in capsys.readouterr().err
+    assert "Expected a folder of images, a table or a file of arrays" in capsys.readouterr().err
 
 
 def test_random_weights_with_frozen_batch_norm_are_refused(tmp_path, capsys):

@@ -90,6 +90,13 @@ def test_unknown_category_is_predicted_and_a_missing_column_is_named(folder, tmp
     assert "found none named dose" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default")
+def test_new_texts_in_a_column_are_a_warning(folder, tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("age,dose,colour\n50,1,red\n51,1,RED\n52,1,Red\n53,1,\n")
+    assert main(["predict", str(folder / "run_classes"), str(tmp_path / "t.csv")]) == 0
+    assert "in the column colour of t.csv; found RED, Red. The model has not seen them" in capsys.readouterr().err
+
+
 def test_evaluation_of_a_table(folder, tmp_path, capsys):
     new = str(folder / "new.csv")
     files = ["--json", str(tmp_path / "m.json"), "--csv", str(tmp_path / "p.csv")]
@@ -103,7 +110,9 @@ def test_evaluation_of_a_table(folder, tmp_path, capsys):
     truth = columns(folder / "new.csv")
     assert all(row["label"] == truth["outcome"][int(row["row"]) - 1] for row in written)
     assert found["all_sites"]["accuracy"]["value"] > 0.7
-    capsys.readouterr()
+    shown = capsys.readouterr().out
+    assert "samples of one site are taken" in shown
+    assert "images" not in shown
 
 
 def test_evaluation_of_a_regression(folder, tmp_path, capsys):

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, ClassVar
 
 from pogm._system.errors import FINDINGS, DataError, UsageError
@@ -110,6 +111,7 @@ class Check(Command):
         if (samples := self._check_samples()) is not None:
             document = {"dataset": self.dataset, **json.loads(samples.json())}
             self.output.show("data check", document, lambda: print(samples.text(), end=""))
+            self._say_next(verdict=bool(samples.classes) and samples.is_table)
             return 0 if samples.clean else FINDINGS
         findings = check(self._listing(), progress=show_image_progress)
         document = {"dataset": self.dataset, **json.loads(findings.json())}
@@ -121,7 +123,15 @@ class Check(Command):
             and (miscounted := known().count_warning(findings.tree))
         ):
             print_line(f"pogm: {miscounted}", file=sys.stderr)
+        if findings.clean and not findings.small:
+            self._say_next(verdict=True)
         return 0 if findings.clean else FINDINGS
+
+    def _say_next(self, *, verdict: bool) -> None:
+        """Name the next command: pogm verdict, or pogm train for data that it does not support."""
+        words = ["pogm", "verdict" if verdict else "train", self.dataset]
+        words += ["--group", self.group_column] if self.group_column else []
+        note(f"Next: {join(words if verdict else [*words, '--out', 'model'])}")
 
     def _check_samples(self) -> "SampleFindings | None":
         """Check a dataset that is not images; return None if it is images."""

@@ -92,7 +92,8 @@ def test_text_and_json_name_every_finding(tmp_path):
     assert "8 bad images (1 corrupt, 1 empty, 2 format, 1 not an image, 2 too large, 1 truncated):" in text
     assert "1 images in several domains:\n  art/dog/same.png = photo/dog/same.webp" in text
     assert "1 images in several classes:\n  art/cat/both.png = art/dog/both.bmp" in text
-    assert "1 files repeat another" in text
+    assert "1 groups of equal files in one class and domain (1 files repeat another one):" in text
+    assert text.partition("To do:")[2].count("\n  ") == 5  # a line for each kind of finding
     assert "  fish: an empty folder in art" in text
     assert "  art/cat/loop is a link that loops" in text
     assert found.tree.table() in text
@@ -114,11 +115,13 @@ def test_unusual_but_valid_images_are_clean(tmp_path):
 
 
 def test_repetitions_within_a_class_are_counted_and_clean(tmp_path):
-    root = write_small_dataset(tmp_path)
+    root = write_small_dataset(tmp_path, each=3)
     write_files(root, {f"art/cat/copy {number}.png": png(0) for number in range(3)})
     found = check(root)
     assert (found.repeated, found.clean) == (3, True)
-    assert "3 files repeat another one" in found.text()
+    assert "(3 files repeat another one):\n  art/cat/" in found.text()
+    assert [len(paths) for paths in json.loads(found.json())["repeats"]] == [4]
+    assert found.text().endswith("No errors; look at the equal files.\n")
 
 
 def test_same_values_in_another_shape_are_not_duplicates(tmp_path):

@@ -28,6 +28,7 @@ def test_everything_is_found(tmp_path, capsys):
         "task": "classification",
         "missing": {"dose": {"a": pytest.approx(1 / 3), "b": pytest.approx(1 / 3)}},
         "constant": ["version"],
+        "constant_in_domain": {},
         "classes": {"a": {"ill": 2, "well": 1}, "b": {"ill": 0, "well": 3}},
         "single_class": ["b"],
         "repeated": [["a:1", "b:1"]],
@@ -39,6 +40,31 @@ def test_everything_is_found(tmp_path, capsys):
     for text in ("dose: a 33%, b 33%", "Columns with one value (1): version", "Domains with one class (1): b"):
         assert text in out
     assert "Equal samples with different labels (1): a:1 = b:1" in out
+
+
+def test_code_for_missing_values_of_one_domain_is_found(tmp_path, capsys):
+    rows = [
+        f"{'ab'[n % 2]},{20 + n},{0 if n % 2 else 180 + n},{'xy'[n % 2]},{'ill' if n % 3 else 'well'}"
+        for n in range(12)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["domain,age,chol,ward,label", *rows]) + "\n")
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 0
+    shown = capsys.readouterr()
+    assert "leave it empty there if it stands for a missing value:\n  chol: 0 in b\n" in shown.out
+    assert shown.err == f"Next: pogm verdict {tmp_path / 't.csv'}\n"
+
+
+def test_numbers_with_a_decimal_comma_are_not_categories(tmp_path, capsys):
+    rows = [f"{'ab'[n % 2]};{n};{n},5;{'xy'[n % 3 == 0]}" for n in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["domain;age;dose;label", *rows]) + "\n")
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 3
+    assert "numbers with a decimal point in the column dose of t.csv; found '0,5'." in capsys.readouterr().err
+
+
+def test_misspelt_column_suggests_the_right_one(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(ROWS.replace("label", "outcome"))
+    assert main(["data", "check", f"{tmp_path / 't.csv'}:label=outcom"]) == 3
+    assert "Did you mean 'outcome'?" in capsys.readouterr().err
 
 
 def test_clean_data_have_exit_code_0(tmp_path, capsys):

@@ -62,7 +62,7 @@ class Findings:
     bad: list[BadFile]
     across_domains: list[list[str]]  # groups with files of several domains: a test domain would not be unseen
     across_classes: list[list[str]]  # groups with files of several classes: all but one are mislabelled
-    repeated: int  # files with the same pixels as another file of the same domain and class
+    repeats: list[list[str]]  # groups of files of the same domain and class
     near_across_domains: list[list[str]]  # groups of similar images of several domains
     near_within_domains: list[list[str]]  # similar images of one domain that may be, or are, in several splits
     wide: WideImages | None  # images with more than 8 bits per channel
@@ -72,6 +72,11 @@ class Findings:
         """True if nothing was found that harms an experiment. Repetitions within a class do not."""
         problems = (self.bad, self.across_domains, self.across_classes, self.tree.problems, self.tree.bad_links)
         return not any(problems)
+
+    @property
+    def repeated(self) -> int:
+        """Number of files with the same pixels as another file of the same domain and class."""
+        return sum(len(paths) - 1 for paths in self.repeats)
 
     @property
     def small(self) -> list[str]:
@@ -86,7 +91,7 @@ class Findings:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         bad = (f"{printable(bad.path)}: {bad.kind}: {printable(bad.reason)}" for bad in self.bad)
         parts = [
-            f"{printable(str(tree.root))}: {len(tree.files)} files of {self.size} bytes, "
+            f"{printable(str(tree.root))}: {len(tree.files)} files, {self.size / 1e6:.1f} MB, "
             f"{len(tree.domains)} domains, {len(tree.classes)} classes\n\n{tree.table()}",
             _format_section(f"bad images ({counted})", bad),
             _format_section("images in several domains", map(_format_group, self.across_domains)),
@@ -95,7 +100,10 @@ class Findings:
                 "classes that differ", (f"{printable(name)}: {problem}" for name, problem in tree.problems.items())
             ),
             _format_section("links not followed", (f"{printable(link.path)} {link.reason}" for link in tree.bad_links)),
-            f"{self.repeated} files repeat another one of their class and domain." if self.repeated else "",
+            _format_section(
+                f"groups of equal files in one class and domain ({self.repeated} files repeat another one)",
+                map(_format_group, self.repeats),
+            ),
             _format_section("near-duplicates in several domains", map(_format_near, self.near_across_domains)),
             _format_section(self._within_title(), map(_format_near, self.near_within_domains)),
             _describe_groups(tree),
@@ -117,10 +125,27 @@ class Findings:
         return f"Too small for training, which needs at least {', '.join(missing)}." if missing else ""
 
     def _conclusion(self) -> str:
-        if not self.clean or self._describe_size():
+        if not self.clean:
+            return "\n".join(["To do:", *(f"  {text}" for found, text in self._advice() if found)])
+        if self._describe_size():
             return ""
-        similar = self.near_across_domains or self.near_within_domains
-        return "No errors; look at the near-duplicates." if similar else "Nothing is wrong."
+        similar = ["the equal files"] if self.repeats else []
+        similar += ["the near-duplicates"] if self.near_across_domains or self.near_within_domains else []
+        return f"No errors; look at {' and '.join(similar)}." if similar else "Nothing is wrong."
+
+    def _advice(self) -> list[tuple[Any, str]]:
+        """Return each kind of finding, and what to do about it."""
+        return [
+            (self.bad, "Replace or remove the bad images, or leave them out of training: --on-bad-image skip."),
+            (self.across_domains, "Keep an image in one domain only; otherwise a held-out domain is not unseen."),
+            (self.across_classes, "Decide which class is right for an image that is in several classes."),
+            (
+                self.tree.problems,
+                "Rename class folders that are misspelt, or write classes.csv (columns from, to). A class that a "
+                "domain really does not have may stay.",
+            ),
+            (self.tree.bad_links, "Replace the links by files."),
+        ]
 
     def json(self) -> str:
         """Return the findings as JSON."""
@@ -136,6 +161,7 @@ class Findings:
             "across_domains": self.across_domains,
             "across_classes": self.across_classes,
             "repeated": self.repeated,
+            "repeats": self.repeats,
             "near_across_domains": self.near_across_domains,
             "near_within_domains": self.near_within_domains,
             "wide": self.wide._asdict() if self.wide else None,
@@ -174,7 +200,10 @@ def check(source: Path | Listing, *, follow_outside: bool = False, progress: Pro
         if result.found.range is not None:
             wide.append(result.found.range)
     groups = [files for files in same_pixels.values() if len(files) > 1]
-    within = Counter((number, file.domain, file.label) for number, files in enumerate(groups) for file in files)
+    within: dict[tuple[int, int, int], list[ImageFile]] = defaultdict(list)
+    for number, files in enumerate(groups):
+        for file in files:
+            within[number, file.domain, file.label].append(file)
     first = [files[0] for files in same_pixels.values()]  # of equal images, one is enough
     near = [[first[number] for number in group] for group in find_near_duplicates(list(thumbnails.values()))]
     units = _find_units(tree)
@@ -185,7 +214,7 @@ def check(source: Path | Listing, *, follow_outside: bool = False, progress: Pro
         bad=bad,
         across_domains=[_paths(files) for files in groups if len({file.domain for file in files}) > 1],
         across_classes=[_paths(files) for files in groups if len({file.label for file in files}) > 1],
-        repeated=sum(count - 1 for count in within.values()),
+        repeats=[_paths(files) for files in within.values() if len(files) > 1],
         near_across_domains=[_paths(files) for files in near if len({file.domain for file in files}) > 1],
         near_within_domains=[_paths(files) for files in alike if _can_be_divided(files, units)],
         wide=_summarize(wide),

@@ -30,12 +30,17 @@ class SampleFindings:
         """True if there is nothing to correct. Missing values are imputed, so they need no correction."""
         return not (self.constant or self.single_class or self.repeated or self.contradictory)
 
+    @property
+    def is_table(self) -> bool:
+        """True if samples are columns of numbers: no series, audio or counts."""
+        return self.domains[0].inputs.ndim == 2 and self.domains[0].inputs.is_floating_point()
+
     @cached_property
     def missing(self) -> dict[str, dict[str, float]]:
         """Share of missing values by column and domain, for columns that have some."""
         found: dict[str, dict[str, float]] = {}
         for name, domain in zip(self.dataset.domains, self.domains, strict=True):
-            if domain.inputs.is_floating_point() and domain.inputs.ndim == 2:
+            if self.is_table:
                 for column, share in zip(self._names, domain.inputs.isnan().double().mean(0).tolist(), strict=True):
                     found.setdefault(column, {})[name] = share
         return {column: shares for column, shares in found.items() if any(shares.values())}
@@ -43,10 +48,32 @@ class SampleFindings:
     @cached_property
     def constant(self) -> list[str]:
         """Columns with one value, or none, in all domains together."""
-        if self.domains[0].inputs.ndim != 2 or not self.domains[0].inputs.is_floating_point():
+        if not self.is_table:
             return []
         is_constant = find_constant_columns([domain.inputs for domain in self.domains])
         return [name for name, constant in zip(self._names, is_constant.tolist(), strict=True) if constant]
+
+    @cached_property
+    def constant_in_domain(self) -> dict[str, dict[str, float]]:
+        """Value of each column that is constant in some domains but not in all, by column and domain.
+
+        A value such as 0 or -9 that fills a column of numbers in one domain is often a code for a missing value.
+        Columns of categories are left out.
+        """
+        if not self.is_table:
+            return {}
+        encoding = getattr(self.dataset, "encoding", None)
+        names = encoding.numbers if encoding is not None and encoding.names else self._names
+        found: dict[str, dict[str, float]] = {}
+        for number, column in enumerate(names):
+            if column in self.constant:
+                continue
+            for name, domain in zip(self.dataset.domains, self.domains, strict=True):
+                values = domain.inputs[:, number]
+                known = values[~values.isnan()]
+                if len(known) > 1 and bool((known == known[0]).all()):
+                    found.setdefault(column, {})[name] = float(known[0])
+        return found
 
     @cached_property
     def classes(self) -> dict[str, dict[str, int]]:
@@ -98,7 +125,16 @@ class SampleFindings:
     def to_json(self) -> dict[str, Any]:
         """Return everything as a JSON object."""
         samples = dict(zip(self.dataset.domains, (len(domain.labels) for domain in self.domains), strict=True))
-        names = ("missing", "constant", "classes", "single_class", "repeated", "contradictory", "clean")
+        names = (
+            "missing",
+            "constant",
+            "constant_in_domain",
+            "classes",
+            "single_class",
+            "repeated",
+            "contradictory",
+            "clean",
+        )
         return {"samples": samples, "task": self.dataset.task, **{name: getattr(self, name) for name in names}}
 
     def json(self) -> str:
@@ -116,6 +152,14 @@ class SampleFindings:
             lines.append("Missing values, imputed by the median of the training domains:")
             for column, shares in self.missing.items():
                 lines.append(f"  {column}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
+        if self.constant_in_domain:
+            lines.append(
+                "Columns with one value in some domains; leave it empty there if it stands for a missing value:"
+            )
+            for column, values in list(self.constant_in_domain.items())[:LISTED]:
+                lines.append(f"  {column}: " + ", ".join(f"{value:g} in {name}" for name, value in values.items()))
+            if len(self.constant_in_domain) > LISTED:
+                lines.append(f"  and {len(self.constant_in_domain) - LISTED} more; --json lists all")
         lists: dict[str, list[str]] = {
             "Columns with one value": self.constant,
             "Domains with one class": self.single_class,

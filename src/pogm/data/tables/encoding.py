@@ -4,6 +4,7 @@ Numbers are stored as they are; missing values are NaN. A category becomes one c
 scaling depend on the training domains and are done by the transform `pogm.data.transforms.arrays.Columns`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ Array = npt.NDArray[Any]
 Column = Array  # [N] numbers, or texts; a missing value is NaN or one of MISSING
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none")  # texts of missing values, in any case
 MOST_CATEGORIES = 100  # of one column
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 MANY_NUMBERS = 20  # a column with more different numbers is not a column of categories
 
 
@@ -57,12 +59,23 @@ class Encoding:
         one_hot = [(texts[name] == value).astype(np.float32) for name, value in self.pairs]
         return np.stack([*numbers, *one_hot], 1).astype(np.float32)
 
+    def unknown_categories(self, columns: Mapping[str, Column]) -> dict[str, list[str]]:
+        """Return the texts of each column of categories that are not among its categories, without missing values."""
+        found = {}
+        for name in dict.fromkeys(self.categories[::2]):
+            known = {value for column, value in self.pairs if column == name}
+            texts = set(to_texts(columns[name]).tolist()) - known - {""}
+            if texts:
+                found[name] = sorted(texts)
+        return found
+
 
 def find_encoding(columns: Mapping[str, Column], where: str) -> Encoding:
     """Return the encoding of a table: columns whose values are all numbers or missing, and columns of categories.
 
     Raises:
-        DataError: A column of texts has more than 100 different values, such as names or ids.
+        DataError: A column of texts has more than 100 different values, such as names or ids, or numbers with a decimal
+            comma, which would become categories.
     """
     numbers, categories = [], list[str]()
     for name, column in columns.items():
@@ -71,6 +84,12 @@ def find_encoding(columns: Mapping[str, Column], where: str) -> Encoding:
             continue
         texts = to_texts(column)
         values = sorted(set(texts[texts != ""].tolist()))
+        commas = [value for value in values if DECIMAL_COMMA.fullmatch(value)]
+        if commas and all(value in commas or _is_number(value) for value in values):
+            raise DataError(
+                f"Expected numbers with a decimal point in the column {name} of {where}; found {commas[0]!r}. Save the "
+                f"table with decimal points, or leave the column out with drop={name}."
+            )
         if sum(map(_is_number, values)) > MANY_NUMBERS:  # a column of numbers with a few texts among them
             to_numbers(column, name, where)
         if len(values) > MOST_CATEGORIES:

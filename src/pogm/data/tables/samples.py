@@ -4,6 +4,7 @@ A CSV, TSV or Parquet file has one row per sample. An ``.npz`` file has the arra
 have ``group`` and ``split``; sparse counts have ``data``, ``indices``, ``indptr`` and ``shape`` instead of ``x``.
 """
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,9 +220,11 @@ def find_roles(columns: Mapping[str, Column], options: Mapping[str, str], path: 
         elif role in options or role in REQUIRED:
             listed = f"the columns {', '.join(map(printable, columns))}"
             several = f"several: {', '.join(present)}" if present else listed
+            near = difflib.get_close_matches(options.get(role, ""), columns, n=1)
+            hint = f"Did you mean {printable(near[0])!r}? " if near and not present else ""
             raise DataError(
-                f"Expected one column {options.get(role, role)!r} in {printable(str(path))}; found {several}. Add it, "
-                f"or name the column after the path: {printable(path.name)}:{role}=COLUMN"
+                f"Expected one column {options.get(role, role)!r} in {printable(str(path))}; found {several}. {hint}"
+                f"Add it, or name the column after the path: {printable(path.name)}:{role}=COLUMN"
             )
     if len(set(found.values())) < len(found):
         raise UsageError(
