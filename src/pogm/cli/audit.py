@@ -67,7 +67,7 @@ pogm audit paper                                   the five tables of the POGM p
                 for finding in chosen:
                     print_line(f"  {finding.table}: {finding.where}: {finding.text}.")
             rows, notes = sum(len(table.rows) for table in tables), len(findings) - len(serious)
-            print_line(f"{rows} rows of {len(tables)} tables checked: {len(serious)} findings, {notes} notes.")
+            print_line(f"Rows: {rows}, tables: {len(tables)}, findings: {len(serious)}, notes: {notes}.")
 
         listed = [asdict(finding) | {"is_note": finding.is_note} for finding in findings]
         checked = [{"title": table.title, "selection": table.selection, "rows": len(table.rows)} for table in tables]

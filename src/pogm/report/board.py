@@ -26,7 +26,7 @@ ALL = ""  # all datasets; no dataset has this name
 LAST_LINES = 6  # lines of an error message that are shown
 MAX_FAILURES = 50  # largest number of failures that are shown
 MAX_LINES = 24  # largest number of running runs in charts
-VALIDATION = "Accuracy of each run on the validation images of its training domains."
+VALIDATION = "Accuracy of each run on the validation samples of its training domains."
 UNFINISHED_MEANS = (
     "Lines are means over trial seeds of runs with the first configuration of an algorithm, finished or not; bands are "
     "± one standard error."

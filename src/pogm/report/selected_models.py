@@ -9,7 +9,7 @@ from pogm.benchmark.results.records import Run
 from pogm.report.page import Exhibit, Fold, Part, listing
 
 CONFUSIONS = (
-    "Number of test images by true class (row) and predicted class (column), summed over trials. The stronger the "
+    "Number of test samples by true class (row) and predicted class (column), summed over trials. The stronger the "
     "colour of a cell, the larger its share of the row."
 )
 MOST_CLASSES = 20  # of a confusion matrix that is shown
@@ -22,7 +22,7 @@ def selected_models(runs: Sequence[Run], dataset: str) -> list[Exhibit]:
     if table is None:
         return []
     found = confusions(runs, dataset)
-    title = "Further metrics of the selected models, and test images"
+    title = "Further metrics of the selected models, and test samples"
     if not found:  # a regression
         return [Fold(title, (table,))]
     if len(found[0].classes) > MOST_CLASSES:

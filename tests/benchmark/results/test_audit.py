@@ -125,6 +125,13 @@ def test_copied_row_needs_three_equal_values_with_standard_errors():
     assert audit([make_table("t", [Row("Ours", two), Row("Bare", bare)])], reference) == []
 
 
+def test_row_of_a_table_without_a_stated_rule_does_not_contradict_it():
+    cells = {name: Value(f"{70 + number}.1", "0.3") for number, name in enumerate("ABCD")}
+    reference = [make_table("Other", [Row("ERM", cells)], "test-domain")]
+    for stated, check in (("", "same"), ("test-domain", "same"), ("training-domain", "rule")):
+        assert [one.check for one in audit([make_table("t", [Row("ERM", cells)], stated)], reference)] == [check]
+
+
 def test_long_file_equals_the_wide_one(tmp_path):
     lines = ["algorithm,dataset,value,stderr,mark"]
     header, *rows = (line.split(",") for line in CLEAN.splitlines())
@@ -168,6 +175,7 @@ def test_command_writes_findings_as_json(tmp_path, capsys):
         ("algorithm,A,A_stderr\nx,1 ± 2,0\n", "numbers in percent"),
         ("a,A\nx,1\n", "a column algorithm or method"),
         ("algorithm,A,selection\nx,1,oracle\n", "test-domain.* as selection"),
+        ("algorithm,data,value,stderr\nx,A,1,2\n", "a column dataset beside the column value"),
         ("who,dataset,value\nx,A,1\n", "a column algorithm or method"),
     ],
 )

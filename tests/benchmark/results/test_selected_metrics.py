@@ -58,11 +58,11 @@ def test_every_format_has_the_number_of_test_images(two_trials):
     for selection in (TRAINING_DOMAIN, TEST_DOMAIN):
         table = dataset_table(two_trials, "Toy", selection)
         assert [column.test_images for column in table.columns] == [4, None, None, None]
-        (line,) = [line for line in table.text().splitlines() if line.startswith("Test images")]
-        assert line.split() == ["Test", "images", "4"]
+        (line,) = [line for line in table.text().splitlines() if line.startswith("Test samples")]
+        assert line.split() == ["Test", "samples", "4"]
         assert json.loads(table.json())["test_images"] == {"A": 4}
-        assert r"\midrule" + "\n" + r"Test images & 4 &  &  &  \\" in table.latex()
-        assert '<tfoot><tr><th scope="row">Test images</th><td>4</td><td></td>' in render_table(table, "anchor")
+        assert r"\midrule" + "\n" + r"Test samples & 4 &  &  &  \\" in table.latex()
+        assert '<tfoot><tr><th scope="row">Test samples</th><td>4</td><td></td>' in render_table(table, "anchor")
         lines = list(csv.DictReader(io.StringIO(table.csv())))
         assert [(line["domain"], line["test_images"]) for line in lines] == [
             *(("A", "4"), ("B", ""), ("C", ""), ("Avg", ""))

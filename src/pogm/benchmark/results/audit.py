@@ -21,7 +21,7 @@ CHECKS = {
     "copy": "The row equals a published row of another method or setting.",
     "column": "The values of a column are those of another dataset.",
     "rule": "The values contradict the stated selection rule or search.",
-    "same": "The row equals a published row of the same method under the same rule.",
+    "same": "The row equals a published row of the same method, and no other selection rule is stated.",
     "differs": "Another publication has other values for the same method under the same rule.",
 }
 NOTES = ("same", "differs")  # remarks, not errors
@@ -158,12 +158,12 @@ def _check_copies(table: PublishedTable, references: Sequence[PublishedTable]) -
             continue
         count, _, reference, other, equal = best
         is_related = row.method == other.method or row.method.startswith(f"{other.method}, ")
-        same = is_related and reference.selection in ("", table.selection)
+        same = is_related and (not table.selection or reference.selection in ("", table.selection))
         rule = f" ({reference.selection})" if reference.selection else ""
         listed = ", ".join(f"{dataset} {row.cells[dataset]}" for dataset in equal)
         text = f"{count} of {len(row.cells)} values equal {other.method}{rule} of {reference.title}: {listed}"
         if is_related and not same:
-            text += f"; the stated rule is {table.selection or 'not given'}"
+            text += f"; the stated rule is {table.selection}"
         check = "same" if same else "rule" if is_related else "copy"
         yield Finding(check, table.title, row.method, text)
 

@@ -87,6 +87,11 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
             rules = ", ".join(RULES)
             raise DataError(f"Expected {rules} as selection in {path}; found {stated!r}. Write one of these.")
         groups.setdefault(stated, []).append({name: (text or "").strip() for name, text in line.items()})
+    if "value" in names and not set(names) >= LONG:
+        raise DataError(
+            f"Expected a column dataset beside the column value in {path}; found {', '.join(names)}. Rename the column "
+            "with the names of the datasets."
+        )
     read = _read_long if set(names) >= LONG else _read_wide
     return [make_table(path.name, read(group, path), stated) for stated, group in groups.items()]
 

@@ -52,7 +52,7 @@ class ClassificationMetrics:
 
     classes: tuple[str, ...]  # names of all classes that the model knows
     n: int  # number of images
-    accuracy: Proportion  # with the Wilson interval
+    accuracy: Proportion  # share of the images that are classified correctly, with the Wilson interval
     balanced_accuracy: Proportion  # mean of the recalls, with an interval from those of the recalls
     macro_f1: float  # mean of the F1 scores
     auroc: float  # area under the ROC curve, mean over classes of one class against the rest; NaN if undefined

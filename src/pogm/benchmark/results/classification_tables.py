@@ -5,13 +5,21 @@ from collections.abc import Mapping
 from pogm.benchmark.results.classification import ClassificationMetrics, TemperatureScaling
 from pogm.benchmark.results.table import Column, Row, Table
 
-INTERVALS = "Intervals of 95 % from the number of images (Wilson); images of one site are taken to be independent."
+INTERVALS = "Intervals of 95 % from the number of {0} (Wilson); {0} of one site are taken to be independent."
 
 
-def metrics_table(sites: Mapping[str, ClassificationMetrics], title: str = "Metrics by site") -> Table:
-    """Return one row for each site: number of images, accuracies with intervals, F1, AUROC and calibration."""
+def metrics_table(
+    sites: Mapping[str, ClassificationMetrics], title: str = "Metrics by site", samples: str = "images"
+) -> Table:
+    """Return one row for each site: number of images, accuracies with intervals, F1, AUROC and calibration.
+
+    Args:
+        sites: Metrics by site.
+        title: Title of the table.
+        samples: What a sample is called: "images" or "samples".
+    """
     columns = (
-        Column("images", kind="number"),
+        Column("images", samples, kind="number"),
         Column("accuracy", "accuracy (%)", kind="text"),
         Column("balanced_accuracy", "balanced accuracy (%)", kind="text"),
         Column("macro_f1", "macro F1", kind="number", digits=".3f", missing="-"),
@@ -24,11 +32,12 @@ def metrics_table(sites: Mapping[str, ClassificationMetrics], title: str = "Metr
         for name, m in sites.items()
     )
     notes = [
-        INTERVALS,
-        "Balanced accuracy and macro F1 are means over the classes that have images; AUROC is the mean over classes of "
-        "one class against the rest; ECE is the expected calibration error; NLL is the negative log-likelihood.",
+        INTERVALS.format(samples),
+        f"Balanced accuracy and macro F1 are means over the classes that have {samples}; AUROC is the mean over "
+        "classes of one class against the rest; ECE is the expected calibration error; NLL is the negative "
+        "log-likelihood.",
     ]
-    notes += [f"{name}: no images of {', '.join(m.missing)}." for name, m in sites.items() if m.missing]
+    notes += [f"{name}: no {samples} of {', '.join(m.missing)}." for name, m in sites.items() if m.missing]
     notes += [
         f"{name}: AUROC without {', '.join(m.without_auroc)}, for which it is undefined."
         for name, m in sites.items()
@@ -37,10 +46,10 @@ def metrics_table(sites: Mapping[str, ClassificationMetrics], title: str = "Metr
     return Table(title, columns, rows, footnotes=tuple(notes), row_key="site")
 
 
-def recall_table(metrics: ClassificationMetrics, title: str = "Recall by class") -> Table:
+def recall_table(metrics: ClassificationMetrics, title: str = "Recall by class", samples: str = "images") -> Table:
     """Return one row for each class: number of images, recall with interval, and the most frequent wrong class."""
     columns = (
-        Column("images", kind="number"),
+        Column("images", samples, kind="number"),
         Column("recall", "recall (%)", kind="text"),
         Column("most_confused_with", "most often taken for", kind="text"),
     )
@@ -50,7 +59,7 @@ def recall_table(metrics: ClassificationMetrics, title: str = "Recall by class")
         most = max(wrong)
         confused = f"{metrics.classes[wrong.index(most)]} ({most})" if most else "-"
         rows.append(Row((recall.n, recall.text(), confused), key=name))
-    return Table(title, columns, tuple(rows), footnotes=(INTERVALS,), row_key="class")
+    return Table(title, columns, tuple(rows), footnotes=(INTERVALS.format(samples),), row_key="class")
 
 
 def confusion_table(metrics: ClassificationMetrics, title: str = "Confusion matrix") -> Table:

@@ -17,6 +17,7 @@ from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice
 from pogm.benchmark.results.table import Estimate, estimate
 
 BASELINE = "ERM"
+TIED = 2.0  # standard errors; a larger difference is not called a tie, even if the seeds are too few to confirm it
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,10 @@ class Finding:
         if self.is_beyond_noise(difference):
             better = "better" if difference.mean > 0 else "worse"
             return f"{subject} is {better} than {self.baseline} beyond the noise ({text})"
+        if abs(difference.mean) > TIED * (difference.stderr or 0.0):
+            low, high = interval(difference, self.comparisons)
+            span = f"the 95 % interval, {low:+.1f} to {high:+.1f}, contains 0"
+            return f"{subject} is not significantly different from {self.baseline} ({text}: {span})"
         return f"{subject} is tied with {self.baseline} ({text}: within the noise)"
 
     def is_beyond_noise(self, difference: Estimate) -> bool:

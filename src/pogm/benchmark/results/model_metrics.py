@@ -109,7 +109,7 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
     first = (
         Column("algorithm", "Algorithm", kind="text"),
         Column("held_out", "Held out", kind="text"),
-        Column("test_images", "Test samples" if task == "regression" else "Test images", kind="number"),
+        Column("test_images", "Test samples", kind="number"),
     )
     added = tuple(_number(name, name) for name in others)
     about = (f"In their own units, from other packages: {', '.join(others)}.",) if others else ()
@@ -154,10 +154,10 @@ TASKS = {  # columns of the metrics, and a note about them
             _percent("ece", "ECE"),
             _percent("ece_scaled", "ECE after scaling"),
         ),
-        "In percent, on the test images of the held-out domain; ± is the standard error over trials. Balanced accuracy "
-        "and macro F1 are means over the classes that have images; AUROC is the mean over classes of one class against "
-        "the rest; ECE is the expected calibration error, before and after temperature scaling with the temperature of "
-        "the validation images of the training domains.",
+        "In percent, on the test samples of the held-out domain; ± is the standard error over trials. Balanced "
+        "accuracy and macro F1 are means over the classes that have samples; AUROC is the mean over classes of one "
+        "class against the rest; ECE is the expected calibration error, before and after temperature scaling with the "
+        "temperature of the validation samples of the training domains.",
     ),
     "regression": (
         (_number("r2", "R²"), _number("rmse", "RMSE", ".4g"), _number("mae", "MAE", ".4g")),

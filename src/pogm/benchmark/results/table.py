@@ -16,7 +16,7 @@ from pogm.benchmark.results.statistics import mean_of
 FIELDS = ("mean", "stderr", "n", "reason", "incomplete")
 NUMBERS = ("mean", "stderr", "n")  # the fields that CSV has
 INCOMPLETE = "†"
-TEST_IMAGES = "Test images"  # label of the last row
+TEST_IMAGES = "Test samples"  # label of the last row
 
 
 @dataclass(frozen=True)
