@@ -14,6 +14,7 @@ from typing import get_args, get_type_hints
 import pytest
 from processes import SHORT, pogm, torchrun_variables
 from run_folders import write_run
+from sample_files import OPTIONS, write_table
 
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
@@ -32,6 +33,7 @@ from pogm.data.images.cache import ON_BAD_IMAGE
 from pogm.engine.engine import CHOICES
 from pogm.engine.parallel import SPREADS
 from pogm.experiments.base import SCALES
+from pogm.modifiers import all_modifiers
 from pogm.report.serve import PORT
 from pogm.trackers import all_trackers
 
@@ -168,28 +170,39 @@ def test_shell_completion_gets_the_whole_parser(monkeypatch):
     assert list(commands.choices) == COMMANDS
 
 
-@pytest.mark.parametrize("what", ["algorithms", "datasets", "modifiers", "networks"])
-def test_list_shows_every_default_and_search_space(capsys, what):
-    assert main(["list", what]) == 0
-    out = capsys.readouterr().out
-    shown = {tuple(line.split()) for line in out.splitlines()}
-    if what == "algorithms":
-        for name, method in all_algorithms().items():
-            assert (name,) in shown
-            for field in fields(method):
-                space = field.metadata["space"]
-                note = f"search {space}" if space else " | ".join(field.metadata["options"] or ())
-                assert tuple(f"{field.name} {field.default} {note}".split()) in shown
-        assert "preset domainbed: through=ends" in out
-    if what == "datasets":
-        assert all(name in out and ", ".join(dataset.domains) in out for name, dataset in all_datasets().items())
-        assert "search 10^U(-4.5, -2.5)" in out
-        assert "comes with the package" in out
-        assert "needs --data" in out
-    if what == "modifiers":
-        assert ("alpha", "0.2", "search", "10^U(-1,", "1)") in shown
-    if what == "networks":
-        assert {("mlp",), ("mnist_cnn",)} <= shown
+def test_shell_completion_without_its_package_is_silent(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "argcomplete", None)
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    with pytest.raises(SystemExit):
+        main(["list"])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_list_has_a_line_for_every_name(capsys):
+    for what, known in (("algorithms", all_algorithms()), ("datasets", all_datasets()), ("modifiers", all_modifiers())):
+        assert main(["list", what]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert all(sum(line.split()[:1] == [name] for line in lines) == 1 for name in known)
+        assert lines[-1].endswith(f": pogm list {what} NAME")
+    assert main(["list", "networks"]) == 0
+    assert {"mlp", "mnist_cnn"} <= set(capsys.readouterr().out.splitlines())
+
+
+def test_list_says_which_datasets_come_with_the_package(capsys):
+    main(["list", "datasets"])
+    found = {line.split()[0]: line.rpartition("(")[2] for line in capsys.readouterr().out.splitlines() if "(" in line}
+    assert (found["RotatedDigits"], found["PACS"]) == ("comes with the package)", "needs --data)")
+
+
+@pytest.mark.parametrize("name", all_algorithms())
+def test_description_of_an_algorithm_has_every_default_and_search_space(name, capsys):
+    assert main(["list", "algorithms", name]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    for field in fields(all_algorithms()[name]):
+        start = f"  {field.name} = {field.default}  ("
+        (line,) = (line for line in shown if line.startswith(start))
+        assert line.endswith(f"search {field.metadata['space']})" if field.metadata["space"] else ")")
+    assert any(line.startswith("Example: pogm run ") for line in shown)
 
 
 def test_list_against_domainbed_finds_every_method(capsys):
@@ -202,16 +215,25 @@ def test_list_against_domainbed_finds_every_method(capsys):
     assert (rows["IB_ERM"], rows["CausIRL_MMD"]) == ("IBERM", "CausIRLMMD")
 
 
-def test_list_shows_the_name_in_domainbed_if_it_differs(capsys):
-    main(["list", "algorithms"])
-    lines = capsys.readouterr().out.splitlines()
-    found = {line.split()[-1]: lines[index - 2] for index, line in enumerate(lines) if "name in DomainBed" in line}
+def test_description_has_the_name_in_domainbed_if_it_differs(capsys):
+    found = {}
+    for name in all_algorithms():
+        main(["list", "algorithms", name])
+        lines = capsys.readouterr().out.splitlines()
+        found |= {line.split()[-1]: name for line in lines if line.startswith("Name in DomainBed: ")}
     assert found == {name: name.replace("_", "") for name in DOMAINBED if "_" in name}
 
 
 def test_list_against_domainbed_is_about_algorithms(capsys):
     assert main(["list", "datasets", "--against", "domainbed"]) == 2
     assert "Expected --against only after algorithms; found it after datasets." in capsys.readouterr().err
+    assert main(["list", "algorithms", "POGM", "--against", "domainbed"]) == 2
+    assert "found it after algorithms POGM." in capsys.readouterr().err
+
+
+def test_list_says_what_metrics_mean(capsys):
+    assert main(["list", "metrics"]) == 0
+    assert re.search(r"^  ece +Expected calibration error, from 0 to 1$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
@@ -244,8 +266,8 @@ def summary(folder: Path) -> list[str]:
     steps = json.loads((folder / "trial.json").read_text())["trial"]["steps"]
     return [
         f"Selected: step {selected['step']} of {steps - 1}, by training-domain validation: "
-        f"{selected['validation']:.1%} (298 images)",
-        f"Held out: 75 {record['accuracy']['in'][5]:.1%} (240 images)",
+        f"{selected['validation']:.1%} (298 samples)",
+        f"Held out: 75 {record['accuracy']['in'][5]:.1%} (240 samples)",
         f"Model: {folder}/model",
         f"Next: pogm evaluate {folder} NEW_SITE",
         f"Or: pogm predict {folder} IMAGES --csv predictions.csv",
@@ -259,9 +281,9 @@ def test_dry_run_shows_sizes_and_time_and_what_is_left(tmp_path):
     folder = tmp_path / "run"
     planned = pogm(*RUN, "--out", folder, "--dry-run")
     assert json.loads(planned.out)["steps"] == 21
-    assert "21 minibatches of 32 images from each of 5 domains, with 3 evaluations; mlp, fp32" in planned.err
-    assert "0: training, 240 + 60 images" in planned.err
-    assert "75: held out, 240 + 59 images" in planned.err
+    assert "21 minibatches of 32 samples from each of 5 domains, with 3 evaluations; mlp, fp32" in planned.err
+    assert "0: training, 240 + 60 samples" in planned.err
+    assert "75: held out, 240 + 59 samples" in planned.err
     assert re.search(r"\nTime: about \d+ s; memory: \d\.\d GB\.\n$", planned.err)
     assert not folder.exists()
     assert pogm(*RUN, "--out", folder).code == 0
@@ -273,12 +295,37 @@ def test_dry_run_shows_sizes_and_time_and_what_is_left(tmp_path):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--with", "ITTA"], "In ERM + ITTA on ColoredDigits: Expected a featurizer that names two or more blocks"),
+        (["--with", "SWAD", "SMA"], "Expected one modifier that chooses the weights to evaluate; found SWAD and SMA"),
+        (["--set", "network=cnn1d"], "In ERM on ColoredDigits: Expected"),
+    ],
+)
+def test_a_combination_that_cannot_be_trained_fails_a_sweep_once_before_its_first_run(tmp_path, capsys, words, found):
+    out = tmp_path / "sweep"
+    assert main(["sweep", "--algorithms", "ERM", "--datasets", "ColoredDigits", "--out", str(out), *words]) == 2
+    assert capsys.readouterr().err.count(found) == 1
+    assert not out.exists()
+
+
+def test_a_method_that_needs_classes_fails_a_sweep_on_a_regression_once(tmp_path, capsys):
+    table = write_table(tmp_path / "numbers.csv", regression=True)
+    words = ["--algorithms", "ERM", "SagNet", "--datasets", f"{table}:{OPTIONS}"]
+    assert main(["sweep", *words, "--out", str(tmp_path / "sweep")]) == 2
+    assert "In SagNet on numbers: Expected the loss cross_entropy for SagNet" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_dry_run_refuses_the_folder_of_another_sweep_or_run(tmp_path, capsys):
     """As the real command does. Finished runs of the other sweep would be counted as done, and those of a run, too."""
     words = ["sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", str(tmp_path / "sweep")]
     save_sweep(parse(words).sweep(RunOptions()), tmp_path / "sweep")
     assert main([*words, "--dry-run"]) == 0
     assert "360 runs to do" in capsys.readouterr().out
+    assert main(["resume", str(tmp_path / "sweep"), "--dry-run"]) == 0
+    assert "add --estimate to the command of the sweep" in capsys.readouterr().out  # resume has no such option
     for kind in ("--dry-run", "--estimate"):
         assert main([*words, "--trials", "2", kind]) == 2
         assert "found another sweep: trials is 3 there and 2 here" in capsys.readouterr().err
@@ -314,7 +361,7 @@ def test_dry_run_without_data_prints_the_trial_and_says_why_the_time_is_not_know
 def test_run_with_averaged_weights_or_without_a_held_out_domain_has_a_summary(tmp_path):
     averaged = pogm(*RUN, "--algorithm", "ERM", "--with", "SWAD", "--out", tmp_path / "swad")
     records = [json.loads(line) for line in (tmp_path / "swad/records.jsonl").read_text().splitlines()]
-    assert f"Held out: 75 {records[-1]['accuracy']['in'][5]:.1%} (240 images)" in averaged.err
+    assert f"Held out: 75 {records[-1]['accuracy']['in'][5]:.1%} (240 samples)" in averaged.err
     words = ("run", "--dataset", "ColoredDigits", "--algorithm", "ERM", "--train-on-all", "--steps", "2")
     everywhere = pogm(*words, "--device", "cpu", "--out", tmp_path / "all")
     assert everywhere.code == 0
@@ -424,6 +471,8 @@ def test_unknown_words_exit_with_code_2_and_show_the_usage(capsys, words):
         ([*RUN, "--out", "folder", "--stepps", "3"], "Did you mean --steps?"),
         (["statsu"], "Did you mean status?"),
         (["list", "algorithm"], "Did you mean algorithms?"),
+        (["run", "--algoritm", "ERM"], "; unrecognized: --algoritm. Did you mean --algorithm?"),
+        (["list", "algorithms", "--set"], "unrecognized arguments: --set\n"),  # nothing is near
     ],
 )
 def test_unknown_words_suggest_the_nearest_name(capsys, words, message):
@@ -433,11 +482,66 @@ def test_unknown_words_suggest_the_nearest_name(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_several_values_follow_one_option_or_several_and_may_begin_with_a_minus_and_a_digit():
+    words = ["run", "--dataset", "ColoredDigits", "--algorithm", "ERM", "--out", "folder"]
+    together = parse([*words, "--test-domain", "+80%", "-90%", "--with", "Mixup", "SWAD"])
+    apart = parse([*words, "--test-domain=+80%", "--test-domain", "-90%", "--with", "Mixup", "--with", "SWAD"])
+    assert together == apart
+    assert together.test_domain == ("+80%", "-90%")
+    assert together.modifiers == ("Mixup", "SWAD")
+
+
 def test_missing_data_exits_with_code_3_and_writes_nothing(tmp_path, capsys):
     words = ("run", "--dataset", "RotatedMNIST", "--algorithm", "ERM", "--test-domain", "0", "--device", "cpu")
     assert main([*words, "--data", str(tmp_path / "absent"), "--out", str(tmp_path / "run")]) == 3
     assert "name another data folder with --data" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "modifiers", "message"),
+    [
+        ("ColoredMNIST", (), "Expected the folder that holds MNIST/raw; found none given. Pass --data FOLDER"),
+        ("HeartDisease", (), "Expected a folder of data with heart/, the files of HeartDisease; found none given."),
+        ("ColoredDigits", ("SMA", "EMA"), "Expected one modifier that chooses the weights to evaluate"),
+    ],
+)
+def test_sweep_whose_runs_would_all_fail_is_refused_before_anything_is_written(
+    tmp_path, capsys, monkeypatch, dataset, modifiers, message
+):
+    monkeypatch.delenv("POGM_DATA", raising=False)
+    words = ["sweep", "--algorithms", "ERM", "--datasets", dataset, "--out", str(tmp_path / "sweep"), "--device", "cpu"]
+    assert main([*words, *(("--with", *modifiers) if modifiers else ())]) in (2, 3)
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_extended_sweep_keeps_its_finished_runs(tmp_path, capsys):
+    words = ["sweep", "--datasets", "ColoredDigits", "--configurations", "1", "--steps", "2", "--device", "cpu"]
+    words += ["--out", str(tmp_path / "s"), "--algorithms", "ERM"]
+    assert main([*words, "--trials", "1"]) == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("*/records.jsonl")}
+    assert len(before) == 3
+    assert main([*words, "Fish", "--trials", "2", "--allow-change"]) == 0
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("*/records.jsonl")}
+    assert len(after) == 12
+    assert before.items() <= after.items()
+    capsys.readouterr()
+    assert main(["status", str(tmp_path / "s")]) == 0
+    assert "12 runs: 12 done" in capsys.readouterr().out
+
+
+def test_runs_that_fail_with_the_same_message_are_listed_once(tmp_path, capsys):
+    """The network of MADG has batch norm, which SWAD refuses when a run starts."""
+    words = ["sweep", "--algorithms", "MADG", "--datasets", "ColoredDigits", "--with", "SWAD", "--device", "cpu"]
+    assert main([*words, "--configurations", "1", "--trials", "1", "--steps", "1", "--out", str(tmp_path / "s")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("Expected frozen batch norm for SWAD") == 1
+    assert "Other runs of MADG + SWAD on ColoredDigits with the same message: 2." in said
+    assert main(["status", str(tmp_path / "s")]) == 0
+    said = capsys.readouterr().err
+    assert said.count("Expected frozen batch norm for SWAD") == 1
+    assert said.endswith("(and 2 more with the same message)\n")
 
 
 @pytest.mark.parametrize("form", ["text", "csv", "json", "latex", "html"])
@@ -505,7 +609,7 @@ def test_without_the_packages_of_reports_help_and_sweeps_work(tmp_path):
 def test_closed_pipe_ends_a_command_without_messages():
     words = f"{sys.executable} -m pogm list algorithms | head -n 1"
     said = subprocess.run(words, shell=True, capture_output=True, text=True, check=True)
-    assert (said.stdout.strip(), said.stderr) == (next(iter(all_algorithms())), "")
+    assert (said.stdout.strip(), said.stderr) == ("risk:", "")
 
 
 def test_run_continues_when_its_output_is_closed(tmp_path):

@@ -133,7 +133,7 @@ def test_usage_error_writes_nothing(tmp_path, capsys, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("table1", "--algorithms", "Fishh"), "a row of table1 out of .*found 'Fishh'. Did you mean 'Fish"),
+        (("table1", "--algorithms", "Fishh"), "a row of table1 .*found 'Fishh'. Did you mean 'Fish"),
         (("figure1", "--algorithms", "ERM"), "a row of figure1 out of none; found 'ERM'"),
         (("table1", "table5", "--algorithms", "ERM"), "a row of table5 in --algorithms .*leave out table5"),
         (("table1", "--algorithms", "ERM", "ERM"), "each of --algorithms once"),

@@ -96,7 +96,7 @@ def test_commands_that_read_runs_print_documents(run, capsys, tmp_path):
 def test_json_in_a_file_is_written_beside_the_text_and_a_folder_is_refused(run, capsys, tmp_path):
     folder = str(run[0])
     assert main(["status", folder, "--json", str(tmp_path / "status.json")]) == 0
-    assert "1 runs: 1 done" in capsys.readouterr().out
+    assert "1 run: 1 done" in capsys.readouterr().out
     assert json.loads((tmp_path / "status.json").read_text())["total"]["done"] == 1
     assert main(["report", folder, "--json", str(tmp_path)]) == 2
     assert "Write --json at the end" in capsys.readouterr().err

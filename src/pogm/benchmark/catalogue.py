@@ -1,25 +1,25 @@
 """Lists of algorithms, datasets, modifiers, networks, trackers and metrics as text, for ``pogm list``."""
 
 import json
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from pogm._system.errors import UsageError
 from pogm.algorithms import Algorithm, all_algorithms
-from pogm.benchmark.families import FAMILY
+from pogm.benchmark.families import FAMILIES, FAMILY
 from pogm.benchmark.results.classification import ClassificationMetrics
 from pogm.benchmark.runs.model_metrics import PLUGINS as METRIC_PLUGINS
-from pogm.core.hyperparameters import Space, fields
 from pogm.core.plugins import Plugins
-from pogm.data.datasets import DomainDataset, all_datasets
+from pogm.data.datasets import all_datasets
 from pogm.models import PLUGINS as NETWORK_PLUGINS
 from pogm.models import all_networks
 from pogm.modifiers import Modifier, all_modifiers
 from pogm.trackers import PLUGINS as TRACKER_PLUGINS
 from pogm.trackers import all_trackers
 
+WIDTH = 17  # of the column of names
 OVERRIDABLE_METHODS = ("loss", "gradient", "step")  # of an algorithm, from the simplest to the most general
 HOOKS = ("network", "batch", "penalty", "risks", "after", "observe", "evaluated", "final", "predictor")
 DOMAINBED = (  # the methods of its main branch, in its order
@@ -30,24 +30,34 @@ DOMAINBED = (  # the methods of its main branch, in its order
 
 
 def algorithms() -> Iterator[str]:
-    """Yield lines for every algorithm: description, requirements, costs, defaults, search spaces and presets."""
-    for name, method in all_algorithms().items():
-        yield from _algorithm_lines(name, method)
-    yield from _plugin_lines(all_algorithms(), all_algorithms().plugins, _algorithm_lines)
+    """Yield a line for every algorithm: name and summary, by family."""
+    yield from _by_family(all_algorithms())
+    yield from _plugin_lines(all_algorithms(), all_algorithms().plugins, _name_lines)
+    yield "\nHyperparameters, search spaces and costs of one: pogm list algorithms NAME"
 
 
 def datasets() -> Iterator[str]:
-    """Yield lines for every dataset: description, domains and training settings."""
-    for name, dataset in all_datasets().items():
-        yield from _dataset_lines(name, dataset)
-    yield from _plugin_lines(all_datasets(), all_datasets().plugins, _dataset_lines)
+    """Yield a line for every dataset: name, domains and summary."""
+    for name, kind in all_datasets().items():
+        source = "comes with the package" if kind().embedded else "needs --data"
+        yield f"{name:<{WIDTH}} {first_line(kind)} ({source})"
+    yield from _plugin_lines(all_datasets(), all_datasets().plugins, _name_lines)
+    yield "\nDomains, training settings and search spaces of one: pogm list datasets NAME"
 
 
 def modifiers() -> Iterator[str]:
-    """Yield lines for every modifier: description, costs, defaults and search spaces."""
-    for name, modifier in all_modifiers().items():
-        yield from _modifier_lines(name, modifier)
-    yield from _plugin_lines(all_modifiers(), all_modifiers().plugins, _modifier_lines)
+    """Yield a line for every modifier: name and summary, by family."""
+    yield from _by_family(all_modifiers())
+    yield from _plugin_lines(all_modifiers(), all_modifiers().plugins, _name_lines)
+    yield "\nHyperparameters, search spaces and costs of one: pogm list modifiers NAME"
+
+
+def _by_family(methods: Mapping[str, type]) -> Iterator[str]:
+    for family in (*FAMILIES, "other"):
+        own = [name for name in methods if FAMILY.get(name, "other") == family]
+        if own:
+            yield f"{family}:"
+        yield from (f"  {name:<{WIDTH}} {first_line(methods[name]).replace('``', '')}" for name in own)
 
 
 def networks() -> Iterator[str]:
@@ -66,8 +76,10 @@ def trackers() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield the metrics in ``metrics.json`` of every run, and those of other packages."""
-    yield "metrics.json of every run has all of these:"
-    yield from (f"  {name}" for name in ClassificationMetrics.__dataclass_fields__)
+    from pogm.benchmark.descriptions import describe_fields
+
+    yield "metrics.json of every run of a classification has all of these:"
+    yield from (f"  {name:<18} {text}" for name, text in describe_fields(ClassificationMetrics).items())
     yield from _plugin_lines((), METRIC_PLUGINS, _name_lines)
 
 
@@ -112,39 +124,9 @@ def _name_lines(name: str, owner: Any) -> Iterator[str]:
     yield f"{name}\n  {first_line(owner)}"
 
 
-def _algorithm_lines(name: str, method: type[Algorithm]) -> Iterator[str]:
-    yield from _method_lines(name, method)
-    yield from _hyperparameter_lines(method())
-    for preset, values in method.presets.items():
-        yield f"  preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}"
-
-
-def _modifier_lines(name: str, modifier: type[Modifier]) -> Iterator[str]:
-    yield from _method_lines(name, modifier)
-    yield from _hyperparameter_lines(modifier())
-
-
-def _dataset_lines(name: str, kind: type[DomainDataset]) -> Iterator[str]:
-    dataset = kind()
-    source = "comes with the package" if dataset.embedded else "needs --data"
-    shape = "×".join(map(str, dataset.input_shape))
-    yield f"{name}  ({source})\n  {first_line(kind)}"
-    if dataset.domains:
-        listed = ", ".join(dataset.domains)
-        yield f"  domains {listed}; {dataset.num_classes} classes; {shape}; {dataset.steps} steps"
-    yield from _hyperparameter_lines(dataset.training)
-
-
-def _method_lines(name: str, method: type[Algorithm] | type[Modifier]) -> Iterator[str]:
-    yield f"{name}\n  {first_line(method)}"
-    for other in DOMAINBED:
-        if other != name and other.replace("_", "") == name:
-            yield f"  name in DomainBed: {other}"
-    if name in FAMILY:
-        yield f"  family: {FAMILY[name]}"
-    yield f"  overrides {describe_overrides(method)}; needs {describe_needs(method)}"
-    relative = "; ".join(f"{setup} {cost}" for setup, cost in costs().get(name, {}).items())
-    yield f"  time · memory relative to ERM: {relative or 'not measured'}"
+def domainbed_name(name: str) -> str | None:
+    """Return the name of a method in DomainBed, if it is another one there."""
+    return next((other for other in DOMAINBED if other != name and other.replace("_", "") == name), None)
 
 
 def describe_overrides(method: type[Algorithm] | type[Modifier]) -> str:
@@ -183,18 +165,6 @@ def costs() -> dict[str, dict[str, str]]:
     path = resources.files("pogm.benchmark") / "costs.json"
     costs: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return costs
-
-
-def _hyperparameter_lines(owner: Any) -> Iterator[str]:
-    for field in fields(owner):
-        space, options = field.metadata.get("space"), field.metadata.get("options")
-        yield f"    {field.name:<22} {getattr(owner, field.name)!s:<12} {_search_text(space, options)}".rstrip()
-        if large := field.metadata.get("large"):
-            yield f"      for large images     {large.default!s:<12} {_search_text(large.space)}".rstrip()
-
-
-def _search_text(space: Space | None, options: tuple[str, ...] | None = None) -> str:
-    return f"search {space}" if space else " | ".join(options or ())
 
 
 def first_line(owner: Any) -> str:

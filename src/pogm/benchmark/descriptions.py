@@ -10,8 +10,10 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from pogm.algorithms import algorithm_class, all_algorithms
-from pogm.benchmark.catalogue import costs, describe_needs, first_line
+from pogm.benchmark.catalogue import costs, describe_needs, describe_overrides, domainbed_name, first_line
 from pogm.benchmark.families import FAMILY
 from pogm.core.hyperparameters import fields
 from pogm.data.datasets import all_datasets, dataset_class
@@ -71,6 +73,8 @@ def _method(name: str, found: type[Any]) -> dict[str, Any]:
         "family": FAMILY.get(name),
         "paper": paper(found),
         "text": docstring(found),
+        "domainbed": domainbed_name(name),
+        "overrides": describe_overrides(found),
         "needs": describe_needs(found),
         "sees_at_test": found.sees_at_test,
         "cost": costs().get(name, {}),
@@ -136,6 +140,10 @@ def description_lines(found: dict[str, Any]) -> Iterator[str]:
     if found.get("domains"):
         shape = "×".join(map(str, found["shape"]))
         yield f"Domains: {', '.join(found['domains'])}; {found['classes']} classes; {shape}; {found['steps']} steps"
+    if found.get("domainbed"):
+        yield f"Name in DomainBed: {found['domainbed']}"
+    if found.get("overrides", "nothing") != "nothing":
+        yield f"Overrides: {found['overrides']}"
     if found.get("needs", "nothing") != "nothing":
         yield f"Needs: {found['needs']}"
     if found.get("sees_at_test"):
@@ -173,9 +181,12 @@ def docstring(owner: Any) -> str:
 
 
 def _setting(found: type[Any]) -> str:
+    """Return an option that sets the first searched hyperparameter to another value than its default."""
     for field in fields(found):
-        if field.metadata.get("space"):
-            return f" --set {field.name}={field.default}"
+        if space := field.metadata.get("space"):
+            draws = (space.draw(np.random.RandomState(seed)) for seed in range(100))
+            value = next((value for value in draws if value != field.default), field.default)
+            return f" --set {field.name}={value:.2g}" if isinstance(value, float) else f" --set {field.name}={value}"
     return ""
 
 
@@ -200,7 +211,7 @@ def allowed_text(field: dataclasses.Field[Any]) -> str:
     if limits.get("options"):
         return " or ".join(limits["options"])
     bounds = [
-        f"{sign} {limits[name]:g}"
+        f"{sign} {limits[name]}" if isinstance(limits[name], int) else f"{sign} {limits[name]:g}"
         for name, sign in (("least", "≥"), ("above", ">"), ("most", "≤"))
         if limits.get(name) is not None
     ]

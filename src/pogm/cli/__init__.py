@@ -49,8 +49,8 @@ VERBS = {  # one file each, in the order of the help
 EPILOG = """examples:
   pogm demo                                          train four methods on two small datasets, write a report
   pogm doctor                                        what is installed and found, and what to do if something is not
-  pogm list algorithms                               every method with its defaults and search space
-  pogm list algorithms POGM                          one method: paper, hyperparameters, an example
+  pogm list algorithms                               every method in one line
+  pogm list algorithms POGM                          one method: paper, hyperparameters, search space, cost
   pogm data check ./hospitals                        read every image of a folder and list what is wrong
   pogm weights convert model.pth                     weights as safetensors, without running code
   pogm verdict ./hospitals                           will a model work at the next site?
@@ -103,18 +103,20 @@ def parse(words: Sequence[str]) -> Command:
         SystemExit: With code 2 if the words are not a valid command; with code 0 after --help and --version.
     """
     if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
-        import argcomplete
-
+        try:
+            import argcomplete
+        except ImportError:  # the shell uses that of another environment; a message would disturb the command line
+            raise SystemExit(1) from None
         argcomplete.autocomplete(parser())
     try:
         return _parse(words)
     except MissingWordsError as missing:
         if "--json" not in words[:-1]:
-            missing.report()
+            missing.report(words)
     try:  # --json FOLDER: the folder is an argument of the command, not the file of --json
         return _parse([*(word for word in words if word != "--json"), "--json"])
     except MissingWordsError as missing:
-        missing.report()
+        missing.report(words)
 
 
 def _parse(words: Sequence[str]) -> Command:

@@ -10,7 +10,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 @dataclass(frozen=True, kw_only=True)
 class List(Command):
-    """List algorithms, datasets, modifiers or networks with their defaults; or trackers, metrics or experiments."""
+    """List algorithms, datasets, modifiers, networks, trackers, metrics or experiments, or describe one of them."""
 
     examples: ClassVar[str] = """
 pogm list algorithms
@@ -38,17 +38,18 @@ pogm list experiments"""
         from pogm.benchmark.descriptions import DESCRIBED, describe, describe_all, description_lines
         from pogm.experiments import catalogue
 
+        if self.against is not None and (self.what != "algorithms" or self.name is not None):
+            found = f"{self.what} {self.name}" if self.name else self.what
+            raise UsageError(f"Expected --against only after algorithms; found it after {found}. Leave it out.")
         if self.name is not None:
             if self.what not in DESCRIBED:
                 raise UsageError(
                     f"Expected a name only after {', '.join(DESCRIBED)}; found {self.name!r} after {self.what}. "
                     "Leave it out."
                 )
-            found = describe(self.what, self.name)
-            self.output.show("list", {"what": self.what, "item": found}, lambda: _print(description_lines(found)))
+            item = describe(self.what, self.name)
+            self.output.show("list", {"what": self.what, "item": item}, lambda: _print(description_lines(item)))
             return 0
-        if self.against is not None and self.what != "algorithms":
-            raise UsageError(f"Expected --against only after algorithms; found it after {self.what}. Leave it out.")
         if self.against is not None:
             lines = list(domainbed())
             self.output.show("list", {"what": self.against, "items": _items(lines)}, lambda: _print(lines))

@@ -54,9 +54,8 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     )
     dataset: str = option("Name of a dataset, or a folder of images.", "RotatedDigits", complete="datasets")
     test_domain: tuple[str, ...] = option(
-        "Domain to hold out, by name or by number from 0; may be repeated (default: 0).",
+        "Domains to hold out, by name or by number from 0 (default: 0).",
         (),
-        repeat=True,
         metavar="DOMAIN",
     )
     modifiers: tuple[str, ...] = option(

@@ -184,7 +184,7 @@ class Hyperparameters:
     title: ClassVar[str] = "hyperparameters and samples"
     settings: tuple[str, ...] = option(
         "Set a hyperparameter of all algorithms, or of one: ALGORITHM.NAME=VALUE; may be repeated (default: the "
-        "defaults shown by pogm list algorithms).",
+        "defaults that pogm list algorithms NAME shows).",
         (),
         flag="--set",
         repeat=True,

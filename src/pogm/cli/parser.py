@@ -133,9 +133,9 @@ class MissingWordsError(Exception):
         super().__init__(message)
         self.parser, self.message = parser, message
 
-    def report(self) -> NoReturn:
-        """Print the usage and the error, and exit with code 2."""
-        self.parser.report(self.message)
+    def report(self, words: Sequence[str]) -> NoReturn:
+        """Print the usage and the error, with unknown options of the command line, and exit with code 2."""
+        self.parser.report(self.message + self.parser.describe_unknown_options(words))
 
 
 class Parser(argparse.ArgumentParser):
@@ -143,6 +143,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, **options: Any):
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self._negative_number_matcher = re.compile(r"-\d")  # values, such as the domain -90%; no option has digits
 
     def error(self, message: str) -> NoReturn:
         """Report an error; see `report`. One of missing words is raised: `parse` may read the words in another way."""
@@ -158,14 +159,24 @@ class Parser(argparse.ArgumentParser):
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Report words that are neither options nor arguments of this command."""
-        known = [flag for action in self._actions for flag in action.option_strings]
-        hints = (_suggestion(word.partition("=")[0], known) for word in words if word.startswith("--"))
+        hints = (_suggestion(word.partition("=")[0], self._flags) for word in words if word.startswith("--"))
         self.error(f"unrecognized arguments: {' '.join(words)}{next((hint for hint in hints if hint), '')}")
+
+    def describe_unknown_options(self, words: Sequence[str]) -> str:
+        """Return a text about words that look like options and are none: often a required option is misspelt."""
+        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+        unknown = [flag for flag in flags if not any(known.startswith(flag) for known in self._flags)]
+        return "".join(f"; unrecognized: {flag}{_suggestion(flag, self._flags)}" for flag in unknown[:1])
+
+    @property
+    def _flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f". Did you mean {near[0]}?" if near else ""
+    names = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), names, n=1)
+    return f". Did you mean {names[near[0]]}?" if near else ""
 
 
 class TopParser(Parser):
