@@ -25,17 +25,23 @@ class POGM(DomainRounds):
 
     .. math:: \theta \leftarrow \theta + \alpha d, \qquad
         d = \arg\max_{\|d - h_0\| \le \kappa \|h_0\|} \min_i \langle h_i, d \rangle
-          = h_0 + \kappa \|h_0\| \frac{h_\pi}{\|h_\pi\|},
+          = h_0 + \kappa \|h_0\| \frac{h_\pi}{\|h_\pi\|}, \\
+        \pi = \arg\min_{\pi \in \Delta} \langle h_\pi, h_0 \rangle + \kappa \|h_0\| \|h_\pi\|, \qquad
+        h_\pi = \sum_i \pi_i h_i
 
-    where :math:`h_\pi = \sum_i \pi_i h_i` is the mixture of trajectories that agrees least with d. The paper defines
-    :math:`h_0` in two ways. ``centre="erm"`` (Eq. 5) is the trajectory of one more copy, trained on the minibatches of
-    all domains: with κ = 0 and α = 1 the method is ERM (Corollary 1). ``centre="mean"`` (Algorithm 1) is the mean of
-    the :math:`h_i`, which equals ERM's step only for E = 1 minibatch per round (``inner_steps``) and plain SGD.
+    The second problem is the dual of the first: π has K weights ≥ 0 with sum 1, and :math:`h_\pi` is the mixture of
+    trajectories that agrees least with d. If :math:`h_\pi = 0`, no step in the ball has a positive inner product with
+    all trajectories, and :math:`d = h_0`.
+
+    The paper defines :math:`h_0` in two ways. ``centre="erm"`` (Eq. 5) is the trajectory of one more copy, trained on
+    the minibatches of all domains: with κ = 0 and α = 1 the method is ERM (Corollary 1). ``centre="mean"`` (Algorithm
+    1) is the mean of the :math:`h_i`, which equals ERM's step only for E = 1 minibatch per round (``inner_steps``) and
+    plain SGD.
 
     Differences from the text of the paper: the update adds α d, because :math:`h_i = \theta_i - \theta` (the printed
-    minus sign would increase the loss), and the radius of the ball is κ‖h_0‖ both in the problem and in the step
-    (Theorem 1 has √κ in the problem and κ in the step). Published variants: ``OfficialPOGM``, ``MeasurementPOGM``,
-    ``PaperTextPOGM``.
+    minus sign would increase the loss), and the radius of the ball is κ‖h_0‖ both in the problem and in the step, as in
+    Algorithm 1 and the appendix (Theorem 1 has √κ in the problem and κ in the step). Published variants:
+    ``OfficialPOGM``, ``MeasurementPOGM``, ``PaperTextPOGM``.
     """
 
     kappa: float = hyper(
@@ -53,7 +59,8 @@ class POGM(DomainRounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.kappa, float) and self.kappa >= 1:
-            text = f"POGM.kappa={self.kappa:g}: for values of at least 1, a step may point away from the centre."
+            name = f"{type(self).__name__}.kappa={self.kappa:g}"
+            text = f"{name}: for values of at least 1, a step may point away from the centre and raise the mean loss."
             warnings.warn(text, KappaWarning, stacklevel=3)
 
     @property

@@ -174,7 +174,11 @@ class DomainRounds(DomainCopies):
         return metrics
 
     def _weights_without_problem(self, weights: Tensor) -> Tensor:
-        """Return the weights c of a block that `direction` does not get: as in the only block, or those of h_0."""
+        """Return the weights c of the block without a problem of its own: [N].
+
+        With partition="all", these are weights that a modifier has added; they follow the direction of all others. With
+        other partitions, the block follows h_0.
+        """
         if self.partition == "all":
             return weights[0]
         rows = weights.shape[-1]

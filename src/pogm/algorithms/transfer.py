@@ -38,7 +38,7 @@ class Transfer(Algorithm):
         radius: Radius δ of the ball around the classifier.
         ascent_steps: Number of steps of the adversary.
         lr_d: Learning rate of the adversary.
-        gda: Whether to train by SGD instead of Adam (gradient descent ascent).
+        gda: Whether to train by SGD without weight decay instead of Adam (gradient descent ascent).
     """
 
     penalty: float = hyper(1.0, Power(10, -2, 1), least=0, draw_as="t_lambda")  # λ

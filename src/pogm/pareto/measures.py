@@ -1,4 +1,7 @@
-"""Lengths, alignments and cosines of a step d = Σ c_i h_i, from the inner products G of the updates h_i."""
+"""Lengths, alignments and cosines of a step d = Σ c_i h_i, from the inner products of the updates h_i.
+
+In all functions, G are the inner products h_i·h_j, [..., K, K], and ``weights`` are c, [..., K].
+"""
 
 import torch
 from torch import Tensor

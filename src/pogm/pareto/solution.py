@@ -106,7 +106,7 @@ def mixture(G: Tensor, radius: float | Tensor, *, centre: Centre | None = None) 
 
 
 def gap(G: Tensor, mixture: Tensor, radius: float | Tensor, *, centre: Centre | None = None) -> Tensor:
-    r"""Return the duality gap [...] of a mixture: an upper bound of q(π) − min q, and 0 exactly if π is optimal.
+    r"""Return the duality gap [...] of a mixture π [..., K]: an upper bound of q(π) − min q, 0 exactly if π is optimal.
 
     .. math:: q(\pi) - \min_i h_i^\top d(\pi) \ge 0, \qquad d(\pi) = h_0 + r s \, h_\pi / \|h_\pi\|.
 
