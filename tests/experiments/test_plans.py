@@ -42,7 +42,8 @@ def ids(name, scale):
 def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
-    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "inner_optimizer", "kappa", "pogm_variants"]
+    others = ["all_methods", "centre", "erm_plus_plus", "evidence", "evidence_search", "inner_optimizer", "kappa"]
+    others.append("pogm_variants")
     assert list(all_experiments()) == [*tables, *figures, *others]
 
 
@@ -151,14 +152,22 @@ def test_every_schedule_starts_within_a_run_at_the_embedded_scale():
     for name, found in all_experiments().items():
         for trial in found.trials(EMBEDDED):
             for method in (trial.algorithm, *trial.modifiers):
-                begins = [getattr(method, f.name) for f in fields(method) if f.name.endswith("_iters")]
-                assert all(begin < trial.steps / 2 for begin in begins), (name, trial.label)
+                schedule = {f.name: getattr(method, f.name) for f in fields(method) if f.name.endswith("_iters")}
+                for field, step in schedule.items():
+                    latest = trial.steps if field.startswith("end_") else trial.steps / 2
+                    assert step < latest, (name, trial.label)
 
 
 def test_other_scales_use_published_hyperparameters():
     assert all(not shorten_schedules(method, FULL) for method in all_algorithms().values())
     fishr = plan_search(FULL, Row("Fishr"), configurations=1)[0]
     assert fishr.algorithm == all_algorithms()["Fishr"]()
+
+
+def test_phase_that_starts_earlier_keeps_its_length():
+    gga = all_algorithms()["GGA"]  # from step 100 to step 150
+    assert shorten_schedules(gga, SMALL) == {"start_anneal_iters": 40, "end_anneal_iters": 90}
+    assert shorten_schedules(gga, replace(SMALL, latest_start=120)) == {}
 
 
 def test_given_weights_are_for_photographs_only():
@@ -214,8 +223,10 @@ def test_evidence_keeps_the_order_of_its_rows():
 def test_schedules_of_the_evidence_start_within_the_first_third_of_a_run(name):
     for trial in all_experiments()["evidence"].trials(replace(SCALES[name], seeds=1, changed_by=("--trials", "1"))):
         for method in (trial.algorithm, *trial.modifiers):
-            starts = [getattr(method, f.name) for f in fields(method) if f.name.endswith("_iters")]
-            assert all(start <= trial.steps / 3 for start in starts), trial.label
+            starts = {f.name: getattr(method, f.name) for f in fields(method) if f.name.endswith("_iters")}
+            ends = [starts.pop(field) for field in [*starts] if field.startswith("end_")]
+            assert all(start <= trial.steps / 3 for start in starts.values()), trial.label
+            assert all(end < trial.steps for end in ends), trial.label
 
 
 def test_evidence_uses_the_default_penalty_of_fishr():

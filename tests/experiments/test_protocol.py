@@ -11,6 +11,7 @@ from run_folders import record, write_run
 
 from pogm._system.errors import DataError, UsageError
 from pogm.benchmark.results.records import RecordWarning, Run, append_record, read_runs
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.runs.directory import write_trial
 from pogm.cli import main, parse
 from pogm.experiments import all_experiments
@@ -23,9 +24,17 @@ from pogm.experiments.evidence_pages import (
     write_evidence,
 )
 from pogm.experiments.evidence_plan import missing_rows
-from pogm.experiments.evidence_tables import difference_figure, evidence_table, run_costs, seed_blocks, seed_table
+from pogm.experiments.evidence_tables import (
+    difference_figure,
+    evidence_table,
+    published_table,
+    run_costs,
+    seed_blocks,
+    seed_table,
+)
 from pogm.experiments.output import empty_run
 from pogm.experiments.protocol import (
+    SEARCH_SWEEPS,
     SWEEPS,
     VARIANT_SWEEPS,
     Sweep,
@@ -59,7 +68,9 @@ def runs_of(sweep: Sweep, gains: dict[str, float], seeds: int = 5) -> list[Run]:
     ]
 
 
-@pytest.mark.parametrize("sweep", [*SWEEPS, *VARIANT_SWEEPS], ids=lambda sweep: f"{sweep.experiment}, {sweep.name}")
+@pytest.mark.parametrize(
+    "sweep", [*SWEEPS, *VARIANT_SWEEPS, *SEARCH_SWEEPS], ids=lambda sweep: f"{sweep.experiment}, {sweep.name}"
+)
 def test_command_of_a_sweep_plans_its_trials(sweep, tmp_path):
     words = sweep.command(["ERM", "POGM"]).split()[1:]
     assert words[:2] == ["experiment", sweep.experiment]
@@ -177,7 +188,7 @@ def test_rows_with_fewer_than_five_seeds_have_a_difference_but_no_test():
 
 
 def test_archives_of_other_experiments_are_read_only_if_their_folder_is_named(tmp_path):
-    for name in ("small", "variants", "centre"):
+    for name in ("small", "variants", "centre", "search"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "some.tar.gz").touch()
     assert find_archives(tmp_path) == [tmp_path / "small" / "some.tar.gz"]
@@ -220,6 +231,18 @@ def test_marked_table_of_a_page_is_computed_again_and_the_text_stays():
         update_tables(page, {})
     with pytest.raises(UsageError, match="heart_disease"):
         update_tables(page.replace("heart_disease", "hart_disease"), complete)
+
+
+def test_table_of_published_results_has_the_rows_that_a_publication_has():
+    runs = runs_of(COLORED, {"ERM": 0.0, "Fish": 0.01, "POGM, ERM centre, κ = 0": 0.0})
+    table = published_table(COLORED.complete_rows(runs), TEST_DOMAIN)
+    assert [column.key for column in table.columns] == ["ours", "DomainBed (2020)", "paper, Table 1"]
+    assert {row: texts[1:] for row, texts in table.texts().items()} == {
+        "ERM": ["57.8 ± 0.2", "57.8 ± 0.2"],
+        "Fish": ["–", "61.8 ± 0.8"],
+    }
+    table = published_table(COLORED.complete_rows(runs), TRAINING_DOMAIN)
+    assert [row[1:] for row in table.texts().values()] == [["51.5 ± 0.1"]]
 
 
 def test_new_section_of_a_sweep_has_all_tables_and_is_up_to_date():

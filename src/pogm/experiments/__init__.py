@@ -50,4 +50,4 @@ def catalogue() -> Iterator[str]:
     for name, experiment in all_experiments().items():
         yield f"{name:<16} {experiment.title}"
     for name, scale in SCALES.items():
-        yield f"--scale {name:<8} {scale.summary}"
+        yield f"--scale {name:<14} {scale.summary}"

@@ -24,17 +24,19 @@ from pogm.experiments.evidence_tables import (
     domain_blocks,
     domain_table,
     evidence_table,
+    published_table,
     rank_figure,
+    search_table,
     seed_blocks,
     seed_table,
     tested_interval,
 )
 from pogm.experiments.pogm_variants import success_table, variant_table
-from pogm.experiments.protocol import SWEEPS, VARIANT_SWEEPS, Sweep
+from pogm.experiments.protocol import SEARCH_SWEEPS, SWEEPS, VARIANT_SWEEPS, Sweep
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
 
 MARK = re.compile(
-    r"<!-- records: (?P<kind>evidence|domains|seeds|variants|successes)"
+    r"<!-- records: (?P<kind>evidence|domains|published|seeds|search|variants|successes)"
     r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
 )
 TABLE = re.compile(r"\n(?:\|.*\n)*")
@@ -47,14 +49,17 @@ SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_
 def update_tables(text: str, complete: Complete) -> str:
     """Return a page in Markdown with the tables after its marks computed again from the records.
 
-    A mark is a comment in a line of its own: ``<!-- records: evidence, SWEEP -->``, ``<!-- records: domains, SWEEP,
-    SELECTION -->``, ``<!-- records: seeds, SWEEP -->``, ``<!-- records: variants, SWEEP -->`` or ``<!-- records:
-    successes -->`` (variants on all datasets). The table follows after an empty line. The rest of the page stays as it
-    is.
+    A mark is a comment in a line of its own, such as ``<!-- records: evidence, SWEEP -->``. The table follows after an
+    empty line. The rest of the page stays as it is. Marks begin with the kind of the table:
+
+    - ``evidence``, ``seeds``, ``search`` or ``variants``, followed by the name of a sweep;
+    - ``domains`` or ``published``, followed by the name of a sweep and a selection; ``search`` with a selection is the
+      table of domains of a search;
+    - ``successes``: variants of POGM on all datasets.
 
     Args:
         text: The page.
-        complete: Runs of the complete rows of every sweep, of the evidence and of variants.
+        complete: Runs of the complete rows of every sweep, of the evidence, of variants and of random searches.
 
     Raises:
         UsageError: If a mark names no sweep, or one without complete rows.
@@ -113,7 +118,8 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
     if mark["kind"] == "successes":
         yield from _markdown(success_table({sweep.dataset: complete.get(sweep, []) for sweep in VARIANT_SWEEPS}))
         return
-    names = {sweep.name: sweep for sweep in (VARIANT_SWEEPS if mark["kind"] == "variants" else SWEEPS)}
+    others = {"variants": VARIANT_SWEEPS, "search": SEARCH_SWEEPS}
+    names = {sweep.name: sweep for sweep in others.get(mark["kind"], SWEEPS)}
     if mark["sweep"] not in names:
         raise unknown_name_error("a sweep", str(mark["sweep"]), names)
     sweep = names[mark["sweep"]]
@@ -126,8 +132,11 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
         yield from _markdown(seed_table(runs))
     elif mark["kind"] == "variants":
         yield from _markdown(variant_table(runs))
+    elif mark["kind"] == "search" and mark["selection"] is None:
+        yield from _markdown(search_table(sweep, runs))
     elif mark["selection"] in SELECTIONS:
-        yield from _markdown(domain_table(runs, SELECTIONS[mark["selection"]]))
+        table = published_table if mark["kind"] == "published" else domain_table
+        yield from _markdown(table(runs, SELECTIONS[mark["selection"]]))
     else:
         raise unknown_name_error("a selection", str(mark["selection"]), SELECTIONS)
 

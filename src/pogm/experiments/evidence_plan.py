@@ -11,7 +11,7 @@ from pogm.benchmark.runs.reference import run_cost
 from pogm.experiments.base import Row
 from pogm.experiments.centre import ERM
 from pogm.experiments.pogm_variants import METHODS
-from pogm.experiments.protocol import SWEEPS, VARIANT_SWEEPS, Sweep
+from pogm.experiments.protocol import SEARCH_SWEEPS, SWEEPS, VARIANT_SWEEPS, Sweep
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
@@ -68,14 +68,16 @@ def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     return (cost.train_seconds + (cost.evaluation_seconds or 0.0)) * len(trials)
 
 
-def plan_text(runs: Sequence[Run], variants: Sequence[Run]) -> str:
+def plan_text(runs: Sequence[Run], variants: Sequence[Run], searches: Sequence[Run]) -> str:
     """Return the plan as Markdown.
 
     Args:
         runs: Runs of the evidence.
         variants: Runs of variants of POGM, and of the rows that they are compared with.
+        searches: Runs of random searches.
     """
     known = dict.fromkeys(SWEEPS, runs) | dict.fromkeys(VARIANT_SWEEPS, variants)
+    known |= dict.fromkeys(SEARCH_SWEEPS, searches)
     missing = {sweep: missing_rows(sweep, found) for sweep, found in known.items()}
     lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]
     for sweep, rows in missing.items():

@@ -5,14 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median, stdev
 
-from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
+from pogm.benchmark.results.accuracy_tables import AVERAGE, averages_table, dataset_table, labels_of
 from pogm.benchmark.results.critical_difference import RankComparison, compare_ranks
 from pogm.benchmark.results.paired import detectable, differences, interval
+from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
-from pogm.benchmark.results.table import Column, Estimate, Row, Table
+from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
 from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.protocol import Sweep
+from pogm.experiments.results import compare_by_label
 from pogm.report import figure
 from pogm.report.figure import Figure, Panel, Point
 
@@ -39,6 +41,7 @@ SHORT_NAMES = {  # of long names, in figures
     ERM_CENTRE_RESCALED.name: "POGM, rescaled",
     MEAN_CENTRE.name: "POGM, mean centre",
 }
+PUBLICATIONS = {"domainbed": "DomainBed (2020)", "official": "authors' repository", "paper": "paper, Table 1"}
 RANKS = (
     "Methods are ranked in every block: 1 is the best. A dot is the mean rank. The bar is half of Nemenyi's critical "
     "difference to both sides (Demšar, 2006; 5 %): two methods differ if their bars do not overlap."
@@ -88,6 +91,85 @@ def evidence_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
 
 
 PRINTED = 8  # columns of `evidence_table` that pages in Markdown have; the others depend on the machine
+
+
+def search_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
+    """Return the table of a random search: accuracies, differences to ERM, and accuracies with the defaults.
+
+    Args:
+        sweep: The sweep.
+        runs: Runs of its complete rows.
+    """
+    chosen, oracle = (averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN))
+    defaults = averages_table([run for run in runs if run.hparams_seed == 0], TRAINING_DOMAIN)
+    gains, oracle_gains = (differences(runs, ERM.name, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN))
+    unselected = _means_of_configurations(runs)
+    rows = []
+    for number, label in enumerate(chosen.labels):
+        gain, oracle_gain = (table.rows[number].estimates[0] for table in (gains, oracle_gains))
+        cells = (
+            chosen.rows[number].cells[0],
+            *_gain_cells(gain, sweep.comparisons, label),
+            defaults.rows[number].cells[0],
+            oracle.rows[number].cells[0],
+            *_gain_cells(oracle_gain, sweep.comparisons, label)[:2],
+            unselected[label],
+            gain.n,
+        )
+        rows.append(Row(cells, label))
+    return Table(
+        title=f"{runs[0].dataset}: random search of the best methods",
+        columns=(
+            Column("accuracy", "training-domain selection", unit="%", csv_prefix="accuracy_"),
+            *_gain_columns("difference"),
+            Column("detectable", kind="number", unit=POINTS, missing=NOTHING),
+            Column("defaults", unit="%", csv_prefix="defaults_"),
+            Column("oracle", unit="%", csv_prefix="oracle_"),
+            *_gain_columns("oracle_difference"),
+            Column("mean", "mean of all configurations", unit="%", csv_prefix="mean_"),
+            Column("n", kind="number"),
+        ),
+        rows=tuple(rows),
+        row_key="algorithm",
+    )
+
+
+def _means_of_configurations(runs: Sequence[Run]) -> dict[str, Estimate]:
+    """Return the accuracy after the last step, averaged over configurations and held-out domains, by label."""
+    values: dict[str, dict[int, list[float]]] = {label: {} for label in labels_of(runs)}
+    for number in {run.hparams_seed for run in runs}:
+        for choice in TEST_DOMAIN([run for run in runs if run.hparams_seed == number]):  # of one: its last step
+            if choice.accuracy is not None:
+                values[choice.label].setdefault(choice.trial_seed, []).append(100 * choice.accuracy)
+    return {label: estimate([fmean(found) for found in by_seed.values()]) for label, by_seed in values.items()}
+
+
+def published_table(runs: Sequence[Run], selection: Selection) -> Table:
+    """Return our accuracies beside the published ones, for the rows that a publication has: means over domains.
+
+    Args:
+        runs: Runs of the complete rows of one sweep.
+        selection: Model selection of all columns. A publication without results under it has no column.
+    """
+    theirs: dict[str, dict[str, Estimate]] = {}
+    for name, title in PUBLICATIONS.items():
+        for comparison in compare_by_label(runs, find_publication(name), [selection]):
+            theirs[title] = {
+                pair.algorithm: Estimate(pair.theirs.mean, pair.theirs.stderr)
+                for pair in comparison.pairs
+                if (pair.dataset, pair.domain) == (runs[0].dataset, AVERAGE)
+            }
+    ours = {row.key: row.estimates[0] for row in averages_table(runs, selection).rows}
+    known = [label for label in ours if any(label in found for found in theirs.values())]
+    return Table(
+        title=f"{runs[0].dataset}: our results and published ones",
+        columns=tuple(Column(title, unit="%", missing=NOTHING) for title in ("ours", *theirs)),
+        rows=tuple(
+            Row((ours[label], *(found.get(label, Estimate()) for found in theirs.values())), label) for label in known
+        ),
+        selection=selection,
+        row_key="algorithm",
+    )
 
 
 def _gain_columns(key: str) -> tuple[Column, Column]:

@@ -1,8 +1,9 @@
 """The sweeps of results/PROTOCOL.md, and their runs in the packed records of a folder.
 
 A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
-variants of POGM. A run belongs to a sweep if its trial equals a trial of ERM in everything but the method: the same
-data, seeds, network and length. So differences to ERM are paired.
+variants of POGM, and those of `SEARCH_SWEEPS` search the hyperparameters of the best methods. A run belongs to a sweep
+if its trial equals a trial of ERM in everything but the method: the same data, seeds, network and length. So
+differences to ERM are paired.
 """
 
 import shlex
@@ -20,14 +21,20 @@ from pogm._system.errors import DataError
 from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
-from pogm.experiments import evidence, pogm_variants
+from pogm.experiments import evidence, evidence_search, pogm_variants
 from pogm.experiments.base import Plan, Row, Scale, find_scale
 from pogm.experiments.centre import ERM
 
 ARCHIVES = "*.tar.gz"
 VARIANTS = "variants"  # folder of the records of variants of POGM
-OTHER_RUNS = ("centre", VARIANTS)  # folders whose records are not of the evidence
-PLANS = {"evidence": evidence.plan, "pogm_variants": pogm_variants.plan}  # by the name of the experiment
+SEARCH = "search"  # folder of the records of random searches
+OTHER_RUNS = ("centre", VARIANTS, SEARCH)  # folders whose records are not of the evidence
+PLANS = {  # by the name of the experiment
+    "evidence": evidence.plan,
+    "evidence_search": evidence_search.plan,
+    "pogm_variants": pogm_variants.plan,
+}
+TITLES = {"evidence_search": ": random search", "pogm_variants": ": variants of POGM"}  # ends of titles
 RESNET50_V1 = "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"
 MOBILENET_V2 = "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0"
 FILES = {RESNET50_V1: "resnet50_imagenet_v1.safetensors", MOBILENET_V2: "mobilenet_v2_imagenet.safetensors"}
@@ -46,6 +53,8 @@ class Sweep:
     evaluate_every: int | None = None  # None: that of the experiment
     weights: str = ""  # hash of the initial weights of photographs
     experiment: str = "evidence"
+    first_seed: int = 0
+    configurations: int = 1  # of every held-out domain and seed
 
     @property
     def on_gpu(self) -> bool:
@@ -56,7 +65,7 @@ class Sweep:
     def title(self) -> str:
         """Dataset and, for photographs, network."""
         title = f"{self.dataset}, {self.network}" if self.weights else self.dataset
-        return title if self.experiment == "evidence" else f"{title}: variants of POGM"
+        return title + TITLES.get(self.experiment, "")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -85,7 +94,8 @@ class Sweep:
     def plan(self) -> Plan:
         """All trials that count, by row: with the largest number of seeds."""
         scale = self.scale()
-        return PLANS[self.experiment](replace(scale, seeds=self.seeds, changed_by=(*scale.changed_by, "--trials")))
+        more = replace(scale, seeds=self.seeds, trials=self.seeds, changed_by=(*scale.changed_by, "--trials"))
+        return PLANS[self.experiment](more)
 
     def needed_seeds(self, row: Row) -> int:
         """Return the number of seeds of a complete row."""
@@ -96,7 +106,8 @@ class Sweep:
     @cached_property
     def needed(self) -> Plan:
         """Trials by row that make it complete; the command runs them."""
-        return {row: [t for t in found if t.trial_seed < self.needed_seeds(row)] for row, found in self.plan.items()}
+        ends = {row: self.first_seed + self.needed_seeds(row) for row in self.plan}
+        return {row: [trial for trial in found if trial.trial_seed < ends[row]] for row, found in self.plan.items()}
 
     @cached_property
     def row_names(self) -> dict[str, str]:
@@ -126,17 +137,21 @@ class Sweep:
         return sorted(found, key=lambda run: (order.get(run.label, len(order)), run.label, run.trial_seed, run.id))
 
     def complete_rows(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the runs of the complete rows: of all seeds that have a run of every held-out domain.
+        """Return the runs of the complete rows: of all seeds that have every held-out domain and configuration.
 
         A row is complete if it has all needed seeds.
         """
         found = self.find_runs(runs)
-        domains = len(self.scale().dataset(self.dataset).domains)
+        all_runs = len(self.scale().dataset(self.dataset).domains) * self.configurations
         counts = Counter((run.label, run.trial_seed) for run in found)
         named = {row.name: row for row in self.plan}
         needed = {label: self.needed_seeds(named.get(label, Row(label))) for label in labels_of(found)}
-        complete = {name for name, n in needed.items() if all(counts[name, seed] == domains for seed in range(n))}
-        return [run for run in found if run.label in complete and counts[run.label, run.trial_seed] == domains]
+        complete = {
+            name
+            for name, n in needed.items()
+            if all(counts[name, self.first_seed + seed] == all_runs for seed in range(n))
+        }
+        return [run for run in found if run.label in complete and counts[run.label, run.trial_seed] == all_runs]
 
 
 SWEEPS = (
@@ -164,6 +179,19 @@ VARIANT_SWEEPS = (  # the seven datasets of the rule of success
     _variants("amazon_reviews", "small", "AmazonReviews", "mlp"),
     _variants("pacs", "pacs", "PACS", "resnet50_v1", RESNET50_V1),
     _variants("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1", RESNET50_V1),
+)
+SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
+    Sweep(
+        "heart_disease",
+        "small",
+        "HeartDisease",
+        "mlp",
+        evidence_search.SEEDS,
+        len(evidence_search.BEST["HeartDisease"]),
+        experiment="evidence_search",
+        first_seed=evidence_search.FIRST_SEED,
+        configurations=evidence_search.CONFIGURATIONS,
+    ),
 )
 
 
@@ -220,6 +248,21 @@ def variants_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
     """Return the runs of the complete rows of every sweep of variants that has a complete variant."""
     found = {sweep: sweep.complete_rows(runs) for sweep in VARIANT_SWEEPS}
     return {sweep: some for sweep, some in found.items() if {run.label for run in some} & {*pogm_variants.VARIANTS}}
+
+
+def read_searches(folder: Path) -> list[Run]:
+    """Read the packed runs of random searches.
+
+    Args:
+        folder: Folder of all results.
+    """
+    return read_packed(folder / SEARCH)
+
+
+def searches_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
+    """Return the runs of the complete rows of every random search that has ERM and another row."""
+    found = {sweep: sweep.complete_rows(runs) for sweep in SEARCH_SWEEPS}
+    return {sweep: some for sweep, some in found.items() if {ERM.name} < {run.label for run in some}}
 
 
 def _without_method(trial: Mapping[str, Any]) -> str:

@@ -123,27 +123,29 @@ def plan_search(
     """
     if not scale.selects(row):
         return []
+    found = (scale.dataset(name) for name in datasets or scale.datasets)
+    return SweepTrials([search_of(scale, row, data, configurations or scale.configurations) for data in found])
+
+
+def search_of(scale: Scale, row: Row, data: DomainDataset, configurations: int) -> Sweep:
+    """Return the search of one row on one dataset."""
     methods: dict[str, Method] = {"algorithm": algorithm_class(row.algorithm)}
     methods |= _modifiers(row)
     schedules = [
         f"{owner}.{n}={v}" for owner, method in methods.items() for n, v in shorten_schedules(method, scale).items()
     ]
-    sweeps = []
-    for data in map(scale.dataset, datasets or scale.datasets):
-        network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
-        sweep = Sweep(
-            algorithms=(row.algorithm,),
-            datasets=(data,),
-            configurations=configurations or scale.configurations,
-            trials=scale.trials,
-            modifiers=row.modifiers,
-            settings=(*schedules, *network, *_settings(scale, row, data)),
-            steps=scale.steps,
-            evaluate_every=scale.evaluate_every,
-            precision=scale.precision,
-        )
-        sweeps.append(sweep)
-    return SweepTrials(sweeps)
+    network = (f"training.{n}={v}" for n, v in _network(scale, data).items())
+    return Sweep(
+        algorithms=(row.algorithm,),
+        datasets=(data,),
+        configurations=configurations,
+        trials=scale.trials,
+        modifiers=row.modifiers,
+        settings=(*schedules, *network, *_settings(scale, row, data)),
+        steps=scale.steps,
+        evaluate_every=scale.evaluate_every,
+        precision=scale.precision,
+    )
 
 
 def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_seed: int, **more: Any) -> Trial:
@@ -159,7 +161,7 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     """
     data = scale.dataset(dataset)
     method = algorithm_class(row.algorithm)
-    number = seed_hash(data.seed_name, held_out, trial_seed)
+    number = paired_seed(data, held_out, trial_seed)
     parts: dict[str, Any] = {
         "algorithm": apply_large_defaults(method(**shorten_schedules(method, scale)), data.large),
         "training": replace(data.training, **_network(scale, data)),
@@ -186,14 +188,25 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     return Trial(**values | more)
 
 
+def paired_seed(data: DomainDataset, held_out: int, trial_seed: int) -> int:
+    """Return the seed of a trial that all methods share: of its data, first weights and minibatches."""
+    return seed_hash(data.seed_name, held_out, trial_seed)
+
+
 def shorten_schedules(method: Method, scale: Scale) -> dict[str, Any]:
     """Return hyperparameters that start the schedules of a method within the short runs of a scale; else nothing."""
     if scale.latest_start is None:
         return {}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(method)}
-    late = [name for name, value in defaults.items() if name.endswith("_iters") and value > scale.latest_start]
+    starts = [name for name in defaults if name.endswith("_iters") and not name.startswith("end_")]
+    late = [name for name in starts if defaults[name] > scale.latest_start]
+    changed = dict.fromkeys(late, scale.latest_start)
+    for name in late:
+        end = name.replace("start_", "end_", 1)
+        if end != name and end in defaults:  # the phase keeps its length
+            changed[end] = scale.latest_start + defaults[end] - defaults[name]
     fixed = SHORT.get(method.__name__, {}) if scale.name == "embedded" else {}
-    return dict.fromkeys(late, scale.latest_start) | fixed
+    return changed | fixed
 
 
 def _modifiers(row: Row) -> dict[str, type[Modifier]]:
