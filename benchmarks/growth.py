@@ -42,7 +42,7 @@ HIDDEN = 128  # width of the MLP: about this many weights for each pixel
 class Size:
     """Values of each sweep, and the sizes of everything that is not swept."""
 
-    domains: tuple[int, ...] = (2, 4, 8, 16)  # K
+    domains: tuple[int, ...] = (2, 4, 8, 16, 32, 64)  # K
     weights: tuple[int, ...] = (10**5, 10**6, 10**7, 10**8)  # P
     minibatches: tuple[int, ...] = (1, 2, 5, 10)  # E
     trials: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # T
@@ -54,6 +54,7 @@ class Size:
 
 
 CPU = Size(
+    domains=(2, 4, 8, 16),
     weights=(10**5, 10**6, 10**7),
     trials=(1, 2, 4, 8, 16),
     images=(1000, 2000, 4000, 8000),  # the last two take more than one pass

@@ -15,6 +15,7 @@ import pytest
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.accuracy_tables import averages_table
 from pogm.benchmark.results.paired import differences
+from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
@@ -22,8 +23,16 @@ from pogm.cli import parse
 from pogm.experiments import all_experiments, centre, kappa
 from pogm.experiments.evidence_pages import MARK, update_tables
 from pogm.experiments.evidence_plan import plan_text
-from pogm.experiments.evidence_tables import Complete
-from pogm.experiments.protocol import read_packed, read_variants, sweeps_with_runs, variants_with_runs
+from pogm.experiments.evidence_search import BEST
+from pogm.experiments.evidence_tables import PUBLICATIONS, Complete
+from pogm.experiments.protocol import (
+    read_packed,
+    read_searches,
+    read_variants,
+    searches_with_runs,
+    sweeps_with_runs,
+    variants_with_runs,
+)
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"
@@ -143,26 +152,39 @@ def complete_variants(variants) -> Complete:
     return variants_with_runs(variants)
 
 
+@pytest.fixture(scope="module")
+def searches() -> Sequence[Run]:
+    return read_searches(RESULTS)
+
+
+@pytest.fixture(scope="module")
+def complete_searches(searches) -> Complete:
+    return searches_with_runs(searches)
+
+
 PAGES = [path for path in sorted(RESULTS.rglob("README.md")) if MARK.search(path.read_text())]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
-def test_page_has_the_numbers_of_the_records(path, complete, complete_variants):
+def test_page_has_the_numbers_of_the_records(path, complete, complete_variants, complete_searches):
     """A page of the evidence is covered as soon as it has a mark."""
     text = path.read_text()
-    assert text == update_tables(text, {**complete, **complete_variants}), "run: python benchmarks/update_results.py"
+    known = {**complete, **complete_variants, **complete_searches}
+    assert text == update_tables(text, known), "run: python benchmarks/update_results.py"
 
 
-def test_plan_is_that_of_the_records(packed, variants):
-    assert (RESULTS / "PLAN.md").read_text() == plan_text(packed, variants), "run: python benchmarks/update_results.py"
+def test_plan_is_that_of_the_records(packed, variants, searches):
+    text = plan_text(packed, variants, searches)
+    assert (RESULTS / "PLAN.md").read_text() == text, "run: python benchmarks/update_results.py"
 
 
-def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete, complete_variants):
+def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete, complete_variants, complete_searches):
     marks = {
         tuple(mark.group("kind", "sweep", "selection")) for path in PAGES for mark in MARK.finditer(path.read_text())
     }
     expected = {("variants", sweep.name, None) for sweep in complete_variants}
-    assert expected
+    expected |= {("search", sweep.name, None) for sweep in complete_searches}
+    assert {kind for kind, *_ in expected} == {"variants", "search"}
     assert expected | {("successes", None, None)} <= marks
     for sweep, runs in complete.items():
         if len({run.label for run in runs}) > 1:
@@ -170,12 +192,28 @@ def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete, compl
             assert {(kind, sweep.name, selection) for kind, selection in tables} <= marks
 
 
-def test_stored_runs_are_planned_once_and_deterministic(packed, complete, variants, complete_variants):
-    for sweep in (*complete, *complete_variants):
-        runs = sweep.find_runs(packed if sweep in complete else variants)
-        cells = Counter((run.label, run.test_domains, run.trial_seed) for run in runs)
+def test_stored_runs_are_planned_once_and_deterministic(
+    packed, complete, variants, complete_variants, searches, complete_searches
+):
+    stored = (
+        dict.fromkeys(complete, packed)
+        | dict.fromkeys(complete_variants, variants)
+        | dict.fromkeys(complete_searches, searches)
+    )
+    for sweep, found in stored.items():
+        runs = sweep.find_runs(found)
+        cells = Counter((run.label, run.test_domains, run.trial_seed, run.hparams_seed) for run in runs)
         assert set(cells.values()) == {1}
         assert all(run.provenance["deterministic"] for run in runs if sweep.on_gpu)
+
+
+def test_searched_methods_are_the_best_of_the_evidence(complete):
+    """By the mean difference to ERM under training-domain selection, without rows that fix settings."""
+    for sweep, runs in complete.items():
+        if sweep.dataset in BEST:
+            gains = {row.key: row.estimates[0].mean for row in differences(runs, "ERM").rows}
+            plain = {row.name for row in sweep.plan if not row.settings} - {"ERM"}
+            assert sorted(plain, key=lambda name: -gains[name])[:8] == list(BEST[sweep.dataset])
 
 
 def test_main_table_is_what_a_few_lines_of_python_compute(packed, complete):
@@ -237,7 +275,20 @@ def test_pages_about_the_choice_of_a_method_have_numbers_of_the_tables(name):
     assert [number for number in numbers if number not in known] == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_numbers_on_the_page_about_publications_are_ours_or_published():
+    path = RESULTS / "published" / "README.md"
+    results = [result for name in PUBLICATIONS for result in find_publication(name).results]
+    known = {f"{one.mean:.1f} ± {one.stderr:.1f}" for one in results if one.stderr is not None}
+    ours = " ".join(map(plain, [ROOT / "docs" / "centre.md", RESULTS / "mnist" / "README.md"]))
+    numbers = re.findall(r"\d+\.\d ± \d+\.\d", path.read_text())
+    assert len(numbers) > 50
+    assert [number for number in numbers if number not in known and number not in ours] == []
+
+
+TESTED = [path for path in PAGES if path.parent.name != "published"]  # that page has no differences
+
+
+@pytest.mark.parametrize("path", TESTED, ids=lambda path: path.parent.name)
 def test_differences_in_the_text_of_a_page_are_in_its_tables(path):
     lines = path.read_text().replace("−", "-").splitlines()
     text = " ".join(line for line in lines if not line.startswith("|"))
