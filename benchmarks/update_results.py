@@ -14,14 +14,7 @@ from pathlib import Path
 from pogm._system.files import write_atomic
 from pogm.experiments.evidence_pages import MARK, compared_sweeps, new_section, update_tables
 from pogm.experiments.evidence_plan import plan_text
-from pogm.experiments.protocol import (
-    read_packed,
-    read_searches,
-    read_variants,
-    searches_with_runs,
-    sweeps_with_runs,
-    variants_with_runs,
-)
+from pogm.experiments.protocol import SWEEPS, complete_sweeps, read_all
 
 RESULTS = Path(__file__).parent.parent / "results"
 HEAD = """\
@@ -34,14 +27,12 @@ By the [protocol](../PROTOCOL.md). `python benchmarks/update_results.py` writes 
 
 def main(check: bool = False) -> int:
     """Write or check all files and return the exit code."""
-    runs = read_packed(RESULTS)
-    variants, searches = read_variants(RESULTS, runs), read_searches(RESULTS)
-    complete = sweeps_with_runs(runs)
-    known = {**complete, **variants_with_runs(variants), **searches_with_runs(searches)}
-    wanted = {RESULTS / "PLAN.md": plan_text(runs, variants, searches)}
-    wanted |= {path: update_tables(path.read_text("utf-8"), known) for path in sorted(RESULTS.rglob("README.md"))}
+    runs = read_all(RESULTS)
+    complete = complete_sweeps(runs)
+    wanted = {RESULTS / "PLAN.md": plan_text(runs)}
+    wanted |= {path: update_tables(path.read_text("utf-8"), complete) for path in sorted(RESULTS.rglob("README.md"))}
     shown = {mark["sweep"] for text in wanted.values() for mark in MARK.finditer(text) if mark["kind"] == "evidence"}
-    for sweep, found in compared_sweeps(complete).items():
+    for sweep, found in compared_sweeps({sweep: complete[sweep] for sweep in SWEEPS if sweep in complete}).items():
         if sweep.name not in shown:
             path = RESULTS / sweep.scale_name / "README.md"
             path.parent.mkdir(exist_ok=True)

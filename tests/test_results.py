@@ -4,7 +4,6 @@ import json
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,14 +24,7 @@ from pogm.experiments.evidence_pages import MARK, update_tables
 from pogm.experiments.evidence_plan import plan_text
 from pogm.experiments.evidence_search import BEST
 from pogm.experiments.evidence_tables import PUBLICATIONS, Complete
-from pogm.experiments.protocol import (
-    read_packed,
-    read_searches,
-    read_variants,
-    searches_with_runs,
-    sweeps_with_runs,
-    variants_with_runs,
-)
+from pogm.experiments.protocol import FOLDERS, SWEEPS, Sweep, complete_sweeps, read_all
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"
@@ -133,75 +125,45 @@ def test_page_has_the_numbers_of_the_records_about_kappa(name, folder):
 
 
 @pytest.fixture(scope="module")
-def packed() -> Sequence[Run]:
-    return read_packed(RESULTS)
+def stored() -> dict[Sweep, list[Run]]:
+    return read_all(RESULTS)
 
 
 @pytest.fixture(scope="module")
-def complete(packed) -> Complete:
-    return sweeps_with_runs(packed)
-
-
-@pytest.fixture(scope="module")
-def variants(packed) -> Sequence[Run]:
-    return read_variants(RESULTS, packed)
-
-
-@pytest.fixture(scope="module")
-def complete_variants(variants) -> Complete:
-    return variants_with_runs(variants)
-
-
-@pytest.fixture(scope="module")
-def searches() -> Sequence[Run]:
-    return read_searches(RESULTS)
-
-
-@pytest.fixture(scope="module")
-def complete_searches(searches) -> Complete:
-    return searches_with_runs(searches)
+def complete(stored) -> Complete:
+    return complete_sweeps(stored)
 
 
 PAGES = [path for path in sorted(RESULTS.rglob("README.md")) if MARK.search(path.read_text())]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
-def test_page_has_the_numbers_of_the_records(path, complete, complete_variants, complete_searches):
+def test_page_has_the_numbers_of_the_records(path, complete):
     """A page of the evidence is covered as soon as it has a mark."""
     text = path.read_text()
-    known = {**complete, **complete_variants, **complete_searches}
-    assert text == update_tables(text, known), "run: python benchmarks/update_results.py"
+    assert text == update_tables(text, complete), "run: python benchmarks/update_results.py"
 
 
-def test_plan_is_that_of_the_records(packed, variants, searches):
-    text = plan_text(packed, variants, searches)
-    assert (RESULTS / "PLAN.md").read_text() == text, "run: python benchmarks/update_results.py"
+def test_plan_is_that_of_the_records(stored):
+    assert (RESULTS / "PLAN.md").read_text() == plan_text(stored), "run: python benchmarks/update_results.py"
 
 
-def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete, complete_variants, complete_searches):
+def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete):
     marks = {
         tuple(mark.group("kind", "sweep", "selection")) for path in PAGES for mark in MARK.finditer(path.read_text())
     }
-    expected = {("variants", sweep.name, None) for sweep in complete_variants}
-    expected |= {("search", sweep.name, None) for sweep in complete_searches}
-    assert {kind for kind, *_ in expected} == {"variants", "search"}
+    expected = {(FOLDERS[sweep.experiment], sweep.name, None) for sweep in complete if sweep not in SWEEPS}
+    assert {kind for kind, *_ in expected} == set(FOLDERS.values())
     assert expected | {("successes", None, None)} <= marks
-    for sweep, runs in complete.items():
-        if len({run.label for run in runs}) > 1:
+    for sweep in SWEEPS:
+        if len({run.label for run in complete.get(sweep, ())}) > 1:
             tables = [("evidence", None), *(("domains", name) for name in SELECTIONS)]
             assert {(kind, sweep.name, selection) for kind, selection in tables} <= marks
 
 
-def test_stored_runs_are_planned_once_and_deterministic(
-    packed, complete, variants, complete_variants, searches, complete_searches
-):
-    stored = (
-        dict.fromkeys(complete, packed)
-        | dict.fromkeys(complete_variants, variants)
-        | dict.fromkeys(complete_searches, searches)
-    )
-    for sweep, found in stored.items():
-        runs = sweep.find_runs(found)
+def test_stored_runs_are_planned_once_and_deterministic(stored, complete):
+    for sweep in complete:
+        runs = sweep.find_runs(stored[sweep])
         cells = Counter((run.label, run.test_domains, run.trial_seed, run.hparams_seed) for run in runs)
         assert set(cells.values()) == {1}
         assert all(run.provenance["deterministic"] for run in runs if sweep.on_gpu)
@@ -209,14 +171,15 @@ def test_stored_runs_are_planned_once_and_deterministic(
 
 def test_searched_methods_are_the_best_of_the_evidence(complete):
     """By the mean difference to ERM under training-domain selection, without rows that fix settings."""
-    for sweep, runs in complete.items():
+    for sweep in SWEEPS:
         if sweep.dataset in BEST:
+            runs = complete[sweep]
             gains = {row.key: row.estimates[0].mean for row in differences(runs, "ERM").rows}
             plain = {row.name for row in sweep.plan if not row.settings} - {"ERM"}
             assert sorted(plain, key=lambda name: -gains[name])[:8] == list(BEST[sweep.dataset])
 
 
-def test_main_table_is_what_a_few_lines_of_python_compute(packed, complete):
+def test_main_table_is_what_a_few_lines_of_python_compute():
     """The difference of GroupDRO to ERM on ColoredMNIST, from the files in the archive."""
     values: dict[tuple[str, int, int], float] = {}
     with tarfile.open(RESULTS / "mnist" / "colored_mnist.tar.gz") as archive:

@@ -43,7 +43,7 @@ def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
     others = ["all_methods", "centre", "erm_plus_plus", "evidence", "evidence_search", "inner_optimizer", "kappa"]
-    others.append("pogm_variants")
+    others += ["pogm_ablation", "pogm_variants"]
     assert list(all_experiments()) == [*tables, *figures, *others]
 
 
@@ -244,7 +244,7 @@ def test_rows_of_the_evidence_run_one_after_the_other():
     assert [trial.trial_seed for trial in others] == sorted(trial.trial_seed for trial in others)
 
 
-@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa", "pogm_variants"])
+@pytest.mark.parametrize("name", ["centre", "erm_plus_plus", "evidence", "kappa", "pogm_ablation", "pogm_variants"])
 def test_paired_comparison_has_the_same_seeds_in_every_row(name):
     rows = all_experiments()[name].rows(EMBEDDED)
     seen = [{(t.dataset.title, t.test_domains, t.seed, t.trial_seed) for t in trials} for trials in rows.values()]

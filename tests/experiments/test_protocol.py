@@ -34,9 +34,8 @@ from pogm.experiments.evidence_tables import (
 )
 from pogm.experiments.output import empty_run
 from pogm.experiments.protocol import (
-    SEARCH_SWEEPS,
+    ALL_SWEEPS,
     SWEEPS,
-    VARIANT_SWEEPS,
     Sweep,
     find_archives,
     read_packed,
@@ -68,9 +67,7 @@ def runs_of(sweep: Sweep, gains: dict[str, float], seeds: int = 5) -> list[Run]:
     ]
 
 
-@pytest.mark.parametrize(
-    "sweep", [*SWEEPS, *VARIANT_SWEEPS, *SEARCH_SWEEPS], ids=lambda sweep: f"{sweep.experiment}, {sweep.name}"
-)
+@pytest.mark.parametrize("sweep", ALL_SWEEPS, ids=lambda sweep: f"{sweep.experiment}, {sweep.name}")
 def test_command_of_a_sweep_plans_its_trials(sweep, tmp_path):
     words = sweep.command(["ERM", "POGM"]).split()[1:]
     assert words[:2] == ["experiment", sweep.experiment]

@@ -31,12 +31,13 @@ from pogm.experiments.evidence_tables import (
     seed_table,
     tested_interval,
 )
+from pogm.experiments.pogm_ablation import ablation_table
 from pogm.experiments.pogm_variants import success_table, variant_table
-from pogm.experiments.protocol import SEARCH_SWEEPS, SWEEPS, VARIANT_SWEEPS, Sweep
+from pogm.experiments.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
 
 MARK = re.compile(
-    r"<!-- records: (?P<kind>evidence|domains|published|seeds|search|variants|successes)"
+    r"<!-- records: (?P<kind>evidence|domains|published|seeds|ablation|search|variants|successes)"
     r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
 )
 TABLE = re.compile(r"\n(?:\|.*\n)*")
@@ -52,14 +53,14 @@ def update_tables(text: str, complete: Complete) -> str:
     A mark is a comment in a line of its own, such as ``<!-- records: evidence, SWEEP -->``. The table follows after an
     empty line. The rest of the page stays as it is. Marks begin with the kind of the table:
 
-    - ``evidence``, ``seeds``, ``search`` or ``variants``, followed by the name of a sweep;
+    - ``evidence``, ``seeds``, ``ablation``, ``search`` or ``variants``, followed by the name of a sweep;
     - ``domains`` or ``published``, followed by the name of a sweep and a selection; ``search`` with a selection is the
       table of domains of a search;
     - ``successes``: variants of POGM on all datasets.
 
     Args:
         text: The page.
-        complete: Runs of the complete rows of every sweep, of the evidence, of variants and of random searches.
+        complete: Runs of the complete rows of every sweep.
 
     Raises:
         UsageError: If a mark names no sweep, or one without complete rows.
@@ -118,8 +119,9 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
     if mark["kind"] == "successes":
         yield from _markdown(success_table({sweep.dataset: complete.get(sweep, []) for sweep in VARIANT_SWEEPS}))
         return
-    others = {"variants": VARIANT_SWEEPS, "search": SEARCH_SWEEPS}
-    names = {sweep.name: sweep for sweep in others.get(mark["kind"], SWEEPS)}
+    experiments = {folder: experiment for experiment, folder in FOLDERS.items()}
+    experiment = experiments.get(mark["kind"], "evidence")
+    names = {sweep.name: sweep for sweep in ALL_SWEEPS if sweep.experiment == experiment}
     if mark["sweep"] not in names:
         raise unknown_name_error("a sweep", str(mark["sweep"]), names)
     sweep = names[mark["sweep"]]
@@ -130,6 +132,8 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
         yield from _markdown(evidence_table(sweep, runs), PRINTED)
     elif mark["kind"] == "seeds":
         yield from _markdown(seed_table(runs))
+    elif mark["kind"] == "ablation":
+        yield from _markdown(ablation_table(runs))
     elif mark["kind"] == "variants":
         yield from _markdown(variant_table(runs))
     elif mark["kind"] == "search" and mark["selection"] is None:

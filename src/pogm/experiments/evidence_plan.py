@@ -1,6 +1,6 @@
 """The plan of the evidence sweeps (results/PLAN.md): which runs are missing, what they cost, and their commands."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pogm.algorithms import algorithm_class
@@ -11,7 +11,7 @@ from pogm.benchmark.runs.reference import run_cost
 from pogm.experiments.base import Row
 from pogm.experiments.centre import ERM
 from pogm.experiments.pogm_variants import METHODS
-from pogm.experiments.protocol import SEARCH_SWEEPS, SWEEPS, VARIANT_SWEEPS, Sweep
+from pogm.experiments.protocol import Sweep
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
@@ -30,8 +30,8 @@ counted as POGM.
 
 To run a sweep, unpack its archives into `OUT/SCALE/runs` (finished runs are not computed again), give the command, and
 pack the runs: `python benchmarks/pack_records.py OUT/SCALE/runs results/FOLDER/NAME.tar.gz`. For one row, add
-`--algorithms "ROW"`. Sweeps of variants of POGM have some runs in common with the evidence: unpack the archives of
-both.
+`--algorithms "ROW"`. Sweeps of variants and ablations of POGM have some runs in common with the evidence: unpack the
+archives of both.
 """
 
 
@@ -68,22 +68,18 @@ def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     return (cost.train_seconds + (cost.evaluation_seconds or 0.0)) * len(trials)
 
 
-def plan_text(runs: Sequence[Run], variants: Sequence[Run], searches: Sequence[Run]) -> str:
+def plan_text(runs: Mapping[Sweep, Sequence[Run]]) -> str:
     """Return the plan as Markdown.
 
     Args:
-        runs: Runs of the evidence.
-        variants: Runs of variants of POGM, and of the rows that they are compared with.
-        searches: Runs of random searches.
+        runs: Runs of all sweeps, see `pogm.experiments.protocol.read_all`.
     """
-    known = dict.fromkeys(SWEEPS, runs) | dict.fromkeys(VARIANT_SWEEPS, variants)
-    known |= dict.fromkeys(SEARCH_SWEEPS, searches)
-    missing = {sweep: missing_rows(sweep, found) for sweep, found in known.items()}
+    missing = {sweep: missing_rows(sweep, found) for sweep, found in runs.items()}
     lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]
     for sweep, rows in missing.items():
         planned = len(sweep.plan)
         left = sum(row.missing for row in rows)
-        done = len({run.id for run in sweep.find_runs(known[sweep])} & sweep.row_names.keys())
+        done = len({run.id for run in sweep.find_runs(runs[sweep])} & sweep.row_names.keys())
         cells = [sweep.title, f"{planned - len(rows)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]
         lines.append(f"| {' | '.join(cells)} |")
     for sweep, rows in missing.items():

@@ -8,15 +8,16 @@ ERM with the step length of Fish, and Fish with that of ERM. All rows have the s
 
 from collections.abc import Mapping, Sequence
 
-from pogm.benchmark.results.accuracy_tables import CSV_KEYS, averages_table, labels_of
-from pogm.benchmark.results.paired import UNIT, paired_difference
+from pogm.benchmark.results.accuracy_tables import CSV_KEYS, labels_of
+from pogm.benchmark.results.paired import UNIT
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
+from pogm.benchmark.results.selection import TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Table
 from pogm.benchmark.results.table import Row as TableRow
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM, ERM_CENTRE, ERM_CENTRE_KAPPA_0
+from pogm.experiments.controls import control_differences, control_table, gain_column
 from pogm.experiments.results import BOTH, averages, details
 
 BY_ROW = True
@@ -105,10 +106,10 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 def gains(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> Table:
     """Return the paired differences of every row to ERM and to its control, for every dataset, and who succeeds."""
     datasets = list(dict.fromkeys(run.dataset for run in runs))
-    by_dataset = [_differences(runs, dataset, selection) for dataset in datasets]
+    by_dataset = [control_differences(runs, dataset, selection, CONTROLS) for dataset in datasets]
     rows = [TableRow(tuple(cell for found in by_dataset for cell in found[label]), label) for label in labels_of(runs)]
     columns = [
-        _gain_column(f"{dataset}, to {name}", dataset=dataset, domain=f"difference to {name}")
+        gain_column(f"{dataset}, to {name}", dataset=dataset, domain=f"difference to {name}")
         for dataset in datasets
         for name in BASELINES
     ]
@@ -124,37 +125,9 @@ def gains(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> Table:
     )
 
 
-def _differences(runs: Sequence[Run], dataset: str, selection: Selection) -> dict[str, tuple[Estimate, Estimate]]:
-    """Return the differences of every row to ERM and to its control on one dataset; empty ones if there is nothing."""
-    chosen = {(c.dataset, c.label, c.domain, c.trial_seed): c.accuracy for c in selection(runs)}
-
-    def gain(label: str, baseline: str | None) -> Estimate:
-        known = baseline is not None and label != baseline
-        return paired_difference(chosen, [dataset], label, str(baseline)) if known else Estimate()
-
-    return {label: (gain(label, ERM.name), gain(label, CONTROLS.get(label))) for label in labels_of(runs)}
-
-
 def variant_table(runs: Sequence[Run]) -> Table:
     """Return the accuracies of every row on one dataset, and its differences to ERM and to its control."""
-    (dataset,) = {run.dataset for run in runs}
-    columns: list[Column] = []
-    cells: dict[str, list[Estimate]] = {label: [] for label in labels_of(runs)}
-    for key, title, selection in (
-        ("accuracy", "training-domain selection", TRAINING_DOMAIN),
-        ("last", "last step", TEST_DOMAIN),
-    ):
-        gain_columns = (_gain_column(f"{key}_{name}", f"difference to {name}") for name in BASELINES)
-        columns += [Column(key, title, unit="%"), *gain_columns]
-        found = _differences(runs, dataset, selection)
-        for row in averages_table(runs, selection).rows:
-            cells[row.key] += [row.estimates[0], *found[row.key]]
-    return Table(
-        title=f"{dataset}: variants of POGM",
-        columns=(*columns, Column("n", kind="number")),
-        rows=tuple(TableRow((*found, found[0].n), label) for label, found in cells.items()),
-        row_key="algorithm",
-    )
+    return control_table(runs, CONTROLS, "variants of POGM", BASELINES[1])
 
 
 def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
@@ -163,7 +136,9 @@ def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
     Args:
         by_dataset: Runs of the complete rows of every dataset; none if it was not run.
     """
-    found = {name: _differences(runs, name, TRAINING_DOMAIN) for name, runs in by_dataset.items() if runs}
+    found = {
+        name: control_differences(runs, name, TRAINING_DOMAIN, CONTROLS) for name, runs in by_dataset.items() if runs
+    }
     rows = []
     for label in VARIANTS:
         wins = {name: _wins(cells[label]) for name, cells in found.items() if label in cells}
@@ -197,8 +172,3 @@ def _wins(cells: Sequence[Estimate]) -> int:
         for cell in cells
     ]
     return sum(over_erm and over_control for over_erm, over_control in zip(counts[::2], counts[1::2], strict=True))
-
-
-def _gain_column(key: str, title: str = "", **ids: str) -> Column:
-    unit = "percentage points"
-    return Column(key, title, unit=unit, digits="+.2f", error_digits=".2f", missing="–", ids=ids)

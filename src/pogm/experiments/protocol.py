@@ -1,9 +1,9 @@
 """The sweeps of results/PROTOCOL.md, and their runs in the packed records of a folder.
 
 A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
-variants of POGM, and those of `SEARCH_SWEEPS` search the hyperparameters of the best methods. A run belongs to a sweep
-if its trial equals a trial of ERM in everything but the method: the same data, seeds, network and length. So
-differences to ERM are paired.
+variants of POGM, those of `ABLATION_SWEEPS` change one thing of POGM at a time, and those of `SEARCH_SWEEPS` search the
+hyperparameters of the best methods. A run belongs to a sweep if its trial equals a trial of ERM in everything but the
+method: the same data, seeds, network and length. So differences to ERM are paired.
 """
 
 import shlex
@@ -21,20 +21,24 @@ from pogm._system.errors import DataError
 from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
-from pogm.experiments import evidence, evidence_search, pogm_variants
+from pogm.experiments import evidence, evidence_search, pogm_ablation, pogm_variants
 from pogm.experiments.base import Plan, Row, Scale, find_scale
 from pogm.experiments.centre import ERM
 
 ARCHIVES = "*.tar.gz"
-VARIANTS = "variants"  # folder of the records of variants of POGM
-SEARCH = "search"  # folder of the records of random searches
-OTHER_RUNS = ("centre", VARIANTS, SEARCH)  # folders whose records are not of the evidence
 PLANS = {  # by the name of the experiment
     "evidence": evidence.plan,
     "evidence_search": evidence_search.plan,
+    "pogm_ablation": pogm_ablation.plan,
     "pogm_variants": pogm_variants.plan,
 }
-TITLES = {"evidence_search": ": random search", "pogm_variants": ": variants of POGM"}  # ends of titles
+TITLES = {  # ends of titles
+    "evidence_search": ": random search",
+    "pogm_ablation": ": ablation of POGM",
+    "pogm_variants": ": variants of POGM",
+}
+FOLDERS = {"evidence_search": "search", "pogm_ablation": "ablation", "pogm_variants": "variants"}  # of their records
+OTHER_RUNS = ("centre", *FOLDERS.values())  # folders whose records are not of the evidence
 RESNET50_V1 = "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"
 MOBILENET_V2 = "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0"
 FILES = {RESNET50_V1: "resnet50_imagenet_v1.safetensors", MOBILENET_V2: "mobilenet_v2_imagenet.safetensors"}
@@ -180,6 +184,13 @@ VARIANT_SWEEPS = (  # the seven datasets of the rule of success
     _variants("pacs", "pacs", "PACS", "resnet50_v1", RESNET50_V1),
     _variants("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1", RESNET50_V1),
 )
+ABLATION_SWEEPS = (
+    Sweep("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn", 5, experiment="pogm_ablation"),
+    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, experiment="pogm_ablation"),
+    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, experiment="pogm_ablation"),
+    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, experiment="pogm_ablation"),
+    Sweep("pacs", "pacs", "PACS", "resnet50_v1", 3, weights=RESNET50_V1, experiment="pogm_ablation"),
+)
 SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
     Sweep(
         "heart_disease",
@@ -193,6 +204,9 @@ SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
         configurations=evidence_search.CONFIGURATIONS,
     ),
 )
+
+
+ALL_SWEEPS = (*SWEEPS, *VARIANT_SWEEPS, *ABLATION_SWEEPS, *SEARCH_SWEEPS)
 
 
 def find_archives(folder: Path) -> list[Path]:
@@ -234,35 +248,37 @@ def sweeps_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
     return {sweep: complete for sweep, complete in found.items() if complete}
 
 
-def read_variants(folder: Path, evidence: Iterable[Run]) -> list[Run]:
-    """Read the packed runs of variants of POGM, and add the runs of the evidence whose trials are not among them.
+def read_all(folder: Path) -> dict[Sweep, list[Run]]:
+    """Read the packed runs of all sweeps.
 
-    Args:
-        folder: Folder of all results.
-        evidence: Runs of the evidence.
-    """
-    return list(({run.id: run for run in evidence} | {run.id: run for run in read_packed(folder / VARIANTS)}).values())
-
-
-def variants_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
-    """Return the runs of the complete rows of every sweep of variants that has a complete variant."""
-    found = {sweep: sweep.complete_rows(runs) for sweep in VARIANT_SWEEPS}
-    return {sweep: some for sweep, some in found.items() if {run.label for run in some} & {*pogm_variants.VARIANTS}}
-
-
-def read_searches(folder: Path) -> list[Run]:
-    """Read the packed runs of random searches.
+    A trial that is planned by the evidence and by another sweep has one run in the evidence. It counts for the other
+    sweep, too, unless the records of that sweep have a run of their own.
 
     Args:
         folder: Folder of all results.
     """
-    return read_packed(folder / SEARCH)
+    shared = read_packed(folder)
+    found = {"evidence": shared}
+    for experiment, name in FOLDERS.items():
+        runs = {run.id: run for run in shared} | {run.id: run for run in read_packed(folder / name)}
+        found[experiment] = list(runs.values())
+    return {sweep: found[sweep.experiment] for sweep in ALL_SWEEPS}
 
 
-def searches_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
-    """Return the runs of the complete rows of every random search that has ERM and another row."""
-    found = {sweep: sweep.complete_rows(runs) for sweep in SEARCH_SWEEPS}
-    return {sweep: some for sweep, some in found.items() if {ERM.name} < {run.label for run in some}}
+def complete_sweeps(runs: Mapping[Sweep, Sequence[Run]]) -> dict[Sweep, list[Run]]:
+    """Return the runs of the complete rows of every sweep that has a complete row besides ERM and the evidence.
+
+    Args:
+        runs: Runs of all sweeps, see `read_all`.
+    """
+    found = dict(sweeps_with_runs(runs[SWEEPS[0]]))
+    of_evidence = {id for sweep in SWEEPS for id in sweep.row_names}
+    for sweep in (sweep for sweep in runs if sweep.experiment != "evidence"):
+        complete = sweep.complete_rows(runs[sweep])
+        own = {run.label for run in complete if run.id not in of_evidence} - {ERM.name}
+        if own and any(run.label == ERM.name for run in complete):
+            found[sweep] = complete
+    return found
 
 
 def _without_method(trial: Mapping[str, Any]) -> str:
