@@ -37,8 +37,9 @@ soak: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
+# A test that takes more than 5 minutes hangs: its worker prints where, exits, and counts as a failure.
 tests: .venv/installed
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pogm needs Python 3.11 or newer; none was found. Install one, or call: make PYTHON=/path/to/python3"; exit 2; }
