@@ -261,7 +261,7 @@ def test_notes_name_the_measured_best_method(tmp_path):
 
 
 def test_figure_4_has_means_over_domains_and_rounds_and_then_over_trials(runs):
-    (figure,) = figure4.exhibits(runs, COLORED)
+    figure, table = figure4.exhibits(runs, COLORED)
     angle, difference = figure.panels
     (erm,) = marks(angle, Line, "ERM")
     assert [(p.x, round(p.y, 9), p.stderr, p.n) for p in erm.points] == [(2, 0.3, 0, 2), (4, 0.3, 0, 2)]
@@ -269,6 +269,19 @@ def test_figure_4_has_means_over_domains_and_rounds_and_then_over_trials(runs):
     assert [round(point.y, 9) for point in pogm.points] == [0.3, 0.5]
     assert {point.y for mark in difference.marks for point in mark.points} == {2.0}
     assert not marks(angle, Line, "Fishr"), "it failed"
+    assert list(table.labels) == ["ERM", "Fish", "POGM"]
+
+
+def test_table_of_figure_4_has_means_over_all_rounds(tmp_path):
+    for seed in range(2):
+        write(tmp_path, "ERM", seed, [(0.2, 0.4), (0.6, 0.4), (0.1, -0.3), (0.5, 0.5), (None, 0.9)])
+    (row,) = figure4.agreement_table(read_runs(tmp_path), "ColoredDigits").rows
+    cosine, lowest, gap, distance, accuracy, n = row.cells
+    assert cosine.mean == pytest.approx((1.4 + 1.0 + 0.9) / 9)
+    assert lowest.mean == pytest.approx((0.2 + 0.4 - 0.3 + 0.5) / 4), "of the domain that agrees least in each round"
+    assert gap.mean == pytest.approx((0.2 + 0.2 + 0.4 + 0.0) / 4)
+    assert (distance.mean, cosine.stderr, n) == (2.0, 0.0, 2)
+    assert accuracy.mean == pytest.approx(70)
 
 
 def test_figure_5_has_a_panel_for_each_training_domain_and_one_for_the_accuracy(runs):
@@ -334,5 +347,5 @@ def test_datasets_are_those_of_the_paper_if_the_scale_has_them(module, scale, da
 def test_run_of_the_trainer_can_be_drawn(tmp_path):
     trial = measured.trials(COLORED, ())[Row("POGM")][0]
     run(replace(trial, steps=5, evaluate_every=2), tmp_path / "run", RunOptions())
-    (figure,) = figure4.exhibits(read_runs(tmp_path), COLORED)
+    figure, _ = figure4.exhibits(read_runs(tmp_path), COLORED)
     assert [[point.x for point in mark.points] for panel in figure.panels for mark in panel.marks] == [[2, 4]] * 2

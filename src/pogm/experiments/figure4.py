@@ -1,10 +1,16 @@
-"""Figure 4: the mean cosine and the norm difference over training."""
+"""Figure 4: the mean cosine and the norm difference over training.
 
+A table for each dataset has the means over all rounds: of the cosine, of the lowest cosine with a domain, of the
+difference of the cosines of two domains, and of the distance; and the accuracy on the held-out domain.
+"""
+
+import math
 from collections.abc import Sequence
 from itertools import chain
 
-from pogm.benchmark.results.measurements import Measured, mean
-from pogm.benchmark.results.records import Record, Run
+from pogm.benchmark.results.measurements import Measured, gaps, mean
+from pogm.benchmark.results.records import Record, Run, accuracy
+from pogm.benchmark.results.table import Column, Row, Table, estimate
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel
@@ -24,7 +30,7 @@ def plan(scale: Scale) -> Plan:
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Return a figure with two panels for each dataset."""
+    """Return a figure with two panels for each dataset, and tables of the means over all rounds."""
     panels, datasets = [], measured.datasets(scale, PRINTED)
     for dataset in datasets:
         for value, label in ((mean_cosine, "cos(hᵢ, h)"), (mean_distance, "‖θᵢ − θ⁺‖²")):
@@ -32,7 +38,42 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
                 panels.append(Panel(dataset, lines, y_label=label))
     title = "The mean cosine and the norm difference over training"
     notes = (measured.AVERAGED, measured.note(runs, datasets, scale))
-    return [Figure("figure4", title, tuple(panels), EXPLANATION, notes)]
+    tables = (agreement_table(runs, dataset) for dataset in datasets)
+    return [Figure("figure4", title, tuple(panels), EXPLANATION, notes), *(table for table in tables if table.rows)]
+
+
+def agreement_table(runs: Sequence[Run], dataset: str) -> Table:
+    """Return the agreement of the steps of every method with the training domains, as means over all rounds."""
+    rows = []
+    for method in measured.COMPARED:
+        found = measured.finished_runs(runs, dataset, method)
+        values = (
+            [mean(chain.from_iterable(one.cosine)) for _, one in found],
+            [mean(map(_lowest, one.cosine)) for _, one in found],
+            [mean(gaps(one).values()) for _, one in found],
+            [mean(chain.from_iterable(one.difference)) for _, one in found],
+            [100 * accuracy(run.records[-1], "in", measured.HELD_OUT) for run, _ in found],
+        )
+        if found:
+            rows.append(Row((*map(estimate, values), len(found)), method))
+    return Table(
+        title=f"{dataset}: agreement of a step with the training domains",
+        columns=(
+            Column("cosine", "mean cosine", digits=".3f", error_digits=".3f"),
+            Column("lowest", "lowest cosine", digits=".3f", error_digits=".3f"),
+            Column("gap", digits=".3f", error_digits=".3f"),
+            Column("distance", "‖θᵢ − θ⁺‖²", digits=".2g", error_digits=".1g"),
+            Column("accuracy", "test accuracy", unit="%"),
+            Column("n", kind="number"),
+        ),
+        rows=tuple(rows),
+        footnotes=(
+            "Means over all rounds, then mean ± standard error over n trials. The lowest cosine is that with the "
+            "domain that agrees least in the round; the gap is the mean of |cos(hᵢ, h) − cos(hⱼ, h)| over pairs of "
+            "domains. The accuracy is that on the held-out domain after the last step.",
+        ),
+        row_key="algorithm",
+    )
 
 
 def mean_cosine(record: Record, since: Measured) -> float:
@@ -43,3 +84,8 @@ def mean_cosine(record: Record, since: Measured) -> float:
 def mean_distance(record: Record, since: Measured) -> float:
     """Return the mean of ‖θ_i − θ⁺‖² over domains and rounds."""
     return mean(chain.from_iterable(since.difference))
+
+
+def _lowest(cosines: Sequence[float]) -> float:
+    """Return the lowest cosine of a round; NaN if one is undefined."""
+    return math.nan if any(map(math.isnan, cosines)) else min(cosines)
