@@ -31,13 +31,14 @@ from pogm.experiments.evidence_tables import (
     seed_table,
     tested_interval,
 )
+from pogm.experiments.fewer_domains import domain_count_table
 from pogm.experiments.pogm_ablation import ablation_table
 from pogm.experiments.pogm_variants import success_table, variant_table
 from pogm.experiments.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
 
 MARK = re.compile(
-    r"<!-- records: (?P<kind>evidence|domains|published|seeds|ablation|search|variants|successes)"
+    r"<!-- records: (?P<kind>evidence|domains|published|seeds|ablation|fewer_domains|search|variants|successes)"
     r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
 )
 TABLE = re.compile(r"\n(?:\|.*\n)*")
@@ -53,7 +54,8 @@ def update_tables(text: str, complete: Complete) -> str:
     A mark is a comment in a line of its own, such as ``<!-- records: evidence, SWEEP -->``. The table follows after an
     empty line. The rest of the page stays as it is. Marks begin with the kind of the table:
 
-    - ``evidence``, ``seeds``, ``ablation``, ``search`` or ``variants``, followed by the name of a sweep;
+    - ``evidence``, ``seeds``, ``ablation``, ``fewer_domains``, ``search`` or ``variants``, followed by the name of a
+      sweep;
     - ``domains`` or ``published``, followed by the name of a sweep and a selection; ``search`` with a selection is the
       table of domains of a search;
     - ``successes``: variants of POGM on all datasets.
@@ -134,6 +136,8 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
         yield from _markdown(seed_table(runs))
     elif mark["kind"] == "ablation":
         yield from _markdown(ablation_table(runs))
+    elif mark["kind"] == "fewer_domains":
+        yield from _markdown(domain_count_table(runs))
     elif mark["kind"] == "variants":
         yield from _markdown(variant_table(runs))
     elif mark["kind"] == "search" and mark["selection"] is None:

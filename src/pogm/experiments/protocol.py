@@ -1,9 +1,10 @@
 """The sweeps of results/PROTOCOL.md, and their runs in the packed records of a folder.
 
 A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
-variants of POGM, those of `ABLATION_SWEEPS` change one thing of POGM at a time, and those of `SEARCH_SWEEPS` search the
-hyperparameters of the best methods. A run belongs to a sweep if its trial equals a trial of ERM in everything but the
-method: the same data, seeds, network and length. So differences to ERM are paired.
+variants of POGM, those of `ABLATION_SWEEPS` change one thing of POGM at a time, those of `SEARCH_SWEEPS` search the
+hyperparameters of the best methods, and those of `FEWER_DOMAINS_SWEEPS` vary the number of training domains. A run
+belongs to a sweep if its trial equals a trial of ERM in everything but the method: the same data, seeds, network and
+length. So differences to ERM are paired.
 """
 
 import shlex
@@ -21,7 +22,7 @@ from pogm._system.errors import DataError
 from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
-from pogm.experiments import evidence, evidence_search, pogm_ablation, pogm_variants
+from pogm.experiments import evidence, evidence_search, fewer_domains, pogm_ablation, pogm_variants
 from pogm.experiments.base import Plan, Row, Scale, find_scale
 from pogm.experiments.centre import ERM
 
@@ -29,15 +30,22 @@ ARCHIVES = "*.tar.gz"
 PLANS = {  # by the name of the experiment
     "evidence": evidence.plan,
     "evidence_search": evidence_search.plan,
+    "fewer_domains": fewer_domains.plan,
     "pogm_ablation": pogm_ablation.plan,
     "pogm_variants": pogm_variants.plan,
 }
 TITLES = {  # ends of titles
     "evidence_search": ": random search",
+    "fewer_domains": ": fewer training domains",
     "pogm_ablation": ": ablation of POGM",
     "pogm_variants": ": variants of POGM",
 }
-FOLDERS = {"evidence_search": "search", "pogm_ablation": "ablation", "pogm_variants": "variants"}  # of their records
+FOLDERS = {  # of the records of experiments that are not the evidence
+    "evidence_search": "search",
+    "fewer_domains": "fewer_domains",
+    "pogm_ablation": "ablation",
+    "pogm_variants": "variants",
+}
 OTHER_RUNS = ("centre", *FOLDERS.values())  # folders whose records are not of the evidence
 RESNET50_V1 = "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"
 MOBILENET_V2 = "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0"
@@ -58,7 +66,7 @@ class Sweep:
     weights: str = ""  # hash of the initial weights of photographs
     experiment: str = "evidence"
     first_seed: int = 0
-    configurations: int = 1  # of every held-out domain and seed
+    runs_of_domain: int = 1  # runs of a row for every domain and seed, such as the configurations of a search
 
     @property
     def on_gpu(self) -> bool:
@@ -141,12 +149,12 @@ class Sweep:
         return sorted(found, key=lambda run: (order.get(run.label, len(order)), run.label, run.trial_seed, run.id))
 
     def complete_rows(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the runs of the complete rows: of all seeds that have every held-out domain and configuration.
+        """Return the runs of the complete rows: of all seeds that have all of their runs.
 
         A row is complete if it has all needed seeds.
         """
         found = self.find_runs(runs)
-        all_runs = len(self.scale().dataset(self.dataset).domains) * self.configurations
+        all_runs = len(self.scale().dataset(self.dataset).domains) * self.runs_of_domain
         counts = Counter((run.label, run.trial_seed) for run in found)
         named = {row.name: row for row in self.plan}
         needed = {label: self.needed_seeds(named.get(label, Row(label))) for label in labels_of(found)}
@@ -201,12 +209,17 @@ SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
         len(evidence_search.BEST["HeartDisease"]),
         experiment="evidence_search",
         first_seed=evidence_search.FIRST_SEED,
-        configurations=evidence_search.CONFIGURATIONS,
+        runs_of_domain=evidence_search.CONFIGURATIONS,
     ),
 )
 
 
-ALL_SWEEPS = (*SWEEPS, *VARIANT_SWEEPS, *ABLATION_SWEEPS, *SEARCH_SWEEPS)
+FEWER_DOMAINS_SWEEPS = (  # with K domains, K − 2 numbers of training domains
+    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, experiment="fewer_domains", runs_of_domain=2),
+    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, experiment="fewer_domains", runs_of_domain=4),
+    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, experiment="fewer_domains", runs_of_domain=2),
+)
+ALL_SWEEPS = (*SWEEPS, *VARIANT_SWEEPS, *ABLATION_SWEEPS, *SEARCH_SWEEPS, *FEWER_DOMAINS_SWEEPS)
 
 
 def find_archives(folder: Path) -> list[Path]:
