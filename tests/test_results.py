@@ -234,7 +234,7 @@ def test_pages_about_the_choice_of_a_method_have_numbers_of_the_tables(name):
     """Every mean with its standard error on the page is in a table that is recomputed, or in docs/tables.md."""
     known = " ".join(map(plain, [*PAGES, ROOT / "docs" / "centre.md", ROOT / "docs" / "tables.md"]))
     numbers = re.findall(r"[+-]?\d+\.\d+ ± \d+\.\d+", plain(ROOT / name))
-    assert len(numbers) > 10
+    assert len(numbers) > 5
     assert [number for number in numbers if number not in known] == []
 
 
