@@ -5,6 +5,7 @@ import pickle
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from image_files import encode, picture, png, raw_png
 from PIL import Image, ImageFile, ImageOps
 
 from pogm._system.errors import DataError
-from pogm.data.images.decode import FORMATS, KINDS, MOST_PIXELS, BadImage, decode, ignore_warnings, read_header
+from pogm.data.images.decode import FORMATS, MOST_PIXELS, BadImage, Kind, decode, ignore_warnings, read_header
 
 LOSSLESS = {"PNG": {}, "WEBP": {"lossless": True}, "BMP": {}, "TIFF": {}, "PPM": {}}
 EVERY = {**LOSSLESS, "JPEG": {}, "GIF": {}}
@@ -175,7 +176,7 @@ def test_size_is_read_from_header_only(kind, monkeypatch):
 )
 def test_bad_files_have_the_right_kind(content, kind):
     assert decode_error_kind(content) == kind
-    assert kind in KINDS
+    assert kind in get_args(Kind)
 
 
 def test_other_formats_are_never_parsed(monkeypatch):

@@ -72,7 +72,7 @@ def write_combination(folder: Path, group: Group, rule: str, found: Combined, ev
         remove_temporary(folder)
         description = _describe(group, rule, found)
         _write_model(folder / MODEL, found, description)
-        record = _record(group, found, evaluator)
+        record = _record(found, evaluator)
         fault_point("combination")
         write_atomic(folder / TRIAL, readable_json(_trial_file(group, rule, description, evaluator)))
         write_atomic(folder / RECORDS, record_line(record))
@@ -146,7 +146,7 @@ def describe_members(group: Group, rule: str, found: Combined) -> dict[str, Any]
     }
 
 
-def _record(group: Group, found: Combined, evaluator: Evaluator) -> dict[str, Any]:
+def _record(found: Combined, evaluator: Evaluator) -> dict[str, Any]:
     """Return the line of ``records.jsonl``. The training images are not predicted, so their scores are unknown."""
     scores = evaluator.score(found.predictions)
     domains = range(len(evaluator.trial.dataset.domains))

@@ -19,7 +19,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 Kind = Literal["empty", "not an image", "corrupt", "truncated", "too large", "format", "unreadable"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 Truncated = Literal["refuse", "pad"]
 
 MOST_PIXELS = 2**26  # 8192 × 8192: more than cameras give, and 256 MiB in Pillow for each thread

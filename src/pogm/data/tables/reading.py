@@ -14,7 +14,6 @@ from pogm.data.tables.encoding import Column
 
 MOST_BYTES = 8 * 2**30  # of a column of texts
 PARQUET = (".parquet", ".pq")
-TEXTS = (".csv", ".tsv")
 
 
 def read_table(path: Path) -> dict[str, Column]:

@@ -24,7 +24,6 @@ Array = npt.NDArray[Any]
 ARRAYS = (".npz",)
 KINDS = ("table", "vectors", "series", "audio", "counts", "tokens")
 TASKS = ("classification", "regression")
-OPTIONS = ("label", "domain", "group", "split", "drop", "kind", "task")
 REQUIRED = ("label", "domain")
 ROLES = (*REQUIRED, "group", "split")
 INPUTS = ("x", "X", "inputs")  # names of the array of inputs in an .npz file
