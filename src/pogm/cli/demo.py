@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pogm._system.cpu import count_cores
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_PROCESSES, MOST_REPETITIONS
+from pogm.cli.options import MOST_REPETITIONS, workers_option
 from pogm.cli.parser import Command, group, option
 
 
@@ -22,12 +21,7 @@ class Demo(Command):
     seeds: int = option(
         "Number of runs with different seeds for each held-out domain.", 3, least=1, most=MOST_REPETITIONS
     )
-    workers: int = option(
-        "Number of processes that train runs in parallel (default: one per core).",
-        default_factory=count_cores,
-        least=1,
-        most=MOST_PROCESSES,
-    )
+    workers: int = workers_option()
     dry_run: bool = option("List the runs and stop.", False)
     output: Output = group(Output)
 

@@ -179,7 +179,7 @@ def count_trained(folder: Path) -> int:
 def print_summary(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     """Print the end of a run on standard error: selected step, accuracies, the model, and commands to use it."""
     if run_options.launch is None or run_options.launch.rank == 0:
-        for line in summary_lines(trial, folder):
+        for line in _summary_lines(trial, folder):
             if line.startswith(("Next: ", "Or: ")):
                 note(line)
             else:
@@ -218,31 +218,26 @@ def run_document(trial: Trial, folder: Path) -> dict[str, Any]:
     return found
 
 
-def summary_lines(trial: Trial, folder: Path) -> list[str]:
+def _summary_lines(trial: Trial, folder: Path) -> list[str]:
     """Return the summary of a finished run.
 
     The accuracy at a held-out domain is that of the *in* split, as in tables. Runs of earlier versions have no selected
     model, or no numbers of images; the summary leaves them out.
     """
-    name, where = shlex.quote(str(folder)), folder / MODEL
+    name, document = shlex.quote(str(folder)), run_document(trial, folder)
     lines, commands = [], []
-    if (where / DESCRIPTION).exists():
-        selection = read_json(where / DESCRIPTION, 1 << 26)["selection"]
-        step = selection["step"]
+    if selection := document["selected"]:
         images = read_provenance("images", folder) or {}
-        records = [record for record in read_records(folder / RECORDS) if record["step"] == step]
         lines.append(
-            f"Selected: step {step} of {trial.steps - 1}, by {selection['rule']}: {selection['validation']:.1%}"
+            f"Selected: step {selection['step']} of {trial.steps - 1}, by {selection['rule']}: "
+            f"{selection['validation']:.1%}"
             + _number_of_samples([images["out"][i] for i in trial.train_domains] if images else [])
         )
-        for domain in trial.test_domains if records else ():
-            found = accuracy(records[-1], "in", domain)
-            if not math.isnan(found):
-                lines.append(
-                    f"Held out: {trial.dataset.domains[domain]} {found:.1%}"
-                    + _number_of_samples([images["in"][domain]] if images else [])
-                )
-        lines.append(f"Model: {where}")
+        for one in document["held_out"]:
+            if not math.isnan(one["accuracy"]):
+                counts = [] if one["images"] is None else [one["images"]]
+                lines.append(f"Held out: {one['domain']} {one['accuracy']:.1%}" + _number_of_samples(counts))
+        lines.append(f"Model: {document['model']}")
         if trial.dataset.input_shape[0] in (1, 3):  # images that can be read from files
             commands += [f"pogm evaluate {name} NEW_SITE", f"pogm predict {name} IMAGES --csv predictions.csv"]
         commands.append(f"pogm export {name} --to onnx")

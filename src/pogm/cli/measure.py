@@ -7,19 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
 from pogm.cli.options import (
-    MOST_PROCESSES,
     MOST_REPETITIONS,
     MOST_STEPS,
     Execution,
     Hyperparameters,
     Planning,
     Training,
+    modifiers_option,
+    workers_option,
 )
 from pogm.cli.parser import Command, group, option
 
@@ -58,13 +58,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         (),
         metavar="DOMAIN",
     )
-    modifiers: tuple[str, ...] = option(
-        "Modifiers of every algorithm, such as Mixup (default: none).",
-        (),
-        flag="--with",
-        metavar="MODIFIER",
-        complete="modifiers",
-    )
+    modifiers: tuple[str, ...] = modifiers_option()
     settings: Hyperparameters = group(Hyperparameters)
     seeds: int = option("Number of runs of each algorithm, with the seeds 0, 1, ...", 3, least=1, most=MOST_REPETITIONS)
     every: int = option("Measure every N-th round (default: 1 = every round).", 1, least=1, most=MOST_STEPS)
@@ -87,12 +81,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     training: Training = group(Training)
     out: Path = option("Folder for the runs.", Path("runs/measure"), metavar="FOLDER")
     format: Literal["text", "csv", "json"] = option("Format of the table on standard output.", "text")
-    workers: int = option(
-        "Number of processes that train runs in parallel on a CPU (default: one per core).",
-        default_factory=count_cores,
-        least=1,
-        most=MOST_PROCESSES,
-    )
+    workers: int = workers_option()
     planning: Planning = group(Planning)
     execution: Execution = group(Execution)
     output: Output = group(Output)

@@ -3,7 +3,7 @@
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
@@ -18,6 +18,27 @@ MOST_PROCESSES = 1024  # processes, or threads of a process
 MOST_SAMPLES = 10**8
 MOST_SECONDS = 10**8
 MOST_SEED = 2**63 - 1
+
+
+def workers_option() -> Any:
+    """Return the option --workers of commands that train several runs."""
+    return option(
+        "Number of processes that train runs in parallel on a CPU (default: one per core).",
+        default_factory=count_cores,
+        least=1,
+        most=MOST_PROCESSES,
+    )
+
+
+def modifiers_option() -> Any:
+    """Return the option --with of commands that train several algorithms."""
+    return option(
+        "Modifiers of every algorithm, such as Mixup (default: none).",
+        (),
+        flag="--with",
+        metavar="MODIFIER",
+        complete="modifiers",
+    )
 
 
 def _data_from_environment() -> Path | None:
@@ -134,12 +155,7 @@ class Scheduling:
         "local: processes of this machine; ray: a Ray cluster; slurm: jobs of a Slurm cluster.", "local"
     )
     address: str | None = option("Address of the Ray cluster (default: start one on this machine).", None)
-    workers: int = option(
-        "Number of processes that train runs in parallel on a CPU (default: one per core).",
-        default_factory=count_cores,
-        least=1,
-        most=MOST_PROCESSES,
-    )
+    workers: int = workers_option()
     retry_failed: bool = option("Run failed trials again (default: report them and skip them).", False)
     slurm: Slurm = group(Slurm)
 

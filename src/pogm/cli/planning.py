@@ -183,11 +183,10 @@ def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: in
         print_line(
             f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each"
         )
-    total = duration(sum(kind.seconds for kind in kinds) / workers)
-    print_line(f"{len(trials)} runs, about {total} on {workers} process{'es' * (workers > 1)}.")
+    seconds = sum(kind.seconds for kind in kinds) / workers
+    print_line(f"{len(trials)} runs, about {duration(seconds)} on {workers} process{'es' * (workers > 1)}.")
     listed = [
         {"dataset": k.dataset, "label": k.label, "runs": k.runs, "seconds": k.seconds, "memory_gb": k.memory_gb}
         for k in kinds
     ]
-    seconds = sum(kind.seconds for kind in kinds) / workers
     return {"estimate": True, "kinds": listed, "left": len(trials), "seconds": seconds, "workers": workers}

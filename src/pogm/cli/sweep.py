@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_REPETITIONS, MOST_STEPS, Execution, Hyperparameters, Planning, Scheduling, Training
+from pogm.cli.options import (
+    MOST_REPETITIONS,
+    MOST_STEPS,
+    Execution,
+    Hyperparameters,
+    Planning,
+    Scheduling,
+    Training,
+    modifiers_option,
+)
 from pogm.cli.parser import Command, group, option
 
 if TYPE_CHECKING:
@@ -38,13 +47,7 @@ pogm status runs/sweep"""
     datasets: tuple[str, ...] = option(
         "Names of datasets (see: pogm list datasets), or folders of images.", metavar="NAME", complete="datasets"
     )
-    modifiers: tuple[str, ...] = option(
-        "Modifiers of every algorithm, such as Mixup (default: none).",
-        (),
-        flag="--with",
-        metavar="MODIFIER",
-        complete="modifiers",
-    )
+    modifiers: tuple[str, ...] = modifiers_option()
     settings: Hyperparameters = group(Hyperparameters)
     configurations: int = option(
         "Number of hyperparameter configurations: first the default values, then random draws.",

@@ -8,11 +8,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pogm._system.cpu import count_cores
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_PROCESSES, MOST_SEED, MOST_STEPS, Execution, Hyperparameters
+from pogm.cli.options import MOST_SEED, MOST_STEPS, Execution, Hyperparameters, workers_option
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
@@ -78,12 +77,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     settings: Hyperparameters = group(Hyperparameters)
     out: Path = option("Folder of the model.", metavar="FOLDER")
     dry_run: bool = option("Show the runs and their time, and stop.", False)
-    workers: int = option(
-        "Number of processes that train runs in parallel on a CPU (default: one per core).",
-        default_factory=count_cores,
-        least=1,
-        most=MOST_PROCESSES,
-    )
+    workers: int = workers_option()
     execution: Execution = group(Execution)
     output: Output = group(Output)
 
