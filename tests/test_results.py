@@ -24,7 +24,7 @@ from pogm.experiments.evidence_pages import MARK, update_tables
 from pogm.experiments.evidence_plan import plan_text
 from pogm.experiments.evidence_search import BEST
 from pogm.experiments.evidence_tables import PUBLICATIONS, Complete
-from pogm.experiments.protocol import FOLDERS, SWEEPS, Sweep, complete_sweeps, read_all
+from pogm.experiments.protocol import FOLDERS, RESNET50_V1, SWEEPS, Sweep, complete_sweeps, read_all
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"
@@ -40,7 +40,7 @@ COMMANDS = {  # of `pogm experiment`, by the file of its records in results/cent
     ),
     "pacs": "centre --scale pacs",
 }
-WEIGHTS = {"pacs": "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"}  # of --weights
+WEIGHTS = {"pacs": RESNET50_V1}  # of --weights
 
 
 @cache

@@ -8,6 +8,7 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
 from pogm.experiments.centre import ERM
+from pogm.experiments.results import gain_column
 
 Controls = Mapping[str, str]  # control of a row, both by name
 
@@ -52,9 +53,3 @@ def control_table(runs: Sequence[Run], controls: Controls, title: str, control: 
         rows=tuple(Row((*found, found[0].n), label) for label, found in cells.items()),
         row_key="algorithm",
     )
-
-
-def gain_column(key: str, title: str = "", **ids: str) -> Column:
-    """Return the column of a difference."""
-    unit = "percentage points"
-    return Column(key, title, unit=unit, digits="+.2f", error_digits=".2f", missing="–", ids=ids)

@@ -7,11 +7,10 @@ weights and minibatches. A part begins or ends after at most a third of a run, s
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.results import BOTH, averages, details
+from pogm.experiments.results import paired_tables
 
 ERM = Row("ERM")
 ROWS = (
@@ -31,5 +30,4 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return accuracies, paired differences to ERM, and the results of every domain."""
-    gains = [differences(runs, ERM.name, selection) for selection in BOTH if runs]
-    return [*averages(runs), *gains, *details(runs)]
+    return [*paired_tables(runs, ERM.name)]

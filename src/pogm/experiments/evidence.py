@@ -7,18 +7,17 @@ rescales the direction of POGM to the length of the centre. The protocol is in r
 order of their priority for computing time, and run one after the other; methods that the order does not name come last.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
-from pogm.experiments.results import BOTH, averages, details
+from pogm.experiments.results import paired_tables
 from pogm.modifiers import all_modifiers
 
 BY_ROW = True
@@ -75,7 +74,7 @@ def rows(scale: Scale) -> list[Row]:
         refused.update(FOR_NORMALIZATION)
     registered = [*map(Row, all_algorithms()), *(Row("ERM", (name,)) for name in all_modifiers())]
     registered += map(Row, scale.others)
-    return [row for row in _unique([*ON_OTHER_DATA, *registered]) if not set(row.modifiers) & refused]
+    return [row for row in dict.fromkeys([*ON_OTHER_DATA, *registered]) if not set(row.modifiers) & refused]
 
 
 def needed_seeds(scale: Scale, row: Row) -> int:
@@ -96,13 +95,8 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return accuracies, paired differences to ERM, and the results of every domain."""
-    gains = [differences(runs, ERM.name, selection) for selection in BOTH if runs]
-    return [*averages(runs), *gains, *details(runs)]
+    return [*paired_tables(runs, ERM.name)]
 
 
 def _is_registered(row: Row) -> bool:
     return row.algorithm in all_algorithms() and all(name in all_modifiers() for name in row.modifiers)
-
-
-def _unique(found: Iterable[Row]) -> list[Row]:
-    return list(dict.fromkeys(found))

@@ -16,8 +16,6 @@ from pogm.benchmark.results.table import Column, Estimate, Row, Table
 from pogm.experiments.centre import ERM
 from pogm.experiments.evidence_tables import (
     LEAST_SEEDS,
-    NOTHING,
-    POINTS,
     PRINTED,
     Complete,
     difference_figure,
@@ -35,6 +33,7 @@ from pogm.experiments.fewer_domains import domain_count_table
 from pogm.experiments.pogm_ablation import ablation_table
 from pogm.experiments.pogm_variants import success_table, variant_table
 from pogm.experiments.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
+from pogm.experiments.results import gain_column
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
 
 MARK = re.compile(
@@ -205,7 +204,7 @@ def leaderboard(complete: Complete) -> Table:
     return Table(
         title="Leaderboard",
         columns=(
-            *map(_gain_column, gains),
+            *(gain_column(title, csv_prefix=f"{title}_") for title in gains),
             *(Column(name, kind="number") for name in (*Signs._fields, "datasets", "seeds")),
         ),
         rows=tuple(row for _, row in rows),
@@ -238,10 +237,6 @@ def count_signs(complete: Complete) -> dict[str, Signs]:
 
 def _gains(runs: Sequence[Run]) -> dict[str, Estimate]:
     return {row.key: row.estimates[0] for row in differences(runs, ERM.name).rows}
-
-
-def _gain_column(title: str) -> Column:
-    return Column(title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, csv_prefix=f"{title}_")
 
 
 def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]:

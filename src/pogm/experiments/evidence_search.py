@@ -13,11 +13,10 @@ from itertools import product
 
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM
-from pogm.experiments.results import BOTH, averages, details
+from pogm.experiments.results import paired_tables
 from pogm.experiments.trials import paired_seed, search_of
 
 BY_ROW = True
@@ -50,5 +49,4 @@ def _paired_trial(search: Sweep, trial_seed: int, configuration: int, held_out: 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return accuracies, paired differences to ERM, and the results of every domain."""
-    gains = [differences(runs, ERM.name, selection) for selection in BOTH if runs]
-    return [*averages(runs), *gains, *details(runs)]
+    return [*paired_tables(runs, ERM.name)]

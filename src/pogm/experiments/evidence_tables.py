@@ -14,13 +14,11 @@ from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selec
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
 from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.protocol import Sweep
-from pogm.experiments.results import compare_by_label
+from pogm.experiments.results import NOTHING, POINTS, compare_by_label, gain_column
 from pogm.report import figure
 from pogm.report.figure import Figure, Panel, Point
 
 Complete = Mapping[Sweep, list[Run]]  # runs of the complete rows of every sweep
-NOTHING = "–"
-POINTS = "percentage points"
 CLOSE = 5  # percentage points: rows with wider intervals have a panel of their own, so that the others can be read
 LEAST_SEEDS = 5  # of a corrected interval: with 3 it is up to 37 standard errors to each side and says nothing
 NOTES = (
@@ -173,8 +171,7 @@ def published_table(runs: Sequence[Run], selection: Selection) -> Table:
 
 
 def _gain_columns(key: str) -> tuple[Column, Column]:
-    title = "difference to ERM"
-    number = Column(key, title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, csv_prefix=f"{key}_")
+    number = gain_column(key, "difference to ERM", csv_prefix=f"{key}_")
     return number, Column(f"{key}_interval", "95 %, corrected", kind="text")
 
 

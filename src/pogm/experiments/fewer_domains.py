@@ -17,8 +17,8 @@ from pogm.benchmark.results.table import Column, Estimate, Table, estimate
 from pogm.benchmark.results.table import Row as TableRow
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM, ERM_CENTRE
-from pogm.experiments.controls import gain_column
 from pogm.experiments.paired import paired_scale
+from pogm.experiments.results import gain_column
 from pogm.experiments.trials import default_trial
 
 BY_ROW = True

@@ -17,8 +17,8 @@ from pogm.benchmark.results.table import Row as TableRow
 from pogm.experiments import paired
 from pogm.experiments.base import Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM, ERM_CENTRE, ERM_CENTRE_KAPPA_0
-from pogm.experiments.controls import control_differences, control_table, gain_column
-from pogm.experiments.results import BOTH, averages, details
+from pogm.experiments.controls import control_differences, control_table
+from pogm.experiments.results import BOTH, NOTHING, averages, details, gain_column
 
 BY_ROW = True
 METHODS = "pogm.experiments.variant_methods"
@@ -109,7 +109,7 @@ def gains(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> Table:
     by_dataset = [control_differences(runs, dataset, selection, CONTROLS) for dataset in datasets]
     rows = [TableRow(tuple(cell for found in by_dataset for cell in found[label]), label) for label in labels_of(runs)]
     columns = [
-        gain_column(f"{dataset}, to {name}", dataset=dataset, domain=f"difference to {name}")
+        gain_column(f"{dataset}, to {name}", ids={"dataset": dataset, "domain": f"difference to {name}"})
         for dataset in datasets
         for name in BASELINES
     ]
@@ -142,7 +142,7 @@ def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
     rows = []
     for label in VARIANTS:
         wins = {name: _wins(cells[label]) for name, cells in found.items() if label in cells}
-        verdicts = ("–" if name not in wins else "yes" if wins[name] else "no" for name in by_dataset)
+        verdicts = (NOTHING if name not in wins else "yes" if wins[name] else "no" for name in by_dataset)
         rows.append(TableRow((*verdicts, f"{sum(wins.values())} of {len(wins)}"), label))
     names = (*by_dataset, "datasets with success")
     return Table(

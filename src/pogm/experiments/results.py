@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.comparison import Comparison, compare
+from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.published import Source, find_publication
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
-from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table import Column, Table
 
 BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper uses the first
 NOTHING_TO_CHOOSE = "There is one configuration, so nothing is selected: these are the accuracies after its last step."
+NOTHING = "–"  # text of an empty cell
+POINTS = "percentage points"
 NAMED = 5  # failed runs that are named beneath a table; the others are counted
 
 
@@ -37,6 +41,17 @@ def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list
         for name, found in by_dataset.items()
         for selection in selections
     ]
+
+
+def paired_tables(runs: Sequence[Run], baseline: str) -> list[Table]:
+    """Return accuracies, paired differences to the baseline, and the results of every domain."""
+    gains = [differences(runs, baseline, selection) for selection in BOTH if runs]
+    return [*averages(runs), *gains, *details(runs)]
+
+
+def gain_column(key: str, title: str = "", **more: Any) -> Column:
+    """Return a column of paired differences; ``more`` are other fields of `Column`."""
+    return Column(key, title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, **more)
 
 
 def compare_with_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
