@@ -167,6 +167,24 @@ def costs() -> dict[str, dict[str, str]]:
     return costs
 
 
+@cache
+def cost_ratios(label: str, column: str) -> tuple[float, float] | None:
+    """Return the time and memory of a minibatch relative to ERM; None if a part of the method was not measured.
+
+    Args:
+        label: Algorithm and modifiers, such as "ERM + SWAD".
+        column: Device and network, such as "H200, resnet50".
+    """
+    time, memory = 1.0, 1.0
+    for part in label.split(" + "):
+        text = costs().get(part, {}).get(column)
+        if text is None:
+            return None
+        factors = [float(number) for number in text.split(" · ")]
+        time, memory = time * factors[0], memory * factors[1]
+    return time, memory
+
+
 def first_line(owner: Any) -> str:
     """Return the first line of the docstring of a class or a function."""
     return (owner.__doc__ or "").strip().partition("\n")[0]

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pogm.algorithms import algorithm_class
+from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.runs.estimate import cost_ratio
 from pogm.benchmark.runs.reference import run_cost
 from pogm.experiments.base import Row
-from pogm.experiments.centre import ERM
 from pogm.experiments.pogm_variants import METHODS
 from pogm.experiments.protocol import Sweep
 
@@ -59,8 +58,8 @@ def missing_rows(sweep: Sweep, runs: Sequence[Run]) -> list[MissingRow]:
 def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     method = SIMILAR_METHODS.get(row.algorithm.partition(":")[0], row.algorithm)
     if not sweep.on_gpu:
-        ratio = cost_ratio(" + ".join((method, *row.modifiers)), ERM.name, CPU_COLUMN)
-        return None if ratio is None else ratio * CPU_SECONDS[sweep.dataset] * len(trials)
+        ratios = cost_ratios(" + ".join((method, *row.modifiers)), CPU_COLUMN)
+        return None if ratios is None else ratios[0] * CPU_SECONDS[sweep.dataset] * len(trials)
     algorithm = trials[0].algorithm if method == row.algorithm else algorithm_class(method)()
     cost = run_cost(replace(trials[0], algorithm=algorithm))
     if cost.train_seconds is None:

@@ -23,8 +23,9 @@ from pogm.benchmark.runs.directory import save_plan
 from pogm.benchmark.runs.executors import executor, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.slurm_cluster import JobOptions, run_on_slurm
-from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob, describe_versions
+from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.worker import describe_versions
 from pogm.cli.options import Scheduling, Slurm
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine

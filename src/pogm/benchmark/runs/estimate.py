@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pogm.benchmark.catalogue import costs
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.options import RunOptions
@@ -61,20 +60,6 @@ def _kinds(trials: Sequence[Trial]) -> dict[tuple[str, str], list[Trial]]:
     for trial in trials:
         kinds.setdefault((trial.dataset.title, trial.label), []).append(trial)
     return kinds
-
-
-def cost_ratio(label: str, other: str, column: str) -> float | None:
-    """Return the time of a minibatch of one label divided by that of another; None if one is not in costs.json."""
-    times = []
-    for name in (label, other):
-        time_over_erm = 1.0
-        for part in name.split(" + "):
-            text = costs().get(part, {}).get(column)
-            if text is None:
-                return None
-            time_over_erm *= float(text.split(" · ")[0])
-        times.append(time_over_erm)
-    return times[0] / times[1]
 
 
 def measure_cost(trial: Trial, options: RunOptions) -> tuple[float, float, float]:

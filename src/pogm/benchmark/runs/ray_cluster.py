@@ -15,9 +15,6 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-import torch
-
-import pogm
 from pogm._system.cpu import count_cores
 from pogm._system.errors import DiskFullError, PogmError, StoppedError, UsageError
 from pogm._system.files import TEMPORARY, is_locked
@@ -26,7 +23,7 @@ from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
 from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, by_progress, make_jobs, split_done, stop_sweep
 from pogm.benchmark.runs.options import RunOptions
-from pogm.benchmark.runs.worker import note_failure, run_job
+from pogm.benchmark.runs.worker import describe_versions, note_failure, run_job
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
 POLL_SECONDS = 0.2  # interval between checks for a stop signal, which must not interrupt the code of Ray
@@ -267,7 +264,7 @@ def check_nodes(ray: Any, root: Path, resources: dict[str, int]) -> None:
 
 def _inspect(token: str) -> tuple[bool, str]:
     """Return whether a node sees a file, and its versions."""
-    return Path(token).exists(), f"pogm {pogm.__version__} with torch {torch.__version__}"
+    return Path(token).exists(), describe_versions()
 
 
 def _check_answer(ray: Any, answer: Any, name: str, root: Path) -> None:
@@ -282,5 +279,5 @@ def _check_answer(ray: Any, answer: Any, name: str, root: Path) -> None:
             f"Expected every Ray node to see {root}; found that {name} does not. "
             "Choose an --out on storage that all of them share, at the same path."
         )
-    if versions != (expected := _inspect("")[1]):
+    if versions != (expected := describe_versions()):
         raise UsageError(f"Expected {expected} on every Ray node; found {versions} on {name}. Install the same on all.")

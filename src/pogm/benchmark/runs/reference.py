@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from pogm.algorithms.rounds import DomainRounds
-from pogm.benchmark.catalogue import costs
+from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.images.cache import LARGEST
@@ -75,7 +75,7 @@ def run_cost(trial: Trial) -> RunCost:
     weights = FLOAT_BYTES * (network["parameters"] + network["width"] * trial.dataset.num_classes)
     states = 3 + (2 * len(trial.train_domains) if isinstance(trial.algorithm, DomainRounds) else 0)  # with Adam
     disk = (float(states * weights), float(weights), record_bytes)
-    ratios = _ratios(trial.label, f"H200, {SAME_COST.get(training.network, training.network)}")
+    ratios = cost_ratios(trial.label, f"H200, {SAME_COST.get(training.network, training.network)}")
     if ratios is None:
         return RunCost(None, None, None, *disk)
     pixels = shape[1] * shape[2] / network["side"] ** 2
@@ -93,19 +93,6 @@ def run_cost(trial: Trial) -> RunCost:
 @cache
 def _count_evaluations(schedule: Schedule) -> int:
     return len(schedule.points())
-
-
-@cache
-def _ratios(label: str, column: str) -> tuple[float, float] | None:
-    """Return time and memory of a method relative to ERM; None if a part of it was not measured."""
-    time, memory = 1.0, 1.0
-    for part in label.split(" + "):
-        text = costs().get(part, {}).get(column)
-        if text is None:
-            return None
-        factors = [float(number) for number in text.split(" · ")]
-        time, memory = time * factors[0], memory * factors[1]
-    return time, memory
 
 
 def cache_bytes(dataset: DomainDataset) -> int:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, pvariance
 
+from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS, TRIAL
 from pogm.benchmark.results.records import Record, finite
-from pogm.benchmark.runs.estimate import cost_ratio
 
 OVERHEADS = (256, 0, 16, 64, 1024, 4096)  # candidates for the fixed cost of a step, as a number of images; 256: default
 
@@ -134,5 +134,9 @@ def _spread(overhead: int, steps: Iterable[Sequence[tuple[int, float]]]) -> floa
 
 def _unknown_level(kind: _Kind, levels: dict[str, float]) -> float:
     """Return the level of an algorithm that has no run yet from those of the others; relative to ERM without them."""
-    ratios = {label: cost_ratio(kind.label, label, kind.column) or 1.0 for label in levels or ("ERM",)}
+    own = cost_ratios(kind.label, kind.column)
+    ratios = {}
+    for label in levels or ("ERM",):
+        other = cost_ratios(label, kind.column)
+        ratios[label] = own[0] / other[0] if own and other else 1.0
     return fmean(ratio * levels.get(label, 1.0) for label, ratio in ratios.items())

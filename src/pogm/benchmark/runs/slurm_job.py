@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-import pogm
 from pogm._system.errors import StoppedError, UsageError
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
@@ -18,6 +17,7 @@ from pogm.benchmark.runs.directory import load_plan
 from pogm.benchmark.runs.executors import ATTEMPTS, run_in_workers
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.worker import describe_versions
 
 FOLDER = "slurm"  # in the folder of the runs: plan, submitted jobs, files and logs of submitit
 TIME_LIMIT_SIGNAL = signal.SIGUSR1  # one of `STOP_SIGNALS`; sent to a job before its time limit
@@ -80,11 +80,6 @@ def visible_gpus() -> Sequence[str | None]:
         return (None,)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
-
-
-def describe_versions() -> str:
-    """Return the versions that affect the numbers of a run."""
-    return f"pogm {pogm.__version__} with torch {torch.__version__}"
 
 
 def import_submitit() -> Any:

@@ -16,6 +16,9 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from types import FrameType
 
+import torch
+
+import pogm
 from pogm._system.errors import DiskFullError, InUseError, PogmError, StoppedError, is_disk_full
 from pogm._system.terminal import escape_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
@@ -187,3 +190,8 @@ def note_failure(trial: Trial, root: Path, error: Exception) -> None:
 def has_begun(trial: Trial, root: Path) -> bool:
     """Return whether the run directory of a trial was used before, so that there may be a checkpoint."""
     return (root / trial.id / TRIAL).exists()
+
+
+def describe_versions() -> str:
+    """Return the versions that must be the same on all machines of a cluster, because they affect the numbers."""
+    return f"pogm {pogm.__version__} with torch {torch.__version__}"
