@@ -7,7 +7,7 @@ for it; the command line does with ``--verbose``.
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pogm._system.terminal import print_line
@@ -20,6 +20,12 @@ def note(text: object) -> None:
     """Print a line on standard error that is neither a result nor a warning, unless ``--quiet`` is given."""
     if not _quiet:
         print_line(text, file=sys.stderr)
+
+
+def suggest(commands: Iterable[str]) -> None:
+    """Print commands to continue with as notes: the first after "Next:", the others after "Or:"."""
+    for number, command in enumerate(commands):
+        note(f"{'Or' if number else 'Next'}: {command}")
 
 
 def is_quiet() -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pogm._system.messages import note
+from pogm._system.messages import suggest
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
 from pogm.cli.options import Data
@@ -103,8 +103,7 @@ class Combining:
         output.show(command, document, show_text)
         first = next(iter(planned[0].folders.values()))
         shown = [folder] if inside else [folder, out]
-        note(f"Next: pogm report {shlex.join(map(str, shown))}")
-        note(f"Or: pogm export {shlex.quote(str(first))} --to onnx")
+        suggest([f"pogm report {shlex.join(map(str, shown))}", f"pogm export {shlex.quote(str(first))} --to onnx"])
         return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import read_json
-from pogm._system.messages import log, log_time, note
+from pogm._system.messages import log, log_time, note, suggest
 from pogm._system.terminal import message_text, print_line
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
@@ -179,11 +179,10 @@ def count_trained(folder: Path) -> int:
 def print_summary(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     """Print the end of a run on standard error: selected step, accuracies, the model, and commands to use it."""
     if run_options.launch is None or run_options.launch.rank == 0:
-        for line in _summary_lines(trial, folder):
-            if line.startswith(("Next: ", "Or: ")):
-                note(line)
-            else:
-                print_line(line, file=sys.stderr)
+        lines, commands = _summarise(trial, folder)
+        for line in lines:
+            print_line(line, file=sys.stderr)
+        suggest(commands)
 
 
 def run_document(trial: Trial, folder: Path) -> dict[str, Any]:
@@ -218,8 +217,8 @@ def run_document(trial: Trial, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _summary_lines(trial: Trial, folder: Path) -> list[str]:
-    """Return the summary of a finished run.
+def _summarise(trial: Trial, folder: Path) -> tuple[list[str], list[str]]:
+    """Return the lines of the summary of a finished run, and commands to continue with.
 
     The accuracy at a held-out domain is that of the *in* split, as in tables. Runs of earlier versions have no selected
     model, or no numbers of images; the summary leaves them out.
@@ -243,7 +242,7 @@ def _summary_lines(trial: Trial, folder: Path) -> list[str]:
         commands.append(f"pogm export {name} --to onnx")
     if trial.test_domains:
         commands.append(f"pogm report {name}")
-    return [*lines, *(f"{'Or' if i else 'Next'}: {command}" for i, command in enumerate(commands))]
+    return lines, commands
 
 
 def _number_of_samples(counts: Sequence[int]) -> str:

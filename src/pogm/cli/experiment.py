@@ -104,15 +104,15 @@ pogm list experiments                              names and scales"""
         from pogm.benchmark.results.comparison import Comparison
         from pogm.benchmark.results.table import Table
         from pogm.benchmark.runs.directory import save_plan
-        from pogm.benchmark.runs.executors import run_waiting_trials
         from pogm.cli.execution import (
             check_weights_exist,
+            left_to_run,
             make_run_options,
             prepare,
             warn_late_schedules,
         )
         from pogm.cli.planning import show_estimates
-        from pogm.cli.results import wait_for_all
+        from pogm.cli.results import run_scheduled, wait_for_all
         from pogm.experiments import find_experiments
         from pogm.experiments.output import RUNS, show
         from pogm.experiments.planning import all_trials, check_scale
@@ -131,7 +131,7 @@ pogm list experiments                              names and scales"""
                 self.output.show("experiment", plan)
                 return 0
         trials = all_trials(chosen, scale)
-        left = [trial for trial in trials if not (runs / trial.id / "done").exists()]
+        left = left_to_run(trials, runs)
         check_weights_exist(left, run_options)
         if self.planning.estimate:
             self.output.show("experiment", show_estimates(left, run_options, workers) if left else {})
@@ -140,11 +140,7 @@ pogm list experiments                              names and scales"""
         if trials:
             prepare(left, run_options)
             save_plan(trials, runs)
-            execute, is_shared = self.scheduling.make_executor(), self.scheduling.executor == "slurm"
-            outcomes = run_waiting_trials(
-                trials, runs, run_options, execute, self.scheduling.retry_failed, with_running=is_shared
-            )
-            done = wait_for_all(outcomes, trials, runs)
+            done = wait_for_all(run_scheduled(trials, runs, run_options, self.scheduling), trials, runs)
         folder, exhibits = show(chosen, scale, self.out)
         tables = {
             name: [json.loads(one.json()) for one in found if isinstance(one, Table | Comparison)]

@@ -41,6 +41,13 @@ def modifiers_option() -> Any:
     )
 
 
+def probe_option() -> Any:
+    """Return the option --probe-every of commands that train runs and can measure them."""
+    return option(
+        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, least=0, most=MOST_STEPS
+    )
+
+
 def _data_from_environment() -> Path | None:
     return Path(os.environ["POGM_DATA"]) if os.environ.get("POGM_DATA") else None
 

@@ -75,6 +75,7 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
     def _report_evidence(self) -> int:
         """Do the same with the packed records of the evidence."""
         from pogm.benchmark.results.table_formats import tables_csv
+        from pogm.cli.tables import print_tables
         from pogm.experiments.evidence_pages import evidence_tables, write_evidence
         from pogm.experiments.protocol import read_packed, sweeps_with_runs
 
@@ -88,10 +89,8 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
         if self.format != "html" and not self.output.replaces_text:
             if self.format == "csv":
                 print("\n".join(tables_csv([table]) for table in tables), end="")
-            elif self.format == "json":
-                print("[" + ",\n".join(table.json() for table in tables) + "]")
             else:
-                print("\n".join(table.text() if self.format == "text" else table.latex() for table in tables))
+                print_tables(tables, self.format)
         pages: list[Path] = []
         if self.format in ("text", "html"):
             pages = write_evidence(complete, self.out or self.folders[0], shlex.join(["pogm", *sys.argv[1:]]))

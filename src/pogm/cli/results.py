@@ -5,10 +5,10 @@ This module imports torch. Commands import it when they run, so that --help stay
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pogm._system.messages import log, note
+from pogm._system.messages import log, note, suggest
 from pogm._system.terminal import print_line
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
@@ -60,14 +60,21 @@ def _summarise(error: str, file: Path) -> str:
     return f"Expected to finish; found an unexpected error: {error.splitlines()[-1]}. The traceback is in {file}"
 
 
+def run_scheduled(
+    trials: Sequence[Trial], folder: Path, run_options: RunOptions, options: Scheduling
+) -> Iterator[Outcome]:
+    """Return the outcomes of the trials of a folder, which run while they are iterated over."""
+    execute, is_shared = options.make_executor(), options.executor == "slurm"
+    return run_waiting_trials(trials, folder, run_options, execute, options.retry_failed, with_running=is_shared)
+
+
 def run_sweep(
     sweep: Sweep, folder: Path, run_options: RunOptions, options: Scheduling, command: str, output: Output
 ) -> int:
     """Run what is left of a sweep, print the tables, write the report, and return the exit code."""
-    execute, is_shared = options.make_executor(), options.executor == "slurm"
     trials = sweep.plan()
+    outcomes = run_scheduled(trials, folder, run_options, options)  # checks the options before anything is written
     index_plan(trials, folder)
-    outcomes = run_waiting_trials(trials, folder, run_options, execute, options.retry_failed, with_running=is_shared)
     return finish(outcomes, trials, folder, command, output)
 
 
@@ -82,8 +89,10 @@ def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path, c
         report = write_html(runs, folder)
     except MissingPackageError as error:
         print_line(f"pogm: The report was not written. {error}", file=sys.stderr)
-    for line in summary_lines(runs, folder):
+    lines, commands = _summarise_sweep(runs, folder)
+    for line in lines:
         note(line)
+    suggest(commands)
     if output.json is not None:
         failures = [
             {
@@ -100,8 +109,8 @@ def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path, c
     return 1 if failed else 0
 
 
-def summary_lines(runs: Sequence[Run], folder: Path) -> list[str]:
-    """Return the end of a sweep: the best method of each dataset, one of its runs, and commands to continue with."""
+def _summarise_sweep(runs: Sequence[Run], folder: Path) -> tuple[list[str], list[str]]:
+    """Return lines with the best method of each dataset and one of its runs, and commands to continue with."""
     by_id, lines, commands = {run.id: run for run in runs}, [], []
     for choice in best_runs(runs):
         run = by_id[choice.run or ""]
@@ -115,4 +124,4 @@ def summary_lines(runs: Sequence[Run], folder: Path) -> list[str]:
         commands.append(f"pogm export {shlex.quote(str(run.folder))} --to onnx")
     if lines:
         commands.insert(0, f"pogm report {shlex.quote(str(folder))}")
-    return [*lines, *(f"{'Or' if i else 'Next'}: {command}" for i, command in enumerate(commands))]
+    return lines, commands

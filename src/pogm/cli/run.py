@@ -7,7 +7,7 @@ from typing import ClassVar
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_SEED, MOST_STEPS, Distributed, Execution, Hyperparameters, Training
+from pogm.cli.options import MOST_SEED, Distributed, Execution, Hyperparameters, Training, probe_option
 from pogm.cli.parser import Command, group, option
 
 
@@ -67,9 +67,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     trial_seed: int | None = option(
         "Seed of the split into training and validation images (default: --seed).", None, least=0, most=MOST_SEED
     )
-    probe_every: int = option(
-        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, least=0, most=MOST_STEPS
-    )
+    probe_every: int = probe_option()
     out: Path = option("Folder of the run.", metavar="FOLDER")
     allow_change: bool = option(
         "Continue the run in --out although --steps or --evaluate-every differ from those that it began with; list the "

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from pogm.cli.json_output import Output
 from pogm.cli.options import (
     MOST_REPETITIONS,
-    MOST_STEPS,
     Execution,
     Hyperparameters,
     Planning,
     Scheduling,
     Training,
     modifiers_option,
+    probe_option,
 )
 from pogm.cli.parser import Command, group, option
 
@@ -65,9 +65,7 @@ pogm status runs/sweep"""
     )
     mode: str = option("single: hold out each domain once; full: hold out each pair of domains, too.", "single")
     training: Training = group(Training)
-    probe_every: int = option(
-        "Take the measurements of pogm measure in every N-th round (default: 0 = never).", 0, least=0, most=MOST_STEPS
-    )
+    probe_every: int = probe_option()
     out: Path = option("Folder of the sweep.", metavar="FOLDER")
     allow_change: bool = option(
         "Extend the sweep in --out with the algorithms, datasets, configurations or trials that it does not have; "

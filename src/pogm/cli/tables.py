@@ -83,13 +83,19 @@ def show_tables(
     tables = find_tables(runs, against, selections)
     if form == "csv":  # all lines have the same columns: either our tables, or the comparison
         print(comparisons_csv(tables.compared) if against else tables_csv(tables.accuracies), end="")
-    elif form == "json":
-        print("[" + ",\n".join(table.json() for table in tables.all()) + "]")
     else:
-        print("\n".join(table.text() if form == "text" else table.latex() for table in tables.all()))
+        print_tables(tables.all(), form)
     if form == "text" and LEAVE_ONE_DOMAIN_OUT in selections and all(len(run.test_domains) == 1 for run in runs):
         why = "no table, because it needs runs that hold out two domains. See: pogm sweep --mode full"
         print_line(f"{LEAVE_ONE_DOMAIN_OUT.title}: {why}")
+
+
+def print_tables(tables: Sequence[Table | Comparison], form: str) -> None:
+    """Print tables as text, json or latex."""
+    if form == "json":
+        print("[" + ",\n".join(table.json() for table in tables) + "]")
+    else:
+        print("\n".join(table.text() if form == "text" else table.latex() for table in tables))
 
 
 def write_html(runs: Sequence[Run], out: Path, against: str | None = None) -> Path:
