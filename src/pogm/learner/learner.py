@@ -108,23 +108,7 @@ class Learner:
         _check_instances(algorithm, self.modifiers)
         self.loss = find_loss(loss)
         self.loss.check_method((algorithm, *self.modifiers))
-        adapting = [type(modifier).__name__ for modifier in self.modifiers if modifier.changes_only_prediction]
-        if adapting:
-            raise UsageError(
-                "Expected modifiers that change training, because a Learner does not predict; found "
-                f"{', '.join(adapting)}. Train it as a trial, for example with pogm run --with {adapting[0]}."
-            )
-        if Modifier.needs_validation_loss(self.modifiers):
-            raise UsageError(
-                "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
-                f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
-            )
-        if (index := Modifier.find_final(self.modifiers)) is not None:
-            raise UsageError(
-                "Expected modifiers that choose no final weights, because a Learner does not know when training ends; "
-                f"found {type(self.modifiers[index]).__name__}. Leave it out, or let it override evaluated()."
-            )
-        Modifier.find_evaluated(self.modifiers)  # raises an error if there are two
+        _check_modifiers(self.modifiers)
         if precision not in (None, "bf16"):
             raise unknown_name_error("a precision", precision, ["bf16"])
         self.state: State | None = None  # created with the first minibatch, which has the number of domains
@@ -276,9 +260,7 @@ class Learner:
     def _restore(self, saved: Mapping[str, Any], device: torch.device) -> tuple[State, dict[str, Tree], Problem]:
         """Return the state, the memory of the modifiers and the problem of a saved state; check its tensors."""
         problem = self._build_problem(len(saved["domains"]), torch.Size(saved["outputs"]))
-        params, buffers = self._network.tensors()
-        template = self.algorithm.start(params, buffers, self._key.to(device), problem)
-        memory = {str(i): modifier.start(template, problem) for i, modifier in enumerate(self.modifiers)}
+        template, memory = self._first_state(problem, device)
         tree = {"optimizer": template.optimizer, "memory": template.memory, "modifiers": memory}
         tree = load_tensors(tree, saved["tensors"])
         state = template._replace(
@@ -355,18 +337,21 @@ class Learner:
         outputs = self._network.inspect(trees.index(batch.x, 0))
         self.loss.check(outputs, batch.y[0])
         self.loss.check_values(outputs, batch.y.flatten(0, 1))
-        if outputs.ndim != 2 and _need_classes(self.algorithm, *self.modifiers):
+        needs_classes = self.algorithm.needs_classes or any(one.needs_classes for one in self.modifiers)
+        if outputs.ndim != 2 and needs_classes:
             raise UsageError(
                 f"Expected outputs [N, classes] for {type(self.algorithm).__name__}; found {list(outputs.shape)}. "
                 "Choose another algorithm."
             )
         self._outputs = outputs.shape[1:]
         self._problem = self._build_problem(count, self._outputs)
+        self.state, self._memory = self._first_state(self._problem, batch.y.device)
+
+    def _first_state(self, problem: Problem, device: torch.device) -> tuple[State, dict[str, Tree]]:
+        """Return the state of the algorithm before the first step, and the memory of the modifiers."""
         params, buffers = self._network.tensors()
-        state = self.algorithm.start(params, buffers, self._key.to(batch.y.device), self._problem)
-        modifiers = enumerate(self.modifiers)
-        self._memory = {str(i): modifier.start(state, self._problem) for i, modifier in modifiers}
-        self.state = state
+        state = self.algorithm.start(params, buffers, self._key.to(device), problem)
+        return state, {str(i): modifier.start(state, problem) for i, modifier in enumerate(self.modifiers)}
 
     def _build_problem(self, count: int, outputs: torch.Size) -> Problem:
         self._network.copy_modes()
@@ -480,8 +465,25 @@ def _check_instances(algorithm: Any, modifiers: Sequence[Any]) -> None:
             raise UsageError(f"Expected an object of a subclass of {base.__name__}, such as {example}; found {found}.")
 
 
-def _need_classes(*methods: Algorithm | Modifier) -> bool:
-    return any(method.needs_classes for method in methods)
+def _check_modifiers(modifiers: Sequence[Modifier]) -> None:
+    """Raise a `UsageError` for modifiers that a Learner cannot apply."""
+    adapting = [type(modifier).__name__ for modifier in modifiers if modifier.changes_only_prediction]
+    if adapting:
+        raise UsageError(
+            "Expected modifiers that change training, because a Learner does not predict; found "
+            f"{', '.join(adapting)}. Train it as a trial, for example with pogm run --with {adapting[0]}."
+        )
+    if Modifier.needs_validation_loss(modifiers):
+        raise UsageError(
+            "Expected modifiers that need no validation images, because a Learner has none; found one that does, "
+            f"among {', '.join(type(modifier).__name__ for modifier in modifiers)}. Leave it out."
+        )
+    if (index := Modifier.find_final(modifiers)) is not None:
+        raise UsageError(
+            "Expected modifiers that choose no final weights, because a Learner does not know when training ends; "
+            f"found {type(modifiers[index]).__name__}. Leave it out, or let it override evaluated()."
+        )
+    Modifier.find_evaluated(modifiers)  # raises an error if there are two
 
 
 def _sort_key(name: Hashable) -> tuple[str, Any]:
