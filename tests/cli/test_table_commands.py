@@ -6,16 +6,19 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sample_files import OPTIONS, write_table
 
 import pogm
+from pogm._system.errors import UsageError
 from pogm.benchmark.results.model_metrics import read_metrics, selected_metrics_table
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import main, parse
+from pogm.data.datasets.array_dataset import ArrayWarning
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,37 @@ def test_prediction_needs_neither_labels_nor_domains(folder, tmp_path, capsys):
     assert first == second
 
 
+def test_columns_of_a_data_frame_are_found_by_their_names(folder):
+    model = pogm.load(folder / "run_classes")
+    columns = {"age": [50.0, 61.0], "dose": [1.0, np.nan], "colour": ["blue", "red"]}
+    expected = model.transform(columns)
+    for names in (("age", "dose", "colour"), ("colour", "id", "dose", "age")):
+        frame = pd.DataFrame({"id": [7, 8], **columns})[list(names)]
+        assert torch.equal(model.transform(frame), expected)
+        assert torch.equal(model.probabilities(frame), model(expected).softmax(-1))
+
+
+def test_samples_of_another_form_are_refused(folder):
+    model = pogm.load(folder / "run_classes")
+    with pytest.raises(UsageError, match=r"columns of one length \[N\]; found age \[2\], dose \[1\], colour \[2\]"):
+        model.transform({"age": [50.0, 61.0], "dose": [1.0], "colour": ["blue", "red"]})
+    with pytest.raises(UsageError, match=r"columns of one length \[N\]; found age \[\]"):
+        model.transform({"age": 50.0, "dose": 1.0, "colour": "blue"})
+    with pytest.raises(UsageError, match="Expected samples of numbers; found: can't convert"):
+        model.transform(np.array([[50.0, 1.0, "blue"]], dtype=object))
+    with pytest.raises(UsageError, match="Expected a model of classes; found a regression"):
+        pogm.load(folder / "run_numbers").probabilities({"age": [50.0], "dose": [1.0], "colour": ["red"]})
+
+
+def test_truth_values_match_their_spelling_in_the_training_data(tmp_path):
+    lines = [f"{domain},{'TRUE' if i % 2 else 'FALSE'},{i % 2}" for domain in "ab" for i in range(10)]
+    (tmp_path / "t.csv").write_text("site,smoker,label\n" + "\n".join(lines))
+    run = ["run", "--dataset", str(tmp_path / "t.csv"), "--algorithm", "ERM", "--steps", "3", "--test-domain", "b"]
+    assert main([*run, "--out", str(tmp_path / "run")]) == 0
+    model = pogm.load(tmp_path / "run")
+    assert torch.equal(model.transform({"smoker": [True, False]}), model.transform({"smoker": ["TRUE", "FALSE"]}))
+
+
 def test_column_with_a_usual_name_of_a_label_stays_an_input(tmp_path, capsys):
     """In training, another column is the label; a prediction must not take this one for it."""
     numbers = np.random.default_rng(0)
@@ -82,7 +116,8 @@ def test_column_with_a_usual_name_of_a_label_stays_an_input(tmp_path, capsys):
 
 def test_unknown_category_is_predicted_and_a_missing_column_is_named(folder, tmp_path, capsys):
     model = pogm.load(folder / "run_classes")
-    x = model.transform({"age": [50.0, 50.0], "dose": [1.0, np.nan], "colour": ["violet", "red"]})
+    with pytest.warns(ArrayWarning, match="in the column colour of the table; found violet. The model has not seen"):
+        x = model.transform({"age": [50.0, 50.0], "dose": [1.0, np.nan], "colour": ["violet", "red"]})
     assert x[0, 2:5].eq(0).all()
     assert x[1, 2:5].eq(torch.tensor([0.0, 0.0, 1.0])).all()
     (tmp_path / "t.csv").write_text("age,colour\n50,red\n")

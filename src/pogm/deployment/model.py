@@ -23,6 +23,7 @@ from pogm.benchmark.runs.selected_model import (
     version_of,
 )
 from pogm.core.model import Model, Network
+from pogm.data.datasets.array_dataset import warn_of_unknown_categories
 from pogm.data.datasets.base import DomainDataset
 from pogm.data.images.decode import BadImage, convert_image, decode, read_header
 from pogm.data.images.intensity import NONE, Intensity
@@ -111,26 +112,39 @@ class ArrayTransform:
         """Return the inputs of the network, [N, ...].
 
         Args:
-            samples: Columns of a table by name; or samples [N, ...] in the form of the training data.
+            samples: Columns of a table by name, also as a data frame; or samples [N, ...] in the form of the training
+                data.
         """
         return self.transform.prepare(self.to_stored(samples), self.statistics)
 
-    def to_stored(self, samples: "Mapping[str, Any] | npt.ArrayLike | Tensor") -> Tensor:
-        """Return samples in their stored form.
+    def to_stored(self, samples: Any) -> Tensor:
+        """Return samples, as `__call__` takes them, in their stored form.
 
         Raises:
             DataError: A column is missing, or a value is not a number.
-            UsageError: The samples have another shape than those of the training.
+            UsageError: The samples have another shape than those of the training, or columns have different lengths.
         """
+        encoding = getattr(self.dataset, "encoding", None)
+        has_names = encoding is not None and bool(encoding.names)
+        if has_names and hasattr(samples, "columns"):  # a data frame, whose columns may have any order
+            samples = {str(name): samples[name] for name in samples.columns}
         if isinstance(samples, Mapping):
-            encoding = getattr(self.dataset, "encoding", None)
-            if encoding is None or not encoding.names:
+            if encoding is None or not has_names:
                 raise UsageError(
                     f"Expected samples as an array, for a model of {self.dataset.title}; found columns. Stack them."
                 )
-            columns = {name: np.asarray(column) for name, column in samples.items()}
-            return torch.from_numpy(encoding.encode(columns, "the table"))
-        stored = samples if isinstance(samples, Tensor) else torch.as_tensor(np.asarray(samples))
+            columns = {name: np.asarray(samples[name]) for name in encoding.names if name in samples}
+            shapes = {name: column.shape for name, column in columns.items()}
+            if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
+                found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+                raise UsageError(f"Expected columns of one length [N]; found {found}. Give a list for each column.")
+            stored = torch.from_numpy(encoding.encode(columns, "the table"))
+            warn_of_unknown_categories(encoding, columns, "the table")
+            return stored
+        try:
+            stored = samples if isinstance(samples, Tensor) else torch.as_tensor(np.asarray(samples))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"Expected samples of numbers; found: {error} Convert them to float32.") from error
         shape = self.dataset.input_shape
         if stored.shape[1:] != shape:
             raise UsageError(
@@ -253,7 +267,15 @@ class TrainedModel(nn.Module):
 
         Args:
             images: Images or their paths; for a model of other data, what `ArrayTransform` takes.
+
+        Raises:
+            UsageError: The model is one of a regression.
         """
+        if self.task == "regression":
+            raise UsageError(
+                "Expected a model of classes; found a regression, which has no probabilities. Call the model: "
+                "model(model.transform(samples))."
+            )
         device = next(self.parameters()).device
         if isinstance(self.transform, ArrayTransform):
             inputs = self.transform(images).to(device)

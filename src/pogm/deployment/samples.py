@@ -2,7 +2,6 @@
 
 import csv
 import io
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from torch import Tensor
 from pogm._system.errors import DataError, UsageError
 from pogm._system.terminal import printable
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics, regression_table
-from pogm.data.datasets.array_dataset import ArrayWarning
+from pogm.data.datasets.array_dataset import warn_of_unknown_categories
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.images.metadata import SPLITS, split_options
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
@@ -27,7 +26,6 @@ from pogm.deployment.model import ArrayTransform, TrainedModel
 from pogm.deployment.predict import Predictions
 
 BATCH = 1024
-LISTED = 10  # categories that a warning names
 ALL = "all sites"
 
 
@@ -156,21 +154,9 @@ def read_inputs(model: TrainedModel, file: SampleFile) -> Tensor:
     """Return the stored inputs [N, ...] of a file for a model; warn about texts that the model does not know."""
     dataset = _dataset(model)
     inputs = dataset.read_inputs(file)
-    unknown = dataset.encoding.unknown_categories(file.features) if dataset.kind == "table" else {}
-    for name, texts in unknown.items():
-        known = [value for column, value in dataset.encoding.pairs if column == name]
-        warnings.warn(
-            f"Expected {_listed(known)} in the column {printable(name)} of {file.where}; found {_listed(texts)}. The "
-            "model has not seen them and treats them as missing. Rename them if they mean the same.",
-            ArrayWarning,
-            stacklevel=2,
-        )
+    if dataset.kind == "table":
+        warn_of_unknown_categories(dataset.encoding, file.features, file.where)
     return inputs
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - LISTED} more" if len(texts) > LISTED else ""
-    return ", ".join(map(printable, texts[:LISTED])) + more
 
 
 def _read_file(model: TrainedModel, name: str, required: Sequence[str] = ()) -> SampleFile:

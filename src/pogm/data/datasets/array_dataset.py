@@ -1,7 +1,7 @@
 """Base classes and training settings of datasets that are not images: tables, time series, audio and text."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from pogm._system.errors import DataError
 from pogm._system.files import digest
+from pogm._system.terminal import printable
 from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training
 from pogm.data.tables.encoding import Encoding
 
 Array = npt.NDArray[Any]
+LISTED = 10  # categories that a warning names
 
 
 class ArrayWarning(UserWarning):
@@ -142,6 +144,29 @@ def find_constant_columns(domains: Sequence[Tensor]) -> Tensor:
     low = torch.stack([torch.where(x.isnan(), torch.inf, x).amin(0) for x in domains]).amin(0)
     high = torch.stack([torch.where(x.isnan(), -torch.inf, x).amax(0) for x in domains]).amax(0)
     return low >= high
+
+
+def warn_of_unknown_categories(encoding: Encoding, columns: Mapping[str, Array], where: str) -> None:
+    """Warn about texts in columns of categories that the training data do not have.
+
+    Args:
+        encoding: Encoding of the training data.
+        columns: Columns of a table by name.
+        where: Name of the table, for the warning.
+    """
+    for name, texts in encoding.unknown_categories(columns).items():
+        known = [value for column, value in encoding.pairs if column == name]
+        warnings.warn(
+            f"Expected {_listed(known)} in the column {printable(name)} of {where}; found {_listed(texts)}. The "
+            "model has not seen them and treats them as missing. Rename them if they mean the same.",
+            ArrayWarning,
+            stacklevel=2,
+        )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - LISTED} more" if len(texts) > LISTED else ""
+    return ", ".join(map(printable, texts[:LISTED])) + more
 
 
 def split_by_domain(inputs: Array | Tensor, labels: Array, numbers: Array, count: int) -> list[Domain]:

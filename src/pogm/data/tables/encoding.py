@@ -55,7 +55,7 @@ class Encoding:
                 "Add them, with an empty value where it is not known."
             )
         numbers = [to_numbers(columns[name], name, where) for name in self.numbers]
-        texts = {name: to_texts(columns[name]) for name in dict.fromkeys(self.categories[::2])}
+        texts = {name: self._texts(columns[name], name) for name in dict.fromkeys(self.categories[::2])}
         one_hot = [(texts[name] == value).astype(np.float32) for name, value in self.pairs]
         return np.stack([*numbers, *one_hot], 1).astype(np.float32)
 
@@ -63,11 +63,21 @@ class Encoding:
         """Return the texts of each column of categories that are not among its categories, without missing values."""
         found = {}
         for name in dict.fromkeys(self.categories[::2]):
-            known = {value for column, value in self.pairs if column == name}
-            texts = set(to_texts(columns[name]).tolist()) - known - {""}
+            texts = set(self._texts(columns[name], name).tolist()) - {*self._known(name), ""}
             if texts:
                 found[name] = sorted(texts)
         return found
+
+    def _known(self, name: str) -> list[str]:
+        """Return the categories of a column."""
+        return [value for column, value in self.pairs if column == name]
+
+    def _texts(self, column: Column, name: str) -> npt.NDArray[np.str_]:
+        """Return a column of categories as texts; truth values in the spelling of the categories, such as TRUE."""
+        spelling = {text.lower(): text for text in self._known(name)}
+        if column.dtype.kind != "b" or not {"true", "false"} & spelling.keys():
+            return to_texts(column)
+        return np.array([spelling.get(str(value).lower(), str(value)) for value in column.tolist()], dtype=str)
 
 
 def find_encoding(columns: Mapping[str, Column], where: str) -> Encoding:
