@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ import pogm
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.model_metrics import read_metrics, selected_metrics_table
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.directory import save_sweep
+from pogm.benchmark.runs.directory import load_trial, save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import main, parse
+from pogm.cli.execution import summary_lines
 from pogm.data.datasets.array_dataset import ArrayWarning
 
 
@@ -170,6 +172,22 @@ def test_records_and_metrics_of_a_regression(folder):
     assert metrics["domains"]["c"]["in"]["rmse"] == pytest.approx(chosen["rmse"]["in"][2], rel=1e-4)
     best = max(records, key=lambda record: np.mean([record["r2"]["out"][number] for number in (0, 1, 3)]))
     assert metrics["selection"]["step"] == best["step"]
+
+
+@pytest.mark.parametrize(("name", "score"), [("classes", r"\d+\.\d%"), ("numbers", r"R² -?\d\.\d{3}")])
+def test_summary_of_a_run_has_its_score_and_commands_that_work(folder, name, score, capsys):
+    arguments = ["--algorithm", "ERM", "--test-domain", "c", "--steps", "61", "--evaluate-every", "20"]
+    data, out = f"{folder / name}.csv:label=outcome,drop=version", folder / f"run_{name}"
+    again = ["run", "--dataset", data, "--group", "patient", "--set", "lr=0.01", *arguments, "--out", str(out)]
+    assert main([*again, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["held_out"][0]
+    assert set(found) == {"domain", "images", "accuracy" if name == "classes" else "r2"}
+    trial = load_trial(out)
+    selected, held_out, _, *commands = summary_lines(trial, out)
+    assert re.search(f"validation: {score} ", selected)
+    assert re.fullmatch(f"Held out: c {score} .*", held_out)
+    expected = (f"evaluate {out} FILE", f"predict {out} FILE --csv predictions.csv", f"report {out}")  # no export
+    assert [line.split(": pogm ")[1] for line in commands] == list(expected)
 
 
 def test_report_names_the_score_of_a_regression(folder, capsys):

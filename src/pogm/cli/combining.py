@@ -86,6 +86,7 @@ class Combining:
         from pogm.benchmark.results.accuracy_tables import dataset_table
         from pogm.benchmark.results.records import read_runs
         from pogm.benchmark.results.selection import TRAINING_DOMAIN
+        from pogm.cli.execution import model_commands
         from pogm.cli.tables import find_tables
 
         inside = out.resolve().is_relative_to(folder.resolve())
@@ -103,7 +104,8 @@ class Combining:
         output.show(command, document, show_text)
         first = next(iter(planned[0].folders.values()))
         shown = [folder] if inside else [folder, out]
-        suggest([f"pogm report {shlex.join(map(str, shown))}", f"pogm export {shlex.quote(str(first))} --to onnx"])
+        report = f"pogm report {shlex.join(map(str, shown))}"
+        suggest([report, *model_commands(planned[0].group.members[0].trial, first)[-1:]])
         return 0
 
 

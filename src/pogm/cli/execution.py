@@ -26,6 +26,7 @@ from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.cli.options import Distributed, Execution, Hyperparameters
 from pogm.core.hyperparameters import fields
+from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import split_domain
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
@@ -209,7 +210,7 @@ def run_document(trial: Trial, folder: Path) -> dict[str, Any]:
             found["held_out"] = [
                 {
                     "domain": names[i],
-                    "accuracy": accuracy(record, "in", i),
+                    "r2" if trial.dataset.task == "regression" else "accuracy": accuracy(record, "in", i),
                     "images": images["in"][i] if images else None,
                 }
                 for i in trial.test_domains
@@ -227,22 +228,35 @@ def _summarise(trial: Trial, folder: Path) -> tuple[list[str], list[str]]:
     lines, commands = [], []
     if selection := document["selected"]:
         images = read_provenance("images", folder) or {}
+        score, form = ("r2", "R² {:.3f}") if trial.dataset.task == "regression" else ("accuracy", "{:.1%}")
         lines.append(
             f"Selected: step {selection['step']} of {trial.steps - 1}, by {selection['rule']}: "
-            f"{selection['validation']:.1%}"
+            + form.format(selection["validation"])
             + _number_of_samples([images["out"][i] for i in trial.train_domains] if images else [])
         )
         for one in document["held_out"]:
-            if not math.isnan(one["accuracy"]):
+            if not math.isnan(one[score]):
                 counts = [] if one["images"] is None else [one["images"]]
-                lines.append(f"Held out: {one['domain']} {one['accuracy']:.1%}" + _number_of_samples(counts))
+                lines.append(f"Held out: {one['domain']} {form.format(one[score])}" + _number_of_samples(counts))
         lines.append(f"Model: {document['model']}")
-        if trial.dataset.input_shape[0] in (1, 3):  # images that can be read from files
-            commands += [f"pogm evaluate {name} NEW_SITE", f"pogm predict {name} IMAGES --csv predictions.csv"]
-        commands.append(f"pogm export {name} --to onnx")
+        commands += model_commands(trial, folder)
     if trial.test_domains:
         commands.append(f"pogm report {name}")
     return lines, commands
+
+
+def model_commands(trial: Trial, folder: Path) -> list[str]:
+    """Return the commands that can use the model of a run or of a combination of runs."""
+    name, shape = shlex.quote(str(folder)), trial.dataset.input_shape
+    is_image = len(shape) == 3
+    commands = []
+    if isinstance(trial.dataset, ArrayFile):
+        commands += [f"pogm evaluate {name} FILE", f"pogm predict {name} FILE --csv predictions.csv"]
+    elif is_image and shape[0] in (1, 3):  # images that can be read from files
+        commands += [f"pogm evaluate {name} NEW_SITE", f"pogm predict {name} IMAGES --csv predictions.csv"]
+    if is_image and not trial.adapts:
+        commands.append(f"pogm export {name} --to onnx")
+    return commands
 
 
 def _number_of_samples(counts: Sequence[int]) -> str:

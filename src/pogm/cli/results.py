@@ -19,6 +19,7 @@ from pogm.benchmark.runs.directory import index_plan
 from pogm.benchmark.runs.executors import Outcome, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.sweep_progress import track_sweep
+from pogm.cli.execution import model_commands
 from pogm.cli.json_output import Output
 from pogm.cli.options import Scheduling
 from pogm.cli.tables import find_tables, show_tables, write_html
@@ -89,7 +90,7 @@ def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path, c
         report = write_html(runs, folder)
     except MissingPackageError as error:
         print_line(f"pogm: The report was not written. {error}", file=sys.stderr)
-    lines, commands = _summarise_sweep(runs, folder)
+    lines, commands = _summarise_sweep(runs, folder, trials)
     for line in lines:
         note(line)
     suggest(commands)
@@ -109,7 +110,7 @@ def finish(outcomes: Iterable[Outcome], trials: Sequence[Trial], folder: Path, c
     return 1 if failed else 0
 
 
-def _summarise_sweep(runs: Sequence[Run], folder: Path) -> tuple[list[str], list[str]]:
+def _summarise_sweep(runs: Sequence[Run], folder: Path, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
     """Return lines with the best method of each dataset and one of its runs, and commands to continue with."""
     by_id, lines, commands = {run.id: run for run in runs}, [], []
     for choice in best_runs(runs):
@@ -121,7 +122,10 @@ def _summarise_sweep(runs: Sequence[Run], folder: Path) -> tuple[list[str], list
             f"{choice.dataset}: {choice.label} has the best mean over held-out domains. Its run with the best "
             f"validation ({validation}) is {run.folder}: step {choice.step}, {held_out}"
         )
-        commands.append(f"pogm export {shlex.quote(str(run.folder))} --to onnx")
+        alike = [trial for trial in trials if trial.id == run.id]  # none for a combination of runs
+        alike += [trial for trial in trials if trial.dataset.title == run.dataset]
+        for trial in alike[:1]:
+            commands += model_commands(trial, run.folder)[-1:]
     if lines:
         commands.insert(0, f"pogm report {shlex.quote(str(folder))}")
     return lines, commands
