@@ -50,7 +50,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "FITS": (lambda root: (root / "north/cat/1.jpg").write_bytes(b"SIMPLE  =" + b" " * 20 + b"T"), "(format: FITS"),
     "EPS": (lambda root: (root / "north/cat/1.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n"), "(format: PostScript"),
     "unseen class": (add_class, "found none with images of class bird"),
-    "one image": (keep_one_image, "domain south to leave both a training and a validation part; found 1 images"),
+    "one image": (keep_one_image, "domain south to leave both a training and a validation part; found 1 samples"),
     "no images": (lambda root: [path.unlink() for path in (root / "south").rglob("*.png")], "found none in south"),
     "link loop": (lambda root: (root / "north/cat/loop").symlink_to(".."), "north/cat/loop is a link that loops"),
     "link out": (

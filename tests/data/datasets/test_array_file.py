@@ -201,6 +201,7 @@ ROWS = "domain,age,label\n" + "\n".join(f"{'ab'[n % 2]},{n},{n % 3}" for n in ra
         (ROWS, ":drop=aeg", r"Expected a column of t.csv out of age, domain, label; found 'aeg'.*Did you mean 'age'"),
         (ROWS, ":drop=age", r"Expected columns of inputs in t.csv, besides label, domain; found none"),
         (ROWS.replace("a,4,", "a,inf,"), "", r"the column age of t.csv; found 'inf' in row 5"),
+        (ROWS.replace("a,4,", "a,1e300,"), "", r"age of t.csv; found '1e300', too large for float32, in row 5"),
         (ROWS.replace("a,4,1", "a,4,"), "", r"Expected a value of label in every row of t.csv; found none in row 5"),
         (ROWS.replace("a,4,1", "a,4"), "", r"Expected 3 cells.* found 2 in line 6"),
         (ROWS.replace("b,", "a,"), "", r"Expected two or more domains in the column domain of t.csv; found a"),

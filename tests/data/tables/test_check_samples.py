@@ -31,6 +31,8 @@ def test_everything_is_found(tmp_path, capsys):
         "constant_in_domain": {},
         "classes": {"a": {"ill": 2, "well": 1}, "b": {"ill": 0, "well": 3}},
         "single_class": ["b"],
+        "small": ["a", "b"],
+        "spellings": [],
         "repeated": [["a:1", "b:1"]],
         "contradictory": [["a:1", "b:1"]],
         "clean": False,
@@ -52,6 +54,22 @@ def test_code_for_missing_values_of_one_domain_is_found(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "leave it empty there if it stands for a missing value:\n  chol: 0 in b\n" in shown.out
     assert shown.err == f"Next: pogm verdict {tmp_path / 't.csv'}\n"
+
+
+def test_small_domains_and_names_in_two_spellings_are_found(tmp_path, capsys):
+    rows = [f"{'aAb'[n % 3] if n < 18 else 'c'},{n},{['ill', 'well', 'Well'][n % 7 % 3]}" for n in range(22)]
+    (tmp_path / "t.csv").write_text("\n".join(["domain,age,label", *rows]) + "\n")
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 7
+    out = capsys.readouterr().out
+    assert "Domains with fewer than 5 samples, too few for training (1): c\n" in out
+    assert "Names that differ in upper and lower case only (2): A = a, Well = well\n" in out
+
+
+def test_folder_of_tables_is_refused_with_a_hint(tmp_path, capsys):
+    for site in "ab":
+        (tmp_path / f"{site}.csv").write_text("age,label\n30,ill\n")
+    assert main(["data", "check", str(tmp_path)]) == 3
+    assert "put the rows of all domains into one file, with a column domain" in capsys.readouterr().err
 
 
 def test_numbers_with_a_decimal_comma_are_not_categories(tmp_path, capsys):

@@ -159,8 +159,8 @@ def split(count: int, domain: int, trial_seed: int, holdout: float = HOLDOUT, na
     held_out = int(count * holdout)
     if held_out == 0 or held_out == count:
         raise DataError(
-            f"Expected domain {name or domain} to leave both a training and a validation part; found {count} images, "
-            f"of which {held_out} would be held out. Give it {math.ceil(1 / holdout)} or more images, or remove it."
+            f"Expected domain {name or domain} to leave both a training and a validation part; found {count} samples, "
+            f"of which {held_out} would be held out. Give it {math.ceil(1 / holdout)} or more samples, or remove it."
         )
     return torch.tensor(order[held_out:]), torch.tensor(order[:held_out])
 

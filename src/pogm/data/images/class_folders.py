@@ -140,7 +140,9 @@ def list_tree(root: Path, *, follow_outside: bool = False, progress: Progress = 
     domains = _list_folders(walker, walker.top, root)
     if len(domains) < 2:
         found = f"only {printable(domains[0].name)}" if domains else "none"
-        raise DataError(f"Expected two or more domains in {printable(str(root))}; found {found}. {LAYOUT}")
+        tables = [path for path in root.iterdir() if path.suffix.lower() in (".csv", ".tsv", ".parquet")]
+        hint = " For tables: put the rows of all domains into one file, with a column domain." if tables else ""
+        raise DataError(f"Expected two or more domains in {printable(str(root))}; found {found}. {LAYOUT}{hint}")
 
     folders = [(number, inner) for number, found in enumerate(domains) for inner in _list_folders(walker, found, root)]
     paths = {}  # files by (class name, domain number), in the order of the domains

@@ -1,6 +1,7 @@
 """Check of a dataset that is not images: missing values, constant columns, classes, and samples that occur twice."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import torch
 
 from pogm._system.terminal import printable
 from pogm.data.datasets.array_dataset import ArrayDataset, find_constant_columns
-from pogm.data.datasets.base import Domain
+from pogm.data.datasets.base import HOLDOUT, Domain
 
 LISTED = 10  # findings of one kind that the text names
 
@@ -28,7 +29,8 @@ class SampleFindings:
     @property
     def clean(self) -> bool:
         """True if there is nothing to correct. Missing values are imputed, so they need no correction."""
-        return not (self.constant or self.single_class or self.repeated or self.contradictory)
+        found = (self.small, self.spellings, self.constant, self.single_class, self.repeated, self.contradictory)
+        return not any(found)
 
     @property
     def is_table(self) -> bool:
@@ -93,6 +95,21 @@ class SampleFindings:
         return [name for name, found in self.classes.items() if sum(count > 0 for count in found.values()) == 1]
 
     @cached_property
+    def small(self) -> list[str]:
+        """Domains with too few samples for a training and a validation part."""
+        counted = zip(self.dataset.domains, self.domains, strict=True)
+        return [name for name, domain in counted if int(len(domain.labels) * HOLDOUT) == 0]
+
+    @cached_property
+    def spellings(self) -> list[list[str]]:
+        """Names of domains, or of classes, that differ in upper and lower case only."""
+        found: dict[tuple[int, str], list[str]] = defaultdict(list)
+        for kind, names in enumerate((self.dataset.domains, next(iter(self.classes.values()), {}))):
+            for name in names:
+                found[kind, name.casefold()].append(name)
+        return [names for names in found.values() if len(names) > 1]
+
+    @cached_property
     def repeated(self) -> list[list[str]]:
         """Samples with equal inputs in several domains, as domain:row from 1 within the domain."""
         return [places for places, _ in self._equal if len({place.rpartition(":")[0] for place in places}) > 1]
@@ -131,6 +148,8 @@ class SampleFindings:
             "constant_in_domain",
             "classes",
             "single_class",
+            "small",
+            "spellings",
             "repeated",
             "contradictory",
             "clean",
@@ -163,6 +182,8 @@ class SampleFindings:
         lists: dict[str, list[str]] = {
             "Columns with one value": self.constant,
             "Domains with one class": self.single_class,
+            f"Domains with fewer than {math.ceil(1 / HOLDOUT)} samples, too few for training": self.small,
+            "Names that differ in upper and lower case only": [" = ".join(names) for names in self.spellings],
             "Equal samples in several domains": [" = ".join(places) for places in self.repeated],
             "Equal samples with different labels": [" = ".join(places) for places in self.contradictory],
         }

@@ -4,6 +4,7 @@ Numbers are stored as they are; missing values are NaN. A category becomes one c
 scaling depend on the training domains and are done by the transform `pogm.data.transforms.arrays.Columns`.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ def to_numbers(column: Column, name: str, where: str) -> npt.NDArray[np.float64]
     """Return a column as numbers, with NaN for missing values.
 
     Raises:
-        DataError: A value is not a finite number; the error names the column and the row.
+        DataError: A value is not a finite number, or too large for float32; the error names the column and the row.
     """
     missing = is_missing(column)
     if column.dtype.kind in "biuf":
@@ -152,15 +153,17 @@ def to_numbers(column: Column, name: str, where: str) -> npt.NDArray[np.float64]
         except ValueError as error:
             bad = [row for row in np.flatnonzero(~missing).tolist() if not _is_number(column[row])]
             raise _number_error(column, name, where, bad) from error
-    if infinite := np.flatnonzero(np.isinf(numbers)).tolist():
-        raise _number_error(column, name, where, infinite)
+    if large := np.flatnonzero(np.abs(numbers) > np.finfo(np.float32).max).tolist():  # or infinite
+        raise _number_error(column, name, where, large)
     return numbers
 
 
 def _number_error(column: Column, name: str, where: str, rows: Sequence[int]) -> DataError:
     more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+    text = str(column[rows[0]])
+    large = ", too large for float32," if _is_number(text) and math.isfinite(float(text)) else ""
     return DataError(
-        f"Expected finite numbers in the column {name} of {where}; found {str(column[rows[0]])!r} in row "
+        f"Expected finite numbers in the column {name} of {where}; found {text!r}{large} in row "
         f"{rows[0] + 1}{more}. Correct it, or leave the value empty if it is not known."
     )
 
