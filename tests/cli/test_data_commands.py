@@ -41,6 +41,7 @@ def test_list_shows_every_dataset_and_which_images_are_present(tmp_path, capsys)
     out = capsys.readouterr().out
     assert "here, 28 images: art_painting 7, cartoon 7, photo 7, sketch 7 (published: 9991 images of 7 classes)" in out
     assert "VLCS            missing (10729 images of 5 classes); pogm data fetch VLCS" in out
+    assert "OfficeCaltech10 missing (2533 images of 10 classes); copy the published images to <data folder>/O" in out
     assert "RotatedDigits   comes with the package" in out
 
 

@@ -69,7 +69,8 @@ def describe_dataset(dataset: type["DomainDataset"], data: Path | None) -> str:
         return "here" if len(files) >= 4 else "missing; pogm data fetch MNIST"
     expected = f"{sum(dataset.counts)} images of {dataset.num_classes} classes"
     if data is None or not (data / dataset.folder).is_dir():
-        return f"missing ({expected}); pogm data fetch {dataset.__name__}"
+        copy = f"copy the published images to <data folder>/{dataset.folder}"
+        return f"missing ({expected}); {f'pogm data fetch {dataset.__name__}' if dataset.is_fetched else copy}"
     try:
         tree = list_tree(data / dataset.folder)
     except DataError as error:
