@@ -132,6 +132,11 @@ def test_row_of_a_table_without_a_stated_rule_does_not_contradict_it():
         assert [one.check for one in audit([make_table("t", [Row("ERM", cells)], stated)], reference)] == [check]
 
 
+def test_part_of_a_search_with_a_standard_error_of_0_is_no_finding():
+    rows = [Row("POGM", {"A": Value("90.0", "0.0")}), Row("POGM, kappa = 0.5", {"A": Value("85.0", "0.0")})]
+    assert audit([make_table("t", rows)]) == []
+
+
 def test_long_file_equals_the_wide_one(tmp_path):
     lines = ["algorithm,dataset,value,stderr,mark"]
     header, *rows = (line.split(",") for line in CLEAN.splitlines())
@@ -173,6 +178,11 @@ def test_command_writes_findings_as_json(tmp_path, capsys):
         ("a,A\nx,1,2\n", "a header and lines of the same length"),
         ("algorithm,b\nx,y\n", "columns of numbers"),
         ("algorithm,A,A_stderr\nx,1 ± 2,0\n", "numbers in percent"),
+        ("algorithm,A,A_stderr\nx,1,n/a\n", "numbers in percent in .*; found 'n/a'"),
+        ("algorithm,A,avg\nx,1,²\n", "numbers in percent in .*; found '²'"),
+        ("algorithm,A,rank_median\nx,1,first\n", "numbers in percent in .*; found 'first'"),
+        ("algorithm,A,A_mark\nx,1,bold\n", "best, second, below_erm as mark in .*; found 'bold'"),
+        ("algorithm,dataset,value,mark\nx,A,1,bold\n", "best, second, below_erm as mark"),
         ("a,A\nx,1\n", "a column algorithm or method"),
         ("algorithm,A,selection\nx,1,oracle\n", "test-domain.* as selection"),
         ("algorithm,data,value,stderr\nx,A,1,2\n", "a column dataset beside the column value"),

@@ -251,7 +251,7 @@ def _check_searches(tables: Sequence[PublishedTable]) -> Iterator[Finding]:
                 title, part, best = max(known, key=lambda item: float(item[2].mean))
                 error = math.hypot(float(cell.stderr), float(best.stderr or 0))
                 lead = float(cell.mean) - float(best.mean)
-                if lead > SIGMAS * error:
+                if error and lead > SIGMAS * error:
                     text = (
                         f"{cell}; the best of {len(known)} parts of this search is {part.method} with {best} "
                         f"({title}). The difference is {lead:.1f}, {lead / error:.1f} standard errors"

@@ -1,6 +1,7 @@
 """Published tables as data for an audit: from CSV files, and those of the paper and of DomainBed."""
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,10 +104,10 @@ def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
     return [
         Row(
             line[method],
-            {d: Value(_number(line[d], path), line.get(f"{d}_stderr", "")) for d in datasets if line[d]},
-            line.get(MEAN, ""),
-            {name: line[column] for name, column in RANKS.items() if line.get(column)},
-            {d: line[f"{d}_mark"] for d in datasets if line.get(f"{d}_mark")},
+            {d: Value(_number(line[d], path), _optional(line, f"{d}_stderr", path)) for d in datasets if line[d]},
+            _optional(line, MEAN, path),
+            {name: _number(line[column], path) for name, column in RANKS.items() if line.get(column)},
+            {d: _mark(line[f"{d}_mark"], path) for d in datasets if line.get(f"{d}_mark")},
         )
         for line in lines
     ]
@@ -137,10 +138,10 @@ def _read_long(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
         by_method.setdefault(line[method], []).append(line)
     found = []
     for name, own in by_method.items():
-        cells = {line["dataset"]: Value(_number(line["value"], path), line.get("stderr", "")) for line in own}
+        cells = {line["dataset"]: Value(_number(line["value"], path), _optional(line, "stderr", path)) for line in own}
         averages = {MEAN, AVERAGE, ALL_DATASETS}
         mean = next((cells[dataset].mean for dataset in cells if dataset in averages), "")
-        marks = {line["dataset"]: line["mark"] for line in own if line.get("mark")}
+        marks = {line["dataset"]: _mark(line["mark"], path) for line in own if line.get("mark")}
         found.append(Row(name, {d: v for d, v in cells.items() if d not in averages}, mean, {}, marks))
     return found
 
@@ -151,8 +152,19 @@ def _number(text: str, path: Path) -> str:
     return text
 
 
+def _optional(line: Mapping[str, str], column: str, path: Path) -> str:
+    """Return a number that may be missing."""
+    return _number(line[column], path) if line.get(column) else ""
+
+
+def _mark(text: str, path: Path) -> str:
+    if text not in MARKS:
+        raise DataError(f"Expected {', '.join(MARKS)} as mark in {path}; found {text!r}. Write one of these.")
+    return text
+
+
 def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).removeprefix("-").isdigit()
+    return re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", text, re.ASCII) is not None
 
 
 def paper_tables() -> list[PublishedTable]:
