@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from run_folders import record
 
+from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import Run
-from pogm.experiments import evidence_search
+from pogm.experiments import evidence_search, find_experiments
 from pogm.experiments.base import SCALES
 from pogm.experiments.evidence_search import BEST, CONFIGURATIONS, FIRST_SEED, SEEDS
 from pogm.experiments.evidence_tables import search_table
 from pogm.experiments.output import empty_run
+from pogm.experiments.planning import check_scale
 from pogm.experiments.protocol import SEARCH_SWEEPS, SWEEPS
 
 HEART = replace(SCALES["small"], datasets=("HeartDisease",))
@@ -50,6 +52,11 @@ def test_no_seed_is_one_that_chose_the_methods(by_row):
 
 def test_dataset_without_a_list_has_no_rows():
     assert evidence_search.plan(SCALES["embedded"]) == {}
+    chosen = find_experiments(["evidence_search"])
+    with pytest.raises(UsageError, match="datasets for which evidence_search has rows; found none among RotatedDigits"):
+        check_scale(chosen, SCALES["embedded"])
+    check_scale(chosen, HEART)
+    check_scale(find_experiments(["evidence_search", "table2"]), SCALES["embedded"])
 
 
 def runs_of(by_row, best_configuration: int) -> list[Run]:

@@ -14,10 +14,16 @@ def check_scale(chosen: Sequence[Experiment], scale: Scale) -> None:
     """Check --algorithms and --set against the rows of the chosen experiments.
 
     Raises:
-        UsageError: If a name is not a row, if an experiment would have no row left, or if a setting does not apply.
+        UsageError: If a name is not a row, if an experiment would have no row left, if none has a row for the datasets,
+            or if a setting does not apply.
     """
     few = replace(scale, settings=(), algorithms=(), configurations=1, ablation=1, trials=1, seeds=1)
     plans = {one.name: one.plan(few) for one in chosen}
+    if all(one.by_row and not plans[one.name] for one in chosen):
+        raise UsageError(
+            f"Expected datasets for which {', '.join(plans)} has rows; found none among {', '.join(scale.datasets)}. "
+            "Choose another --scale or other --datasets."
+        )
     rows = {normalize_row_name(row.name): row.name for plan in plans.values() for row in plan}
     for name in scale.algorithms:
         if normalize_row_name(name) not in rows:
