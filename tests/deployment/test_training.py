@@ -101,6 +101,12 @@ def test_export_of_a_model_without_a_format_writes_no_runs(trained, tmp_path, ou
     assert not (tmp_path / out).exists()
 
 
+def test_report_of_a_model_names_its_card(trained):
+    end = pogm("report", trained)
+    assert end.code == 2
+    assert "found 3 without them. Results of pogm train are in the card of its model" in end.err
+
+
 def test_new_site_is_evaluated_and_predicted(trained, photographs, tmp_path):
     end = pogm("evaluate", trained, photographs[0] / "c", "--json", tmp_path / "c.json")
     assert end.code == 0, end.err

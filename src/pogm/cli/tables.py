@@ -48,7 +48,7 @@ def find_tables(
         selections: Model selection criteria; one table for each.
 
     Raises:
-        UsageError: If no run is finished.
+        UsageError: If no finished run was evaluated at a held-out domain.
     """
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     tables = [dataset_table(runs, dataset, selection) for dataset in datasets for selection in selections]
@@ -63,6 +63,11 @@ def find_tables(
             )
         if not runs:
             raise UsageError("Expected a folder with runs; found no run in it. Start one with: pogm run, or pogm sweep")
+        if done := sum(run.done for run in runs):
+            raise UsageError(
+                f"Expected finished runs with accuracies at held-out domains, for tables; found {done} without them. "
+                "Results of pogm train are in the card of its model: card.html, card.md."
+            )
         raise UsageError(
             f"Expected finished runs; found {len(runs)}, none of them finished. Continue them: pogm resume FOLDER"
         )
