@@ -32,6 +32,7 @@ def test_everything_is_found(tmp_path, capsys):
         "classes": {"a": {"ill": 2, "well": 1}, "b": {"ill": 0, "well": 3}},
         "single_class": ["b"],
         "small": ["a", "b"],
+        "groups": None,
         "spellings": [],
         "repeated": [["a:1", "b:1"]],
         "contradictory": [["a:1", "b:1"]],
@@ -63,6 +64,14 @@ def test_small_domains_and_names_in_two_spellings_are_found(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Domains with fewer than 5 samples, too few for training (1): c\n" in out
     assert "Names that differ in upper and lower case only (2): A = a, Well = well\n" in out
+
+
+def test_groups_in_several_domains_are_counted(tmp_path, capsys):
+    rows = [f"{'ab'[n % 2]},p{n if n > 2 else 0},{n},{'xy'[n % 3 == 0]}" for n in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["domain,patient,age,label", *rows]) + "\n")
+    assert main(["data", "check", str(tmp_path / "t.csv"), "--group", "patient"]) == 0
+    expected = "10 groups, 1 of them in several domains; their samples in a held-out domain are not really unseen.\n"
+    assert expected in capsys.readouterr().out
 
 
 def test_folder_of_tables_is_refused_with_a_hint(tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +101,13 @@ class SampleFindings:
         return [name for name, domain in counted if int(len(domain.labels) * HOLDOUT) == 0]
 
     @cached_property
+    def groups(self) -> dict[str, int] | None:
+        """Number of groups, and of those that have samples in several domains; None without groups."""
+        found = [set(domain.groups.tolist()) for domain in self.domains if domain.groups is not None]
+        domains = Counter(group for groups in found for group in groups)
+        return {"all": len(domains), "in_several_domains": sum(n > 1 for n in domains.values())} if found else None
+
+    @cached_property
     def spellings(self) -> list[list[str]]:
         """Names of domains, or of classes, that differ in upper and lower case only."""
         found: dict[tuple[int, str], list[str]] = defaultdict(list)
@@ -149,6 +156,7 @@ class SampleFindings:
             "classes",
             "single_class",
             "small",
+            "groups",
             "spellings",
             "repeated",
             "contradictory",
@@ -179,6 +187,10 @@ class SampleFindings:
                 lines.append(f"  {column}: " + ", ".join(f"{value:g} in {name}" for name, value in values.items()))
             if len(self.constant_in_domain) > LISTED:
                 lines.append(f"  and {len(self.constant_in_domain) - LISTED} more; --json lists all")
+        if self.groups:
+            shared = self.groups["in_several_domains"]
+            unseen = "; their samples in a held-out domain are not really unseen" if shared else ""
+            lines.append(f"{self.groups['all']} groups, {shared} of them in several domains{unseen}.")
         lists: dict[str, list[str]] = {
             "Columns with one value": self.constant,
             "Domains with one class": self.single_class,
