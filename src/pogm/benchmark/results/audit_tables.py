@@ -15,6 +15,7 @@ from pogm.benchmark.results.selection import TEST_DOMAIN
 
 MEAN = "avg"
 RANKS = dict(zip(SUMMARIES, ("rank_arith_mean", "rank_geom_mean", "rank_median"), strict=True))
+MARKS = ("best", "second", "below_erm")
 RULES = ("training-domain", "test-domain", "leave-one-domain-out")
 NOT_DATASETS = ("year", "selection", "model_selection", MEAN, *RANKS.values())
 LONG = {"dataset", "value"}  # columns of a file with one line per cell
@@ -39,7 +40,7 @@ class Row:
     cells: Mapping[str, Value]  # by dataset
     mean: str = ""  # printed average over datasets
     ranks: Mapping[str, str] = field(default_factory=dict)  # printed, by the names of `SUMMARIES`
-    marks: Mapping[str, str] = field(default_factory=dict)  # "best", "second" or "below_erm", by dataset
+    marks: Mapping[str, str] = field(default_factory=dict)  # one of `MARKS`, by dataset
 
 
 @dataclass(frozen=True)
