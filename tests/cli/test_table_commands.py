@@ -16,10 +16,9 @@ import pogm
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.model_metrics import read_metrics, selected_metrics_table
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.directory import load_trial, save_sweep
+from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import main, parse
-from pogm.cli.execution import summary_lines
 from pogm.data.datasets.array_dataset import ArrayWarning
 
 
@@ -182,12 +181,12 @@ def test_summary_of_a_run_has_its_score_and_commands_that_work(folder, name, sco
     assert main([*again, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["held_out"][0]
     assert set(found) == {"domain", "images", "accuracy" if name == "classes" else "r2"}
-    trial = load_trial(out)
-    selected, held_out, _, *commands = summary_lines(trial, out)
-    assert re.search(f"validation: {score} ", selected)
-    assert re.fullmatch(f"Held out: c {score} .*", held_out)
-    expected = (f"evaluate {out} FILE", f"predict {out} FILE --csv predictions.csv", f"report {out}")  # no export
-    assert [line.split(": pogm ")[1] for line in commands] == list(expected)
+    assert main(again) == 0
+    printed = capsys.readouterr().err
+    assert re.search(f"^Selected: .* validation: {score} ", printed, re.MULTILINE)
+    assert re.search(f"^Held out: c {score} ", printed, re.MULTILINE)
+    commands = re.findall(r"^(?:Next|Or): pogm (.*)$", printed, re.MULTILINE)
+    assert commands == [f"evaluate {out} FILE", f"predict {out} FILE --csv predictions.csv", f"report {out}"]
 
 
 def test_report_names_the_score_of_a_regression(folder, capsys):
