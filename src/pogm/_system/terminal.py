@@ -73,7 +73,7 @@ def escape_output() -> None:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Do the same while the block runs."""
+    """Escape control characters in everything that is printed while the block runs."""
     before = sys.stdout, sys.stderr
     escape_output()
     try:

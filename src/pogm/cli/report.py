@@ -73,7 +73,7 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
         return 0
 
     def _report_evidence(self) -> int:
-        """Do the same with the packed records of the evidence."""
+        """Print the tables of packed records of the evidence, and write its report and leaderboard."""
         from pogm.benchmark.results.table_formats import tables_csv
         from pogm.cli.tables import print_tables
         from pogm.experiments.evidence_pages import evidence_tables, write_evidence

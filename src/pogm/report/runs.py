@@ -178,7 +178,7 @@ def finding_figure(found: Finding, labels: Sequence[str]) -> list[Figure]:
 
 
 def _made_with(runs: Iterable[Run]) -> str:
-    """Versions and hardware of the runs, with all values if they differ."""
+    """Return versions and hardware of the runs, with all values if they differ."""
     values: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.provenance.items():
@@ -319,7 +319,7 @@ def _trials(runs: Sequence[Run]) -> Section:
 
 
 def _settings(trial: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """All settings of a trial that are not in another column."""
+    """Yield the name and value of every setting of a trial that is not in another column."""
     for key, value in trial.items():
         if key in ("dataset", "test_domains", "hparams_seed", "trial_seed"):
             continue

@@ -191,7 +191,7 @@ def read_records(path: Path) -> tuple[Record, ...]:
 
 
 def parse_records(content: bytes, path: Path) -> tuple[Record, ...]:
-    """Do the same with the content of a file."""
+    """Return the records in the content of a file, see `read_records`; the path is for the warning."""
     by_step: dict[tuple[bool, int], Record] = {}
     skipped = 0
     for line in content.split(b"\n"):

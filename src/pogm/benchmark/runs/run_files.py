@@ -1,4 +1,4 @@
-"""What one run writes while it trains, and what it reads when it resumes."""
+"""Files of one run: written while it trains, read when it resumes."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
