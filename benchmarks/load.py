@@ -156,9 +156,10 @@ with reuse_scans():  # what `pogm run` does before the first step
 
 PLAN = """
 import json, sys
-from pogm.benchmark.runs.directory import load_sweep
 from pathlib import Path
-print(len({trial.id for trial in load_sweep(Path(sys.argv[1])).plan()}))
+from pogm.benchmark.plan.sweep import Sweep
+sweep = Sweep.from_json(json.loads(Path(sys.argv[1], "sweep.json").read_text()))
+print(len({trial.id for trial in sweep.plan()}))
 """
 
 BOARD = """

@@ -16,8 +16,8 @@ from image_folders import write_folder
 from pogm._system import fault_injection
 from pogm._system.errors import StoppedError
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.runs.directory import index_plan, save_plan, save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.benchmark.runs.sweep_directory import index_plan, save_plan, save_sweep
 from pogm.cli import main
 from pogm.data.datasets.colored_digits import ColoredDigits
 

@@ -21,9 +21,10 @@ from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES, DOMAINBED
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
-from pogm.benchmark.runs.directory import save_sweep, write_trial
+from pogm.benchmark.runs.directory import write_trial
 from pogm.benchmark.runs.executors import EXECUTORS
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.cli import VERBS, main, options, parse, parser, report
 from pogm.cli import list as list_verb
 from pogm.cli.parser import _read_number

@@ -16,8 +16,8 @@ from PIL import Image
 from processes import pogm, records
 
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.cli import main, parse
 from pogm.data import sources
 from pogm.data.datasets import all_datasets, dataset_class

@@ -12,8 +12,8 @@ import torch
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.measurements import read_measurements, summary
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.cli import main, parse
 from pogm.data.datasets import dataset_class
 from pogm.diagnostics import Probe

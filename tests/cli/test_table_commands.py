@@ -16,8 +16,8 @@ import pogm
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.model_metrics import read_metrics, selected_metrics_table
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
+from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.cli import main, parse
 from pogm.data.datasets.array_dataset import ArrayWarning
 

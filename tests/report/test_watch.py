@@ -11,8 +11,8 @@ from pogm import ERM
 from pogm._system.files import lock_folder
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.records import append_record
-from pogm.benchmark.runs.directory import save_sweep
 from pogm.benchmark.runs.runner import run
+from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.data.datasets import dataset_class
 from pogm.report import watch
 from pogm.report.watch import Watcher

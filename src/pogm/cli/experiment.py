@@ -103,7 +103,7 @@ pogm list experiments                              names and scales"""
         """Train what is missing, then print the tables and write tables, figures and the page."""
         from pogm.benchmark.results.comparison import Comparison
         from pogm.benchmark.results.table import Table
-        from pogm.benchmark.runs.directory import save_plan
+        from pogm.benchmark.runs.sweep_directory import save_plan
         from pogm.cli.execution import (
             check_weights_exist,
             left_to_run,

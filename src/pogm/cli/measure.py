@@ -88,8 +88,8 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def run(self) -> int:
         """Train what is left, print the table, and write every measured round to a file."""
-        from pogm.benchmark.runs.directory import save_plan
         from pogm.benchmark.runs.executors import run_all
+        from pogm.benchmark.runs.sweep_directory import save_plan
         from pogm.cli.execution import make_run_options, prepare
         from pogm.cli.results import wait_for_all
 

@@ -55,7 +55,7 @@ pogm resume runs/sweep --retry-failed"""
         return 0
 
     def _resume_sweep(self, execution: Execution) -> int:
-        from pogm.benchmark.runs.directory import load_sweep
+        from pogm.benchmark.runs.sweep_directory import load_sweep
         from pogm.cli.execution import check_single_process, left_to_run, make_run_options, prepare
         from pogm.cli.planning import count_trials, read_finished, show_plan
         from pogm.cli.results import run_sweep

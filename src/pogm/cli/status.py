@@ -36,7 +36,7 @@ pogm status runs/paper                              all scales of pogm experimen
             if (planned := read_plan_index(self.folder)) is not None:
                 counts = count_states(self.folder, planned)
             else:
-                from pogm.benchmark.runs.directory import status
+                from pogm.benchmark.runs.sweep_directory import status
 
                 counts = status(self.folder)
             problems = list(find_problems(self.folder))

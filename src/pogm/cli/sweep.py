@@ -81,7 +81,7 @@ pogm status runs/sweep"""
         """Run what is left of the sweep, then print the tables and write the report."""
         from pogm.benchmark.plan.trial import check_methods
         from pogm.benchmark.results.record_digest import SWEEP
-        from pogm.benchmark.runs.directory import check_sweep_owner, save_sweep
+        from pogm.benchmark.runs.sweep_directory import check_sweep_owner, save_sweep
         from pogm.cli.execution import left_to_run, make_run_options, prepare
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep

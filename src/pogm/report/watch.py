@@ -24,8 +24,8 @@ from pogm.benchmark.results.records import (
     with_distinct_titles,
     with_short_names,
 )
-from pogm.benchmark.runs.directory import PLAN, PLAN_BYTES, load_plan, load_sweep
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.sweep_directory import PLAN, PLAN_BYTES, load_plan, load_sweep
 
 Stamp = tuple[tuple[int, int] | None, ...]  # modification time and size of some files; None: no such file
 Plan = dict[str, Trial]  # by the name of the trial's folder

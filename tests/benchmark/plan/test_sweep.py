@@ -7,7 +7,7 @@ import pytest
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
 from pogm.benchmark.plan.sweep import Sweep, configuration, draw
-from pogm.benchmark.runs.directory import load_sweep, status
+from pogm.benchmark.runs.sweep_directory import load_sweep, status
 from pogm.cli import main
 from pogm.core.hyperparameters import Choice, Large, Power, Uniform, apply_large_defaults, hyper
 from pogm.data.datasets import dataset_class

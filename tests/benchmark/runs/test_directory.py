@@ -15,19 +15,10 @@ from pogm._system.errors import IntegrityError, StoppedError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark import demo
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.runs.directory import (
-    PLAN,
-    change_run,
-    check_owner,
-    load_plan,
-    load_sweep,
-    load_trial,
-    make_folder,
-    save_plan,
-    save_sweep,
-)
+from pogm.benchmark.runs.directory import change_run, check_owner, load_trial, make_folder
 from pogm.benchmark.runs.runner import run
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.sweep_directory import PLAN, load_plan, load_sweep, save_plan, save_sweep
 from pogm.cli import main
 from pogm.data.datasets.colored_digits import ColoredDigits
 from pogm.data.datasets.rotated_digits import RotatedDigits

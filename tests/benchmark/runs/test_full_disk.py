@@ -8,9 +8,9 @@ from support import trial
 
 from pogm import ERM
 from pogm._system.errors import is_disk_full
-from pogm.benchmark.runs.directory import load_sweep
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.sweep_directory import load_sweep
 from pogm.benchmark.runs.worker import run_job
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs import plan_index
-from pogm.benchmark.runs.directory import save_sweep, status
 from pogm.benchmark.runs.plan_index import INDEX, count_states, read_plan_index, write_plan_index
+from pogm.benchmark.runs.sweep_directory import save_sweep, status
 from pogm.cli import main
 from pogm.data.datasets import dataset_class
 

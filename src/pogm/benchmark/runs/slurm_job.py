@@ -13,10 +13,10 @@ import torch
 from pogm._system.errors import StoppedError, UsageError
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
-from pogm.benchmark.runs.directory import load_plan
 from pogm.benchmark.runs.executors import ATTEMPTS, run_in_workers
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.sweep_directory import load_plan
 from pogm.benchmark.runs.worker import describe_versions
 
 FOLDER = "slurm"  # in the folder of the runs: plan, submitted jobs, files and logs of submitit
