@@ -153,13 +153,12 @@ def _is_domainbed(run: Run) -> bool:
     return run.provenance.get("layout") == LAYOUT
 
 
-def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") -> list[Path]:
+def export_domainbed(runs: Iterable[Run], folder: Path) -> list[Path]:
     """Write finished runs as a sweep of DomainBed, which its collector can read.
 
     Args:
         runs: The runs. Unfinished ones are left out, because the collector would count them.
         folder: A new or empty folder.
-        data_dir: Value of the argument `data_dir`, which is part of the names of the job folders.
 
     Returns:
         The job folders.
@@ -182,7 +181,7 @@ def export_domainbed(runs: Iterable[Run], folder: Path, data_dir: str = "data") 
     _warn_of_omissions(finished.values(), left_out)
     jobs = []
     for run in finished.values():
-        args = _job_arguments(run, data_dir)
+        args = _job_arguments(run)
         job = folder / job_name(args)
         args["output_dir"] = str(job)
         job.mkdir(parents=True)
@@ -207,7 +206,7 @@ def _warn_of_omissions(runs: Iterable[Run], left_out: int) -> None:
         warnings.warn(text, RecordWarning, stacklevel=3)
 
 
-def _job_arguments(run: Run, data_dir: str) -> dict[str, Any]:
+def _job_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments of DomainBed's train script for a run; None is its default."""
     from pogm.data.datasets import all_datasets
     from pogm.data.datasets.base import HOLDOUT
@@ -216,7 +215,7 @@ def _job_arguments(run: Run, data_dir: str) -> dict[str, Any]:
     return {
         "algorithm": run.label,
         "checkpoint_freq": run.trial.get("evaluate_every"),
-        "data_dir": data_dir,
+        "data_dir": "data",  # part of the name of the job folder
         "dataset": run.dataset,
         "holdout_fraction": HOLDOUT,
         "hparams": None,

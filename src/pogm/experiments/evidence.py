@@ -29,8 +29,11 @@ FIRST = (  # on all data
     ERM_CENTRE_KAPPA_0,
     *map(Row, ("Fishr", "SAGM", "CORAL", "GroupDRO", "SagNet")),
 )
-ON_PHOTOGRAPHS = (*FIRST, SWAD, Row("POGM", ("SWAD",)), *CONTROLS)  # fewer rows, because runs on photographs are slow
-LATER_ON_PHOTOGRAPHS = (  # if the package has them
+ON_PHOTOGRAPHS = (  # fewer rows, because runs on photographs are slow
+    *FIRST,
+    SWAD,
+    Row("POGM", ("SWAD",)),
+    *CONTROLS,
     *(Row(algorithm, ("SMA",)) for algorithm in ("ERM", "POGM")),
     Row("ERM", ("MIRO",)),
     Row("ERMPlusPlus"),
@@ -68,7 +71,7 @@ def rows(scale: Scale) -> list[Row]:
     """
     datasets = [dataset_class(name) for name in scale.datasets]
     if all(dataset.large for dataset in datasets):
-        return [*ON_PHOTOGRAPHS, *filter(_is_registered, LATER_ON_PHOTOGRAPHS), *map(Row, scale.others)]
+        return [*ON_PHOTOGRAPHS, *map(Row, scale.others)]
     refused = set(FOR_IMAGES if any(issubclass(dataset, ArrayDataset) for dataset in datasets) else ())
     if "mlp" in (scale.network or dataset.training.network for dataset in datasets):
         refused.update(FOR_NORMALIZATION)
@@ -96,7 +99,3 @@ def plan(scale: Scale) -> Plan:
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return accuracies, paired differences to ERM, and the results of every domain."""
     return [*paired_tables(runs, ERM.name)]
-
-
-def _is_registered(row: Row) -> bool:
-    return row.algorithm in all_algorithms() and all(name in all_modifiers() for name in row.modifiers)

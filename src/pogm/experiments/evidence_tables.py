@@ -246,23 +246,23 @@ def seed_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def seed_blocks(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> list[dict[str, float]]:
+def seed_blocks(runs: Sequence[Run]) -> list[dict[str, float]]:
     """Return the mean over held-out domains of every method, for each seed of one sweep that all methods have."""
     found: dict[int, dict[str, list[float]]] = {}
-    for choice in selection(runs):
+    for choice in TRAINING_DOMAIN(runs):
         if choice.accuracy is not None:
             found.setdefault(choice.trial_seed, {}).setdefault(choice.label, []).append(choice.accuracy)
     most = max(map(len, found.values()))
     return [{label: fmean(values) for label, values in block.items()} for block in found.values() if len(block) == most]
 
 
-def domain_blocks(complete: Complete, selection: Selection = TRAINING_DOMAIN) -> list[dict[str, float]]:
+def domain_blocks(complete: Complete) -> list[dict[str, float]]:
     """Return the mean over seeds for each held-out domain of every sweep, for the methods that all sweeps have."""
     shared = set.intersection(*({run.label for run in runs} for runs in complete.values()))
     blocks = []
     for runs in complete.values():
         found: dict[int, dict[str, list[float]]] = {}
-        for choice in selection(run for run in runs if run.label in shared):
+        for choice in TRAINING_DOMAIN(run for run in runs if run.label in shared):
             if choice.accuracy is not None:
                 found.setdefault(choice.domain, {}).setdefault(choice.label, []).append(choice.accuracy)
         blocks += [{label: fmean(values) for label, values in block.items()} for block in found.values()]

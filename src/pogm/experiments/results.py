@@ -54,9 +54,9 @@ def gain_column(key: str, title: str = "", **more: Any) -> Column:
     return Column(key, title, unit=POINTS, digits="+.2f", error_digits=".2f", missing=NOTHING, **more)
 
 
-def compare_with_paper(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list[Comparison]:
+def compare_with_paper(runs: Sequence[Run]) -> list[Comparison]:
     """Compare runs with the paper; rows are matched by label only."""
-    return compare_by_label(runs, find_publication("paper"), selections)
+    return compare_by_label(runs, find_publication("paper"))
 
 
 def compare_by_label(runs: Sequence[Run], source: Source, selections: Sequence[Selection] = BOTH) -> list[Comparison]:

@@ -70,13 +70,12 @@ def write_report(
     return write_page(path, title, sections, command=command, facts=facts, lead=lead, provenance=provenance)
 
 
-def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = None) -> Path:
-    """Write an SVG file with the mean cosine and the test accuracy on one dataset side by side; return its path.
+def write_picture(runs: Iterable[Run], path: Path | str) -> Path:
+    """Write an SVG file with mean cosine and test accuracy on the dataset of the first run; return its path.
 
     Args:
         runs: Runs to draw.
         path: File to write.
-        dataset: Name of the dataset; default: that of the first run.
 
     Raises:
         UsageError: If there are no runs.
@@ -84,7 +83,7 @@ def write_picture(runs: Iterable[Run], path: Path | str, dataset: str | None = N
     runs = list(runs)
     if not runs:
         raise UsageError("Expected runs to draw; found none. Pass a folder that contains finished runs.")
-    dataset = dataset or runs[0].dataset
+    dataset = runs[0].dataset
     groups = comparable(runs, dataset)
     figure = Figure(
         "picture",

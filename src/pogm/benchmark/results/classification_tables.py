@@ -46,7 +46,7 @@ def metrics_table(
     return Table(title, columns, rows, footnotes=tuple(notes), row_key="site")
 
 
-def recall_table(metrics: ClassificationMetrics, title: str = "Recall by class", samples: str = "images") -> Table:
+def recall_table(metrics: ClassificationMetrics, samples: str = "images") -> Table:
     """Return one row for each class: number of images, recall with interval, and the most frequent wrong class."""
     columns = (
         Column("images", samples, kind="number"),
@@ -59,30 +59,24 @@ def recall_table(metrics: ClassificationMetrics, title: str = "Recall by class",
         most = max(wrong)
         confused = f"{metrics.classes[wrong.index(most)]} ({most})" if most else "-"
         rows.append(Row((recall.n, recall.text(), confused), key=name))
-    return Table(title, columns, tuple(rows), footnotes=(INTERVALS.format(samples),), row_key="class")
+    return Table("Recall by class", columns, tuple(rows), footnotes=(INTERVALS.format(samples),), row_key="class")
 
 
-def confusion_table(metrics: ClassificationMetrics, title: str = "Confusion matrix") -> Table:
+def confusion_table(metrics: ClassificationMetrics) -> Table:
     """Return the number of images by true class (row) and predicted class (column)."""
     columns = tuple(Column(name, kind="number") for name in metrics.classes)
     named = zip(metrics.classes, metrics.confusion, strict=True)
     rows = tuple(Row(tuple(counts), key=name) for name, counts in named)
-    return Table(
-        title, columns, rows, footnotes=("Rows are true classes, columns are predicted classes.",), row_key="class"
-    )
+    note = "Rows are true classes, columns are predicted classes."
+    return Table("Confusion matrix", columns, rows, footnotes=(note,), row_key="class")
 
 
-def calibration_table(
-    scalings: Mapping[str, TemperatureScaling],
-    note: str,
-    title: str = "Calibration before and after temperature scaling",
-) -> Table:
+def calibration_table(scalings: Mapping[str, TemperatureScaling], note: str) -> Table:
     """Return one row for each site: calibration error before and after scaling, and the temperature.
 
     Args:
         scalings: Results by site.
         note: Sentence that says where the temperatures come from.
-        title: Title of the table.
     """
     columns = (
         Column("before", "ECE before", kind="number", digits=".3f"),
@@ -90,4 +84,5 @@ def calibration_table(
         Column("temperature", kind="number", digits=".2f"),
     )
     rows = tuple(Row((s.before, s.after, s.temperature), key=name) for name, s in scalings.items())
+    title = "Calibration before and after temperature scaling"
     return Table(title, columns, rows, footnotes=(note,), row_key="site")

@@ -138,14 +138,13 @@ def seed_hash(*parts: Any) -> int:
     return int(hashlib.md5(str(parts).encode()).hexdigest(), 16) % 2**31
 
 
-def split(count: int, domain: int, trial_seed: int, holdout: float = HOLDOUT, name: str = "") -> tuple[Tensor, Tensor]:
+def split(count: int, domain: int, trial_seed: int, name: str = "") -> tuple[Tensor, Tensor]:
     """Split the images of a domain at random.
 
     Args:
         count: Number of images.
         domain: Number of the domain.
         trial_seed: Seed of the split.
-        holdout: Fraction of the images in the *out* part.
         name: Name of the domain, for the error.
 
     Returns:
@@ -156,11 +155,11 @@ def split(count: int, domain: int, trial_seed: int, holdout: float = HOLDOUT, na
     """
     order = list(range(count))
     np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
-    held_out = int(count * holdout)
+    held_out = int(count * HOLDOUT)
     if held_out == 0 or held_out == count:
         raise DataError(
             f"Expected domain {name or domain} to leave both a training and a validation part; found {count} samples, "
-            f"of which {held_out} would be held out. Give it {math.ceil(1 / holdout)} or more samples, or remove it."
+            f"of which {held_out} would be held out. Give it {math.ceil(1 / HOLDOUT)} or more samples, or remove it."
         )
     return torch.tensor(order[held_out:]), torch.tensor(order[:held_out])
 

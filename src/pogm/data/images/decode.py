@@ -202,12 +202,12 @@ def _pad(content: bytes, bad: BadImage, intensity: Intensity) -> Pixels:
         raise bad from error
 
 
-def convert_image(image: "Image", name: str = "the image", intensity: Intensity = NONE) -> Pixels:
+def convert_image(image: "Image", intensity: Intensity = NONE) -> Pixels:
     """Convert an image that Pillow has opened to pixels [H, W, 3], as `decode` does.
 
     Pillow drops the lower 8 bits of 16-bit colour when it loads an image. Use `decode` for such files.
     """
-    return _to_pixels(image, name, intensity)
+    return _to_pixels(image, "the image", intensity)
 
 
 def _to_pixels(image: "Image", name: str, intensity: Intensity, lower: Values | None = None) -> Pixels:
