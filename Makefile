@@ -54,7 +54,8 @@ tests: .venv/installed
 # The tests with the oldest torch that pyproject.toml allows: it may fail to compile what the newest one compiles.
 oldest:
 	$(PYTHON) -m venv build/oldest
-	build/oldest/bin/pip install --quiet --disable-pip-version-check "torch==2.10.*" "torchvision==0.25.*" -e ".[dev]"
+	build/oldest/bin/pip install --quiet --disable-pip-version-check "torch==2.10.*" "torchvision==0.25.*" \
+		"setuptools>=77" -e ".[dev]"
 	build/oldest/bin/pytest -n auto
 
 # Exact versions with hashes, for every platform; run after changing the ranges in pyproject.toml.

@@ -120,7 +120,7 @@ class Memory:
             torch.cuda.reset_peak_memory_stats(self.device)
             self.before = torch.cuda.memory_allocated(self.device)
         else:
-            self.profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self.profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
             self.profile.__enter__()
         return self
 

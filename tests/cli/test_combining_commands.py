@@ -145,6 +145,7 @@ def test_refusals_have_the_exit_codes_of_their_kind(sweep, tmp_path, capsys):
     assert "is left out: Its weights have 0 bytes" in damaged.err
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.10, in torch.export.load
 def test_models_of_images_are_evaluated_predicted_and_exported_like_others(tmp_path, monkeypatch, capsys):
     sites = write_folder(tmp_path / "hospitals", images=8)
     settings = ("network=small_cnn", "weights=random", "image_size=16", "batch_size=4")

@@ -237,7 +237,7 @@ def test_two_processes_are_refused_and_backward_supports_them():
     """The weights of `backward` in two processes are those in one process."""
     command = [sys.executable, "-c", textwrap.dedent(TWO_PROCESSES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip().endswith("same weights"), done.stderr
+    assert "same weights" in done.stdout.splitlines(), done.stderr
     assert "UsageError: Expected one device, because a Learner does not exchange gradients" in done.stderr
     assert "found DDPStrategy with 2 processes. Pass Trainer(devices=1), or call pogm.backward" in done.stderr
 

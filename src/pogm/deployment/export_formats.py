@@ -46,7 +46,9 @@ def _make_torch_export(model: TrainedModel, description: Mapping[str, Any]) -> M
     file = io.BytesIO()
     torch.export.save(_export_program(model), file, extra_files={METADATA: json.dumps(description)})
     content = file.getvalue()
-    module: Any = torch.export.load(io.BytesIO(content)).module()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")  # torch 2.10, about its own code
+        module: Any = torch.export.load(io.BytesIO(content)).module()
     return content, module, {"load": f"torch.export.load(FILE).module(), with torch {torch.__version__} or later"}
 
 

@@ -62,7 +62,8 @@ def test_torchrun_starts_the_processes_and_restarts_them(tmp_path):
     environment = os.environ | {"POGM_FAULT": "kill@step:15"}
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    steps = [line.split()[1] for line in done.stdout.splitlines()]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]  # of torch 2.10
+    steps = [line.split()[1] for line in lines]
     assert steps == ["0/20", "10/20", "20/20"]  # printed by one process
     assert pogm(*WORDS, "--algorithm", "ERM", "--out", tmp_path / "one").code == 0
     assert_alike(tmp_path / "two", tmp_path / "one")
