@@ -170,7 +170,7 @@ def test_stored_runs_are_planned_once_and_deterministic(stored, complete):
 
 
 def test_searched_methods_are_the_best_of_the_evidence(complete):
-    """By the mean difference to ERM under training-domain selection, without rows that fix settings."""
+    """By the mean difference to ERM under training-domain validation, without rows that fix settings."""
     for sweep in SWEEPS:
         if sweep.dataset in BEST:
             runs = complete[sweep]

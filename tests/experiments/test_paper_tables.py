@@ -67,7 +67,7 @@ def test_table_1_has_averages_and_ranks_under_both_selections(synthetic):
     assert oracle.labels == ("ERM", "AND-mask", "CIRL")
     ranks = ("Rank, arithmetic mean", "Rank, geometric mean", "Rank, median")
     paper = ("Paper, arithmetic", "Paper, geometric", "Paper, median")
-    assert training.headings == ("First", "Second", "Avg", *ranks), "the paper ranks under test-domain selection"
+    assert training.headings == ("First", "Second", "Avg", *ranks), "the paper ranks under test-domain validation"
     assert oracle.headings == ("First", "Second", "Avg", *ranks, *paper)
     # Over trials: (50 + 80)/2 = 65 and (70 + 80)/2 = 75. Ranks 2 and 3: their means are 2.5 and √6.
     ours = ("70.0 ± 3.5", "50.0", "60.0", "2.5", "2.4", "2.5")

@@ -40,7 +40,7 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
     )
     out: Path | None = option("Folder for the HTML report (default: the first folder).", None, metavar="FOLDER")
     oracle_early_stop: int | None = option(
-        "Print only the test-domain selection with early stopping after this minibatch (default: all selections).",
+        "Print only the test-domain validation with early stopping after this minibatch (default: all selections).",
         None,
         metavar="STEP",
         least=0,

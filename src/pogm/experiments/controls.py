@@ -39,7 +39,7 @@ def control_table(runs: Sequence[Run], controls: Controls, title: str, control: 
     columns: list[Column] = []
     cells: dict[str, list[Estimate]] = {label: [] for label in labels_of(runs)}
     for key, heading, selection in (
-        ("accuracy", "training-domain selection", TRAINING_DOMAIN),
+        ("accuracy", "training-domain validation", TRAINING_DOMAIN),
         ("last", "last step", TEST_DOMAIN),
     ):
         gain_columns = (gain_column(f"{key}_{name}", f"difference to {name}") for name in (ERM.name, control))

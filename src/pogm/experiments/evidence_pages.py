@@ -89,19 +89,19 @@ held-out domain in percent, averaged over domains: mean ± standard error over s
 held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni for the
 {sweep.comparisons} planned comparisons; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that
 a row would show with a probability of about 80 %. Rows with fewer than {LEAST_SEEDS} seeds (n) have neither. *Last
-step* is test-domain selection (oracle): with one configuration it chooses nothing.
+step* is test-domain validation (oracle): with one configuration it chooses nothing.
 
 <!-- records: evidence, {sweep.name} -->
 
-Variance between seeds, training-domain selection:
+Variance between seeds, training-domain validation:
 
 <!-- records: seeds, {sweep.name} -->
 
-Accuracy on each held-out domain, training-domain selection:
+Accuracy on each held-out domain, training-domain validation:
 
 <!-- records: domains, {sweep.name}, {TRAINING_DOMAIN.name} -->
 
-The same after the last step (test-domain selection):
+The same after the last step (test-domain validation):
 
 <!-- records: domains, {sweep.name}, {TEST_DOMAIN.name} -->
 

@@ -2,9 +2,9 @@
 
 Every row has the same number of configurations: the defaults, then DomainBed's random draws. Settings that all methods
 have, such as the learning rate, are drawn alike for all rows, and all rows have the same data, initial weights and
-seeds, so differences to ERM are paired by held-out domain and seed. Training-domain selection chooses configuration and
-step. The rows are the eight best methods of the evidence on the dataset, which were chosen with other seeds; they are
-listed in results/PROTOCOL.md, and a dataset without a list has no rows.
+seeds, so differences to ERM are paired by held-out domain and seed. Training-domain validation chooses configuration
+and step. The rows are the eight best methods of the evidence on the dataset, which were chosen with other seeds; they
+are listed in results/PROTOCOL.md, and a dataset without a list has no rows.
 """
 
 from collections.abc import Sequence

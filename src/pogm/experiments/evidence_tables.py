@@ -26,7 +26,7 @@ NOTES = (
     "points. The 95 % interval is by Student's t, corrected by Bonferroni for the {rows} planned comparisons; ≠ marks "
     "an interval that excludes 0. Detectable is the smallest effect that a row would show with a probability of about "
     f"80 %. Rows with fewer than {LEAST_SEEDS} seeds are not tested: they have no interval. The last step is "
-    "test-domain selection (oracle): with one configuration it chooses nothing.",
+    "test-domain validation (oracle): with one configuration it chooses nothing.",
     "Time is that of training one run, without evaluations; of runs that trained as one batch, an equal share. Memory "
     "is that of the GPU in the process. Both depend on what else the machine did.",
 )
@@ -73,7 +73,7 @@ def evidence_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
     return Table(
         title=f"{runs[0].dataset}: all methods against ERM",
         columns=(
-            Column("accuracy", "training-domain selection", unit="%", csv_prefix="accuracy_"),
+            Column("accuracy", "training-domain validation", unit="%", csv_prefix="accuracy_"),
             *_gain_columns("difference"),
             Column("detectable", kind="number", unit=POINTS, missing=NOTHING),
             Column("last", "last step", unit="%", csv_prefix="last_"),
@@ -118,7 +118,7 @@ def search_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
     return Table(
         title=f"{runs[0].dataset}: random search of the best methods",
         columns=(
-            Column("accuracy", "training-domain selection", unit="%", csv_prefix="accuracy_"),
+            Column("accuracy", "training-domain validation", unit="%", csv_prefix="accuracy_"),
             *_gain_columns("difference"),
             Column("detectable", kind="number", unit=POINTS, missing=NOTHING),
             Column("defaults", unit="%", csv_prefix="defaults_"),
@@ -217,7 +217,7 @@ def domain_table(runs: Sequence[Run], selection: Selection) -> Table:
 
 
 def seed_table(runs: Sequence[Run]) -> Table:
-    """Return how much the accuracy varies between seeds, under training-domain selection."""
+    """Return how much the accuracy varies between seeds, under training-domain validation."""
     values: dict[str, dict[int, dict[int, float]]] = {label: {} for label in labels_of(runs)}
     for choice in TRAINING_DOMAIN(runs):
         if choice.accuracy is not None:
@@ -324,7 +324,7 @@ def difference_figure(sweep: Sweep, runs: Sequence[Run]) -> Figure:
     }
     return Figure(
         f"differences_{sweep.name}",
-        "Differences to ERM, training-domain selection",
+        "Differences to ERM, training-domain validation",
         tuple(Panel(title, tuple(found), x_label=POINTS, reference=0.0) for title, found in panels.items() if found),
         "A dot is the mean difference, a thick bar its standard error, a thin bar the corrected 95 % interval.",
         (table.footnotes[0],),

@@ -1,7 +1,7 @@
 """Variants of POGM against ERM and against themselves without matching (κ = 0), paired.
 
 A variant succeeds on a dataset if its gains over ERM and over its control with κ = 0 are more than two standard errors
-(training-domain selection, at least ten seeds). It succeeds if it does so on three datasets. POGM with the ERM centre
+(training-domain validation, at least ten seeds). It succeeds if it does so on three datasets. POGM with the ERM centre
 and κ = 0 is ERM, so it is also the control of the variants whose centre is ERM's trajectory. Two rows have no matching:
 ERM with the step length of Fish, and Fish with that of ERM. All rows have the same data, first weights and minibatches.
 """

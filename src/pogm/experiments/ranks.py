@@ -31,7 +31,7 @@ def with_ranks(averages: Table, ranked: Sequence[str]) -> Table:
         ranked: Names of the rows that are ranked among each other. The other rows are controls.
 
     Returns:
-        The table with our ranks. Under test-domain selection, which the paper uses, it also has the paper's ranks.
+        The table with our ranks. Under test-domain validation, which the paper uses, it also has the paper's ranks.
     """
     if sum(column.per_trial for column in averages.columns) < 2:
         return averages

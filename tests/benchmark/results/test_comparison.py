@@ -88,7 +88,7 @@ def test_notes_are_shown_with_the_rows_that_they_are_about(write):
     write("POGM", [0.5])
     write("SAGM", [0.5])
     text = " ".join(compare(write("RDM", [0.5]), find_publication("paper"))[0].footnotes)
-    for caveat in ("stopped early by the test domain", "CDANN of DomainBed", "under training-domain selection"):
+    for caveat in ("stopped early by the test domain", "CDANN of DomainBed", "under training-domain validation"):
         assert caveat in text
 
 

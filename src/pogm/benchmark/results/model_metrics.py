@@ -118,7 +118,7 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
 
 
 def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
-    """Return the confusion matrix of each algorithm and held-out domain, under training-domain selection.
+    """Return the confusion matrix of each algorithm and held-out domain, under training-domain validation.
 
     A regression has none.
     """
