@@ -4,7 +4,7 @@ python benchmarks/update_results.py [--check]
 
 A sweep with complete rows of ERM and another method that is on no page gets a section in results/SCALE/README.md; edit
 its text. A table of a page (results/**/README.md) follows a comment that names it, such as ``<!-- records: evidence,
-colored_mnist -->``; see `pogm.experiments.evidence_pages`. The text around the tables is written by hand. With
+colored_mnist -->``; see `pogm.evidence.pages`. The text around the tables is written by hand. With
 ``--check`` nothing is written, and the exit code is 1 if a file is not up to date.
 """
 
@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from pogm._system.files import write_atomic
-from pogm.experiments.evidence_pages import MARK, compared_sweeps, new_section, update_tables
-from pogm.experiments.evidence_plan import plan_text
-from pogm.experiments.protocol import SWEEPS, complete_sweeps, read_all
+from pogm.evidence.pages import MARK, new_section, update_tables
+from pogm.evidence.plan import plan_text
+from pogm.evidence.protocol import SWEEPS, compared_sweeps, complete_sweeps, read_all
 
 RESULTS = Path(__file__).parent.parent / "results"
 HEAD = """\

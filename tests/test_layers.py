@@ -28,6 +28,7 @@ BELOW = {  # layers that each layer may import, besides itself
     "testing": ("benchmark", "engine", "algorithms", "modifiers", "diagnostics", "data", "core", "_system"),
     "report": ("benchmark", "core", "_system"),
     "deployment": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "models", "core", "_system"),
+    "evidence": ("experiments", "report", "benchmark", "algorithms", "core", "_system"),
     "experiments": ("report", "benchmark", "engine", *METHODS, "diagnostics", "data", "core", "_system"),
 }
 HEAVY = {

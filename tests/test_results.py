@@ -19,12 +19,12 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.cli import parse
+from pogm.evidence.pages import MARK, update_tables
+from pogm.evidence.plan import plan_text
+from pogm.evidence.protocol import FOLDERS, RESNET50_V1, SWEEPS, Sweep, complete_sweeps, read_all
+from pogm.evidence.tables import PUBLICATIONS, Complete
 from pogm.experiments import all_experiments, centre, kappa
-from pogm.experiments.evidence_pages import MARK, update_tables
-from pogm.experiments.evidence_plan import plan_text
 from pogm.experiments.evidence_search import BEST
-from pogm.experiments.evidence_tables import PUBLICATIONS, Complete
-from pogm.experiments.protocol import FOLDERS, RESNET50_V1, SWEEPS, Sweep, complete_sweeps, read_all
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results" / "centre"

@@ -8,13 +8,13 @@ from run_folders import record
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import Run
+from pogm.evidence.protocol import SEARCH_SWEEPS, SWEEPS
+from pogm.evidence.tables import search_table
 from pogm.experiments import evidence_search, find_experiments
 from pogm.experiments.base import SCALES
 from pogm.experiments.evidence_search import BEST, CONFIGURATIONS, FIRST_SEED, SEEDS
-from pogm.experiments.evidence_tables import search_table
 from pogm.experiments.output import empty_run
 from pogm.experiments.planning import check_scale
-from pogm.experiments.protocol import SEARCH_SWEEPS, SWEEPS
 
 HEART = replace(SCALES["small"], datasets=("HeartDisease",))
 SWEEP = next(sweep for sweep in SEARCH_SWEEPS if sweep.name == "heart_disease")

@@ -12,13 +12,14 @@ from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
+from pogm.evidence.protocol import Sweep
 from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
-from pogm.experiments.protocol import Sweep
 from pogm.experiments.results import NOTHING, POINTS, compare_by_label, gain_column
 from pogm.report import figure
 from pogm.report.figure import Figure, Panel, Point
 
 Complete = Mapping[Sweep, list[Run]]  # runs of the complete rows of every sweep
+SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_DOMAIN)}
 CLOSE = 5  # percentage points: rows with wider intervals have a panel of their own, so that the others can be read
 LEAST_SEEDS = 5  # of a corrected interval: with 3 it is up to 37 standard errors to each side and says nothing
 NOTES = (
@@ -329,3 +330,9 @@ def difference_figure(sweep: Sweep, runs: Sequence[Run]) -> Figure:
         "A dot is the mean difference, a thick bar its standard error, a thin bar the corrected 95 % interval.",
         (table.footnotes[0],),
     )
+
+
+def count_seeds(runs: Sequence[Run]) -> str:
+    """Return the number of seeds of the rows: "5 seeds", or "3 to 5 seeds"."""
+    counts = sorted({len({run.trial_seed for run in runs if run.label == label}) for label in labels_of(runs)})
+    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"

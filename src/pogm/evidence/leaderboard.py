@@ -1,168 +1,35 @@
-"""Pages of the evidence: tables in Markdown pages, the report, and the leaderboard."""
+"""The report of the evidence and the leaderboard: pages in HTML, and their tables."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from pogm._system.errors import UsageError, unknown_name_error
+from pogm._system.errors import UsageError
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
+from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
-from pogm.experiments.centre import ERM
-from pogm.experiments.evidence_tables import (
+from pogm.evidence.protocol import Sweep, compared_sweeps
+from pogm.evidence.tables import (
     LEAST_SEEDS,
-    PRINTED,
+    SELECTIONS,
     Complete,
+    count_seeds,
     difference_figure,
     domain_blocks,
     domain_table,
     evidence_table,
-    published_table,
     rank_figure,
-    search_table,
     seed_blocks,
     seed_table,
     tested_interval,
 )
-from pogm.experiments.fewer_domains import domain_count_table
-from pogm.experiments.pogm_ablation import ablation_table
-from pogm.experiments.pogm_variants import success_table, variant_table
-from pogm.experiments.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
+from pogm.experiments.centre import ERM
 from pogm.experiments.results import gain_column
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
-
-MARK = re.compile(
-    r"<!-- records: (?P<kind>evidence|domains|published|seeds|ablation|fewer_domains|search|variants|successes)"
-    r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
-)
-TABLE = re.compile(r"\n(?:\|.*\n)*")
-SELECTIONS = {selection.name: selection for selection in (TRAINING_DOMAIN, TEST_DOMAIN)}
-
-
-# Tables in Markdown.
-
-
-def update_tables(text: str, complete: Complete) -> str:
-    """Return a page in Markdown with the tables after its marks computed again from the records.
-
-    A mark is a comment in a line of its own, such as ``<!-- records: evidence, SWEEP -->``. The table follows after an
-    empty line. The rest of the page stays as it is. Marks begin with the kind of the table:
-
-    - ``evidence``, ``seeds``, ``ablation``, ``fewer_domains``, ``search`` or ``variants``, followed by the name of a
-      sweep;
-    - ``domains`` or ``published``, followed by the name of a sweep and a selection; ``search`` with a selection is the
-      table of domains of a search;
-    - ``successes``: variants of POGM on all datasets.
-
-    Args:
-        text: The page.
-        complete: Runs of the complete rows of every sweep.
-
-    Raises:
-        UsageError: If a mark names no sweep, or one without complete rows.
-    """
-
-    parts, end = [], 0
-    for mark in MARK.finditer(text):
-        table = TABLE.match(text, mark.end())
-        parts += [text[end : mark.end()], "\n", *_marked_table(mark, complete)]
-        end = table.end() if table else mark.end()
-        parts += [] if text[end : end + 1] in ("", "\n") else ["\n"]
-    return "".join([*parts, text[end:]])
-
-
-def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
-    """Return the section of a sweep for a page in Markdown: what was run, marks and tables."""
-    (steps,) = {run.trial["steps"] for run in runs}
-    (precision,) = {run.trial["precision"] for run in runs}
-    what = f"{sweep.network}, {steps:,} minibatches, {precision}, {_seeds(runs)}"
-    text = f"""
-## {sweep.title}
-
-{what}, default hyperparameters, every domain held out. Accuracy on the
-held-out domain in percent, averaged over domains: mean ± standard error over seeds. *Difference to ERM* is paired by
-held-out domain and seed, in percentage points. *95 %, corrected* is its interval by Student's t and Bonferroni for the
-{sweep.comparisons} planned comparisons; ≠ marks an interval that excludes 0. *Detectable* is the smallest effect that
-a row would show with a probability of about 80 %. Rows with fewer than {LEAST_SEEDS} seeds (n) have neither. *Last
-step* is test-domain validation (oracle): with one configuration it chooses nothing.
-
-<!-- records: evidence, {sweep.name} -->
-
-Variance between seeds, training-domain validation:
-
-<!-- records: seeds, {sweep.name} -->
-
-Accuracy on each held-out domain, training-domain validation:
-
-<!-- records: domains, {sweep.name}, {TRAINING_DOMAIN.name} -->
-
-The same after the last step (test-domain validation):
-
-<!-- records: domains, {sweep.name}, {TEST_DOMAIN.name} -->
-
-Command: `{sweep.command()}`
-"""
-    return update_tables(text, {sweep: list(runs)})
-
-
-def _seeds(runs: Sequence[Run]) -> str:
-    """Return the number of seeds of the rows: "5 seeds", or "3 to 5 seeds"."""
-    counts = sorted({len({run.trial_seed for run in runs if run.label == label}) for label in labels_of(runs)})
-    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
-
-
-def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
-    if mark["kind"] == "successes":
-        yield from _markdown(success_table({sweep.dataset: complete.get(sweep, []) for sweep in VARIANT_SWEEPS}))
-        return
-    experiments = {folder: experiment for experiment, folder in FOLDERS.items()}
-    experiment = experiments.get(mark["kind"], "evidence")
-    names = {sweep.name: sweep for sweep in ALL_SWEEPS if sweep.experiment == experiment}
-    if mark["sweep"] not in names:
-        raise unknown_name_error("a sweep", str(mark["sweep"]), names)
-    sweep = names[mark["sweep"]]
-    runs = complete.get(sweep)
-    if not runs:
-        raise UsageError(f"Expected records with a complete row of {mark['sweep']}; found none. Pack them in results/.")
-    if mark["kind"] == "evidence":
-        yield from _markdown(evidence_table(sweep, runs), PRINTED)
-    elif mark["kind"] == "seeds":
-        yield from _markdown(seed_table(runs))
-    elif mark["kind"] == "ablation":
-        yield from _markdown(ablation_table(runs))
-    elif mark["kind"] == "fewer_domains":
-        yield from _markdown(domain_count_table(runs))
-    elif mark["kind"] == "variants":
-        yield from _markdown(variant_table(runs))
-    elif mark["kind"] == "search" and mark["selection"] is None:
-        yield from _markdown(search_table(sweep, runs))
-    elif mark["selection"] in SELECTIONS:
-        table = published_table if mark["kind"] == "published" else domain_table
-        yield from _markdown(table(runs, SELECTIONS[mark["selection"]]))
-    else:
-        raise unknown_name_error("a selection", str(mark["selection"]), SELECTIONS)
-
-
-def _markdown(table: Table, columns: int | None = None) -> Iterator[str]:
-    """Yield the lines of a table, as they are printed, without marks of the best."""
-    shown = table.columns[:columns]
-    heads = ["", *(_domain_name(column.heading) for column in shown)]
-    yield f"| {' | '.join(heads).lstrip()} |\n".replace("|  |", "| |", 1)
-    yield f"|{'---|' * len(heads)}\n"
-    for row in table.rows:
-        yield f"| {' | '.join([row.label, *table.row_texts(row)[:columns]])} |\n"
-
-
-def _domain_name(heading: str) -> str:
-    return heading.replace("-90%", "−90%")  # a minus sign, as in the text of the pages
-
-
-# The report and the leaderboard.
 
 
 def evidence_tables(complete: Complete) -> list[Table]:
@@ -288,11 +155,6 @@ def summary(complete: Complete) -> str:
     )
 
 
-def compared_sweeps(complete: Complete) -> dict[Sweep, list[Run]]:
-    """Return the sweeps in which ERM and another row are complete."""
-    return {sweep: runs for sweep, runs in complete.items() if {ERM.name} < {run.label for run in runs}}
-
-
 def _overall(complete: Complete) -> Iterator[Section]:
     if len(complete) < 2:
         return
@@ -311,7 +173,7 @@ def _section(sweep: Sweep, runs: Sequence[Run]) -> Section:
         Fold("Variance between seeds", (seed_table(runs),)),
         Fold("Accuracy on every domain", tuple(domain_table(runs, selection) for selection in SELECTIONS.values())),
     )
-    text = f"{len(runs)} runs, {_seeds(runs)}, every domain held out, default hyperparameters, {sweep.network}."
+    text = f"{len(runs)} runs, {count_seeds(runs)}, every domain held out, default hyperparameters, {sweep.network}."
     return Section(sweep.title, exhibits, text, sweep.command())
 
 

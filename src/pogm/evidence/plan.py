@@ -8,9 +8,9 @@ from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.runs.reference import run_cost
+from pogm.evidence.protocol import Sweep
 from pogm.experiments.base import Row
 from pogm.experiments.pogm_variants import METHODS
-from pogm.experiments.protocol import Sweep
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
@@ -71,7 +71,7 @@ def plan_text(runs: Mapping[Sweep, Sequence[Run]]) -> str:
     """Return the plan as Markdown.
 
     Args:
-        runs: Runs of all sweeps, see `pogm.experiments.protocol.read_all`.
+        runs: Runs of all sweeps, see `pogm.evidence.protocol.read_all`.
     """
     missing = {sweep: missing_rows(sweep, found) for sweep, found in runs.items()}
     lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]

@@ -294,5 +294,10 @@ def complete_sweeps(runs: Mapping[Sweep, Sequence[Run]]) -> dict[Sweep, list[Run
     return found
 
 
+def compared_sweeps(complete: Mapping[Sweep, list[Run]]) -> dict[Sweep, list[Run]]:
+    """Return the sweeps in which ERM and another row are complete."""
+    return {sweep: runs for sweep, runs in complete.items() if {ERM.name} < {run.label for run in runs}}
+
+
 def _without_method(trial: Mapping[str, Any]) -> str:
     return canonical_json({name: value for name, value in trial.items() if name not in ("algorithm", "modifiers")})

@@ -14,26 +14,10 @@ from pogm.benchmark.results.records import RecordWarning, Run, append_record, re
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.runs.directory import write_trial
 from pogm.cli import main, parse
-from pogm.experiments import all_experiments
-from pogm.experiments.evidence_pages import (
-    evidence_tables,
-    leaderboard,
-    new_section,
-    summary,
-    update_tables,
-    write_evidence,
-)
-from pogm.experiments.evidence_plan import missing_rows
-from pogm.experiments.evidence_tables import (
-    difference_figure,
-    evidence_table,
-    published_table,
-    run_costs,
-    seed_blocks,
-    seed_table,
-)
-from pogm.experiments.output import empty_run
-from pogm.experiments.protocol import (
+from pogm.evidence.leaderboard import evidence_tables, leaderboard, summary, write_evidence
+from pogm.evidence.pages import new_section, update_tables
+from pogm.evidence.plan import missing_rows
+from pogm.evidence.protocol import (
     ALL_SWEEPS,
     SWEEPS,
     Sweep,
@@ -41,6 +25,16 @@ from pogm.experiments.protocol import (
     read_packed,
     sweeps_with_runs,
 )
+from pogm.evidence.tables import (
+    difference_figure,
+    evidence_table,
+    published_table,
+    run_costs,
+    seed_blocks,
+    seed_table,
+)
+from pogm.experiments import all_experiments
+from pogm.experiments.output import empty_run
 from pogm.models.weights import TRAINED_WITH
 
 HEART = Sweep("heart_disease", "small", "HeartDisease", "mlp", 5, 3)
