@@ -27,7 +27,7 @@ from pogm.evidence.tables import (
     seed_table,
     tested_interval,
 )
-from pogm.experiments.centre import ERM
+from pogm.experiments.base import ERM
 from pogm.experiments.results import gain_column
 from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
 

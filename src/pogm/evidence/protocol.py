@@ -23,8 +23,7 @@ from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
 from pogm.experiments import evidence, evidence_search, fewer_domains, pogm_ablation, pogm_variants
-from pogm.experiments.base import Plan, Row, Scale, find_scale
-from pogm.experiments.centre import ERM
+from pogm.experiments.base import ERM, Plan, Row, Scale, find_scale
 
 ARCHIVES = "*.tar.gz"
 PLANS = {  # by the name of the experiment

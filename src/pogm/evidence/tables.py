@@ -13,7 +13,8 @@ from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
 from pogm.evidence.protocol import Sweep
-from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
+from pogm.experiments.base import ERM
+from pogm.experiments.centre import ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.results import NOTHING, POINTS, compare_by_label, gain_column
 from pogm.report import figure
 from pogm.report.figure import Figure, Panel, Point

@@ -49,6 +49,7 @@ class Row:
         return Combination(self.algorithm, self.modifiers, data)
 
 
+ERM = Row("ERM")  # plain training on all domains: the baseline of most comparisons
 Plan = Mapping[Row, Sequence[Trial]]  # trials by row
 
 

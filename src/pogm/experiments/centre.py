@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
 from pogm.experiments.results import paired_tables
 
-ERM = Row("ERM")
 ERM_CENTRE_KAPPA_0 = Row("POGM", settings=("kappa=0",), name="POGM, ERM centre, κ = 0")
 ERM_CENTRE = Row("POGM", settings=("kappa=0.5",), name="POGM, ERM centre, κ = 0.5")
 ERM_CENTRE_RESCALED = Row("POGM", settings=("kappa=0.5", "rescale=norm"), name="POGM, ERM centre, κ = 0.5, rescaled")

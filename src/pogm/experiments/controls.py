@@ -7,7 +7,7 @@ from pogm.benchmark.results.paired import paired_difference
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
-from pogm.experiments.centre import ERM
+from pogm.experiments.base import ERM
 from pogm.experiments.results import gain_column
 
 Controls = Mapping[str, str]  # control of a row, both by name

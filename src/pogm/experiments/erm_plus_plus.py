@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
 from pogm.experiments.results import paired_tables
 
-ERM = Row("ERM")
 ROWS = (
     Row("ERMPlusPlus", name="ERM++"),
     Row("ERMPlusPlus", settings=("warm_up=false",), name="ERM++ without warm-up"),

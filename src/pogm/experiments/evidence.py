@@ -15,8 +15,8 @@ from pogm.benchmark.results.records import Run
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.experiments import paired
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM, ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.centre import ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.results import paired_tables
 from pogm.modifiers import all_modifiers
 

@@ -14,8 +14,7 @@ from itertools import product
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
 from pogm.experiments.results import paired_tables
 from pogm.experiments.trials import paired_seed, search_of
 

@@ -15,8 +15,8 @@ from pogm.benchmark.results.records import Run, accuracy
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Table, estimate
 from pogm.benchmark.results.table import Row as TableRow
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM, ERM_CENTRE
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.centre import ERM_CENTRE
 from pogm.experiments.paired import paired_scale
 from pogm.experiments.results import gain_column
 from pogm.experiments.trials import default_trial

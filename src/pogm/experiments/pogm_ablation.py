@@ -15,8 +15,7 @@ from pogm.core.hyperparameters import fields
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.experiments import evidence, paired
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
 from pogm.experiments.controls import control_table
 from pogm.experiments.results import averages, details
 

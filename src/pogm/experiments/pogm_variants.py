@@ -15,8 +15,8 @@ from pogm.benchmark.results.selection import TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Table
 from pogm.benchmark.results.table import Row as TableRow
 from pogm.experiments import paired
-from pogm.experiments.base import Exhibit, Plan, Row, Scale
-from pogm.experiments.centre import ERM, ERM_CENTRE, ERM_CENTRE_KAPPA_0
+from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.centre import ERM_CENTRE, ERM_CENTRE_KAPPA_0
 from pogm.experiments.controls import control_differences, control_table
 from pogm.experiments.results import BOTH, NOTHING, averages, details, gain_column
 
