@@ -26,11 +26,11 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from pogm._system.files import write_atomic
+from pogm.benchmark.executors.local import executor, run_waiting_trials
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.runs.executors import executor, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.base import split_domain

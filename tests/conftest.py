@@ -52,7 +52,7 @@ import_lazily("cvxpy", "Expression", "SolverError")
 
 # Modules whose tests wait for other processes. They start first, so that no worker of pytest-xdist waits for them alone
 # at the end. Work is stolen from the other end of a worker's queue, so that one worker runs all tests with Ray.
-STARTED_FIRST = ("test_ray_cluster.py", "test_torchrun.py", "test_executors.py", "test_trackers.py")
+STARTED_FIRST = ("test_ray_cluster.py", "test_torchrun.py", "test_local.py", "test_trackers.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

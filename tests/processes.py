@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from pogm._system.errors import PogmError
+from pogm.benchmark.executors import worker
 from pogm.benchmark.results.records import Record, read_records
-from pogm.benchmark.runs import worker
 from pogm.cli import main
 from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect

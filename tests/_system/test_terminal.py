@@ -13,7 +13,7 @@ from run_folders import record, write_run
 
 from pogm._system.errors import DataError
 from pogm._system.terminal import escaped_output, leave_closed_terminal, message_text, print_line, printable
-from pogm.benchmark.runs import progress
+from pogm.benchmark.progress import run_progress
 from pogm.cli import main
 from pogm.cli.predict import STDOUT, write_csv
 
@@ -60,7 +60,7 @@ def test_line_above_a_progress_bar_is_escaped_and_not_markup(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with escaped_output():
-        for number in progress.show_progress([1, 2], 2, "[red]runs"):
+        for number in run_progress.show_progress([1, 2], 2, "[red]runs"):
             print_line(f"line {number} {HOSTILE}", file=sys.stderr)
             print("by another package \x1b[32m\u202e", file=sys.stderr)
     assert sys.stderr is terminal

@@ -8,10 +8,10 @@ from processes import Deadly
 
 from pogm._system.unexpected import report_unexpected
 from pogm.algorithms.erm import ERM
+from pogm.benchmark.executors.local import Outcome
+from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.executors import Outcome
 from pogm.benchmark.runs.runner import RunOptions
-from pogm.benchmark.runs.worker import run_job
 from pogm.cli import main
 from pogm.cli.results import print_failures
 from pogm.testing import make_trial

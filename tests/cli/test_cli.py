@@ -19,10 +19,10 @@ from sample_files import OPTIONS, write_table
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES, DOMAINBED
+from pogm.benchmark.executors.local import EXECUTORS
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
 from pogm.benchmark.runs.directory import write_trial
-from pogm.benchmark.runs.executors import EXECUTORS
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.cli import VERBS, main, options, parse, parser, report

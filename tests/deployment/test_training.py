@@ -17,8 +17,8 @@ from processes import CONTEXT, pogm, start
 from pogm import load
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import lock_folder
+from pogm.benchmark.executors import local, worker
 from pogm.benchmark.results.classification import fit_temperature
-from pogm.benchmark.runs import executors, worker
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli import main, train
 from pogm.data.datasets.folder import Folder
@@ -210,7 +210,7 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
     clock = SimpleNamespace(
         monotonic=lambda: 180.0 * sum(len(lines) > len(known.get(name, [""])) for name, lines in read().items())
     )
-    for module in (executors, training_plan, train):
+    for module in (local, training_plan, train):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(worker.multiprocessing, "get_context", lambda kind: CONTEXT)
     monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.3, 0.0, 1.0))

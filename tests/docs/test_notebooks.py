@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import CONTEXT
 
-from pogm.benchmark.runs import worker
+from pogm.benchmark.executors import worker
 
 DOCS = Path(__file__).parents[2] / "docs"
 

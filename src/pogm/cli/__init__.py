@@ -146,7 +146,7 @@ def main(words: Sequence[str] | None = None) -> int:
             _print_error(STOPPED)
             return 128 + (signal.SIGHUP if isinstance(stop, HangupError) else signal.SIGINT)
         except BrokenPipeError:
-            from pogm.benchmark.runs.progress import silence
+            from pogm.benchmark.progress.run_progress import silence
 
             silence()
             return 128 + signal.SIGPIPE

@@ -51,9 +51,9 @@ class Combining:
         """
         from pogm.benchmark.combining.combine import combine, plan_combinations
         from pogm.benchmark.combining.members import find_groups
+        from pogm.benchmark.progress.run_progress import show_image_progress, show_progress
         from pogm.benchmark.results.records import read_runs
         from pogm.benchmark.runs.directory import read_provenance_path
-        from pogm.benchmark.runs.progress import show_image_progress, show_progress
         from pogm.data.images.index import reuse_scans
         from pogm.engine.engine import Engine
 
@@ -112,7 +112,7 @@ class Combining:
 def print_plan(planned: "Sequence[Planned]") -> None:
     """Print one line for each combination: its members, their cost, and if it is done."""
     from pogm.benchmark.combining.folder import label_of
-    from pogm.benchmark.runs.estimate import duration
+    from pogm.benchmark.progress.estimate import duration
 
     for one in planned:
         run, count = one.group.members[0].run, len(one.group.members)

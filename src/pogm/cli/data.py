@@ -104,7 +104,7 @@ class Check(Command):
 
     def run(self) -> int:
         """Print the findings; the exit code is `FINDINGS` if there are any."""
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.check import check
@@ -188,7 +188,7 @@ class Fetch(Command):
 
     def run(self) -> int:
         """Download and prepare one dataset after the other."""
-        from pogm.benchmark.runs.display import show_transfer
+        from pogm.benchmark.progress.display import show_transfer
         from pogm.data import sources
         from pogm.data.sources.catalogue import CATALOGUE
 

@@ -28,7 +28,7 @@ class Demo(Command):
     def run(self) -> int:
         """Train all runs, then print the tables and write the report."""
         from pogm.benchmark.demo import plan
-        from pogm.benchmark.runs.executors import run_all
+        from pogm.benchmark.executors.local import run_all
         from pogm.benchmark.runs.runner import RunOptions
         from pogm.benchmark.runs.sweep_directory import save_plan
         from pogm.cli.results import finish

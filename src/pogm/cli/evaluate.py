@@ -49,7 +49,7 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
 
     def run(self) -> int:
         """Print the metrics, and write the files."""
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.predict import load_model, say_if_adapting
         from pogm.deployment.evaluate import evaluate
         from pogm.deployment.samples import evaluate_file, is_sample_model

@@ -17,11 +17,11 @@ from pogm._system.messages import log, log_time, note, suggest
 from pogm._system.terminal import message_text, print_line
 from pogm.benchmark.plan.parsing import data_folder
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.progress.estimate import duration, estimates
+from pogm.benchmark.progress.run_progress import RunProgress, show_image_progress
 from pogm.benchmark.results.record_digest import DONE, RECORDS
 from pogm.benchmark.results.records import accuracy, is_final, read_records
 from pogm.benchmark.runs.directory import read_provenance
-from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.progress import RunProgress, show_image_progress
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.cli.options import Distributed, Execution, Hyperparameters

@@ -197,7 +197,7 @@ pogm list experiments                              names and scales"""
     def _find_folder(self, path: str) -> "DomainDataset":
         """Return the dataset at a path. Its images are read in a dry run, too: the ids of trials depend on them."""
         from pogm.benchmark.plan.parsing import find_dataset
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
 
         data = self.execution.data.data.expanduser() if self.execution.data.data else None
         return find_dataset(path, data, show_image_progress)

@@ -88,7 +88,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def run(self) -> int:
         """Train what is left, print the table, and write every measured round to a file."""
-        from pogm.benchmark.runs.executors import run_all
+        from pogm.benchmark.executors.local import run_all
         from pogm.benchmark.runs.sweep_directory import save_plan
         from pogm.cli.execution import make_run_options, prepare
         from pogm.cli.results import wait_for_all
@@ -114,7 +114,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             find_dataset,
             settings_for,
         )
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import setting_texts, warn_late_schedules
         from pogm.cli.planning import dataset_without_images
         from pogm.data.images.metadata import add_options
@@ -160,7 +160,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def _show_plan(self, trials: Sequence["Trial"], run_options: "runner.RunOptions") -> None:
         """Print the runs; with --estimate, also the time with and without measuring."""
-        from pogm.benchmark.runs.estimate import duration, estimates
+        from pogm.benchmark.progress.estimate import duration, estimates
         from pogm.cli.planning import count_trials, read_finished, show_plan
         from pogm.data.datasets.folder import Folder
         from pogm.diagnostics import Probe

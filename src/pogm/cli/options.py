@@ -10,7 +10,7 @@ from pogm._system.errors import UsageError
 from pogm.cli.parser import group, option
 
 if TYPE_CHECKING:
-    from pogm.benchmark.runs.executors import Execute
+    from pogm.benchmark.executors.local import Execute
 
 MOST_STEPS = 10**8  # minibatches of a run
 MOST_REPETITIONS = 1000  # seeds or trials of a plan
@@ -172,7 +172,7 @@ class Scheduling:
         Raises:
             UsageError: If options of one executor are given with another.
         """
-        from pogm.benchmark.runs.executors import executor
+        from pogm.benchmark.executors.local import executor
 
         if self.executor != "slurm" and self.slurm != Slurm():
             raise UsageError(

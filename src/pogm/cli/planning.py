@@ -12,12 +12,12 @@ from statistics import median
 from typing import Any
 
 from pogm._system.terminal import print_line
+from pogm.benchmark.costs.reference import reference_lines, weigh
 from pogm.benchmark.plan.parsing import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.progress.estimate import duration, estimates
+from pogm.benchmark.progress.run_progress import show_image_progress
 from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
-from pogm.benchmark.runs.estimate import duration, estimates
-from pogm.benchmark.runs.progress import show_image_progress
-from pogm.benchmark.runs.reference import reference_lines, weigh
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import DomainDataset, is_named_dataset
 from pogm.data.datasets.folder import Folder

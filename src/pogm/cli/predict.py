@@ -54,7 +54,7 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
 
     def run(self) -> int:
         """Write the predictions as CSV."""
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.deployment.predict import find_images, predict
         from pogm.deployment.samples import is_sample_model
 

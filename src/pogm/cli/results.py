@@ -10,15 +10,15 @@ from pathlib import Path
 
 from pogm._system.messages import log, note, suggest
 from pogm._system.terminal import print_line
+from pogm.benchmark.executors.local import Outcome, run_waiting_trials
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.progress.sweep_progress import track_sweep
 from pogm.benchmark.results.finding import best_runs
 from pogm.benchmark.results.record_digest import FAILED
 from pogm.benchmark.results.records import Run, read_runs
-from pogm.benchmark.runs.executors import Outcome, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.sweep_directory import index_plan
-from pogm.benchmark.runs.sweep_progress import track_sweep
 from pogm.cli.execution import model_commands
 from pogm.cli.json_output import Output
 from pogm.cli.options import Scheduling

@@ -92,9 +92,9 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm._system.errors import UsageError
         from pogm._system.files import canonical_json
         from pogm.benchmark.plan.parsing import build_trial
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.benchmark.results.record_digest import TRIAL
         from pogm.benchmark.runs.directory import change_run, check_change, check_owner
-        from pogm.benchmark.runs.progress import show_image_progress
         from pogm.cli.execution import (
             add_launch,
             make_run_options,

@@ -108,7 +108,7 @@ pogm status runs/sweep"""
         """Return the sweep. In a dry run no image is read."""
         from pogm.benchmark.plan import sweep as sweeps
         from pogm.benchmark.plan.parsing import find_dataset
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import setting_texts
         from pogm.cli.planning import dataset_without_images
         from pogm.data.images.metadata import add_options

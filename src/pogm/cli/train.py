@@ -91,7 +91,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _train(self) -> int:
         from pogm._system.errors import UsageError
         from pogm.benchmark.plan.parsing import find_dataset
-        from pogm.benchmark.runs.progress import show_image_progress
+        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import check_weights_exist, make_run_options, prepare
         from pogm.data.images.metadata import add_options
         from pogm.deployment import training_plan
@@ -237,8 +237,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         self, trials: "Sequence[Trial]", run_options: "RunOptions", deadline: float | None
     ) -> set[str] | None:
         """Run what is left of the trials. Return the ids of those that were stopped in time; None if one failed."""
-        from pogm.benchmark.runs.executors import run_all, run_waiting_trials
-        from pogm.benchmark.runs.sweep_progress import track_steps
+        from pogm.benchmark.executors.local import run_all, run_waiting_trials
+        from pogm.benchmark.progress.sweep_progress import track_steps
         from pogm.cli.results import print_failures
         from pogm.deployment.training import RUNS
 

@@ -40,8 +40,8 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         from pogm._system.cpu import count_cores
         from pogm._system.errors import UsageError
         from pogm.benchmark.plan.parsing import build_trial, find_dataset
+        from pogm.benchmark.progress.run_progress import show_image_progress, show_progress
         from pogm.benchmark.runs.context import use_threads
-        from pogm.benchmark.runs.progress import show_image_progress, show_progress
         from pogm.cli.execution import make_run_options, network_settings, prepare
         from pogm.data.datasets.array_dataset import ArrayDataset
         from pogm.data.images.index import reuse_scans

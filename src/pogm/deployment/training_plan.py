@@ -14,8 +14,8 @@ from pogm._system.files import canonical_json, read_json, readable_json, write_a
 from pogm._system.saved import check_form
 from pogm.benchmark.plan.parsing import Combination, build_trial, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.progress.estimate import measure_cost
 from pogm.benchmark.runs.context import use_threads
-from pogm.benchmark.runs.estimate import measure_cost
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets.base import Domain, DomainDataset, split_domain
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.catalogue import cost_ratios
+from pogm.benchmark.costs.reference import run_cost
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
-from pogm.benchmark.runs.reference import run_cost
 from pogm.evidence.protocol import Sweep
 from pogm.experiments.base import Row
 from pogm.experiments.pogm_variants import METHODS

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean
 
 from pogm._system.errors import PogmError
+from pogm.benchmark.progress.estimate import duration
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.results.finding import find_main
 from pogm.benchmark.results.records import Record, Run, accuracy
 from pogm.benchmark.results.selection import SELECTIONS, Choice
-from pogm.benchmark.runs.estimate import duration
 from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point
 from pogm.report.forecast import seconds_left

@@ -12,12 +12,12 @@ from support import trial
 
 from pogm import ERM
 from pogm.benchmark.domainbed import export_domainbed
+from pogm.benchmark.executors.local import Outcome, run_waiting_trials
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.model_metrics import confusions, selected_metrics_table
 from pogm.benchmark.results.records import RecordWarning, read_failure, read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.statistics import mean_of
-from pogm.benchmark.runs.executors import Outcome, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.report.runs import figures_of
 from pogm.report.watch import Watcher

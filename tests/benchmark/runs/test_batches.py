@@ -12,14 +12,14 @@ from support import needs_gpu, trial
 from pogm import ERM, POGM, Fish, Mixup
 from pogm._system.errors import DivergedError, InUseError, StoppedError, UsageError
 from pogm._system.files import lock_folder
+from pogm.benchmark.executors.local import group_alike, make_jobs, run_all
+from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs import run_files
 from pogm.benchmark.runs.batch import UnevenBatchError
 from pogm.benchmark.runs.directory import write_trial
-from pogm.benchmark.runs.executors import group_alike, make_jobs, run_all
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
-from pogm.benchmark.runs.worker import run_job
 from pogm.data.datasets.folder import Folder
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session

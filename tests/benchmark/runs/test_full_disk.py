@@ -8,10 +8,10 @@ from support import trial
 
 from pogm import ERM
 from pogm._system.errors import is_disk_full
+from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import load_sweep
-from pogm.benchmark.runs.worker import run_job
 
 
 def test_a_sweep_on_a_full_disk_stops_with_interrupted_runs_that_can_be_resumed(tmp_path):

@@ -1,1 +1,1 @@
-"""Running trials: run directories, the runner, executors, progress and estimates."""
+"""Runs: their directories, the runner, selected models, and directories of sweeps."""

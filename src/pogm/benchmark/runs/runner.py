@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pogm._system.errors import PogmError
+from pogm.benchmark.costs.compile_choice import choose_compile
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, read_verified
 from pogm.benchmark.runs.batch import Batch, OnRecord, OnRound
-from pogm.benchmark.runs.compile_choice import choose_compile
 from pogm.benchmark.runs.context import catch_stop_signals, explain_out_of_memory, use_threads
 from pogm.benchmark.runs.directory import check_owner, read_provenance
 from pogm.benchmark.runs.options import RunOptions as RunOptions

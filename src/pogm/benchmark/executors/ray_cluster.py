@@ -18,12 +18,12 @@ from typing import Any
 from pogm._system.cpu import count_cores
 from pogm._system.errors import DiskFullError, PogmError, StoppedError, UsageError
 from pogm._system.files import TEMPORARY, is_locked
+from pogm.benchmark.executors.local import ATTEMPTS, GIVEN_UP, Outcome, by_progress, make_jobs, split_done, stop_sweep
+from pogm.benchmark.executors.worker import describe_versions, note_failure, run_job
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import ATTEMPTS, GIVEN_UP, Outcome, by_progress, make_jobs, split_done, stop_sweep
 from pogm.benchmark.runs.options import RunOptions
-from pogm.benchmark.runs.worker import describe_versions, note_failure, run_job
 
 AHEAD = 2  # submitted tasks per running task: no node waits for the driver, and an autoscaler sees the demand
 POLL_SECONDS = 0.2  # interval between checks for a stop signal, which must not interrupt the code of Ray

@@ -19,7 +19,10 @@ from rich.text import Text
 
 from pogm._system.messages import is_quiet
 from pogm._system.terminal import escape_output, printable
+from pogm.benchmark.costs.run_costs import RunCosts, read_times
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.progress.display import REFRESHES, clock_text, make_console, make_display, make_lines
+from pogm.benchmark.progress.time_left import RemainingSweepTime
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import (
     UNREADABLE,
@@ -30,13 +33,10 @@ from pogm.benchmark.results.records import (
     read_records,
     read_run,
 )
-from pogm.benchmark.runs.display import REFRESHES, clock_text, make_console, make_display, make_lines
-from pogm.benchmark.runs.run_costs import RunCosts, read_times
 from pogm.benchmark.runs.state import state_of
-from pogm.benchmark.runs.time_left import RemainingSweepTime
 
 if TYPE_CHECKING:
-    from pogm.benchmark.runs.executors import Outcome
+    from pogm.benchmark.executors.local import Outcome
 
 POLL_SECONDS = 1.0  # between two looks at the run folders
 POLL_SHARE = 20  # a look takes at most this part of the time

@@ -18,14 +18,14 @@ from support import trial
 from pogm import ERM, POGM
 from pogm._system.errors import PogmError, StoppedError, UsageError
 from pogm._system.files import lock_folder
-from pogm.benchmark.runs import slurm_cluster, slurm_job
-from pogm.benchmark.runs.executors import executor, run_waiting_trials
+from pogm.benchmark.executors import slurm_cluster, slurm_job
+from pogm.benchmark.executors.local import executor, run_waiting_trials
+from pogm.benchmark.executors.slurm_cluster import JobOptions, run_on_slurm
+from pogm.benchmark.executors.slurm_job import FOLDER, SweepJob
+from pogm.benchmark.executors.worker import describe_versions
 from pogm.benchmark.runs.runner import RunOptions, run
-from pogm.benchmark.runs.slurm_cluster import JobOptions, run_on_slurm
-from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import save_plan
-from pogm.benchmark.runs.worker import describe_versions
 from pogm.cli.options import Scheduling, Slurm
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine

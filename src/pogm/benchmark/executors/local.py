@@ -18,15 +18,15 @@ import torch
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import DiskFullError, PogmError, UsageError, unknown_name_error
+from pogm.benchmark.costs.compile_choice import choose_compile, shape_key
+from pogm.benchmark.executors.worker import Worker, has_begun, note_failure
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, SWEEP
 from pogm.benchmark.results.records import read_failure
-from pogm.benchmark.runs.compile_choice import choose_compile, shape_key
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder, newest_checkpoint, read_provenance
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
-from pogm.benchmark.runs.worker import Worker, has_begun, note_failure
 from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -64,12 +64,12 @@ def executor(
         name: One of `EXECUTORS`.
         workers: Number of processes of the local executor; None for the number of cores.
         address: Address of a Ray cluster; None to start Ray on this machine.
-        slurm: Options of Slurm jobs, see `pogm.benchmark.runs.slurm_cluster.JobOptions`; None for the defaults.
+        slurm: Options of Slurm jobs, see `pogm.benchmark.executors.slurm_cluster.JobOptions`; None for the defaults.
     """
     if name not in EXECUTORS:
         raise unknown_name_error("an executor", name, EXECUTORS)
     if name == "ray":
-        from pogm.benchmark.runs.ray_cluster import run_on_ray  # it imports this file
+        from pogm.benchmark.executors.ray_cluster import run_on_ray  # it imports this file
 
         return partial(run_on_ray, address=address)
     if address is not None:
@@ -77,7 +77,7 @@ def executor(
             f"Expected --address only with --executor ray; found {address!r} without it. Leave --address out."
         )
     if name == "slurm":
-        from pogm.benchmark.runs.slurm_cluster import JobOptions, run_on_slurm  # it imports this file
+        from pogm.benchmark.executors.slurm_cluster import JobOptions, run_on_slurm  # it imports this file
 
         return partial(run_on_slurm, jobs=JobOptions(**(slurm or {})))
     return partial(run_all, workers=workers)

@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 
 from pogm._system.terminal import printable
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.progress.display import Display, make_display
+from pogm.benchmark.progress.time_left import RemainingRunTime, RemainingTime, TimeEstimate
 from pogm.benchmark.results.records import is_final
-from pogm.benchmark.runs.display import Display, make_display
-from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingTime, TimeEstimate
 
 Item = TypeVar("Item")
 IMAGE_SECONDS = 2.0  # before the progress of listing or reading images is shown

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from pogm._system.files import digest
+from pogm.benchmark.costs.reference import measured_network, run_cost
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.reference import measured_network, run_cost
 from pogm.engine.engine import Engine
 
 LONG_RUN_STEPS = 1000  # smallest length of a run, in minibatches, for which an unmeasured network is compiled

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from pogm._system.messages import is_quiet
 from pogm._system.terminal import escape_output
-from pogm.benchmark.runs.time_left import RemainingTransferTime, TimeEstimate
+from pogm.benchmark.progress.time_left import RemainingTransferTime, TimeEstimate
 
 LINE_SECONDS = 5.0  # minimum time between plain lines
 LINE_SHARE = 1 / 20  # minimum time between plain lines, as a part of the elapsed time: the log of a day stays readable

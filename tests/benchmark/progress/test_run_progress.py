@@ -4,9 +4,9 @@ import pytest
 from support import trial
 
 from pogm import ERM
-from pogm.benchmark.runs import display, progress
-from pogm.benchmark.runs.executors import Outcome
-from pogm.benchmark.runs.progress import (
+from pogm.benchmark.executors.local import Outcome
+from pogm.benchmark.progress import display, run_progress
+from pogm.benchmark.progress.run_progress import (
     EvaluationLines,
     RemainingTime,
     RunProgress,
@@ -19,7 +19,7 @@ from pogm.benchmark.runs.runner import run
 def clock(monkeypatch):
     """A clock, in seconds, that a test sets."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_progress.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -120,7 +120,7 @@ def test_progress_of_a_run_elsewhere_is_lines_that_become_rare(clock, capsys):
 
 def test_nothing_is_shown_before_the_delay(capfd, monkeypatch):
     now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(run_progress.time, "monotonic", lambda: now)
 
     def items(seconds):
         nonlocal now
@@ -128,7 +128,7 @@ def test_nothing_is_shown_before_the_delay(capfd, monkeypatch):
             now += seconds
             yield number
 
-    assert list(progress.show_image_progress(items(0.1), 3, "folders")) == [0, 1, 2]
+    assert list(run_progress.show_image_progress(items(0.1), 3, "folders")) == [0, 1, 2]
     assert capfd.readouterr().err == ""
-    assert list(progress.show_image_progress(items(1.5), 3, "folders")) == [0, 1, 2]
+    assert list(run_progress.show_image_progress(items(1.5), 3, "folders")) == [0, 1, 2]
     assert "folders: 3/3" in capfd.readouterr().err

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from pogm._system.errors import StoppedError, UsageError
+from pogm.benchmark.executors.local import ATTEMPTS, run_in_workers
+from pogm.benchmark.executors.worker import describe_versions
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
-from pogm.benchmark.runs.executors import ATTEMPTS, run_in_workers
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import load_plan
-from pogm.benchmark.runs.worker import describe_versions
 
 FOLDER = "slurm"  # in the folder of the runs: plan, submitted jobs, files and logs of submitit
 TIME_LIMIT_SIGNAL = signal.SIGUSR1  # one of `STOP_SIGNALS`; sent to a job before its time limit

@@ -11,12 +11,12 @@ from run_folders import record
 from support import trial
 
 from pogm import ERM, POGM
+from pogm.benchmark.costs.run_costs import RunCosts, RunTimes
 from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.progress.sweep_progress import SweepState
+from pogm.benchmark.progress.time_left import RemainingRunTime, RemainingSweepTime, RemainingTime, RemainingTransferTime
 from pogm.benchmark.results.records import record_line
 from pogm.benchmark.runs.directory import make_folder, write_trial
-from pogm.benchmark.runs.run_costs import RunCosts, RunTimes
-from pogm.benchmark.runs.sweep_progress import SweepState
-from pogm.benchmark.runs.time_left import RemainingRunTime, RemainingSweepTime, RemainingTime, RemainingTransferTime
 from pogm.data.datasets import dataset_class
 from pogm.data.images.cache import load_cached
 from pogm.data.images.class_folders import read_tree

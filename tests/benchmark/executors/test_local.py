@@ -19,12 +19,12 @@ from pogm import ERM, POGM
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
 from pogm._system.files import is_locked, lock_folder
+from pogm.benchmark.executors import local, worker
+from pogm.benchmark.executors.local import Outcome, RunningElsewhereWarning, run_all, run_waiting_trials
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs import executors, worker
 from pogm.benchmark.runs.directory import make_folder, write_trial
-from pogm.benchmark.runs.executors import Outcome, RunningElsewhereWarning, run_all, run_waiting_trials
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import find_problems, state_of
 from pogm.cli.status import Status
@@ -45,7 +45,7 @@ def test_a_pool_gives_the_bits_of_single_runs_and_the_reasons_of_failures(tmp_pa
     assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
     assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
 
-    monkeypatch.setattr(executors, "Worker", lambda: pytest.fail("started a process for a finished trial"))
+    monkeypatch.setattr(local, "Worker", lambda: pytest.fail("started a process for a finished trial"))
     assert [o.error for o in run_all([fine], tmp_path / "pool", RunOptions())] == [None]
 
 
@@ -54,8 +54,8 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_process_ended(tmp_path, m
     one = trial(ERM(), steps=41)
     run(one, tmp_path / "alone")
     monkeypatch.setenv("POGM_FAULT", f"{end}@step:25")
-    worker, started = executors.Worker, []
-    monkeypatch.setattr(executors, "Worker", lambda *args: started.append(args) or worker(*args))
+    worker, started = local.Worker, []
+    monkeypatch.setattr(local, "Worker", lambda *args: started.append(args) or worker(*args))
     assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
     assert len(started) == 2
     assert records(tmp_path / one.id) == records(tmp_path / "alone")
@@ -79,7 +79,7 @@ def test_each_trial_gets_its_share_of_a_time_limit_and_is_stopped_with_a_model(t
     """The clock of this test advances by a third of the limit when a long trial has been evaluated."""
     long = [trial(ERM(), seed=seed, steps=10**6, evaluate_every=100) for seed in range(2)]
     clock = SimpleNamespace(monotonic=lambda: 5.0 * sum((tmp_path / one.id / RECORDS).exists() for one in long))
-    monkeypatch.setattr(executors, "time", clock)
+    monkeypatch.setattr(local, "time", clock)
     short = trial(ERM(), seed=2)
     outcomes = list(run_all([*long, short], tmp_path, EVERY_SAVE, 1, deadline=15.0))
     assert {outcome.trial: outcome.is_cut for outcome in outcomes} == {long[0]: True, long[1]: True, short: False}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pogm import ERM, POGM
+from pogm.benchmark.costs.reference import count_images, reference_costs, reference_lines, run_cost, size_text
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.runs.reference import count_images, reference_costs, reference_lines, run_cost, size_text
 from pogm.benchmark.runs.runner import run
 from pogm.cli import main
 from pogm.data.datasets import dataset_class

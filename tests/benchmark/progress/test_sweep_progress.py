@@ -8,11 +8,11 @@ from run_folders import record
 from support import trial
 
 from pogm import ERM, POGM
+from pogm.benchmark.executors.local import Outcome
+from pogm.benchmark.progress import sweep_progress
+from pogm.benchmark.progress.sweep_progress import SweepState, _LiveTable, track_steps, track_sweep
 from pogm.benchmark.results.records import append_record
-from pogm.benchmark.runs import sweep_progress
 from pogm.benchmark.runs.directory import make_folder, write_trial
-from pogm.benchmark.runs.executors import Outcome
-from pogm.benchmark.runs.sweep_progress import SweepState, _LiveTable, track_steps, track_sweep
 
 KINDS = [(algorithm, seed) for algorithm in (ERM(), POGM()) for seed in range(2)]
 TRIALS = [trial(algorithm, seed=seed, steps=21, test_domains=(0,)) for algorithm, seed in KINDS]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.runs.estimate import duration, estimates
+from pogm.benchmark.progress.estimate import duration, estimates
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets import dataset_class
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from pogm import ERM
+from pogm.benchmark.costs.compile_choice import choose_compile, pays_off, shape_key
+from pogm.benchmark.costs.reference import reference_costs, run_cost
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.runs.compile_choice import choose_compile, pays_off, shape_key
-from pogm.benchmark.runs.reference import reference_costs, run_cost
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets import dataset_class
 from pogm.engine.engine import Engine

@@ -20,17 +20,17 @@ from pogm._system.errors import PogmError, StoppedError, UsageError
 from pogm._system.files import read_json, readable_json, write_atomic
 from pogm._system.saved import check_form
 from pogm._system.terminal import print_line
+from pogm.benchmark.executors.local import Outcome, split_done
+from pogm.benchmark.executors.slurm_job import FOLDER, SweepJob, import_submitit
+from pogm.benchmark.executors.worker import describe_versions
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, FAILED
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import EXIT_CODES, Stop, catch_stop_signals
 from pogm.benchmark.runs.directory import make_folder
-from pogm.benchmark.runs.executors import Outcome, split_done
 from pogm.benchmark.runs.options import RunOptions
-from pogm.benchmark.runs.slurm_job import FOLDER, SweepJob, import_submitit
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import save_plan
-from pogm.benchmark.runs.worker import describe_versions
 from pogm.data.images.store import lock_directory
 
 SUBMITTED = "jobs.json"

@@ -1,0 +1,1 @@
+"""Progress of runs and sweeps on a terminal, the time left, and estimates of a plan."""
