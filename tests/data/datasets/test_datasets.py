@@ -144,7 +144,7 @@ def test_one_fifth_is_held_out(count, sizes):
 
 
 def test_split_refuses_small_domain():
-    with pytest.raises(DataError, match="found 3 images"):
+    with pytest.raises(DataError, match="found 3 samples"):
         split(3, 0, 0)
 
 
