@@ -243,6 +243,7 @@ X = np.arange(24.0).reshape(12, 2)
         ({"x": np.zeros((12, 3, 2, 2))}, "", r"found \[12, 3, 2, 2\]"),
         ({"x": X.astype(str)}, "", r"Expected numbers in x of a.npz; found <U"),
         ({"x": np.where(X == 5, np.inf, X)}, "", r"found inf in row 3 at \[1\] and 1 such values in all"),
+        ({"x": np.where(X == 5, 1e300, X)}, "", r"numbers of float32 in x of .*; found 1e\+300 in row 3 at \[1\]"),
         ({"x": np.where(X == 5, np.nan, X)[:, :, None]}, "", r"found nan in row 3 at \[1, 0\]"),
         ({"y": np.arange(11)}, "", r"Expected one value of y for each of 12 samples in a.npz; found the shape \[11\]"),
         ({"x": X - 1}, ":kind=tokens", r"Expected whole numbers \(token ids\) in x of a.npz; found float64"),

@@ -66,6 +66,13 @@ def test_small_domains_and_names_in_two_spellings_are_found(tmp_path, capsys):
     assert "Names that differ in upper and lower case only (2): A = a, Well = well\n" in out
 
 
+def test_many_equal_samples_are_not_all_listed(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("domain,sex,label\n" + "".join(f"{'ab'[n % 2]},1,{n % 3}\n" for n in range(40)))
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == 7
+    listed = " = ".join(f"a:{n}" for n in range(1, 11))
+    assert f"Equal samples with different labels (1): {listed} = 30 more\n" in capsys.readouterr().out
+
+
 def test_groups_in_several_domains_are_counted(tmp_path, capsys):
     rows = [f"{'ab'[n % 2]},p{n if n > 2 else 0},{n},{'xy'[n % 3 == 0]}" for n in range(12)]
     (tmp_path / "t.csv").write_text("\n".join(["domain,patient,age,label", *rows]) + "\n")

@@ -196,8 +196,8 @@ class SampleFindings:
             "Domains with one class": self.single_class,
             f"Domains with fewer than {math.ceil(1 / HOLDOUT)} samples, too few for training": self.small,
             "Names that differ in upper and lower case only": [" = ".join(names) for names in self.spellings],
-            "Equal samples in several domains": [" = ".join(places) for places in self.repeated],
-            "Equal samples with different labels": [" = ".join(places) for places in self.contradictory],
+            "Equal samples in several domains": list(map(_join, self.repeated)),
+            "Equal samples with different labels": list(map(_join, self.contradictory)),
         }
         for title, entries in lists.items():
             if entries:
@@ -205,6 +205,12 @@ class SampleFindings:
                 lines.append(f"{title} ({len(entries)}): {', '.join(entries[:LISTED])}{more}")
         lines.append("Nothing to correct." if self.clean else "Correct or leave out what is listed, or accept it.")
         return "\n".join(map(printable, lines)) + "\n"
+
+
+def _join(places: Sequence[str]) -> str:
+    """Return equal samples as text; of many, the first ones."""
+    more = f" = {len(places) - LISTED} more" if len(places) > LISTED else ""
+    return " = ".join(places[:LISTED]) + more
 
 
 def check_samples(dataset: ArrayDataset, root: Path | None) -> SampleFindings:

@@ -127,15 +127,17 @@ class SampleFile:
                 f"{x.min()} in row {row + 1}. The id 0 is padding."
             )
         if x.dtype.kind == "f":
-            allowed = self.kind == "vectors"  # a missing value is imputed
-            bad = ~np.isfinite(x) & ~np.isnan(x) if allowed else ~np.isfinite(x)
+            bad = np.abs(x) > np.finfo(np.float32).max  # or infinite
+            if self.kind != "vectors":  # whose missing values are imputed
+                bad |= np.isnan(x)
             if bad.any():
                 position = np.argwhere(bad)[0].tolist()
                 found = x[tuple(position)]
                 place = ", ".join(map(str, position[1:]))
                 raise DataError(
-                    f"Expected finite numbers in x of {self.where}; found {found} in row {position[0] + 1} at [{place}]"
-                    f" and {int(bad.sum())} such values in all. Remove these rows, or replace the values."
+                    f"Expected finite numbers of float32 in x of {self.where}; found {found} in row "
+                    f"{position[0] + 1} at [{place}] and {int(bad.sum())} such values in all. Remove these rows, or "
+                    "replace the values."
                 )
 
     def texts(self, role: str) -> npt.NDArray[np.str_]:
