@@ -290,6 +290,12 @@ def test_measure_on_a_table_measures_every_round(folder, tmp_path, name, capsys)
     assert all(-1 <= cosine <= 1 for cosine in cosines)
 
 
+def test_divergence_of_a_regression_is_refused(folder, capsys):
+    data = f"{folder / 'numbers.csv'}:{OPTIONS}"
+    assert main(["measure", "--dataset", data, "--algorithms", "ERM", "--test-domain", "c", "--divergence"]) == 2
+    assert "compares the probabilities of classes; found the regression numbers" in capsys.readouterr().err
+
+
 def test_tables_of_a_regression_have_its_errors(folder, tmp_path, capsys):
     metrics = json.loads((folder / "run_numbers" / "metrics.json").read_text())["domains"]["c"]["in"]
     table = selected_metrics_table(read_runs(folder / "run_numbers"), "numbers")

@@ -134,6 +134,11 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             dataset_without_images if self.planning.only_count else partial(find_dataset, progress=show_image_progress)
         )
         data = find(add_options(self.dataset, **self.settings.column_options), run_options.data)
+        if self.divergence and data.task == "regression":
+            raise UsageError(
+                f"Expected a classification for --divergence, which compares the probabilities of classes; found the "
+                f"regression {data.title}. Leave it out."
+            )
         texts = setting_texts(self.settings, self.planning.usable_weights(self.execution.weights))
         combinations = {name: Combination(name, self.modifiers, data) for name in algorithms}
         check_settings(texts, list(combinations.values()))

@@ -194,7 +194,7 @@ def test_divergence_has_a_size_and_a_trend(values, words):
 
 
 def test_missing_divergence_names_the_option():
-    assert any("pass --divergence" in text for text in said(rounds(OPPOSED)))
+    assert any("--divergence measures it" in text for text in said(rounds(OPPOSED)))
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,9 @@ def _divergence_sentences(runs: Sequence[Measured]) -> list[str]:
     series = [values for m in runs if (values := _divergences(m))]
     value = mean(mean(values) for values in series)
     if math.isnan(value):
-        return ["The divergence between training domains was not measured; pass --divergence to measure it."]
+        return [
+            "The divergence between training domains was not measured; --divergence measures it, if there are classes."
+        ]
     size = "small" if value < ALIKE else "moderate" if value < APART else "large"
     thirds = [(values[: len(values) // 3], values[-(len(values) // 3) :]) for values in series if len(values) >= 6]
     first, last = mean(mean(part) for part, _ in thirds), mean(mean(part) for _, part in thirds)
