@@ -228,6 +228,12 @@ def test_regression_does_not_depend_on_the_unit_of_the_targets():
     np.testing.assert_allclose(other.predict(X), 1000 * model.predict(X) + 20, rtol=0.02, atol=30)
 
 
+def test_targets_that_cannot_be_written_to_are_no_warning():
+    y = X[:, 0].copy()
+    y.flags.writeable = False  # as those of a column of pandas
+    fitted("ERM", DomainRegressor, y=y, steps=2)
+
+
 def test_divergence_is_an_error():
     with pytest.raises(DivergedError, match="Choose a smaller lr than 1e"):
         fitted("ERM", DomainRegressor, y=X[:, 0], lr=1e11)

@@ -308,7 +308,7 @@ class DomainRegressor(RegressorMixin, _DomainEstimator):  # type: ignore[misc]
 
     def _encode_targets(self, y: Array) -> Tensor:
         y = check_array(y, ensure_2d=False, dtype=np.float64)
-        return torch.from_numpy(y).float()
+        return torch.tensor(y).float()  # a copy: those of pandas cannot be written to
 
 
 def _build(given: Any, find: Any, base: type, parameter: str) -> Any:

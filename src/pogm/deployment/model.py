@@ -142,7 +142,7 @@ class ArrayTransform:
             warn_of_unknown_categories(encoding, columns, "the table")
             return stored
         try:
-            stored = samples if isinstance(samples, Tensor) else torch.as_tensor(np.asarray(samples))
+            stored = samples if isinstance(samples, Tensor) else torch.tensor(np.asarray(samples))
         except (TypeError, ValueError) as error:
             raise UsageError(f"Expected samples of numbers; found: {error} Convert them to float32.") from error
         shape = self.dataset.input_shape
