@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import trial
 
+from pogm import ERM
 from pogm._system.errors import DataError, UsageError
 from pogm.data import datasets
 from pogm.data.datasets import all_datasets, dataset_class, digits
 from pogm.data.datasets.array_dataset import ArrayDataset
-from pogm.data.datasets.base import seed_hash, split
+from pogm.data.datasets.base import Domain, check_loaded, seed_hash, split
+from pogm.data.datasets.colored_digits import ColoredDigits
 from pogm.data.datasets.colored_mnist import color_digits, make_colored_domains
 from pogm.data.datasets.digits import read_digits, read_idx, read_mnist
 from pogm.data.datasets.image_dataset import ImageDataset
@@ -178,6 +181,36 @@ def test_new_dataset_needs_only_its_file(tmp_path, monkeypatch):
     assert found["NewDigits"]().steps == 11
     assert found.keys() - all_datasets().keys() == {"NewDigits"}
     sys.modules.pop("pogm.data.datasets.new_digits")
+
+
+X, Y = torch.zeros(9, 2, 8, 8, dtype=torch.uint8), torch.arange(9) % 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (None, r"a Domain for each of \+90%, \+80%, -90% from load of ColoredDigits; found 2 of the type Domain"),
+        ((X, Y), "a Domain for each of .*; found 3 of the type Domain, tuple"),
+        (Domain(X.numpy(), Y), "tensors from load of ColoredDigits; found ndarray and Tensor in -90%"),
+        (Domain(X, Y[1:]), r"labels \[N\], .*; found inputs torch.uint8 \[9, 2, 8, 8\] and labels \[8\] in -90%"),
+        (Domain(X[:, :1], Y), r"inputs \[N, ...\] of one shape and type, .*; found inputs torch.uint8 \[9, 1, 8, 8\]"),
+        (Domain(X.float(), Y), "of one shape and type, .*; found inputs torch.float32"),
+        (Domain(X, Y.int()), "labels of torch.int64 .*; found torch.int32 in -90%"),
+        (Domain(X, Y + 1), "labels from 0 to 1 from load of ColoredDigits; found 1 to 2 in -90%. Correct the dataset."),
+    ],
+)
+def test_domains_of_another_form_are_refused(changed, message):
+    """Without the check, labels of another number would belong to other samples."""
+    domains = [Domain(X, Y)] * 2
+    check_loaded(ColoredDigits(), [*domains, Domain(X, Y)])
+    with pytest.raises(DataError, match=message):
+        check_loaded(ColoredDigits(), domains if changed is None else [*domains, changed])
+
+
+def test_domains_of_a_trial_are_checked(monkeypatch):
+    monkeypatch.setattr(ColoredDigits, "load", lambda self, root, seed: [Domain(X, Y[1:])] * 3)
+    with pytest.raises(DataError, match="from load of ColoredDigits; found inputs"):
+        trial(ERM(), "ColoredDigits", data_seed=12345).task(None).load()
 
 
 @needs_mnist

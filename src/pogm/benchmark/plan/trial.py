@@ -19,7 +19,7 @@ from pogm.core import hyperparameters
 from pogm.core.hyperparameters import replace_fields
 from pogm.core.plugins import registered_name
 from pogm.data.datasets import dataset_class
-from pogm.data.datasets.base import Domain, DomainDataset, Training
+from pogm.data.datasets.base import Domain, DomainDataset, Training, check_loaded
 from pogm.diagnostics import Probe
 from pogm.engine.setup import PRECISIONS
 from pogm.engine.task import Task
@@ -212,7 +212,9 @@ class Trial:
 
 @lru_cache(maxsize=2)  # consecutive trials often have the same data
 def _load(dataset: DomainDataset, data: Path | None, seed: int) -> list[Domain]:
-    return dataset.load(data, seed)
+    domains = dataset.load(data, seed)
+    check_loaded(dataset, domains)
+    return domains
 
 
 def check_methods(trials: Iterable[Trial]) -> None:

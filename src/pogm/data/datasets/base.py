@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -125,6 +126,35 @@ class DomainDataset:
             seed: Seed of the random parts of the data, such as label noise.
         """
         raise NotImplementedError
+
+
+def check_loaded(dataset: DomainDataset, domains: Sequence[Domain]) -> None:
+    """Check the form of the domains that `load` returned, which a dataset of a plug-in may get wrong.
+
+    Raises:
+        DataError: The number of domains, or the type, shape or values of a tensor are not those of the dataset.
+    """
+
+    def error(expected: str, found: str) -> DataError:
+        return DataError(f"Expected {expected} from load of {dataset.title}; found {found}. Correct the dataset.")
+
+    if len(domains) != len(dataset.domains) or not all(isinstance(domain, Domain) for domain in domains):
+        kinds = ", ".join(dict.fromkeys(type(domain).__name__ for domain in domains)) or "nothing"
+        raise error(f"a Domain for each of {', '.join(dataset.domains)}", f"{len(domains)} of the type {kinds}")
+    is_regression = dataset.task == "regression"
+    wanted = torch.float32 if is_regression else torch.int64
+    first = domains[0].inputs
+    for name, (x, y, *_) in zip(dataset.domains, domains, strict=True):
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            raise error("tensors", f"{type(x).__name__} and {type(y).__name__} in {name}")
+        if y.ndim != 1 or x.shape[:1] != y.shape or x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
+            shapes = f"inputs {x.dtype} {list(x.shape)} and labels {list(y.shape)} in {name}"
+            raise error("inputs [N, ...] of one shape and type, and labels [N],", shapes)
+        if y.dtype != wanted:
+            raise error(f"labels of {wanted}", f"{y.dtype} in {name}")
+        if not is_regression and len(y) and not 0 <= int(y.min()) <= int(y.max()) < dataset.num_classes:
+            span = f"{int(y.min())} to {int(y.max())} in {name}"
+            raise error(f"labels from 0 to {dataset.num_classes - 1}", span)
 
 
 def partition(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
