@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from pogm import ERM, Learner
 from pogm._system.errors import UsageError
 from pogm.algorithms import algorithm_class, all_algorithms
 from pogm.benchmark.results.model_metrics import selected_metrics_table
@@ -19,6 +21,7 @@ from pogm.benchmark.runs.model_metrics import MetricsWarning, compute_plugin_met
 from pogm.cli import main
 from pogm.cli.new import module_name
 from pogm.core import plugins
+from pogm.core.state import Loss
 from pogm.models import build_features, check_network
 from pogm.modifiers import Modifier
 from pogm.testing import check_modifier
@@ -259,6 +262,25 @@ def test_network_that_is_no_featurizer_is_an_error(here):
         build_features("nets:build", (1, 8, 8))
     with pytest.raises(UsageError, match="nets:number to be a function"):
         check_network("nets:number")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda risks: risks.mean(), r"a Loss of a scalar tensor from Wrong.loss; found a Tensor of shape \[\]"),
+        (Loss, r"a Loss of a scalar tensor from Wrong.loss; found a Loss of a Tensor of shape \[2\]"),
+        (lambda risks: None, "found a NoneType. Return Loss"),
+        (lambda risks: Loss(risks.mean(), {"gap": 0.5}), "tensors as metrics from Wrong.loss; found gap, a float"),
+    ],
+)
+def test_loss_of_another_form_is_an_error_that_says_why(returned, message):
+    class Wrong(ERM):
+        def loss(self, model, batch, state):
+            return returned(model.risks(batch))
+
+    learner = Learner(torch.nn.Linear(4, 3), Wrong())
+    with pytest.raises(UsageError, match=message):
+        learner.step([(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)])
 
 
 def test_entry_points_are_read_only_when_pogm_does_not_have_a_name():

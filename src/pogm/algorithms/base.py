@@ -70,7 +70,7 @@ class Algorithm:
 
         def objective(params: Params) -> Loss:
             model = problem.model(params, state)
-            loss = self.loss(model, batch, state)
+            loss = _check_loss(self.loss(model, batch, state), type(self).__name__)
             return loss._replace(buffers=problem.live_buffers(model))
 
         return problem.gradient(objective)(state.params)
@@ -151,3 +151,26 @@ class Algorithm:
     def predict(self, model: Model, x: Tensor) -> Tensor:
         """Return logits at test time. With `prediction_batch_size`, x has at most that many images of one domain."""
         return model(x)
+
+
+def _check_loss(loss: Any, name: str) -> Loss:
+    """Return what `loss` of an algorithm returned; raise a `UsageError` unless it is a scalar, with tensors as metrics.
+
+    Args:
+        loss: What it returned.
+        name: Name of the algorithm.
+    """
+    if not isinstance(loss, Loss) or not isinstance(loss.value, Tensor) or loss.value.ndim:
+        value, of = (loss.value, "a Loss of ") if isinstance(loss, Loss) else (loss, "")
+        shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
+        raise UsageError(
+            f"Expected a Loss of a scalar tensor from {name}.loss; found {of}a {type(value).__name__}{shape}. Return "
+            "Loss(objective, metrics)."
+        )
+    for metric, found in loss.metrics.items():
+        if not isinstance(found, Tensor):
+            raise UsageError(
+                f"Expected tensors as metrics from {name}.loss; found {metric}, a {type(found).__name__}. Return a "
+                "tensor, without item()."
+            )
+    return loss
