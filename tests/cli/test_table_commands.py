@@ -151,6 +151,28 @@ def test_evaluation_of_a_table(folder, tmp_path, capsys):
     assert "images" not in shown
 
 
+@pytest.mark.parametrize("method", [("ERM", "--with", "T3A"), ("ARM",)])
+def test_model_that_adapts_predicts_each_site_of_a_table_on_its_own(folder, tmp_path, method, capsys):
+    data, out = f"{folder / 'classes.csv'}:label=outcome,drop=version+patient", tmp_path / "run"
+    words = ["run", "--dataset", data, "--algorithm", *method, "--test-domain", "c", "--steps", "21"]
+    assert main([*words, "--set", "lr=0.01", "--out", str(out)]) == 0
+    header, *lines = (folder / "new.csv").read_text().splitlines()  # row i is of site i modulo 4
+    files = {"all": lines} | {site: lines[number::4] for number, site in enumerate("abcd")}
+    found = {}
+    for name, kept in files.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *kept]))
+        capsys.readouterr()
+        assert main(["predict", str(out), str(tmp_path / f"{name}.csv")]) == 0
+        shown = capsys.readouterr()
+        assert "Each domain of the file is predicted as one domain" in shown.err
+        found[name] = [row["probability_well"] for row in rows(shown.out)]
+    for number, site in enumerate("abcd"):
+        assert found["all"][number::4] == found[site]
+        words = ["evaluate", str(out), str(tmp_path / "all.csv"), "--site", site, "--csv", str(tmp_path / "p.csv")]
+        assert main(words) == 0
+        assert [row["probability_well"] for row in rows((tmp_path / "p.csv").read_text())] == found[site]
+
+
 def test_evaluation_of_a_regression(folder, tmp_path, capsys):
     files = ["--json", str(tmp_path / "m.json"), "--csv", str(tmp_path / "p.csv")]
     assert main(["evaluate", str(folder / "run_numbers"), str(folder / "new_numbers.csv"), *files]) == 0

@@ -91,6 +91,7 @@ pogm predict runs/heart patients.csv --csv predictions.csv  a table with the col
                 f"Expected one table or file of arrays, for a model of {model.dataset.title}; found {len(self.paths)} "
                 "paths. Give them one by one."
             )
+        say_if_adapting(model, "domain of the file")
         found = predict_file(model, str(self.paths[0]))
         self._write(found.csv())
         listed: list[dict[str, Any]]
@@ -134,7 +135,7 @@ def say_if_adapting(model: "TrainedModel", domain: str) -> None:
     if model.adapts:
         print_line(
             f"pogm: {model.description['algorithm']} adapts to its batch. Each {domain} is predicted as one domain, in "
-            f"batches of {model.batch_size} images; a prediction depends on the other images of its batch.",
+            f"batches of {model.batch_size} samples; a prediction depends on the other samples of its batch.",
             file=sys.stderr,
         )
 

@@ -95,6 +95,9 @@ class RegressionEvaluation:
 def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbers:
     """Predict the samples of a file; labels and domains are not needed.
 
+    A model that adapts to its batch predicts the samples of each domain on their own, if the file has the column of the
+    domain; otherwise the file is one domain.
+
     Args:
         model: A model of a table or of arrays.
         name: Path of a CSV, TSV, Parquet or ``.npz`` file; options may follow a colon.
@@ -103,7 +106,8 @@ def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbe
         DataError: The file cannot be read, or a column is missing.
         UsageError: The model was not trained on a file.
     """
-    return _predict(model, read_inputs(model, _read_file(model, name)))
+    file = _read_file(model, name)
+    return _predict(model, read_inputs(model, file), _sites(file) if model.adapts else None)
 
 
 def evaluate_file(
@@ -123,8 +127,7 @@ def evaluate_file(
         DataError: The file cannot be read, a column or a site is missing, or a class is unknown.
     """
     file = _read_file(model, name, required=("label",) if split is None else ("label", "split"))
-    labels, found = _dataset(model).read_labels(file), _predict(model, read_inputs(model, file))
-    site_of = file.texts("domain") if "domain" in file.roles else np.full(file.count, file.path.stem)
+    labels, inputs, site_of = _dataset(model).read_labels(file), read_inputs(model, file), _sites(file)
     known = sorted(set(site_of.tolist()))
     if missing := [site for site in sites if site not in known]:
         raise DataError(
@@ -139,15 +142,20 @@ def evaluate_file(
         )
     order = np.concatenate(list(rows.values()))
     numbered = tuple(str(row + 1) for row in order)
+    found = _predict(model, inputs[torch.from_numpy(order)], site_of[order])
     if isinstance(found, PredictedNumbers):
-        chosen = PredictedNumbers(found.values[order], numbered)
+        chosen = replace(found, rows=numbered)
         return RegressionEvaluation(site_of[order], chosen, labels.double().numpy()[order], model.description)
     listed = [
         Site(site, tuple(str(row + 1) for row in index), tuple(labels[torch.from_numpy(index)].tolist()))
         for site, index in rows.items()
     ]
-    ordered = replace(found, paths=numbered, logits=found.logits[order], reasons=("",) * len(order))
-    return Evaluation(tuple(listed), ordered, model.description, {})
+    return Evaluation(tuple(listed), replace(found, paths=numbered), model.description, {})
+
+
+def _sites(file: SampleFile) -> npt.NDArray[np.str_]:
+    """Return the site of each row; without a column of the domain, the name of the file."""
+    return file.texts("domain") if "domain" in file.roles else np.full(file.count, file.path.stem)
 
 
 def read_inputs(model: TrainedModel, file: SampleFile) -> Tensor:
@@ -190,7 +198,22 @@ def _dataset(model: TrainedModel) -> ArrayFile:
     return model.dataset
 
 
-def _predict(model: TrainedModel, stored: Tensor) -> Predictions | PredictedNumbers:
+def _predict(model: TrainedModel, stored: Tensor, sites: npt.NDArray[np.str_] | None) -> Predictions | PredictedNumbers:
+    """Predict stored inputs [N, ...]; a model that adapts to its batch starts again at each of the sites [N]."""
+    parts = [torch.arange(len(stored))]
+    if model.adapts and sites is not None:
+        parts = [torch.from_numpy(np.flatnonzero(sites == name)) for name in dict.fromkeys(sites.tolist())]
+    outputs = torch.cat([_predict_site(model, stored[part]) for part in parts])
+    found = torch.empty_like(outputs)
+    found[torch.cat(parts)] = outputs
+    rows = tuple(str(row + 1) for row in range(len(stored)))
+    if model.task == "regression":
+        return PredictedNumbers(found.squeeze(-1).double().numpy(), rows)
+    return Predictions(rows, model.classes, found.numpy(), ("",) * len(stored), model.temperature, "row")
+
+
+def _predict_site(model: TrainedModel, stored: Tensor) -> Tensor:
+    """Return the outputs of the samples of one site."""
     device = next(model.parameters()).device
     predict, transform = model.predictor(), model.transform.transform
     size = model.batch_size or BATCH
@@ -199,8 +222,4 @@ def _predict(model: TrainedModel, stored: Tensor) -> Predictions | PredictedNumb
             predict(transform.prepare(part.to(device), model.statistics)).float().cpu()
             for part in torch.split(stored, size)
         ]
-    found = torch.cat(outputs)
-    rows = tuple(str(row + 1) for row in range(len(stored)))
-    if model.task == "regression":
-        return PredictedNumbers(found.squeeze(-1).double().numpy(), rows)
-    return Predictions(rows, model.classes, found.numpy(), ("",) * len(stored), model.temperature, "row")
+    return torch.cat(outputs)
