@@ -228,6 +228,20 @@ def test_regression_does_not_depend_on_the_unit_of_the_targets():
     np.testing.assert_allclose(other.predict(X), 1000 * model.predict(X) + 20, rtol=0.02, atol=30)
 
 
+@pytest.mark.parametrize("fraction", [0, 0.3])
+def test_weights_that_a_modifier_chooses_are_kept_with_their_score(fraction):
+    """SWAD averages weights until the end. A step with a better score before does not replace them."""
+    y, options = X[:, 0] + np.sin(3 * X[:, 1]), {"steps": 60, "lr": 3e-2, "validation_fraction": fraction}
+    last = fitted("ERM", DomainRegressor, y=y, modifiers=["SWAD"], **options)
+    plain = fitted("ERM", DomainRegressor, y=y, **options)
+    assert not np.allclose(last.predict(X), plain.predict(X))
+    assert last.best_step_ == 59
+    if not fraction:  # validated on the first sample of each domain
+        first = [list(HOSPITALS).index(name) for name in last.domains_]
+        error = np.abs(last.predict(X) - y)[first].mean()
+        assert last.validation_score_ == pytest.approx(-error, rel=1e-4)
+
+
 def test_targets_that_cannot_be_written_to_are_no_warning():
     y = X[:, 0].copy()
     y.flags.writeable = False  # as those of a column of pandas

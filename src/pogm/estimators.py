@@ -32,7 +32,7 @@ from pogm.data.datasets.table_in_memory import TableInMemory
 from pogm.data.tables.encoding import find_encoding
 from pogm.deployment.model import TrainedModel, set_tensors
 from pogm.engine.session import STATISTICS, Engine, Session
-from pogm.engine.trainer import train
+from pogm.engine.trainer import final, train
 from pogm.modifiers import Modifier, modifier_class
 
 Array = npt.NDArray[Any]
@@ -191,8 +191,9 @@ class _DomainEstimator(BaseEstimator):  # type: ignore[misc]
                     print(f"step {found.step}/{trial.steps - 1}  validation {score:.4g}")
                 is_last = found.step == trial.steps - 1
                 if best is None or score > best[0] or (is_last and self.validation_fraction == 0):
-                    tensors = {name: leaf.detach().cpu().clone() for name, leaf in session.predicting_tensors().items()}
-                    best = (score, found.step, tensors)
+                    best = (score, found.step, _predicting_tensors(session))
+            for found in final(session):  # a modifier chooses the weights, as SWAD does
+                best = (_validation_score(found.scores[0]), found.step, _predicting_tensors(session))
             session.close()
         assert best is not None
         score, step, tensors = best
@@ -309,6 +310,11 @@ class DomainRegressor(RegressorMixin, _DomainEstimator):  # type: ignore[misc]
     def _encode_targets(self, y: Array) -> Tensor:
         y = check_array(y, ensure_2d=False, dtype=np.float64)
         return torch.tensor(y).float()  # a copy: those of pandas cannot be written to
+
+
+def _predicting_tensors(session: Session) -> dict[str, Tensor]:
+    """Return a copy of the weights and buffers that predict."""
+    return {name: leaf.detach().cpu().clone() for name, leaf in session.predicting_tensors().items()}
 
 
 def _build(given: Any, find: Any, base: type, parameter: str) -> Any:
