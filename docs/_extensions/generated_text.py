@@ -29,6 +29,7 @@ PAGES = {  # file of the repository: page that shows it
     "results/small/README.md": "measurements/evidence_small.md",
     "results/variants/README.md": "measurements/variants.md",
     "results/ablation/README.md": "measurements/ablation.md",
+    "results/agreement/README.md": "measurements/agreement.md",
     "results/fewer_domains/README.md": "measurements/fewer_domains.md",
     "results/search/README.md": "measurements/search.md",
     "results/published/README.md": "measurements/published.md",

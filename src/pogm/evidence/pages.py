@@ -1,7 +1,7 @@
 """Pages of the evidence in Markdown: tables that are computed from the records."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.results.records import Run
@@ -21,11 +21,23 @@ from pogm.evidence.tables import (
     seed_table,
 )
 from pogm.experiments.fewer_domains import domain_count_table
+from pogm.experiments.figure4 import agreement_table
 from pogm.experiments.pogm_ablation import ablation_table
 from pogm.experiments.pogm_variants import success_table, variant_table
 
+TABLES: dict[str, Callable[[Sweep, list[Run]], Table]] = {  # by the kind of the mark
+    "evidence": evidence_table,
+    "seeds": lambda _, runs: seed_table(runs),
+    "ablation": lambda _, runs: ablation_table(runs),
+    "agreement": lambda sweep, runs: agreement_table(runs, sweep.dataset),
+    "fewer_domains": lambda _, runs: domain_count_table(runs),
+    "search": search_table,
+    "variants": lambda _, runs: variant_table(runs),
+}
+SELECTED_TABLES = {"domains": domain_table, "published": published_table, "search": domain_table}  # with a selection
+SUCCESSES = "successes"  # variants of POGM on all datasets
 MARK = re.compile(
-    r"<!-- records: (?P<kind>evidence|domains|published|seeds|ablation|fewer_domains|search|variants|successes)"
+    rf"<!-- records: (?P<kind>{'|'.join({*TABLES, *SELECTED_TABLES, SUCCESSES})})"
     r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
 )
 TABLE = re.compile(r"\n(?:\|.*\n)*")
@@ -37,10 +49,8 @@ def update_tables(text: str, complete: Complete) -> str:
     A mark is a comment in a line of its own, such as ``<!-- records: evidence, SWEEP -->``. The table follows after an
     empty line. The rest of the page stays as it is. Marks begin with the kind of the table:
 
-    - ``evidence``, ``seeds``, ``ablation``, ``fewer_domains``, ``search`` or ``variants``, followed by the name of a
-      sweep;
-    - ``domains`` or ``published``, followed by the name of a sweep and a selection; ``search`` with a selection is the
-      table of domains of a search;
+    - one of `TABLES`, followed by the name of a sweep;
+    - one of `SELECTED_TABLES`, followed by the name of a sweep and a selection;
     - ``successes``: variants of POGM on all datasets.
 
     Args:
@@ -95,11 +105,12 @@ Command: `{sweep.command()}`
 
 
 def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
-    if mark["kind"] == "successes":
+    kind, selection = mark["kind"], mark["selection"]
+    if kind == SUCCESSES:
         yield from _markdown(success_table({sweep.dataset: complete.get(sweep, []) for sweep in VARIANT_SWEEPS}))
         return
     experiments = {folder: experiment for experiment, folder in FOLDERS.items()}
-    experiment = experiments.get(mark["kind"], "evidence")
+    experiment = experiments.get(kind, "evidence")
     names = {sweep.name: sweep for sweep in ALL_SWEEPS if sweep.experiment == experiment}
     if mark["sweep"] not in names:
         raise unknown_name_error("a sweep", str(mark["sweep"]), names)
@@ -107,23 +118,12 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
     runs = complete.get(sweep)
     if not runs:
         raise UsageError(f"Expected records with a complete row of {mark['sweep']}; found none. Pack them in results/.")
-    if mark["kind"] == "evidence":
-        yield from _markdown(evidence_table(sweep, runs), PRINTED)
-    elif mark["kind"] == "seeds":
-        yield from _markdown(seed_table(runs))
-    elif mark["kind"] == "ablation":
-        yield from _markdown(ablation_table(runs))
-    elif mark["kind"] == "fewer_domains":
-        yield from _markdown(domain_count_table(runs))
-    elif mark["kind"] == "variants":
-        yield from _markdown(variant_table(runs))
-    elif mark["kind"] == "search" and mark["selection"] is None:
-        yield from _markdown(search_table(sweep, runs))
-    elif mark["selection"] in SELECTIONS:
-        table = published_table if mark["kind"] == "published" else domain_table
-        yield from _markdown(table(runs, SELECTIONS[mark["selection"]]))
+    if selection is None and kind in TABLES:
+        yield from _markdown(TABLES[kind](sweep, runs), PRINTED if kind == "evidence" else None)
+    elif selection in SELECTIONS and kind in SELECTED_TABLES:
+        yield from _markdown(SELECTED_TABLES[kind](runs, SELECTIONS[selection]))
     else:
-        raise unknown_name_error("a selection", str(mark["selection"]), SELECTIONS)
+        raise unknown_name_error("a selection", str(selection), SELECTIONS if kind in SELECTED_TABLES else ())
 
 
 def _markdown(table: Table, columns: int | None = None) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
 variants of POGM, those of `ABLATION_SWEEPS` change one thing of POGM at a time, those of `SEARCH_SWEEPS` search the
-hyperparameters of the best methods, and those of `FEWER_DOMAINS_SWEEPS` vary the number of training domains. A run
+hyperparameters of the best methods, those of `FEWER_DOMAINS_SWEEPS` vary the number of training domains, and those of
+`AGREEMENT_SWEEPS` measure the agreement of the steps with the training domains (Figures 2 to 5 of the paper). A run
 belongs to a sweep if its trial equals a trial of ERM in everything but the method: the same data, seeds, network and
 length. So differences to ERM are paired.
 """
@@ -22,7 +23,7 @@ from pogm._system.errors import DataError
 from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
-from pogm.experiments import evidence, evidence_search, fewer_domains, pogm_ablation, pogm_variants
+from pogm.experiments import evidence, evidence_search, fewer_domains, figure4, pogm_ablation, pogm_variants
 from pogm.experiments.base import ERM, Plan, Row, Scale, find_scale
 
 ARCHIVES = "*.tar.gz"
@@ -30,18 +31,21 @@ PLANS = {  # by the name of the experiment
     "evidence": evidence.plan,
     "evidence_search": evidence_search.plan,
     "fewer_domains": fewer_domains.plan,
+    "figure4": figure4.plan,
     "pogm_ablation": pogm_ablation.plan,
     "pogm_variants": pogm_variants.plan,
 }
 TITLES = {  # ends of titles
     "evidence_search": ": random search",
     "fewer_domains": ": fewer training domains",
+    "figure4": ": agreement of the steps",
     "pogm_ablation": ": ablation of POGM",
     "pogm_variants": ": variants of POGM",
 }
 FOLDERS = {  # of the records of experiments that are not the evidence
     "evidence_search": "search",
     "fewer_domains": "fewer_domains",
+    "figure4": "agreement",
     "pogm_ablation": "ablation",
     "pogm_variants": "variants",
 }
@@ -65,7 +69,7 @@ class Sweep:
     weights: str = ""  # hash of the initial weights of photographs
     experiment: str = "evidence"
     first_seed: int = 0
-    runs_of_domain: int = 1  # runs of a row for every domain and seed, such as the configurations of a search
+    states_seeds: bool = False  # True if the command needs the number of seeds
 
     @property
     def on_gpu(self) -> bool:
@@ -83,6 +87,7 @@ class Sweep:
         """Options of `pogm experiment` that choose the trials."""
         found = ["--scale", self.scale_name, "--datasets", self.dataset]
         found += ["--evaluate-every", str(self.evaluate_every)] if self.evaluate_every else []
+        found += ["--trials", str(self.seeds)] if self.states_seeds else []
         return (*found, "--weights", FILES[self.weights]) if self.weights else tuple(found)
 
     def command(self, rows: Sequence[str] = ()) -> str:
@@ -130,6 +135,11 @@ class Sweep:
         """Everything but the method, of every trial of ERM."""
         return frozenset(_without_method(trial.to_json()) for trial in self.plan[ERM])
 
+    @cached_property
+    def runs_of_seed(self) -> int:
+        """Number of runs of a row with one seed: of every domain, and of every configuration of a search."""
+        return sum(trial.trial_seed == self.first_seed for trial in self.plan[ERM])
+
     def find_runs(self, runs: Iterable[Run]) -> list[Run]:
         """Return the finished runs of the sweep, labelled and ordered by row.
 
@@ -153,16 +163,17 @@ class Sweep:
         A row is complete if it has all needed seeds.
         """
         found = self.find_runs(runs)
-        all_runs = len(self.scale().dataset(self.dataset).domains) * self.runs_of_domain
         counts = Counter((run.label, run.trial_seed) for run in found)
         named = {row.name: row for row in self.plan}
         needed = {label: self.needed_seeds(named.get(label, Row(label))) for label in labels_of(found)}
         complete = {
             name
             for name, n in needed.items()
-            if all(counts[name, self.first_seed + seed] == all_runs for seed in range(n))
+            if all(counts[name, self.first_seed + seed] == self.runs_of_seed for seed in range(n))
         }
-        return [run for run in found if run.label in complete and counts[run.label, run.trial_seed] == all_runs]
+        return [
+            run for run in found if run.label in complete and counts[run.label, run.trial_seed] == self.runs_of_seed
+        ]
 
 
 SWEEPS = (
@@ -208,17 +219,29 @@ SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
         len(evidence_search.BEST["HeartDisease"]),
         experiment="evidence_search",
         first_seed=evidence_search.FIRST_SEED,
-        runs_of_domain=evidence_search.CONFIGURATIONS,
     ),
 )
 
 
-FEWER_DOMAINS_SWEEPS = (  # with K domains, K − 2 numbers of training domains
-    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, experiment="fewer_domains", runs_of_domain=2),
-    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, experiment="fewer_domains", runs_of_domain=4),
-    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, experiment="fewer_domains", runs_of_domain=2),
+FEWER_DOMAINS_SWEEPS = (
+    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, experiment="fewer_domains"),
+    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, experiment="fewer_domains"),
+    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, experiment="fewer_domains"),
 )
-ALL_SWEEPS = (*SWEEPS, *VARIANT_SWEEPS, *ABLATION_SWEEPS, *SEARCH_SWEEPS, *FEWER_DOMAINS_SWEEPS)
+
+
+def _agreement(name: str, scale_name: str, dataset: str, network: str, seeds: int, weights: str = "") -> Sweep:
+    return Sweep(name, scale_name, dataset, network, seeds, weights=weights, experiment="figure4", states_seeds=True)
+
+
+AGREEMENT_SWEEPS = (  # the two datasets of the paper's figures that we have, and the small datasets
+    _agreement("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn", 3),
+    _agreement("heart_disease", "small", "HeartDisease", "mlp", 10),
+    _agreement("spoken_digits", "small", "SpokenDigits", "cnn1d", 10),
+    _agreement("amazon_reviews", "small", "AmazonReviews", "mlp", 10),
+    _agreement("pacs", "pacs", "PACS", "resnet50_v1", 3, RESNET50_V1),
+)
+ALL_SWEEPS = (*SWEEPS, *VARIANT_SWEEPS, *ABLATION_SWEEPS, *SEARCH_SWEEPS, *FEWER_DOMAINS_SWEEPS, *AGREEMENT_SWEEPS)
 
 
 def find_archives(folder: Path) -> list[Path]:
