@@ -1,12 +1,20 @@
 """``pogm verdict``: each kind of shift is found where it is, and not where it is not."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from processes import pogm
+from support import trial
 
+from pogm import ERM
+from pogm.benchmark.plan.trial import Trial
+from pogm.data.datasets.folder import Folder
+from pogm.deployment.features import extract_features
 from pogm.deployment.verdict import analyse
+from pogm.engine.session import Engine
 
 CLASSES, WIDTH, COUNT = 3, 8, 80
 NAMES = ("a", "b", "c", "d")
@@ -131,6 +139,20 @@ def test_command_prints_the_verdict_and_writes_all_numbers(photographs, tmp_path
     numbers = json.loads(path.read_text())
     assert list(numbers["sites"]) == ["a", "b", "c"]
     assert numbers["forecast"]["mean"] == pytest.approx(np.mean([s["held_out"] for s in numbers["sites"].values()]))
+
+
+def test_random_weights_are_those_of_the_seed(photographs):
+    def features(seed: int) -> np.ndarray:
+        training = replace(trial(ERM()).training, network="small_cnn", weights="random")
+        chosen = Trial(Folder.from_path(photographs[0]), ERM(), (), training, steps=2, evaluate_every=1)
+        found, _, _ = extract_features(chosen, photographs[0].parent, Engine("cpu"), lambda parts, count: parts, seed)
+        return np.concatenate(found)
+
+    torch.manual_seed(0)
+    first = features(0)
+    torch.manual_seed(1)
+    assert np.array_equal(features(0), first)
+    assert not np.array_equal(features(1), first)
 
 
 def test_one_site_is_refused(photographs, tmp_path):

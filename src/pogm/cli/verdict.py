@@ -31,7 +31,9 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         "Network of the features (default: that of --weights, or of the dataset).", None, complete="networks"
     )
     settings: Hyperparameters = group(Hyperparameters)
-    seed: int = option("Seed of the choice of images and of cross-validation.", 0, least=0, most=MOST_SEED)
+    seed: int = option(
+        "Seed of the choice of images, of random weights and of cross-validation.", 0, least=0, most=MOST_SEED
+    )
     execution: Execution = group(Execution)
     output: Output = group(Output)
 

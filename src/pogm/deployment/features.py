@@ -10,6 +10,7 @@ from pogm._system.errors import UsageError
 from pogm._system.terminal import printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.array_dataset import ArrayDataset
+from pogm.data.datasets.base import seed_hash
 from pogm.data.transforms.arrays import Columns
 from pogm.deployment.verdict import MOST_IMAGES, Array, Labels
 from pogm.engine.session import Engine
@@ -31,7 +32,7 @@ def extract_features(
         data: Data folder.
         engine: Device.
         progress: Shows how many batches are done.
-        seed: Seed of the choice of images.
+        seed: Seed of the choice of images, and of random weights.
 
     Raises:
         UsageError: The dataset is a regression, or consists neither of images nor of columns; or a site has one group.
@@ -40,7 +41,9 @@ def extract_features(
         return _encode_columns(trial, data)
     device = engine.torch_device()
     transform = trial.dataset.transform(trial.training)
-    module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_hash("weights", seed))  # random weights are the same for the same seed
+        module, _ = build_features(trial.training.network, transform.shape, weights=trial.training.weights)
     module = module.eval().to(device)
     draw = np.random.default_rng(seed)
     chosen, labels, sizes, groups = [], [], [], list[Labels]()
