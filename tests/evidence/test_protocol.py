@@ -141,7 +141,7 @@ def test_run_of_another_package_is_a_row_if_it_is_paired_with_erm():
     longer = [replace(run, trial={**run.trial, "steps": 999}) for run in mine]
     assert {run.label for run in HEART.complete_rows([*runs, *mine])} == {"ERM", "Mine"}
     assert {run.label for run in HEART.complete_rows([*runs, *longer])} == {"ERM"}
-    with pytest.warns(RecordWarning, match="20 of 20 runs are not of the protocol, for example Mine on HeartDisease"):
+    with pytest.warns(RecordWarning, match="20 of 20 runs are not of the evidence, for example Mine on HeartDisease"):
         assert sweeps_with_runs(longer) == {}
 
 

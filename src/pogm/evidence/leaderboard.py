@@ -120,7 +120,7 @@ def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]
     compared = compared_sweeps(complete)
     if not compared:
         raise UsageError(
-            "Expected a sweep of the protocol with complete rows of ERM and another method; found none. See what is "
+            "Expected a sweep of the evidence with complete rows of ERM and another method; found none. See what is "
             "missing: results/PLAN.md"
         )
     facts = {

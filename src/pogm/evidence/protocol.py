@@ -275,8 +275,9 @@ def sweeps_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
     used = {run.id for sweep in SWEEPS for run in sweep.find_runs(runs)}
     if others := [run for run in runs if run.id not in used]:
         warnings.warn(
-            f"{len(others)} of {len(runs)} runs are not of the protocol, for example {others[0].label} on "
-            f"{others[0].dataset}: left out. They need the same data, seeds, network and length as ERM's runs.",
+            f"{len(others)} of {len(runs)} runs are not of the evidence, for example {others[0].label} on "
+            f"{others[0].dataset}: left out. They need the same data, seeds, network and length as ERM's runs. Tables "
+            "of variants and of random searches are in results/variants/README.md and results/search/README.md.",
             RecordWarning,
             stacklevel=2,
         )
