@@ -31,6 +31,7 @@ def test_everything_is_found(tmp_path, capsys):
         "constant_in_domain": {},
         "classes": {"a": {"ill": 2, "well": 1}, "b": {"ill": 0, "well": 3}},
         "single_class": ["b"],
+        "single_domain": {"ill": "a"},
         "small": ["a", "b"],
         "groups": None,
         "spellings": [],
@@ -43,6 +44,7 @@ def test_everything_is_found(tmp_path, capsys):
     for text in ("dose: a 33%, b 33%", "Columns with one value (1): version", "Domains with one class (1): b"):
         assert text in out
     assert "Equal samples with different labels (1): a:1 = b:1" in out
+    assert "Classes of one domain, which cannot be held out (1): ill (a)" in out
 
 
 def test_code_for_missing_values_of_one_domain_is_found(tmp_path, capsys):

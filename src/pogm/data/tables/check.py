@@ -29,8 +29,8 @@ class SampleFindings:
     @property
     def clean(self) -> bool:
         """True if there is nothing to correct. Missing values are imputed, so they need no correction."""
-        found = (self.small, self.spellings, self.constant, self.single_class, self.repeated, self.contradictory)
-        return not any(found)
+        found = (self.small, self.spellings, self.constant, self.single_class, self.single_domain)
+        return not any((*found, self.repeated, self.contradictory))
 
     @property
     def is_table(self) -> bool:
@@ -95,6 +95,15 @@ class SampleFindings:
         return [name for name, found in self.classes.items() if sum(count > 0 for count in found.values()) == 1]
 
     @cached_property
+    def single_domain(self) -> dict[str, str]:
+        """Classes with samples in one domain only, and that domain: it cannot be held out."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for domain, counts in self.classes.items():
+            for name, count in counts.items():
+                found[name] += [domain] if count else []
+        return {name: domains[0] for name, domains in found.items() if len(domains) == 1}
+
+    @cached_property
     def small(self) -> list[str]:
         """Domains with too few samples for a training and a validation part."""
         counted = zip(self.dataset.domains, self.domains, strict=True)
@@ -155,6 +164,7 @@ class SampleFindings:
             "constant_in_domain",
             "classes",
             "single_class",
+            "single_domain",
             "small",
             "groups",
             "spellings",
@@ -194,6 +204,9 @@ class SampleFindings:
         lists: dict[str, list[str]] = {
             "Columns with one value": self.constant,
             "Domains with one class": self.single_class,
+            "Classes of one domain, which cannot be held out": [
+                f"{name} ({domain})" for name, domain in self.single_domain.items()
+            ],
             f"Domains with fewer than {math.ceil(1 / HOLDOUT)} samples, too few for training": self.small,
             "Names that differ in upper and lower case only": [" = ".join(names) for names in self.spellings],
             "Equal samples in several domains": list(map(_join, self.repeated)),
