@@ -16,7 +16,7 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
-from pogm.benchmark.runs.selected_model import SelectedModel
+from pogm.benchmark.runs.selected_model import SelectedModel, remove_unused_weights
 from pogm.data.datasets.base import split
 
 LONG = {"steps": 61, "evaluate_every": 10}
@@ -126,6 +126,22 @@ def test_damaged_weights_of_the_selected_step_are_refused_at_a_resume(tmp_path, 
         run(load_trial(folder), folder)
     assert model_files(folder) == before
     assert not (folder / "done").exists()
+
+
+def test_weights_that_the_description_names_are_kept_while_the_run_continues(tmp_path, clean):
+    """A run with a final average that is extended: its checkpoints refer to other weights than its model."""
+    folder = shutil.copytree(clean, tmp_path / "run")
+    (selected,) = folder.glob("model/weights-*.safetensors")
+    final, old = (selected.with_name(f"weights-{step:08d}.safetensors") for step in (90, 91))
+    for path in (final, old):
+        shutil.copy(selected, path)
+    description = json.loads((folder / "model" / "model.json").read_text())
+    description["weights"]["file"] = final.name
+    (folder / "model" / "model.json").write_text(json.dumps(description))
+    remove_unused_weights(folder, folder / "checkpoints")
+    assert final.exists()
+    assert not old.exists()
+    load(folder)
 
 
 def test_run_on_all_domains_trains_on_each_and_keeps_a_model(tmp_path):

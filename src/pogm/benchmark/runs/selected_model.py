@@ -113,7 +113,7 @@ class SelectedModel:
 
 
 def remove_unused_weights(run: Path, checkpoints: Path) -> None:
-    """Delete the weights of steps that no checkpoint of the run refers to."""
+    """Delete the weights of steps that neither a checkpoint of the run nor the description of its model refers to."""
     folder = run / MODEL
     if not folder.exists():
         return
@@ -123,6 +123,8 @@ def remove_unused_weights(run: Path, checkpoints: Path) -> None:
         with suppress(ValueError):  # a damaged checkpoint refers to nothing
             selection = read_manifest(path).get("selected")
             used.add(_file_name(selection["step"]) if selection else "")
+    with suppress(OSError, ValueError, KeyError, TypeError, UsageError):  # no model yet, or a damaged one
+        used.add(read_json(folder / DESCRIPTION, MOST_BYTES)["weights"]["file"])
     for path in folder.glob("weights-*.safetensors"):
         if path.name not in used:
             path.unlink(missing_ok=True)
