@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders import record
 
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.experiments import all_experiments, fewer_domains
 from pogm.experiments.base import SCALES
 from pogm.experiments.fewer_domains import ROWS, domain_count_table
@@ -55,4 +56,6 @@ def test_table_has_the_mean_accuracy_on_unseen_domains_and_paired_differences(by
     texts = table.texts()
     assert texts["ERM"][:3] == ["70.5 ± 0.4", "–", "80.5 ± 0.4"]
     assert texts["Fish"][:4] == ["72.5 ± 0.4", "+2.00 ± 0.00", "80.5 ± 0.4", "+0.00 ± 0.00"]
-    assert texts["Fish"][-1] == "2"
+    lines = tables_csv([table]).splitlines()
+    assert lines[0] == "dataset,algorithm,selection,training_domains,value,mean,stderr,n"
+    assert "SpokenDigits,Fish,training-domain,2,difference,2.0000,0.0000,2" in lines

@@ -11,6 +11,7 @@ from run_folders import record, write_run
 
 from pogm import ERM, POGM, Fish
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.experiments import figure1, figure2, figure3, figure4, figure5, figure6, measured
 from pogm.experiments.base import SCALES, Row
@@ -275,13 +276,15 @@ def test_figure_4_has_means_over_domains_and_rounds_and_then_over_trials(runs):
 def test_table_of_figure_4_has_means_over_all_rounds(tmp_path):
     for seed in range(2):
         write(tmp_path, "ERM", seed, [(0.2, 0.4), (0.6, 0.4), (0.1, -0.3), (0.5, 0.5), (None, 0.9)])
-    (row,) = figure4.agreement_table(read_runs(tmp_path), "ColoredDigits").rows
-    cosine, lowest, gap, distance, accuracy, n = row.cells
+    table = figure4.agreement_table(read_runs(tmp_path), "ColoredDigits")
+    (row,) = table.rows
+    cosine, lowest, gap, distance, accuracy = row.cells
     assert cosine.mean == pytest.approx((1.4 + 1.0 + 0.9) / 9)
     assert lowest.mean == pytest.approx((0.2 + 0.4 - 0.3 + 0.5) / 4), "of the domain that agrees least in each round"
     assert gap.mean == pytest.approx((0.2 + 0.2 + 0.4 + 0.0) / 4)
-    assert (distance.mean, cosine.stderr, n) == (2.0, 0.0, 2)
+    assert (distance.mean, cosine.stderr, cosine.n) == (2.0, 0.0, 2)
     assert accuracy.mean == pytest.approx(70)
+    assert "ColoredDigits,ERM,gap,0.2000,0.0000,2" in tables_csv([table]).splitlines()
 
 
 def test_figure_5_has_a_panel_for_each_training_domain_and_one_for_the_accuracy(runs):

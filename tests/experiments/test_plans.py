@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from run_folders import record, write_run
@@ -13,9 +14,12 @@ from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.published import rows
 from pogm.benchmark.results.records import read_runs
+from pogm.benchmark.results.table import Table
+from pogm.benchmark.results.table_formats import tables_csv
 from pogm.engine.session import Engine, Session
 from pogm.experiments import all_experiments, catalogue, evidence, find_experiments
 from pogm.experiments.base import SCALES, Row, find_scale
+from pogm.experiments.output import empty_run
 from pogm.experiments.planning import all_trials
 from pogm.experiments.table1 import CONTROLS, PAPER
 from pogm.experiments.trials import (
@@ -293,3 +297,21 @@ def test_paired_difference_is_the_mean_over_seeds_of_means_over_domains(tmp_path
     assert [texts[0] for texts in table.texts().values()] == ["+0.0 ± 0.0", "+27.5 ± 2.5"]
     missing = differences(runs[:-1], "ERM").rows[1].estimates[0]
     assert (missing.mean, missing.n, missing.stderr) == (pytest.approx(25.0), 1, None), "a seed counts when complete"
+
+
+@pytest.mark.parametrize("name", [name for name in all_experiments() if not name.startswith("figure")])
+def test_tables_of_an_experiment_can_be_written_to_one_file(name):
+    """Two seeds of every planned row; figures have measured runs, see test_figures.py."""
+    scale = replace(SMALL, datasets=("HeartDisease",)) if name == "evidence_search" else EMBEDDED
+    few = replace(scale, configurations=1, ablation=2, trials=2, seeds=2, changed_by=("--trials",))
+    runs = [
+        replace(empty_run(trial, Path(".")), label=row.name, records=(record(9, [0.7] * 6, [0.6] * 6),), done=True)
+        for row, trials in all_experiments()[name].rows(few).items()
+        for trial in trials
+    ]
+    tables = [one for one in all_experiments()[name].exhibits(runs, few) if isinstance(one, Table)]
+    assert bool(tables) == bool(runs)
+    if tables:
+        header, *lines = (line.split(",") for line in tables_csv(tables).splitlines())
+        assert len(header) == len(set(header)), "every column has a name of its own"
+        assert lines

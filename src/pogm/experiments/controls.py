@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from pogm.benchmark.results.accuracy_tables import averages_table, labels_of
-from pogm.benchmark.results.paired import paired_difference
+from pogm.benchmark.results.accuracy_tables import CSV_KEYS, averages_table, labels_of
+from pogm.benchmark.results.paired import UNIT, paired_difference
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
@@ -24,6 +24,35 @@ def control_differences(
         return paired_difference(chosen, [dataset], label, str(baseline)) if known else Estimate()
 
     return {label: (gain(label, ERM.name), gain(label, controls.get(label))) for label in labels_of(runs)}
+
+
+def gains_table(runs: Sequence[Run], selection: Selection, controls: Controls, title: str, control: str) -> Table:
+    """Return the paired differences of every row to ERM and to its control, for every dataset.
+
+    Args:
+        runs: Runs, labelled by their rows.
+        selection: How the step of a run is chosen.
+        controls: Control of every row that has one.
+        title: Title of the table.
+        control: What a control is, for the headings.
+    """
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    by_dataset = [control_differences(runs, dataset, selection, controls) for dataset in datasets]
+    rows = [Row(tuple(cell for found in by_dataset for cell in found[label]), label) for label in labels_of(runs)]
+    columns = [
+        gain_column(f"{dataset}, to {name}", ids={"dataset": dataset, "domain": f"difference to {name}"})
+        for dataset in datasets
+        for name in (ERM.name, control)
+    ]
+    return Table(
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        selection=selection,
+        footnotes=(UNIT,),
+        row_key="algorithm",
+        csv_keys=CSV_KEYS,
+    )
 
 
 def control_table(runs: Sequence[Run], controls: Controls, title: str, control: str) -> Table:

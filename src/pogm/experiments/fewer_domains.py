@@ -78,18 +78,20 @@ def domain_count_table(runs: Sequence[Run]) -> Table:
     columns = [
         column
         for count in counts
+        for ids in ({"dataset": runs[0].dataset, "training_domains": count},)
         for column in (
-            Column(f"accuracy_{count}", f"{count} domains", unit="%"),
-            gain_column(f"difference_{count}", "difference to ERM"),
+            Column(f"accuracy_{count}", f"{count} domains", unit="%", ids=ids | {"value": "accuracy"}),
+            gain_column(f"difference_{count}", "difference to ERM", ids=ids | {"value": "difference"}),
         )
     ]
     return Table(
         title=f"{runs[0].dataset}: accuracy on unseen domains by the number of training domains",
-        columns=(*columns, Column("n", kind="number")),
-        rows=tuple(TableRow((*row.cells, row.estimates[0].n), row.key) for row in rows),
+        columns=tuple(columns),
+        rows=tuple(rows),
         selection=TRAINING_DOMAIN,
         footnotes=(UNIT,),
         row_key="algorithm",
+        csv_keys=("dataset", "algorithm", "selection", "training_domains", "value"),
     )
 
 

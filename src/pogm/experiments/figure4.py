@@ -16,6 +16,13 @@ from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel
 
 PRINTED = ("VLCS", "PACS")  # datasets of the figure in the paper
+COLUMNS = (  # of the table: key, title, unit, digits, and digits of the standard error
+    ("cosine", "mean cosine", "", ".3f", ".3f"),
+    ("lowest", "lowest cosine", "", ".3f", ".3f"),
+    ("gap", "gap", "", ".3f", ".3f"),
+    ("distance", "‖θᵢ − θ⁺‖²", "", ".2g", ".1g"),
+    ("accuracy", "test accuracy", "%", ".1f", ".1f"),
+)
 EXPLANATION = (
     "Left of each pair: the cosine of a step h and the step hᵢ of each training domain alone, cos(hᵢ, h), averaged "
     "over domains; higher is more similar. Right: the squared distance of the copy of the model of each domain to "
@@ -55,24 +62,23 @@ def agreement_table(runs: Sequence[Run], dataset: str) -> Table:
             [100 * accuracy(run.records[-1], "in", measured.HELD_OUT) for run, _ in found],
         )
         if found:
-            rows.append(Row((*map(estimate, values), len(found)), method))
+            rows.append(Row(tuple(map(estimate, values)), method))
     return Table(
         title=f"{dataset}: agreement of a step with the training domains",
-        columns=(
-            Column("cosine", "mean cosine", digits=".3f", error_digits=".3f"),
-            Column("lowest", "lowest cosine", digits=".3f", error_digits=".3f"),
-            Column("gap", digits=".3f", error_digits=".3f"),
-            Column("distance", "‖θᵢ − θ⁺‖²", digits=".2g", error_digits=".1g"),
-            Column("accuracy", "test accuracy", unit="%"),
-            Column("n", kind="number"),
+        columns=tuple(
+            Column(
+                key, title, unit=unit, digits=digits, error_digits=error_digits, ids={"dataset": dataset, "value": key}
+            )
+            for key, title, unit, digits, error_digits in COLUMNS
         ),
         rows=tuple(rows),
         footnotes=(
-            "Means over all rounds, then mean ± standard error over n trials. The lowest cosine is that with the "
+            "Means over all rounds, then mean ± standard error over trials. The lowest cosine is that with the "
             "domain that agrees least in the round; the gap is the mean of |cos(hᵢ, h) − cos(hⱼ, h)| over pairs of "
             "domains. The accuracy is that on the held-out domain after the last step.",
         ),
         row_key="algorithm",
+        csv_keys=("dataset", "algorithm", "value"),
     )
 
 

@@ -16,8 +16,8 @@ from pogm.data.datasets import dataset_class
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.experiments import evidence, paired
 from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
-from pogm.experiments.controls import control_table
-from pogm.experiments.results import averages, details
+from pogm.experiments.controls import control_table, gains_table
+from pogm.experiments.results import BOTH, averages, details
 
 BY_ROW = True
 METHODS = ("POGM", "OfficialPOGM")
@@ -25,6 +25,7 @@ SYMBOLS = {"kappa": "κ", "meta_lr": "α", "inner_steps": "E"}
 MORE = {("POGM", "kappa"): (0.0,)}  # values besides those of the search space: without matching, POGM is ERM
 MODIFIERS = ("Mixup", "SWAD", "SMA", "Augment", "CIRL")  # those of Table 2, and the average of all weights
 REFERENCE = "the reference"
+TITLE = "POGM with one change at a time: difference to ERM and to the reference, paired"
 
 
 def _changed(method: str) -> list[Row]:
@@ -68,9 +69,8 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return the differences of every row to ERM and to its reference, accuracies, and the results of every domain."""
-    by_dataset = {name: [run for run in runs if run.dataset == name] for name in dict.fromkeys(r.dataset for r in runs)}
-    tables = [ablation_table(found) for found in by_dataset.values()]
-    return [*tables, *averages(runs), *details(runs)]
+    gains = [gains_table(runs, selection, REFERENCES, TITLE, REFERENCE) for selection in reversed(BOTH) if runs]
+    return [*gains, *averages(runs), *details(runs)]
 
 
 def ablation_table(runs: Sequence[Run]) -> Table:

@@ -7,9 +7,8 @@ ERM with the step length of Fish, and Fish with that of ERM. All rows have the s
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from pogm.benchmark.results.accuracy_tables import CSV_KEYS, labels_of
-from pogm.benchmark.results.paired import UNIT
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Table
@@ -17,15 +16,15 @@ from pogm.benchmark.results.table import Row as TableRow
 from pogm.experiments import paired
 from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
 from pogm.experiments.centre import ERM_CENTRE, ERM_CENTRE_KAPPA_0
-from pogm.experiments.controls import control_differences, control_table
-from pogm.experiments.results import BOTH, NOTHING, averages, details, gain_column
+from pogm.experiments.controls import control_differences, control_table, gains_table
+from pogm.experiments.results import BOTH, NOTHING, averages, details
 
 BY_ROW = True
 METHODS = "pogm.experiments.variant_methods"
 SEEDS = 10  # least number for a success
 ERRORS = 2  # standard errors of a gain that counts
 DATASETS = 3  # least number of datasets for a success
-BASELINES = ("ERM", "κ = 0")
+CONTROL = "κ = 0"
 
 
 def _variant(kind: str, name: str, kappa: str | None = None, *settings: str) -> Row:
@@ -105,29 +104,15 @@ def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
 
 def gains(runs: Sequence[Run], selection: Selection = TRAINING_DOMAIN) -> Table:
     """Return the paired differences of every row to ERM and to its control, for every dataset, and who succeeds."""
-    datasets = list(dict.fromkeys(run.dataset for run in runs))
-    by_dataset = [control_differences(runs, dataset, selection, CONTROLS) for dataset in datasets]
-    rows = [TableRow(tuple(cell for found in by_dataset for cell in found[label]), label) for label in labels_of(runs)]
-    columns = [
-        gain_column(f"{dataset}, to {name}", ids={"dataset": dataset, "domain": f"difference to {name}"})
-        for dataset in datasets
-        for name in BASELINES
-    ]
-    notes = (UNIT, summary(rows)) if selection is TRAINING_DOMAIN else (UNIT,)
-    return Table(
-        title="Variants of POGM: difference to ERM and to the control with κ = 0, paired",
-        columns=tuple(columns),
-        rows=tuple(rows),
-        selection=selection,
-        footnotes=notes,
-        row_key="algorithm",
-        csv_keys=CSV_KEYS,
-    )
+    title = "Variants of POGM: difference to ERM and to the control with κ = 0, paired"
+    table = gains_table(runs, selection, CONTROLS, title, CONTROL)
+    notes = (summary(table.rows),) if selection is TRAINING_DOMAIN else ()
+    return replace(table, footnotes=(*table.footnotes, *notes))
 
 
 def variant_table(runs: Sequence[Run]) -> Table:
     """Return the accuracies of every row on one dataset, and its differences to ERM and to its control."""
-    return control_table(runs, CONTROLS, "variants of POGM", BASELINES[1])
+    return control_table(runs, CONTROLS, "variants of POGM", CONTROL)
 
 
 def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
