@@ -59,3 +59,10 @@ def test_table_has_the_mean_accuracy_on_unseen_domains_and_paired_differences(by
     lines = tables_csv([table]).splitlines()
     assert lines[0] == "dataset,algorithm,selection,training_domains,value,mean,stderr,n"
     assert "SpokenDigits,Fish,training-domain,2,difference,2.0000,0.0000,2" in lines
+
+
+def test_table_without_finished_runs_has_empty_cells(by_row):
+    runs = [replace(empty_run(trial, Path(".")), label="ERM") for trial in by_row["ERM"]]
+    (table,) = fewer_domains.exhibits(runs, SPOKEN)
+    assert len(table.columns) == 2 * 4
+    assert all(cell.mean is None for cell in table.rows[0].cells)

@@ -70,7 +70,7 @@ def domain_count_table(runs: Sequence[Run]) -> Table:
             _, record = run.best_record
             unseen = fmean(accuracy(record, "in", domain) for domain in run.test_domains)
             chosen[str(len(run.train_domains)), run.label, _first(run), run.trial_seed] = unseen
-    counts = sorted({count for count, *_ in chosen}, key=int)
+    counts = sorted({str(len(run.train_domains)) for run in runs}, key=int)
     rows = [
         TableRow(tuple(cell for count in counts for cell in _cells(chosen, count, label)), label)
         for label in labels_of(runs)
