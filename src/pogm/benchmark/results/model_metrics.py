@@ -90,7 +90,7 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
     """Return the metrics of the selected models on one dataset, or None if no run has them.
 
     One row for each algorithm and held-out domain: mean and standard error over trials, under training-domain
-    selection. Metrics of classes, or R², RMSE and MAE of a regression.
+    validation. Metrics of classes, or R², RMSE and MAE of a regression.
     """
     runs = [run for run in runs if run.dataset == dataset]
     rows, cells = [], _by_cell(runs)
