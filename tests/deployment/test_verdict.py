@@ -120,10 +120,10 @@ def test_groups_of_a_table_are_used_and_a_site_with_one_group_is_refused(tmp_pat
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     found = {}
     for name, words in {"all": (), "grouped": ("--group", "patient")}.items():
-        end = pogm("verdict", tmp_path / "t.csv", *words, "--json", tmp_path / f"{name}.json")
+        end = pogm("verdict", "t.csv", "--data", tmp_path, *words, "--json", tmp_path / f"{name}.json")
         assert end.code == 0, end.err
         found[name] = json.loads((tmp_path / f"{name}.json").read_text())["sites"]["east"]["alone"]
-    assert f"Next: pogm train {tmp_path / 't.csv'} --group patient --out model" in end.out
+    assert f"Next: pogm train t.csv --data {tmp_path} --group patient --out model" in end.out
     assert found["grouped"] < found["all"]
     end = pogm("verdict", tmp_path / "t.csv", "--group", "site")
     assert end.code in (2, 3)

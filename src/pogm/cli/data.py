@@ -112,7 +112,8 @@ class Check(Command):
         if (samples := self._check_samples()) is not None:
             document = {"dataset": self.dataset, **json.loads(samples.json())}
             self.output.show("data check", document, lambda: print(samples.text(), end=""))
-            self._say_next(verdict=bool(samples.classes) and samples.is_table)
+            if samples.clean:
+                self._say_next(verdict=bool(samples.classes) and samples.is_table)
             return 0 if samples.clean else FINDINGS
         findings = check(self._listing(), progress=show_image_progress)
         document = {"dataset": self.dataset, **json.loads(findings.json())}
@@ -130,7 +131,7 @@ class Check(Command):
 
     def _say_next(self, *, verdict: bool) -> None:
         """Name the next command: pogm verdict, or pogm train for data that it does not support."""
-        words = ["pogm", "verdict" if verdict else "train", self.dataset]
+        words = ["pogm", "verdict" if verdict else "train", self.dataset, *self.data.words]
         words += ["--group", self.group_column] if self.group_column else []
         note(f"Next: {join(words if verdict else [*words, '--out', 'model'])}")
 

@@ -62,6 +62,11 @@ class Data:
         metavar="FOLDER",
     )
 
+    @property
+    def words(self) -> list[str]:
+        """The option for another command; empty if the folder is that of the environment."""
+        return [] if self.data is None or self.data == _data_from_environment() else ["--data", str(self.data)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:

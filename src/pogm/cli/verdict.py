@@ -23,7 +23,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
     notes: ClassVar[str] = (
         "Features of images come from a pretrained network that is not trained further; features of a table are its\n"
         "columns. Classifiers on them take minutes on a CPU. The forecast is for such a classifier. pogm train gives\n"
-        "the forecast for a trained network. The last line is the command that trains one with the same options."
+        "the forecast for a trained network. The last line is the command that trains one on the same data."
     )
 
     folder: str = argument("Folder of images <site>/<class>/<image>, a table, or the name of a dataset.")
@@ -90,7 +90,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         }
         words = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
         words += [word for text in self.settings.settings for word in ("--set", text)]
-        return join(["pogm", "train", self.folder, *words, "--out", "model"])
+        return join(["pogm", "train", self.folder, *self.execution.data.words, *words, "--out", "model"])
 
 
 COMMAND = Verdict

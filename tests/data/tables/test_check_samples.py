@@ -57,13 +57,16 @@ def test_code_for_missing_values_of_one_domain_is_found(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "leave it empty there if it stands for a missing value:\n  chol: 0 in b\n" in shown.out
     assert shown.err == f"Next: pogm verdict {tmp_path / 't.csv'}\n"
+    assert main(["data", "check", "t.csv", "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == f"Next: pogm verdict t.csv --data {tmp_path}\n"
 
 
 def test_small_domains_and_names_in_two_spellings_are_found(tmp_path, capsys):
     rows = [f"{'aAb'[n % 3] if n < 18 else 'c'},{n},{['ill', 'well', 'Well'][n % 7 % 3]}" for n in range(22)]
     (tmp_path / "t.csv").write_text("\n".join(["domain,age,label", *rows]) + "\n")
     assert main(["data", "check", str(tmp_path / "t.csv")]) == 7
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "Next:" not in err, "the data must be corrected first"
     assert "Domains with fewer than 5 samples, too few for training (1): c\n" in out
     assert "Names that differ in upper and lower case only (2): A = a, Well = well\n" in out
 
