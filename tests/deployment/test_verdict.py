@@ -125,9 +125,12 @@ def test_groups_of_a_table_are_used_and_a_site_with_one_group_is_refused(tmp_pat
         found[name] = json.loads((tmp_path / f"{name}.json").read_text())["sites"]["east"]["alone"]
     assert f"Next: pogm train t.csv --data {tmp_path} --group patient --out model" in end.out
     assert found["grouped"] < found["all"]
-    end = pogm("verdict", tmp_path / "t.csv", "--group", "site")
-    assert end.code in (2, 3)
-    assert "Expected" in end.err
+    text = "\n".join([f"{lines[0]},ward", *(f"{line},{line.split(',')[3]}" for line in lines[1:])])
+    (tmp_path / "wards.csv").write_text(f"{text}\n")
+    end = pogm("verdict", tmp_path / "wards.csv", "--group", "ward")
+    assert end.code == 2
+    assert "Expected two or more groups in every site" in end.err
+    assert "found one in east, west." in end.err
 
 
 def test_command_prints_the_verdict_and_writes_all_numbers(photographs, tmp_path):
