@@ -1,6 +1,7 @@
 """Run directories: checks before anything is written to them, and saved plans."""
 
 import json
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -14,9 +15,10 @@ from pogm import ERM, POGM
 from pogm._system.errors import IntegrityError, StoppedError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark import demo
+from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs.directory import change_run, check_owner, load_trial, make_folder
-from pogm.benchmark.runs.runner import run
+from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import PLAN, load_plan, load_sweep, save_plan, save_sweep
 from pogm.cli import main
@@ -89,9 +91,14 @@ def test_a_run_of_a_sweep_without_its_trial_file_is_refused_and_unchanged(tmp_pa
     for name in ("trial.json", "done"):
         (folder / name).unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(IntegrityError, match=r"found other files only\. Restore it from a copy, or delete the folder"):
+    message = r"found other files only\. Restore it from a copy, or delete the folder"
+    with pytest.raises(IntegrityError, match=message):
         run(one, folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    for _ in range(2):  # with --retry-failed, too
+        (error,) = run_job([one], tmp_path, RunOptions())
+        assert re.search(message, error)
+        assert state_of(folder) == "failed"
 
 
 def test_a_name_that_is_too_long_for_the_file_system_is_an_error(tmp_path):

@@ -20,6 +20,7 @@ import torch
 
 import pogm
 from pogm._system.errors import DiskFullError, InUseError, PogmError, StoppedError, is_disk_full
+from pogm._system.files import is_empty
 from pogm._system.terminal import escape_output, message_text, show_warning
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
@@ -178,11 +179,14 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
 
 
 def note_failure(trial: Trial, root: Path, error: Exception) -> None:
-    """Write the reason of a failure that the run itself could not write to its directory."""
+    """Write the reason of a failure that the run itself could not write to its directory.
+
+    A trial file that is lost is not written again: the run would then resume without its provenance.
+    """
     folder = root / trial.id
     with suppress(PogmError, OSError):
         make_folder(folder)
-        if not has_begun(trial, root):
+        if not has_begun(trial, root) and is_empty(folder):
             write_trial(folder, trial, {})
         write_failure(folder, error)
 
