@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sample_files import OPTIONS, write_table
+from sample_files import OPTIONS, write_heart, write_table
 
 import pogm
 from pogm._system.errors import UsageError
@@ -209,6 +209,18 @@ def test_summary_of_a_run_has_its_score_and_commands_that_work(folder, name, sco
     assert re.search(f"^Held out: c {score} ", printed, re.MULTILINE)
     commands = re.findall(r"^(?:Next|Or): pogm (.*)$", printed, re.MULTILINE)
     assert commands == [f"evaluate {out} FILE", f"predict {out} FILE --csv predictions.csv", f"report {out}"]
+
+
+def test_model_of_a_published_table_has_no_commands_for_files(tmp_path, capsys):
+    """`pogm evaluate` and `pogm predict` refuse it, because only a model of a file knows the columns of files."""
+    write_heart(tmp_path)
+    words = ["train", "HeartDisease", "--data", str(tmp_path), "--steps", "2", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "model")]) == 0
+    shown = "".join(capsys.readouterr())
+    assert f"Model: {tmp_path / 'model'} (ERM)" in shown
+    assert "Next:" not in shown
+    assert main(["predict", str(tmp_path / "model"), str(tmp_path / "new.csv")]) == 2
+    assert "Expected a model of a table or of a file of arrays; found one of HeartDisease" in capsys.readouterr().err
 
 
 def test_report_names_the_score_of_a_regression(folder, capsys):

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pogm._system.messages import note
+from pogm._system.messages import note, suggest
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
 from pogm.cli.options import MOST_SEED, MOST_STEPS, Execution, Hyperparameters, workers_option
@@ -230,7 +230,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             "stopped_runs": len(cut),
             "card": self.out / "card.html",
         }
-        self.output.show("train", document, lambda: self._summarise(chosen))
+        self.output.show("train", document, lambda: self._summarise(chosen, final))
         return 0
 
     def _run_trials(
@@ -250,16 +250,21 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             return None
         return {outcome.trial.id for outcome in outcomes if outcome.is_cut}
 
-    def _summarise(self, chosen: str) -> None:
+    def _summarise(self, chosen: str, final: "Trial") -> None:
+        from pogm.cli.execution import model_commands
         from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options
 
+        print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
+        commands = model_commands(final, self.out)
+        if not any(command.startswith("pogm evaluate") for command in commands):  # its samples are not read from files
+            suggest(commands)
+            return
         what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
         new = "NEW_SITE" if what == "IMAGES" else "FILE"
         if self.hold_out:
             is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
             site, folder = self.hold_out[0], self.folder.rstrip("/")
             new = f"{quote(folder)} --site {quote(site)}" if is_file else quote(f"{folder}/{site}")
-        print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         out = quote(str(self.out))
         print_line(f"Next: pogm evaluate {out} {new}    or    pogm predict {out} {what} --csv predictions.csv")
 
