@@ -302,7 +302,10 @@ def read_all(folder: Path) -> dict[Sweep, list[Run]]:
 
 
 def complete_sweeps(runs: Mapping[Sweep, Sequence[Run]]) -> dict[Sweep, list[Run]]:
-    """Return the runs of the complete rows of every sweep that has a complete row besides ERM and the evidence.
+    """Return the runs of the complete rows by sweep.
+
+    A sweep of the evidence counts with one complete row; another one if ERM and a row with runs of its own, which the
+    evidence does not have, are complete.
 
     Args:
         runs: Runs of all sweeps, see `read_all`.
