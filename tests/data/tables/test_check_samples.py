@@ -67,8 +67,18 @@ def test_small_domains_and_names_in_two_spellings_are_found(tmp_path, capsys):
     assert main(["data", "check", str(tmp_path / "t.csv")]) == 7
     out, err = capsys.readouterr()
     assert "Next:" not in err, "the data must be corrected first"
-    assert "Domains with fewer than 5 samples, too few for training (1): c\n" in out
+    assert "Domains too small for a training and a validation part (1): c\n" in out
     assert "Names that differ in upper and lower case only (2): A = a, Well = well\n" in out
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "code"), [("split", "train val", 0), ("group", "p q", 0), ("group", "p p", 7)]
+)
+def test_small_domain_that_training_can_divide_is_no_finding(tmp_path, column, values, code):
+    """Given splits and groups decide, not the number of samples; a group is never divided."""
+    rows = [f"{'a' if n < 8 else 'b'},{n},{'xy'[n // 2 % 2]},{values.split()[n % 2]}" for n in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join([f"domain,age,label,{column}", *rows]) + "\n")
+    assert main(["data", "check", str(tmp_path / "t.csv")]) == code
 
 
 def test_many_equal_samples_are_not_all_listed(tmp_path, capsys):

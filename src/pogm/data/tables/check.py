@@ -1,7 +1,6 @@
 """Check of a dataset that is not images: missing values, constant columns, classes, and samples that occur twice."""
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from pogm._system.errors import DataError
 from pogm._system.terminal import printable
 from pogm.data.datasets.array_dataset import ArrayDataset, find_constant_columns
-from pogm.data.datasets.base import HOLDOUT, Domain
+from pogm.data.datasets.base import Domain, split_domain
 
 LISTED = 10  # findings of one kind that the text names
 
@@ -105,9 +105,14 @@ class SampleFindings:
 
     @cached_property
     def small(self) -> list[str]:
-        """Domains with too few samples for a training and a validation part."""
-        counted = zip(self.dataset.domains, self.domains, strict=True)
-        return [name for name, domain in counted if int(len(domain.labels) * HOLDOUT) == 0]
+        """Domains with too few samples, or groups, for a training and a validation part; training refuses them."""
+        found = []
+        for number, (name, domain) in enumerate(zip(self.dataset.domains, self.domains, strict=True)):
+            try:
+                split_domain(domain, number, trial_seed=0)
+            except DataError:
+                found.append(name)
+        return found
 
     @cached_property
     def groups(self) -> dict[str, int] | None:
@@ -207,7 +212,7 @@ class SampleFindings:
             "Classes of one domain, which cannot be held out": [
                 f"{name} ({domain})" for name, domain in self.single_domain.items()
             ],
-            f"Domains with fewer than {math.ceil(1 / HOLDOUT)} samples, too few for training": self.small,
+            "Domains too small for a training and a validation part": self.small,
             "Names that differ in upper and lower case only": [" = ".join(names) for names in self.spellings],
             "Equal samples in several domains": list(map(_join, self.repeated)),
             "Equal samples with different labels": list(map(_join, self.contradictory)),
