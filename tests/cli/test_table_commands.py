@@ -219,6 +219,7 @@ def test_model_of_a_published_table_has_no_commands_for_files(tmp_path, capsys):
     shown = "".join(capsys.readouterr())
     assert f"Model: {tmp_path / 'model'} (ERM)" in shown
     assert "Next:" not in shown
+    assert "pogm predict" not in (tmp_path / "model" / "card.md").read_text()
     assert main(["predict", str(tmp_path / "model"), str(tmp_path / "new.csv")]) == 2
     assert "Expected a model of a table or of a file of arrays; found one of HeartDisease" in capsys.readouterr().err
 
@@ -253,6 +254,7 @@ def test_train_on_a_regression_forecasts_r2(folder, tmp_path, capsys):
     card = (out / "card.md").read_text()
     assert "Regression: one number for each sample." in card
     assert "Calibration" not in card
+    assert "pogm predict FOLDER FILE --csv predictions.csv" in card
     assert str(tmp_path) not in card
     prediction = pogm.load(out)(pogm.load(out).transform(columns(folder / "new_numbers.csv")))
     target = columns(folder / "new_numbers.csv")["outcome"].astype(float)

@@ -17,6 +17,7 @@ from pogm.benchmark.results.classification import ClassificationMetrics, classif
 from pogm.benchmark.results.classification_tables import confusion_table, metrics_table, recall_table
 from pogm.benchmark.results.regression import RegressionMetrics, regression_table
 from pogm.benchmark.results.table import Column, Row, Table
+from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment.forecast import FEW_SITES, Forecast, SiteResult
 from pogm.report.draw import MissingPackageError
 from pogm.report.page import Section, image, write_page
@@ -202,9 +203,11 @@ def _limitations(description: Mapping[str, Any]) -> str:
 def _usage(description: Mapping[str, Any]) -> str:
     if not description["stored_size"]:
         call = "model.probabilities(samples)" if description["classes"] else "model(model.transform(samples))"
+        text = f"In Python: model = pogm.load(FOLDER); {call}, with columns by name or an array."
+        if description["trial"]["dataset"]["name"] != ArrayFile.__name__:  # a published dataset, in files of its own
+            return text
         return (
-            f"In Python: model = pogm.load(FOLDER); {call}, with columns by name or an array.\n\n"
-            "On the command line: pogm predict FOLDER FILE --csv predictions.csv, pogm evaluate FOLDER FILE."
+            f"{text}\n\nOn the command line: pogm predict FOLDER FILE --csv predictions.csv, pogm evaluate FOLDER FILE."
         )
     return (
         "In Python: model = pogm.load(FOLDER); model.probabilities([image]), with the classes in model.classes.\n\n"
