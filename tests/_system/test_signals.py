@@ -109,13 +109,14 @@ print(stop.signal)
 """
 
 
-def test_first_ctrl_c_is_answered_on_a_terminal():
+@pytest.mark.parametrize("options", ["", "answer=b'The jobs go on.'"])
+def test_first_ctrl_c_is_answered_on_a_terminal(options):
     terminal, end = pty.openpty()
     try:
-        run = subprocess.run(
-            [sys.executable, "-c", STOPS_ITSELF], stdout=subprocess.PIPE, stderr=end, text=True, check=True
-        )
-        assert b"Stopping after the current step" in os.read(terminal, 1000)
+        script = STOPS_ITSELF.replace("signals() as", f"signals({options}) as")
+        run = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=end, text=True, check=True)
+        answer = b"The jobs go on." if options else b"\r\npogm: Stopping after the current step, with a checkpoint. "
+        assert os.read(terminal, 1000).startswith(answer)
     finally:
         os.close(terminal)
         os.close(end)

@@ -99,7 +99,7 @@ def run_on_slurm(
     make_folder(root / FOLDER)
     for trial in waiting:  # only with --retry-failed; jobs leave failed trials out
         (root / trial.id / FAILED).unlink(missing_ok=True)
-    with catch_stop_signals() as stop:
+    with catch_stop_signals(answer=b"") as stop:  # the jobs go on
         yield from _watch(submitit, waiting, root, options, jobs, stop)
 
 

@@ -125,12 +125,15 @@ class Stop:
 
 
 @contextmanager
-def catch_stop_signals() -> Iterator[Stop]:
+def catch_stop_signals(answer: bytes = STOPPING) -> Iterator[Stop]:
     """Record the first stop signal, so that the caller can stop after the current step; exit at the second one.
 
     SIGHUP is not counted as a second one: the system and the shell both send it when a terminal is closed. A process
     that ignores it (``nohup``) continues to do so. In a thread other than the main thread, signals are left to the main
     thread.
+
+    Args:
+        answer: Text for the terminal at the first Ctrl-C.
     """
     stop = Stop()
 
@@ -142,7 +145,7 @@ def catch_stop_signals() -> Iterator[Stop]:
         if stop.signal is None:
             stop.signal = number
             if number == signal.SIGINT and sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), STOPPING)  # print is not safe in a handler
+                os.write(sys.stderr.fileno(), answer)  # print is not safe in a handler
         elif number != signal.SIGHUP:
             sys.exit(128 + number)
 
