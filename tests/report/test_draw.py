@@ -87,6 +87,13 @@ def test_one_svg_file_has_all_panels_in_a_row(tmp_path):
     assert {"one", "two", "ERM"} <= set(root.itertext())
 
 
+def test_labels_of_an_axis_with_small_numbers_keep_their_digits(tmp_path):
+    line = Line("ERM", tuple(Point(i, 0.002 * i) for i in range(8)))
+    path = write_svg(figure(Panel("one", (line,))), tmp_path / "f.svg")
+    assert {"0.004", "0.012"} <= set(ElementTree.parse(path).getroot().itertext())
+    assert not re.search(r' d="[^"]*\d\.\d{3}', path.read_text()), "coordinates are of a tenth of a pixel"
+
+
 def test_an_unknown_format_is_an_error_that_lists_the_formats(tmp_path):
     with pytest.raises(UsageError, match=r"pdf, png, svg; found 'jpg'"):
         write_figure(figure(Panel("t", (RISING,))), tmp_path, ("jpg",))

@@ -59,11 +59,15 @@ def to_svg(spec: Spec) -> str:
     """
     text = load_vl_convert().vegalite_to_svg(spec, vl_version=VEGA_LITE)
     text = re.sub(r'<path class="(back|fore)ground"[^>]*/>| opacity="1"(?=[ />])', "", text)
-    text = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
+    text = re.sub(r' (?:d|transform|x\d?|y\d?|width|height)="[^"]*"', lambda found: _shorten(found[0]), text)
     prefix = f"clip-{digest(json.dumps(spec).encode())[:12]}"
     for number, name in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', text))):
         text = re.sub(rf'(id="|url\(#){name}\b', rf"\g<1>{prefix}-{number}", text)
     return text
+
+
+def _shorten(coordinates: str) -> str:
+    return re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), coordinates)
 
 
 def write_figure(figure: Figure, folder: Path | str, formats: Sequence[str] = ("pdf", "svg")) -> list[Path]:
