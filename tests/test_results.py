@@ -256,6 +256,6 @@ def test_differences_in_the_text_of_a_page_are_in_its_tables(path):
     lines = path.read_text().replace("−", "-").splitlines()
     text = " ".join(line for line in lines if not line.startswith("|"))
     tables = "\n".join(line for line in lines if line.startswith("|"))
-    numbers = re.findall(r"[+-]\d+\.\d\d ± \d+\.\d\d", text)
+    numbers = re.findall(r"[+-]?\d+\.\d{2,3} ± \d+\.\d{2,3}", text)
     assert len(numbers) > 3
     assert [number for number in numbers if f"| {number} |" not in tables] == []

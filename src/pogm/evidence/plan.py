@@ -29,8 +29,8 @@ counted as POGM.
 
 To run a sweep, unpack its archives into `OUT/SCALE/runs` (finished runs are not computed again), give the command, and
 pack the runs: `python benchmarks/pack_records.py OUT/SCALE/runs results/FOLDER/NAME.tar.gz`. For one row, add
-`--algorithms "ROW"`. Sweeps of variants and ablations of POGM have some runs in common with the evidence: unpack the
-archives of both.
+`--algorithms "ROW"`. Sweeps of variants and ablations of POGM, and of fewer domains, have some runs in common with the
+evidence: unpack the archives of both.
 """
 
 
