@@ -8,7 +8,7 @@ from support import K, assert_close, batches, steps, toy
 from torch.func import grad
 
 from pogm import ERM
-from pogm.algorithms.sand_mask import SANDMask
+from pogm.algorithms.sand_mask import SANDMask, _variance
 from pogm.core.batch import Batch
 
 
@@ -54,3 +54,9 @@ def test_zero_variance_gives_finite_masks():
     equal = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     torch.testing.assert_close(SANDMask(tau=0.5)._mask(equal), torch.tensor([4.0, 0.0]))
     assert SANDMask(tau=0.0)._mask(torch.zeros(3, 2)).tolist() == [0.0, 0.0]
+
+
+def test_variance_is_that_of_torch_and_exactly_zero_for_equal_entries():
+    g = torch.randn(3, 1000)
+    torch.testing.assert_close(_variance(g), g.var(0))
+    assert not _variance(g[:1].expand(3, -1)).any()
