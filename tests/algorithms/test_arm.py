@@ -8,7 +8,7 @@ from support import WIDTH, C, K, batches, toy, trial
 from torch import nn
 
 from pogm._system.errors import UsageError
-from pogm.algorithms.arm import ARM
+from pogm.algorithms.arm import ARM, Context
 from pogm.algorithms.erm import ERM
 from pogm.core.batch import Batch
 from pogm.core.model import evaluation_mode
@@ -141,6 +141,23 @@ def test_trial_has_a_context_stage_before_the_network(network):
     first, *_ = (leaf for name, leaf in with_context.named_parameters() if not name.startswith("features.context."))
     usual = next(iter(plain.parameters()))
     assert first.shape[1] == usual.shape[1] * 2, "one channel became two"
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 8)])
+def test_context_of_vectors_and_series_is_that_of_images_with_larger_kernels(shape):
+    """The other weights of a 5 × 5 kernel see only padding."""
+    small, large = Context(shape), Context((*shape, *[1] * (3 - len(shape))))
+    kernels = {"maps.0.weight", "maps.3.weight", "maps.6.weight"}
+    for name, leaf in small.state_dict().items():
+        if name in kernels:
+            height, width = leaf.shape[2:]
+            target = large.state_dict()[name].zero_()
+            target[:, :, 2 - height // 2 : 3 + height // 2, 2 - width // 2 : 3 + width // 2] = leaf
+        else:
+            large.state_dict()[name].copy_(leaf)
+    x = torch.randn(2, 7, *shape)
+    torch.testing.assert_close(small(x), large(x.view(*x.shape, *[1] * (3 - len(shape)))).view(small(x).shape))
+    assert sum(map(torch.numel, small.parameters())) < sum(map(torch.numel, large.parameters())) / 4
 
 
 def test_session_predicts():

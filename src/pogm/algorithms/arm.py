@@ -1,6 +1,7 @@
 """ARM: adaptive risk minimisation with a context network (ARM-CML)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -87,16 +88,19 @@ class Context(nn.Module):
     """Appends the mean context of a group as an additional channel to all images of the group.
 
     The input is groups of images [G, M, ...], or images [M, ...], which are one group. A vector is treated as an image
-    of one pixel, and a time series as an image of one column.
+    of one pixel, and a time series as an image of one column: kernels have size 5 along the axes that the input has,
+    and size 1 along the others.
     """
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
         self.axes = len(shape)  # number of dimensions of an image
+        height, width = (5 if self.axes > axis else 1 for axis in (1, 2))
+        conv = partial(nn.Conv2d, kernel_size=(height, width), padding=(height // 2, width // 2))
         self.maps = nn.Sequential(
-            *(nn.Conv2d(shape[0], 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU()),
-            *(nn.Conv2d(64, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU()),
-            nn.Conv2d(64, 1, 5, padding=2),
+            *(conv(shape[0], 64), nn.BatchNorm2d(64), nn.ReLU()),
+            *(conv(64, 64), nn.BatchNorm2d(64), nn.ReLU()),
+            conv(64, 1),
         )
 
     def forward(self, x: Tensor) -> Tensor:
