@@ -33,8 +33,8 @@ EXECUTORS = ("local", "ray", "slurm")
 ATTEMPTS = 3  # for a trial if its process dies
 GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 BATCH_SIZE = 16  # maximum number of trials in a batch
-GPU_PROCESSES = 3  # maximum number of processes that share a GPU
-GPU_PROCESS_BYTES = 40 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
+GPU_PROCESSES = 5  # maximum number of processes that share a GPU
+GPU_PROCESS_BYTES = 27 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
 
 
@@ -218,7 +218,8 @@ def run_in_workers(
     busy: dict[Any, Worker] = {}
     try:
         count = min(len(slots) if on_gpu else workers or count_cores(), len(jobs))
-        idle += [Worker(slots[number] if on_gpu else None) for number in range(count)]
+        threads = max(count_cores() // max(count, 1), 1) if on_gpu else None  # all processes may compile at once
+        idle += [Worker(slots[number] if on_gpu else None, threads) for number in range(count)]
         while jobs or busy:
             while jobs and idle:
                 job = _take(jobs, root, is_free)
@@ -256,7 +257,7 @@ def run_in_workers(
                             note_failure(trial, root, PogmError(GIVEN_UP))
                             yield Outcome(trial, GIVEN_UP)
                 if jobs:
-                    idle.append(Worker(worker.gpu))
+                    idle.append(Worker(worker.gpu, worker.compile_threads))
     finally:
         for worker in busy.values():
             worker.process.terminate()  # the run stops with a checkpoint
@@ -300,14 +301,14 @@ def by_progress(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
 
 
 def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
-    """Return the number of processes that share a GPU: several for small images, if its memory allows.
+    """Return the number of processes that share a GPU: several for small images, if memory and CPU cores allow it.
 
     While one process loads data, compiles or writes models, another one trains.
     """
     if not all(is_small(trial) for trial in trials):
         return 1
     memory = torch.cuda.get_device_properties(engine.torch_device()).total_memory
-    return min(max(memory // GPU_PROCESS_BYTES, 1), GPU_PROCESSES)
+    return max(min(memory // GPU_PROCESS_BYTES, count_cores() // 2, GPU_PROCESSES), 1)
 
 
 def is_small(trial: Trial) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+import torch._inductor.config
 
 import pogm
 from pogm._system.errors import DiskFullError, InUseError, PogmError, StoppedError, is_disk_full
@@ -35,18 +36,24 @@ DRIVER_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}  # sent to all p
 
 
 class Worker:
-    """Handle of a process that runs jobs, one after the other."""
+    """Handle of a process that runs jobs, one after the other.
+
+    Args:
+        gpu: GPU to use, as the value of CUDA_VISIBLE_DEVICES; None for that of the options.
+        compile_threads: Number of processes of the compiler, unless TORCHINDUCTOR_COMPILE_THREADS is set; None for
+            torch's choice.
+    """
 
     job: list[Trial]
     deadline: float | None = None  # of the job
     missed_deadline = False  # True after the job was stopped for this reason
 
-    def __init__(self, gpu: str | None = None) -> None:
-        self.gpu = gpu
+    def __init__(self, gpu: str | None = None, compile_threads: int | None = None) -> None:
+        self.gpu, self.compile_threads = gpu, compile_threads
         environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
         context = _process_context()
         self.pipe, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, environment), daemon=True)
+        self.process = context.Process(target=_serve, args=(child, environment, compile_threads), daemon=True)
         # Ctrl-C sends SIGINT to every process of the terminal, closing the terminal sends SIGHUP, and Slurm may send
         # SIGUSR1 to every process of a job. Workers start with these signals blocked; the driver (this process) stops
         # the workers. The resource tracker is started first, because its start would unblock the signals.
@@ -103,7 +110,7 @@ def _process_context() -> ForkServerContext | SpawnContext:
     return context
 
 
-def _serve(pipe: Connection, environment: dict[str, str]) -> None:
+def _serve(pipe: Connection, environment: dict[str, str], compile_threads: int | None) -> None:
     """Run jobs until the pipe is closed, this process gets a stop signal, or the parent process dies.
 
     All three end the process by a normal exit. An exit by a signal would skip the release of semaphores, such as those
@@ -112,6 +119,7 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
     Args:
         pipe: Connection that receives jobs, and sends the errors of their trials (see `run_job`).
         environment: Environment variables of the parent; those of the fork server may be older.
+        compile_threads: Number of processes of the compiler; None for torch's choice.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
     escape_output()
@@ -119,6 +127,8 @@ def _serve(pipe: Connection, environment: dict[str, str]) -> None:
     signal.signal(signal.SIGTERM, _exit)
     os.environ.clear()
     os.environ.update(environment)
+    if compile_threads is not None and "TORCHINDUCTOR_COMPILE_THREADS" not in environment:
+        torch._inductor.config.compile_threads = compile_threads
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         while True:
