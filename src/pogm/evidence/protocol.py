@@ -93,7 +93,7 @@ class Sweep:
     def command(self, rows: Sequence[str] = ()) -> str:
         """Return the command line that runs the sweep, or some of its rows."""
         chosen = ["--algorithms", *rows] if rows else []
-        device = ["--device", "cuda", "--deterministic"] if self.on_gpu else ["--device", "cpu"]
+        device = ["--device", "cuda", "--deterministic", "--compile", "on"] if self.on_gpu else ["--device", "cpu"]
         words = ["pogm", "experiment", self.experiment, *self.words, *chosen, "--data", "DATA", *device, "--out", "OUT"]
         return shlex.join(words)
 

@@ -19,7 +19,7 @@ LENGTHS: dict[str, dict[str, Any]] = {  # by scale: longer runs and more seeds t
     "embedded": {"steps": 301, "evaluate_every": 30, "network": None, "seeds": 10},
     "mnist": {"steps": 2001, "evaluate_every": 200, "seeds": 3, "precision": "bf16"},
     "pacs": PHOTOGRAPHS | {"seeds": 3},
-    "office_caltech": PHOTOGRAPHS | {"seeds": 5},
+    "office_caltech": PHOTOGRAPHS | {"steps": 301, "evaluate_every": 50, "latest_start": 100, "seeds": 5},
     "small": {"seeds": 10},
 }
 OPTIONS = {  # command-line options that set a field of a scale
