@@ -4,6 +4,17 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pogm.pareto.weightings import (
+    aligned_mtl_weights,
+    cagrad_weights,
+    config_weights,
+    imtlg_weights,
+    mgda_weights,
+    nash_mtl_weights,
+    pcgrad_weights,
+    upgrad_weights,
+)
+
 RADII = (0.05, 0.5, 0.5**0.5, 0.9)
 SCALES = tuple(10.0**k for k in (-12, -6, 0, 6, 12))
 
@@ -103,3 +114,24 @@ def rounding(G: Tensor, mixture: Tensor) -> Tensor:
     G = G / G.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     square = torch.einsum("...i,...ij,...j->...", mixture, G, mixture)
     return 2e-16 / square.clamp(min=1e-12)
+
+
+def orders(K, seed=0, count=None):
+    """Draw the orders in which PCGrad meets the other updates, [K, K], or a batch of them."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*([count] if count else []), K, K, generator=generator).argsort(-1)
+
+
+def every_weighting(G, radius, met):
+    """Compute the weights of all weightings that have a closed form or a solver."""
+    return (
+        mgda_weights(G),
+        cagrad_weights(G, radius),
+        pcgrad_weights(G, met),
+        upgrad_weights(G),
+        config_weights(G),
+        imtlg_weights(G),
+        aligned_mtl_weights(G, "min"),
+        aligned_mtl_weights(G, "rmse"),
+        nash_mtl_weights(G)[0],
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pareto_inputs import KINDS, RADII, draw, gram, relative, rounding
+from pareto_inputs import KINDS, RADII, draw, every_weighting, gram, orders, relative, rounding
 from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 
@@ -97,3 +97,14 @@ def test_kernel_projects_like_the_solver_on_a_cpu(K):
     G = gram(draw("plain", K, K + 5, seed=K, count=32))
     b = -G.diagonal(dim1=-2, dim2=-1).sqrt()
     assert_close(interior.project(G.cuda(), b.cuda()).cpu(), interior.project(G, b), atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 5, 8, 10])
+def test_weightings_equal_those_on_the_cpu_without_synchronisation(K):
+    H = draw("plain", K, K + 1, seed=0, count=4)
+    G, met = gram(H), orders(K, count=4)
+    on_device, met_there = G.cuda(), met.cuda()
+    with no_synchronisation():
+        found = every_weighting(on_device, 0.4, met_there)
+    for ours, theirs in zip(found, every_weighting(G, 0.4, met), strict=True):
+        assert_close(ours.cpu(), theirs, atol=1e-7, rtol=1e-7)

@@ -1,51 +1,22 @@
 """Weights of MGDA, CAGrad, PCGrad and UPGrad, compared with their definitions and with TorchJD.
 
-The tests of scale, batches and devices are of all weightings.
+The tests of scale and batches are of all weightings.
 """
 
 import numpy as np
 import pytest
 import torch
-from pareto_inputs import KINDS, SCALES, double, draw, gram
+from pareto_inputs import KINDS, SCALES, double, draw, every_weighting, gram, orders
 from scipy.optimize import nnls
-from support import needs_gpu, no_synchronisation
 from torch.testing import assert_close
 from torchjd.aggregation import CAGradWeighting, MGDAWeighting, PCGradWeighting, UPGradWeighting
 from torchjd.linalg import DualConeProjector
 
 from pogm.pareto import alignment, invariant_weights, length, mixture
-from pogm.pareto.weightings import (
-    aligned_mtl_weights,
-    cagrad_weights,
-    config_weights,
-    imtlg_weights,
-    mgda_weights,
-    nash_mtl_weights,
-    pcgrad_weights,
-    upgrad_weights,
-)
+from pogm.pareto.weightings import cagrad_weights, mgda_weights, pcgrad_weights, upgrad_weights
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 sizes = pytest.mark.parametrize("K", [1, 2, 3, 5, 8, 10])
-
-
-def orders(K, seed=0, count=None):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*([count] if count else []), K, K, generator=generator).argsort(-1)
-
-
-def every_method(G, radius, met):
-    return (
-        mgda_weights(G),
-        cagrad_weights(G, radius),
-        pcgrad_weights(G, met),
-        upgrad_weights(G),
-        config_weights(G),
-        imtlg_weights(G),
-        aligned_mtl_weights(G, "min"),
-        aligned_mtl_weights(G, "rmse"),
-        nash_mtl_weights(G)[0],
-    )
 
 
 def unit(G):
@@ -189,7 +160,7 @@ def test_without_conflict_pcgrad_and_upgrad_give_the_mean():
 def test_weights_do_not_depend_on_the_scale(scale):
     H = draw("plain", 4, 6, seed=3)
     for one, other in zip(
-        every_method(gram(H), 0.4, orders(4)), every_method(gram(scale * H), 0.4, orders(4)), strict=True
+        every_weighting(gram(H), 0.4, orders(4)), every_weighting(gram(scale * H), 0.4, orders(4)), strict=True
     ):
         assert_close(one, other, atol=1e-9, rtol=1e-9)
 
@@ -207,21 +178,8 @@ def test_batch_and_vmap_equal_single_problems(K):
     H = draw("plain", K, K + 1, seed=0, count=4)
     G, met = gram(H), orders(K, count=4)
     radii = torch.tensor([0.1, 0.2, 0.5, 0.9], dtype=torch.float64)
-    batched, mapped = every_method(G, radii, met), torch.func.vmap(every_method)(G, radii, met)
+    batched, mapped = every_weighting(G, radii, met), torch.func.vmap(every_weighting)(G, radii, met)
     for i in range(4):
-        for one, two, alone in zip(batched, mapped, every_method(G[i], radii[i], met[i]), strict=True):
+        for one, two, alone in zip(batched, mapped, every_weighting(G[i], radii[i], met[i]), strict=True):
             assert_close(one[i], alone, atol=1e-7, rtol=1e-7)
             assert_close(two[i], alone, atol=1e-7, rtol=1e-7)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@sizes
-def test_gpu_equals_cpu_without_synchronisation(K):
-    H = draw("plain", K, K + 1, seed=0, count=4)
-    G, met = gram(H), orders(K, count=4)
-    on_device, met_there = G.cuda(), met.cuda()
-    with no_synchronisation():
-        found = every_method(on_device, 0.4, met_there)
-    for ours, theirs in zip(found, every_method(G, 0.4, met), strict=True):
-        assert_close(ours.cpu(), theirs, atol=1e-7, rtol=1e-7)
