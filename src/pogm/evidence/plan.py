@@ -8,9 +8,9 @@ from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.costs.reference import run_cost
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
-from pogm.evidence.protocol import Sweep
+from pogm.evidence.protocol import VARIANT_SWEEPS, Sweep
 from pogm.experiments.base import Row
-from pogm.experiments.pogm_variants import METHODS
+from pogm.experiments.pogm_variants import METHODS, decided_rows
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
@@ -73,23 +73,28 @@ def plan_text(runs: Mapping[Sweep, Sequence[Run]]) -> str:
     Args:
         runs: Runs of all sweeps, see `pogm.evidence.protocol.read_all`.
     """
-    missing = {sweep: missing_rows(sweep, found) for sweep, found in runs.items()}
+    variants = {sweep.dataset: sweep.complete_rows(runs[sweep]) for sweep in VARIANT_SWEEPS if sweep in runs}
+    decided = {sweep: decided_rows(variants) for sweep in VARIANT_SWEEPS}
     lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]
-    for sweep, rows in missing.items():
-        planned = len(sweep.plan)
+    sections = []
+    for sweep, found in runs.items():
+        planned, incomplete = len(sweep.plan), missing_rows(sweep, found)
+        rows = [row for row in incomplete if row.name not in decided.get(sweep, ())]
         left = sum(row.missing for row in rows)
-        done = len({run.id for run in sweep.find_runs(runs[sweep])} & sweep.row_names.keys())
-        cells = [sweep.title, f"{planned - len(rows)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]
+        done = len({run.id for run in sweep.find_runs(found)} & sweep.row_names.keys())
+        cells = [sweep.title, f"{planned - len(incomplete)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]
         lines.append(f"| {' | '.join(cells)} |")
-    for sweep, rows in missing.items():
-        lines += ["", f"## {sweep.title}", "", *_section(sweep, rows)]
-    return "\n".join(lines) + "\n"
+        unneeded = [row.name for row in incomplete if row not in rows]
+        sections += ["", f"## {sweep.title}", "", *_section(sweep, rows, unneeded)]
+    return "\n".join(lines + sections) + "\n"
 
 
-def _section(sweep: Sweep, rows: Sequence[MissingRow]) -> Iterator[str]:
-    waiting = {row.name for row in rows}
+def _section(sweep: Sweep, rows: Sequence[MissingRow], unneeded: Sequence[str]) -> Iterator[str]:
+    waiting = {row.name for row in rows}.union(unneeded)
     complete = [row.name for row in sweep.plan if row.name not in waiting]
     yield f"Complete: {'; '.join(complete) or 'none'}."
+    if unneeded:
+        yield from ("", f"Not needed, because the variant can no longer succeed: {'; '.join(unneeded)}.")
     if not rows:
         return
     yield from (

@@ -121,12 +121,8 @@ def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
     Args:
         by_dataset: Runs of the complete rows of every dataset; none if it was not run.
     """
-    found = {
-        name: control_differences(runs, name, TRAINING_DOMAIN, CONTROLS) for name, runs in by_dataset.items() if runs
-    }
     rows = []
-    for label in VARIANTS:
-        wins = {name: _wins(cells[label]) for name, cells in found.items() if label in cells}
+    for label, wins in _successes(by_dataset).items():
         verdicts = (NOTHING if name not in wins else "yes" if wins[name] else "no" for name in by_dataset)
         rows.append(TableRow((*verdicts, f"{sum(wins.values())} of {len(wins)}"), label))
     names = (*by_dataset, "datasets with success")
@@ -136,6 +132,29 @@ def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
         rows=tuple(rows),
         row_key="algorithm",
     )
+
+
+def decided_rows(by_dataset: Mapping[str, Sequence[Run]]) -> frozenset[str]:
+    """Return the rows that are not run on further datasets: variants that can no longer succeed, and their controls.
+
+    Args:
+        by_dataset: Runs of the complete rows of every dataset of the rule; none if it was not run.
+    """
+    failures = {label: len(wins) - sum(wins.values()) for label, wins in _successes(by_dataset).items()}
+    failed = {label for label, count in failures.items() if count > len(by_dataset) - DATASETS}
+    controls = {control for label, control in CONTROLS.items() if label in failed}
+    needed = {control for label, control in CONTROLS.items() if label not in failed}
+    return frozenset(failed | (controls - needed))
+
+
+def _successes(by_dataset: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, bool]]:
+    """Return whether each variant succeeds on each dataset that has its runs."""
+    found = {
+        name: control_differences(runs, name, TRAINING_DOMAIN, CONTROLS) for name, runs in by_dataset.items() if runs
+    }
+    return {
+        label: {name: _wins(cells[label]) > 0 for name, cells in found.items() if label in cells} for label in VARIANTS
+    }
 
 
 def summary(rows: Sequence[TableRow]) -> str:
