@@ -1,5 +1,6 @@
 """Evaluation of every domain and split, and the validation loss."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -99,6 +100,37 @@ def test_accuracies_do_not_depend_on_the_size_of_passes_or_on_batched_trials(run
             one.step()
     for row, one in enumerate(alone):
         assert batched.accuracies()[row] == pytest.approx(one.accuracies()[0])
+
+
+@pytest.mark.parametrize("evaluation", ["selection", "validation"])
+@pytest.mark.parametrize("pixels", [2**21, 5 * 16 * 16])
+def test_part_of_the_segments_has_the_accuracies_of_an_evaluation_of_all(run, monkeypatch, evaluation, pixels):
+    """Also with augmentation, which depends on the position of an image among all images."""
+    monkeypatch.setattr(evaluator, "PIXELS", {"cpu": pixels})
+    trial, data = run
+    _, whole = accuracies(trial, data)
+    _, found = accuracies(replace(trial, evaluation=evaluation), data)
+    unused = (0, 4) if evaluation == "selection" else (0, 2, 4)  # domain 1 is held out
+    assert [number for number, value in enumerate(found) if math.isnan(value)] == list(unused)
+    assert [value for value in found if value == value] == [v for n, v in enumerate(whole) if n not in unused]
+
+
+@pytest.mark.parametrize("strategy", ["apart", "vmap"])
+def test_trials_of_a_batch_omit_the_training_images_of_their_own_training_domains(run, strategy):
+    trial, data = run
+    trials = [replace(trial, test_domains=(held_out,), evaluation="selection") for held_out in (1, 0)]
+    session = Session([one.task(data) for one in trials], Engine(trials=strategy))
+    for _ in range(5):
+        session.step()
+    for one, found in zip(trials, session.accuracies(), strict=True):
+        whole = Session([replace(one, evaluation="all").task(data)], Engine())
+        for _ in range(5):
+            whole.step()
+        expected_accuracies = [
+            math.nan if number in [2 * i for i in one.train_domains] else value
+            for number, value in enumerate(whole.accuracies()[0])
+        ]
+        assert found == pytest.approx(expected_accuracies, nan_ok=True)
 
 
 @pytest.mark.parametrize("modifier", [T3A(), TENT(adaptation_lr=0.1)])

@@ -56,6 +56,11 @@ class Changes:
     evaluate_every: int | None = option(
         "Number of minibatches between two evaluations (default: that of the scale).", None, least=1, most=MOST_STEPS
     )
+    evaluation: str | None = option(
+        "Samples that evaluations predict: all, or selection (without the samples that the run trains on) (default: "
+        "that of the scale).",
+        None,
+    )
     trials: int | None = option(
         "Number of repetitions with different seeds and splits (default: that of the scale).",
         None,
@@ -177,7 +182,7 @@ pogm list experiments                              names and scales"""
         if given.settings:
             changes["settings"] = given.settings
             words += [word for setting in given.settings for word in ("--set", setting)]
-        for name in ("network", "precision", "steps", "evaluate_every", "trials"):
+        for name in ("network", "precision", "steps", "evaluate_every", "evaluation", "trials"):
             if (value := getattr(given, name)) is not None:
                 changes[name] = value
                 words += [f"--{name.replace('_', '-')}", str(value)]

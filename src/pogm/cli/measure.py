@@ -154,6 +154,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
                 evaluate_every=self.training.evaluate_every,
                 seed=seed,
                 precision=self.training.precision,
+                evaluation=self.training.evaluation,
                 probe=probe,
             )
             for seed in range(self.seeds)

@@ -254,6 +254,11 @@ class Training:
     evaluate_every: int | None = option(
         "Number of minibatches between two evaluations (default: that of the dataset).", None, least=1, most=MOST_STEPS
     )
+    evaluation: str = option(
+        "Samples that evaluations predict: all; or selection: without the samples that the run trains on, which no "
+        "rule of model selection uses. Faster, but the curves have no accuracy on the training samples.",
+        "all",
+    )
     precision: str = option("Precision of the network: fp32, tf32, bf16 or fp64. It is part of the trial.", "fp32")
 
 

@@ -131,6 +131,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             data_seed=self.data_seed,
             trial_seed=self.trial_seed,
             precision=self.training.precision,
+            evaluation=self.training.evaluation,
             probe=Probe.each(self.probe_every),
             progress=show_image_progress if run_options.launch is None else no_progress,
         )

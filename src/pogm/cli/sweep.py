@@ -129,6 +129,7 @@ pogm status runs/sweep"""
             steps=self.training.steps,
             evaluate_every=self.training.evaluate_every,
             precision=self.training.precision,
+            evaluation=self.training.evaluation,
             probe_every=self.probe_every,
             shared_init=self.shared_init,
         )

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +18,25 @@ from pogm.engine.sampling import SPLITS, TARGET_SCALE, SampleIndices, denormalis
 from pogm.engine.vectorise import TrainConfig
 
 PIXELS = {"cpu": 2**21, "cuda": 2**25}  # most pixels of a pass; on a CPU, small enough that malloc reuses its heap
+PASSES = 8  # least number of passes over all samples, if only some segments are evaluated
 BYTES = 2**11  # GPU memory per pixel: four tensors of 128 channels in float32
 SCORES = {"classification": ("accuracy",), "regression": ("r2", "rmse", "mae")}  # by task; the first one selects
 
 
+class Part(NamedTuple):
+    """Some of the samples of a trial."""
+
+    positions: Tensor  # among all samples of the trial; the random numbers of a sample depend on its position
+    pass_size: int  # number of samples of a pass
+
+
 def scores(
-    config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
+    config: TrainConfig,
+    state: State,
+    sample_indices: SampleIndices,
+    segments: list[int],
+    trials: int = 1,
+    part: Part | None = None,
 ) -> Tensor:
     """Return the scores of the task on each segment, [scores, segments]; see `SCORES` for their names.
 
@@ -35,10 +49,11 @@ def scores(
         sample_indices: Sample indices of the trial.
         segments: Number of samples in each domain and split.
         trials: Number of trials that are evaluated at once and share the memory.
+        part: The samples, if they are not all samples of the trial.
     """
     arguments = (config, state, sample_indices, segments, trials)
     if config.problem.loss.targets == "classes":
-        return _means(lambda logits, y: logits.argmax(-1) == y, *arguments)[None]
+        return _means(lambda logits, y: logits.argmax(-1) == y, *arguments, part=part)[None]
     statistics = sample_indices.statistics
 
     def measure(outputs: Tensor, y: Tensor) -> Tensor:
@@ -46,32 +61,61 @@ def scores(
         error = outputs.squeeze(-1).double() - y
         return torch.stack([error.square(), error.abs(), y.square(), y], -1)
 
-    mse, mae, squares, mean = _means(measure, *arguments, width=(4,)).unbind(-1)
+    mse, mae, squares, mean = _means(measure, *arguments, width=(4,), part=part).unbind(-1)
     variance = squares - mean.square()
     r2 = torch.where(variance > 1e-12 * squares, 1 - mse / variance, torch.nan)
     unit = 1 / statistics[TARGET_SCALE].double()
     return torch.stack([r2, mse.sqrt() * unit, mae * unit])
 
 
-def validation_scores(
-    config: TrainConfig, state: State, sample_indices: SampleIndices, segments: list[int], trials: int = 1
+def partial_scores(
+    config: TrainConfig,
+    state: State,
+    sample_indices: SampleIndices,
+    segments: list[int],
+    chosen: Sequence[bool],
+    trials: int = 1,
 ) -> Tensor:
-    """Return the scores on each segment that is an *out* split, and NaN for the others: [scores, segments]."""
-    position, count = SPLITS.index("out"), len(SPLITS)
-    chosen, sizes = _select_split(sample_indices, segments, position)
-    found = scores(config, state, chosen, sizes, trials)
-    is_out = torch.arange(len(segments), device=found.device) % count == position
-    return torch.where(is_out, found.repeat_interleave(count, -1), torch.nan)
+    """Return the scores on the chosen segments, and NaN on the others: [scores, segments].
 
+    The scores are those of an evaluation of all segments. The size of a pass does not depend on the choice, so the
+    network is compiled once for all trials.
 
-def _select_split(sample_indices: SampleIndices, segments: list[int], position: int) -> tuple[SampleIndices, list[int]]:
-    """Return the sample indices of one split of every domain, and their numbers."""
-    count = len(SPLITS)
-    evaluate, trained = (
-        torch.cat(torch.split(part, segments)[position::count])
-        for part in (sample_indices.evaluate, sample_indices.trained)
+    Args:
+        config: Configuration of the trial.
+        state: State to evaluate.
+        sample_indices: Sample indices of the trial.
+        segments: Number of samples in each domain and split.
+        chosen: For each segment, whether to evaluate it.
+        trials: Number of trials that are evaluated at once and share the memory.
+    """
+    total = sum(segments)
+    pass_size = math.ceil(total / max(math.ceil(total / _max_samples(config, trials)), PASSES))
+    everything = torch.arange(total, device=sample_indices.evaluate.device)
+    evaluate, trained, positions = (
+        torch.cat([found for found, flag in zip(torch.split(whole, segments), chosen, strict=True) if flag])
+        for whole in (sample_indices.evaluate, sample_indices.trained, everything)
     )
-    return sample_indices._replace(evaluate=evaluate, trained=trained), segments[position::count]
+    sizes = [size for size, flag in zip(segments, chosen, strict=True) if flag]
+    indices = sample_indices._replace(evaluate=evaluate, trained=trained)
+    found = scores(config, state, indices, sizes, trials, Part(positions, pass_size))
+    columns = iter(found.unbind(-1))
+    missing = torch.full_like(found[:, 0], torch.nan)
+    return torch.stack([next(columns) if is_chosen else missing for is_chosen in chosen], -1)
+
+
+def validation_segments(segments: Sequence[int]) -> list[bool]:
+    """Return for each segment whether it is an *out* split."""
+    return [SPLITS[number % len(SPLITS)] == "out" for number in range(len(segments))]
+
+
+def selection_segments(segments: Sequence[int], test_domains: Sequence[int]) -> list[bool]:
+    """Return for each segment whether a rule of model selection or a table uses it.
+
+    These are the *out* splits and both splits of the held-out domains.
+    """
+    is_out = validation_segments(segments)
+    return [flag or number // len(SPLITS) in test_domains for number, flag in enumerate(is_out)]
 
 
 def validation_loss(
@@ -112,12 +156,14 @@ def _means(
     segments: list[int],
     trials: int,
     width: tuple[int, ...] = (),
+    part: Part | None = None,
 ) -> Tensor:
     """Return the mean over each segment of a measure of logits and labels, which has this shape for one sample."""
     model = config.problem.model(state.params, state)
-    sizes = _pass_sizes(config, len(sample_indices.evaluate), segments, trials)
+    sizes = _pass_sizes(config, len(sample_indices.evaluate), segments, trials, part)
     padded = _pad(sample_indices, sum(sizes))
-    keys = random.split(state.random_key(Purpose.EVALUATION, state.step), len(padded.evaluate))  # one for each sample
+    key, count = state.random_key(Purpose.EVALUATION, state.step), len(padded.evaluate)
+    keys = random.split(key, count) if part is None else random.fold(key, _repeat_last(part.positions, count))
     parts, flags = torch.split(padded.evaluate, sizes), torch.split(padded.trained, sizes)
     trained = _simplify(flags) if trials == 1 else flags
     segment_starts = set(itertools.accumulate(segments, initial=0)) if config.prediction_batch_size else {0}
@@ -148,7 +194,9 @@ def _all_gather(group: ProcessGroup, measured: list[Tensor], parts: Sequence[Ten
     return group.all_gather(local).transpose(0, 1).flatten(0, 2)
 
 
-def _pass_sizes(config: TrainConfig, count: int, segments: list[int], trials: int) -> list[int]:
+def _pass_sizes(
+    config: TrainConfig, count: int, segments: list[int], trials: int, part: Part | None = None
+) -> list[int]:
     """Return the number of samples in each pass.
 
     Passes are as large as memory allows and have one size, so that the network is compiled for one shape. But if
@@ -156,6 +204,8 @@ def _pass_sizes(config: TrainConfig, count: int, segments: list[int], trials: in
     """
     if config.prediction_batch_size:
         return [len(part) for size in segments for part in torch.split(torch.empty(size), config.prediction_batch_size)]
+    if part is not None:
+        return [part.pass_size] * math.ceil(count / part.pass_size)
     passes = math.ceil(count / _max_samples(config, trials))
     return [math.ceil(count / passes)] * passes
 
@@ -174,13 +224,14 @@ def _max_pixels(device: torch.device) -> int:
 
 def _pad(sample_indices: SampleIndices, count: int) -> SampleIndices:
     """Repeat the last sample until there are ``count`` samples. The results of the repeated ones are dropped."""
-    missing = count - len(sample_indices.evaluate)
-    if not missing:
-        return sample_indices
-    evaluate, trained = (
-        torch.cat([part, part[-1:].expand(missing)]) for part in (sample_indices.evaluate, sample_indices.trained)
-    )
+    evaluate, trained = (_repeat_last(part, count) for part in (sample_indices.evaluate, sample_indices.trained))
     return sample_indices._replace(evaluate=evaluate, trained=trained)
+
+
+def _repeat_last(values: Tensor, count: int) -> Tensor:
+    """Repeat the last value until there are ``count`` values."""
+    missing = count - len(values)
+    return torch.cat([values, values[-1:].expand(missing)]) if missing else values
 
 
 def _simplify(flags: Sequence[Tensor]) -> list[Tensor | bool]:

@@ -25,7 +25,15 @@ from pogm.diagnostics.probe import Rounds
 from pogm.distributed.world import World
 from pogm.engine.capture import GraphedStep
 from pogm.engine.engine import Engine as Engine
-from pogm.engine.evaluator import SCORES, predict_logits, scores, validation_loss, validation_scores
+from pogm.engine.evaluator import (
+    SCORES,
+    partial_scores,
+    predict_logits,
+    scores,
+    selection_segments,
+    validation_loss,
+    validation_segments,
+)
 from pogm.engine.input_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
 from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
@@ -228,8 +236,10 @@ class Session:
     def scores(self) -> list[dict[str, list[float]]]:
         """Return the scores of every task on each segment, by name."""
 
-        def evaluate(config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices) -> Tensor:
-            return self._scores(config, config.evaluated(train_state), sample_indices)
+        def evaluate(
+            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
+        ) -> Tensor:
+            return self._scores(config, config.evaluated(train_state), sample_indices, row)
 
         return [self._name_scores(found) for found in self._evaluate_tasks(evaluate).tolist()]
 
@@ -241,10 +251,24 @@ class Session:
     def _name_scores(self, found: list[list[float]]) -> dict[str, list[float]]:
         return dict(zip(self.score_names, found, strict=True))
 
-    def _scores(self, config: TrainConfig, state: State, sample_indices: SampleIndices) -> Tensor:
-        """Return the scores on each segment; NaN for segments that the task does not evaluate."""
-        evaluate = validation_scores if self.tasks[0].evaluation == "validation" else scores
-        return evaluate(config, state, sample_indices, self.segments, self._trials_at_once)
+    def _scores(self, config: TrainConfig, state: State, sample_indices: SampleIndices, row: int | None) -> Tensor:
+        """Return the scores on each segment; NaN for segments that the task does not evaluate.
+
+        With ``row`` None, the state is that of several tasks under ``vmap``.
+        """
+        arguments = (config, state, sample_indices, self.segments)
+        evaluation, trials = self.tasks[0].evaluation, self._trials_at_once
+        if evaluation == "validation":
+            return partial_scores(*arguments, validation_segments(self.segments), trials)
+        if evaluation == "selection" and row is not None:
+            chosen = selection_segments(self.segments, self.tasks[row].test_domains)
+            return partial_scores(*arguments, chosen, trials)
+        found = scores(*arguments, trials)
+        if evaluation == "selection":  # vmap needs the same segments of all tasks
+            is_trained = torch.stack([part[0] for part in torch.split(sample_indices.trained, self.segments)])
+            is_out = torch.tensor(validation_segments(self.segments), device=found.device)
+            found = torch.where(is_out | ~is_trained, found, torch.nan)
+        return found
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
         """Show the validation loss to the modifiers, if one needs it. Return it for every task, as a metric."""
@@ -252,7 +276,7 @@ class Session:
             return [{} for _ in self.tasks]
 
         def evaluate(
-            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices
+            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
         ) -> tuple[Tree, Tensor]:
             state = config.evaluated(train_state)
             loss = validation_loss(config, state, sample_indices, self.segments, self._trials_at_once)
@@ -270,11 +294,11 @@ class Session:
             return []
 
         def evaluate(
-            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices
+            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
         ) -> tuple[Tensor, Tensor]:
             params, step = config.modifiers[index].final(train_state.modifiers[str(index)], train_state.state.params)
             state = train_state.state._replace(params=params)
-            return step, self._scores(config, state, sample_indices)
+            return step, self._scores(config, state, sample_indices, row)
 
         steps, numbers = self._evaluate_tasks(evaluate)
         return list(zip(steps.tolist(), map(self._name_scores, numbers.tolist()), strict=True))
@@ -322,20 +346,26 @@ class Session:
             predict = partial(predict_logits, config, model, statistics=sample_indices.statistics)
             return [(predict(part), config.table.labels[part].cpu()) for part in chosen]
 
-    def _evaluate_tasks(self, function: Callable[[TrainConfig, TrainState, SampleIndices], Tree]) -> Tree:
-        """Apply a function to every task in evaluation mode, and stack the results."""
+    def _evaluate_tasks(self, function: Callable[[TrainConfig, TrainState, SampleIndices, int | None], Tree]) -> Tree:
+        """Apply a function to every task in evaluation mode, and stack the results.
+
+        The last argument of the function is the number of the task; None under ``vmap``.
+        """
 
         def evaluate(train_state: TrainState, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> Tree:
-            return function(with_floats(self.config, floats), train_state, sample_indices)
+            return function(with_floats(self.config, floats), train_state, sample_indices, None)
 
         with self._deterministic_mode(), evaluation_mode(self.network), compiling(self.compiles):
             if self.uses_vmap:
                 return vmap(evaluate)(self.train_state, self.sample_indices, self.floats)
             if not self.has_trial_axis:
-                return trees.stack([function(self.config, self.train_state, self.sample_indices)])
-            both = (self.train_state, self.sample_indices)
-            trials = [(config, *select_trial(both, i, self._copies_trials)) for i, config in enumerate(self.configs)]
-            return trees.stack([function(*trial) for trial in trials])
+                return trees.stack([function(self.config, self.train_state, self.sample_indices, 0)])
+            found = []
+            for row, config in enumerate(self.configs):
+                both = (self.train_state, self.sample_indices)
+                train_state, sample_indices = select_trial(both, row, self._copies_trials)
+                found.append(function(config, train_state, sample_indices, row))
+            return trees.stack(found)
 
     @property
     def _copies_trials(self) -> bool:

@@ -35,7 +35,7 @@ class Task:
     probe: Probe = Probe()  # noqa: RUF009  (frozen)
     probe_capacity: int = 0  # largest number of measured rounds between two evaluations
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
-    evaluation: str = "all"  # "validation": predict only the "out" splits; other accuracies are NaN
+    evaluation: str = "all"  # samples to predict: "all", "selection" or "validation"; other accuracies are NaN
 
     @property
     def num_domains(self) -> int:

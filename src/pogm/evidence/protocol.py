@@ -52,6 +52,7 @@ FOLDERS = {  # of the records of experiments that are not the evidence
 OTHER_RUNS = ("centre", *FOLDERS.values())  # folders whose records are not of the evidence
 RESNET50_V1 = "sha256:ba3cabf30e53816d8f01017f6280b844fdc8dc556a761a96d6065d3cda7978bf"
 MOBILENET_V2 = "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0"
+SELECTION_ONLY = ("RotatedMNIST", "PACS", "OfficeCaltech10")  # datasets on which training images are not evaluated
 FILES = {RESNET50_V1: "resnet50_imagenet_v1.safetensors", MOBILENET_V2: "mobilenet_v2_imagenet.safetensors"}
 
 
@@ -87,6 +88,7 @@ class Sweep:
         """Options of `pogm experiment` that choose the trials."""
         found = ["--scale", self.scale_name, "--datasets", self.dataset]
         found += ["--evaluate-every", str(self.evaluate_every)] if self.evaluate_every else []
+        found += ["--evaluation", "selection"] if self.dataset in SELECTION_ONLY else []
         found += ["--trials", str(self.seeds)] if self.states_seeds else []
         return (*found, "--weights", FILES[self.weights]) if self.weights else tuple(found)
 
@@ -102,6 +104,8 @@ class Sweep:
         changes: dict[str, Any] = {"datasets": (self.dataset,)}
         if self.evaluate_every is not None:
             changes["evaluate_every"] = self.evaluate_every
+        if self.dataset in SELECTION_ONLY:
+            changes["evaluation"] = "selection"
         if self.weights:
             changes |= {"weights": self.weights, "large_network": self.network}
         return replace(find_scale(self.scale_name), **changes, changed_by=self.words[2:])

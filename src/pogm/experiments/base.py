@@ -70,6 +70,7 @@ class Scale:
     steps: int | None = None  # minibatches of each training domain
     evaluate_every: int | None = None  # minibatches between evaluations
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
+    evaluation: str = "all"  # samples that evaluations predict, as in a trial
     latest_start: int | None = None  # minibatch at which penalty schedules start, if their default is later
     settings: tuple[str, ...] = ()  # from --set: "lr=0.001" for all rows, "POGM.kappa=0.1" for one algorithm
     algorithms: tuple[str, ...] = ()  # names of the rows to run; empty: all

@@ -67,6 +67,8 @@ def output_folder(scale: Scale, out: Path) -> Path:
     values = asdict(scale)
     # Names of fields as in earlier versions: a changed scale keeps its folder.
     values["soon"] = values.pop("latest_start")
+    if values["evaluation"] == "all":
+        del values["evaluation"]
     values["given"] = sorted({word for word in values.pop("changed_by") if word.startswith("--")})
     return out / f"{scale.name}-{digest(canonical_json(values).encode())[:8]}"
 

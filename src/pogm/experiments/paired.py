@@ -25,6 +25,7 @@ LENGTHS: dict[str, dict[str, Any]] = {  # by scale: longer runs and more seeds t
 OPTIONS = {  # command-line options that set a field of a scale
     "steps": ("--steps",),
     "evaluate_every": ("--evaluate-every",),
+    "evaluation": ("--evaluation",),
     "seeds": ("--trials",),
     "precision": ("--precision",),
     "network": ("--network",),

@@ -84,6 +84,7 @@ def _identity(sweep: Sweep) -> Hashable:
         sweep.steps,
         sweep.evaluate_every,
         sweep.precision,
+        sweep.evaluation,
         sweep.probe_every,
     )
 
@@ -145,6 +146,7 @@ def search_of(scale: Scale, row: Row, data: DomainDataset, configurations: int) 
         steps=scale.steps,
         evaluate_every=scale.evaluate_every,
         precision=scale.precision,
+        evaluation=scale.evaluation,
     )
 
 
@@ -184,6 +186,7 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
         "data_seed": number,
         "trial_seed": trial_seed,
         "precision": scale.precision,
+        "evaluation": scale.evaluation,
     }
     return Trial(**values | more)
 

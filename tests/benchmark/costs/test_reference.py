@@ -45,6 +45,9 @@ def test_a_run_like_the_measured_one_has_its_cost_and_others_scale_with_images_a
     cost = run_cost(one)
     assert cost.train_seconds == pytest.approx(one.steps * 0.015123, rel=1e-4)  # 3 domains of 32 images
     assert cost.evaluation_seconds == pytest.approx(1.1 * len(one.schedule.points()))
+    part, least = (replace(one, evaluation=name) for name in ("selection", "validation"))
+    assert run_cost(part).evaluation_seconds == pytest.approx((0.2 + 0.8 / 4) * cost.evaluation_seconds)
+    assert run_cost(least).evaluation_seconds == pytest.approx(0.2 * cost.evaluation_seconds)
     twice = replace(one, training=replace(one.training, batch_size=64))
     smaller = replace(one, training=replace(one.training, image_size=112))
     assert run_cost(twice).train_seconds == pytest.approx(2 * cost.train_seconds)

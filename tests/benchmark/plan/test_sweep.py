@@ -261,3 +261,13 @@ def test_sweeps_without_shared_init_are_saved_as_before():
     assert all("init_seed" not in trial.to_json() for trial in sweep.plan())
     with pytest.raises(UsageError, match="shared_init"):
         Sweep.from_json(sweep.to_json() | {"shared_init": "yes"})
+
+
+def test_evaluation_is_saved_only_if_it_is_not_the_default():
+    assert "evaluation" not in SMALL.to_json()
+    chosen = replace(SMALL, evaluation="selection")
+    assert Sweep.from_json(chosen.to_json()) == chosen
+    assert {one.evaluation for one in chosen.plan()} == {"selection"}
+    assert not {one.id for one in chosen.plan()} & {one.id for one in SMALL.plan()}
+    with pytest.raises(UsageError, match="evaluation"):
+        replace(SMALL, evaluation="some").plan()

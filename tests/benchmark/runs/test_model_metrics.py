@@ -19,7 +19,7 @@ from pogm import ARM, ERM, ITTA, MTL, SWAD, T3A, TENT
 from pogm._system.files import digest
 from pogm.benchmark.results.classification import classification_metrics, fit_temperature, scale_temperature, softmax
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.runs.model_metrics import MetricsWarning, write_metrics
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.data.datasets import dataset_class
@@ -124,6 +124,27 @@ def test_a_run_that_evaluates_validation_images_only_does_not_predict_the_held_o
     assert {name: list(splits) for name, splits in content["domains"].items()} == {
         one.dataset.domains[domain]: ["out"] for domain in one.train_domains
     }
+
+
+def test_a_run_that_leaves_training_images_out_is_selected_and_reported_like_any_other(tmp_path):
+    """The trials differ in this alone, so they have the same weights, selected step and metrics."""
+    folders = {}
+    for evaluation in ("all", "selection"):
+        folders[evaluation] = tmp_path / evaluation / "run"
+        run(trial(ERM(), evaluation=evaluation, **FEW), folders[evaluation])
+    (whole,), (part,) = (read_runs(tmp_path / evaluation) for evaluation in folders)
+    assert len(part.records) == len(whole.records) > 1
+    for ours, theirs in zip(part.records, whole.records, strict=True):
+        for domain in range(len(part.domains)):
+            trained = domain not in part.test_domains
+            assert ours["accuracy"]["in"][domain] == (None if trained else theirs["accuracy"]["in"][domain])
+            assert ours["accuracy"]["out"][domain] == theirs["accuracy"]["out"][domain]
+    chosen = [
+        [(one.step, one.accuracy) for rule in (TRAINING_DOMAIN, TEST_DOMAIN) for one in rule([r])]
+        for r in (part, whole)
+    ]
+    assert chosen[0] == chosen[1]
+    assert metrics_of(folders["selection"]) == metrics_of(folders["all"])
 
 
 def test_a_run_of_an_earlier_version_without_a_model_has_no_metrics(tmp_path):

@@ -18,7 +18,7 @@ from typing import Any
 from pogm.algorithms.rounds import DomainRounds
 from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.plan.trial import Trial
-from pogm.data.datasets.base import DomainDataset
+from pogm.data.datasets.base import HOLDOUT, DomainDataset
 from pogm.data.images.cache import LARGEST
 from pogm.engine.trainer import Schedule
 
@@ -84,10 +84,16 @@ def run_cost(trial: Trial) -> RunCost:
     one = network["evaluation_seconds"] / network["evaluated_images"] * pixels
     return RunCost(
         trial.steps * network["minibatch_seconds"] * size * ratios[0],
-        None if images is None else records * images * one,
+        None if images is None else records * images * one * _evaluated_share(trial),
         network["memory_gib"] * size * ratios[1],
         *disk,
     )
+
+
+def _evaluated_share(trial: Trial) -> float:
+    """Return the share of all images that an evaluation predicts, if all domains have equally many."""
+    held_out = {"all": 1.0, "selection": len(trial.test_domains) / len(trial.dataset.domains), "validation": 0.0}
+    return held_out[trial.evaluation] * (1 - HOLDOUT) + HOLDOUT
 
 
 @cache

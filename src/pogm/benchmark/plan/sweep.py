@@ -31,7 +31,16 @@ from pogm.modifiers import modifier_class
 MODES = ("single", "full")
 MOST_RUNS = 10**6
 SHARED_SEED = 0  # seed of initial weights that all runs share
-FORM = {"algorithms": [str], "modifiers": [str], "settings": [str], "mode": str, "precision": str, "shared_init?": bool}
+FORM = {
+    "algorithms": [str],
+    "modifiers": [str],
+    "settings": [str],
+    "mode": str,
+    "precision": str,
+    "evaluation?": str,
+    "shared_init?": bool,
+}
+ADDED_LATER = ("shared_init", "evaluation")  # fields that are left out of the JSON if they have their defaults
 
 
 class _Search:
@@ -83,6 +92,7 @@ class Sweep:
     evaluate_every: int | None = None  # minibatches between evaluations; None for the default of the dataset
     precision: str = "fp32"  # arithmetic of the network
     probe_every: int = 0  # rounds between measurements; 0 for none
+    evaluation: str = "all"  # samples that evaluations predict, as in a trial
     shared_init: bool = False  # share initial weights, and generated data of a trial, so that runs can be combined
 
     def __post_init__(self) -> None:
@@ -201,8 +211,9 @@ class Sweep:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         facts = [dataset.to_json() for dataset in self.datasets]
         values["datasets"] = [{n: v for n, v in fact.items() if titles or n != "title"} for fact in facts]
-        if not self.shared_init:  # sweeps of earlier versions do not have it
-            del values["shared_init"]
+        for field in dataclasses.fields(self):
+            if field.name in ADDED_LATER and values[field.name] == field.default:
+                del values[field.name]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -213,7 +224,7 @@ class Sweep:
             UsageError: If a field is missing, unknown, or has another type or value than ``to_json`` writes.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or {"shared_init", *values} != names:
+        if not isinstance(values, dict) or {*ADDED_LATER, *values} != names:
             raise UsageError(f"Expected the fields {', '.join(sorted(names))}; found others. Restore the file.")
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         datasets = tuple(dataset_from_json(value) for value in lists.get("datasets", ()))

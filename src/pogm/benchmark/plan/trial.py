@@ -30,6 +30,11 @@ from pogm.modifiers import Modifier, modifier_class
 
 ABSENT = object()
 MOST_EVALUATIONS = 10**6
+EVALUATIONS = (
+    "all",  # all samples
+    "selection",  # without the samples that the run trains on: those that rules of model selection and tables use
+    "validation",  # only the samples that are held back for validation; not those of held-out domains to report
+)
 REQUIRED = dataclasses.MISSING
 
 
@@ -72,7 +77,7 @@ class Trial:
     hparams_seed: int = number(0, least=0, most=2**63 - 1)  # index of the configuration of a search; 0 is the default
     precision: str = choice("fp32", tuple(PRECISIONS))  # arithmetic of the network
     probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
-    evaluation: str = choice("all", ("all", "validation"), added_later=True)  # images that evaluations predict
+    evaluation: str = choice("all", EVALUATIONS, added_later=True)  # samples to predict; see `EVALUATIONS`
     init_seed: int | None = number(None, least=0, most=2**63 - 1, added_later=True)  # for initial weights only
 
     def __post_init__(self) -> None:
