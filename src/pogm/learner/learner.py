@@ -18,10 +18,9 @@ from pogm.core.losses import LossFunction, find_loss
 from pogm.core.optimizers import Optimizer
 from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import Metrics, Purpose, State
-from pogm.core.trees import Params, Tree
-from pogm.engine.capture import GraphedStep
+from pogm.core.trees import Params
 from pogm.engine.per_domain import gradient, map_by_loop
-from pogm.engine.vectorise import TrainState
+from pogm.learner.capture import GraphedRounds, Memory
 from pogm.learner.inputs import Samples, check_finite, move_samples, split_domains, stack_domains
 from pogm.learner.network import Forward, LearnerNetwork
 from pogm.learner.optimizer import Group, Schedule, group_rates, make_optimizer, make_schedule, read_groups
@@ -35,8 +34,6 @@ from pogm.learner.saved_state import (
     set_generators,
 )
 from pogm.modifiers.base import Modifier
-
-GRAPHS = 4  # CUDA graphs of a Learner, one for each shape of minibatches; other shapes run without a graph
 
 
 class Learner:
@@ -120,7 +117,7 @@ class Learner:
         self._target, self._compile = target, compile
         self._key = random.key(seed)
         self._network = LearnerNetwork(module, head, forward, self.modifiers)
-        self._memory: dict[str, Tree] = {}  # of each modifier, by its index
+        self._memory: Memory = {}
         self._waiting: list[Batch] = []
         self._minibatches = 0
         self._latest: dict[Hashable, Samples] = {}  # last minibatch of every domain
@@ -128,7 +125,7 @@ class Learner:
         self._targets: tuple[torch.Size, torch.dtype] | None = None  # shape and type of the last targets
         self._outputs = torch.Size()  # shape of the outputs for one sample
         self._problem: Problem  # created with the state
-        self._graphs: dict[Any, GraphedStep] = {}
+        self._graphed = GraphedRounds()
 
     def step(self, batches: Any, domains: Any = None) -> Metrics | None:
         """Train on one minibatch of each domain.
@@ -177,9 +174,11 @@ class Learner:
         current = self.state._replace(params=params, buffers=buffers)
         with torch.no_grad(), compiling(self._compile):
             if self._compile and trees.leaves(params)[0].is_cuda:
-                self.state, self._memory, metrics = self._replay(current, waiting)
+                condition = self._network.modes(), self.algorithm.phase_at(self._finished)
+                after = self._graphed.run(self._round, condition, current, self._memory, waiting)
             else:
-                self.state, self._memory, metrics = self._round(current, self._memory, waiting)
+                after = self._round(current, self._memory, waiting)
+            self.state, self._memory, metrics = after
             self._network.write_to(self.module, {**self.state.params, **self._problem.live_buffers(self.state)})
         self._finished += 1
         return metrics
@@ -243,7 +242,7 @@ class Learner:
         self._key, self._minibatches = saved["key"].cpu().clone(), saved["minibatches"]
         self._waiting = [Batch(*load_samples(one, device)) for one in saved["waiting"]]
         self._latest = {name: load_samples(one, device) for name, one in saved["latest"].items()}
-        self.state, self._finished, self._graphs = None, 0, {}
+        self.state, self._finished, self._graphed = None, 0, GraphedRounds()
         if restored is not None:
             self.state, self._memory, self._problem = restored
             self._outputs, self._finished = torch.Size(saved["outputs"]), saved["finished"]
@@ -257,7 +256,7 @@ class Learner:
             "optimizer": type(self._optimizer).__name__,
         }
 
-    def _restore(self, saved: Mapping[str, Any], device: torch.device) -> tuple[State, dict[str, Tree], Problem]:
+    def _restore(self, saved: Mapping[str, Any], device: torch.device) -> tuple[State, Memory, Problem]:
         """Return the state, the memory of the modifiers and the problem of a saved state; check its tensors."""
         problem = self._build_problem(len(saved["domains"]), torch.Size(saved["outputs"]))
         template, memory = self._first_state(problem, device)
@@ -347,7 +346,7 @@ class Learner:
         self._problem = self._build_problem(count, self._outputs)
         self.state, self._memory = self._first_state(self._problem, batch.y.device)
 
-    def _first_state(self, problem: Problem, device: torch.device) -> tuple[State, dict[str, Tree]]:
+    def _first_state(self, problem: Problem, device: torch.device) -> tuple[State, Memory]:
         """Return the state of the algorithm before the first step, and the memory of the modifiers."""
         params, buffers = self._network.tensors()
         state = self.algorithm.start(params, buffers, self._key.to(device), problem)
@@ -415,46 +414,13 @@ class Learner:
                 f"{', '.join(changed[:8])}. Create a new Learner after you freeze or unfreeze layers."
             )
 
-    def _round(
-        self, state: State, memory: dict[str, Tree], batches: list[Batch]
-    ) -> tuple[State, dict[str, Tree], Metrics]:
+    def _round(self, state: State, memory: Memory, batches: list[Batch]) -> tuple[State, Memory, Metrics]:
         """Run one step of the algorithm and of the modifiers."""
         phase = self.algorithm.phase_at(self._finished)
         problem = self._problem if phase is None else replace(self._problem, phase=phase)
         state, metrics = self.algorithm.step(state, batches, problem)
         memory, state = Modifier.run_after(self.modifiers, memory, state, batches, self._problem)
         return state, memory, metrics
-
-    def _replay(self, before: State, batches: list[Batch]) -> tuple[State, dict[str, Tree], Metrics]:
-        """Run one step as a CUDA graph, which is recorded with the first minibatches of a shape."""
-        shapes = [(name, leaf.shape, leaf.dtype) for name, leaf in trees.named_leaves(batches)]
-        signature = (tuple(shapes), self._network.modes(), self.algorithm.phase_at(self._finished))
-        if signature not in self._graphs:
-            if len(self._graphs) == GRAPHS:
-                return self._round(before, self._memory, batches)
-            self._graphs[signature] = self._make_graph(before, batches)
-        graphed = self._graphs[signature]
-        assert graphed.train_state is not None
-        inputs: Tree = graphed.train_state.probe["batches"]
-        trees.map_leaves(lambda target, source: target.copy_(source), inputs, batches)
-        start = graphed.train_state._replace(state=before, modifiers=self._memory)
-        after = graphed(start, False)
-        metrics = trees.map_leaves(torch.clone, after.probe["metrics"])
-        return after.state, after.modifiers, metrics
-
-    def _make_graph(self, before: State, batches: list[Batch]) -> GraphedStep:
-        """Return a graphed step. Its state has the minibatches and the metrics in the place of the probe."""
-        _, _, metrics = self._round(before, self._memory, batches)
-
-        def step(train_state: TrainState, probing: bool, phase: int | None) -> TrainState:
-            inputs = train_state.probe["batches"]
-            state, memory, metrics = self._round(train_state.state, train_state.modifiers, inputs)
-            return TrainState(state, memory, {"batches": inputs, "metrics": metrics}, {})
-
-        graphed = GraphedStep(step)
-        zeros = trees.map_leaves(torch.zeros_like, metrics)
-        graphed(TrainState(before, self._memory, {"batches": batches, "metrics": zeros}, {}), False)
-        return graphed
 
 
 def _check_instances(algorithm: Any, modifiers: Sequence[Any]) -> None:
