@@ -21,8 +21,8 @@ from pogm.benchmark.results.table import Table
 from pogm.cli import parse
 from pogm.evidence.pages import MARK, update_tables
 from pogm.evidence.plan import plan_text
-from pogm.evidence.protocol import FOLDERS, RESNET50_V1, SWEEPS, Sweep, complete_sweeps, read_all
-from pogm.evidence.tables import PUBLICATIONS, Complete
+from pogm.evidence.protocol import FOLDERS, RESNET50_V1, SWEEPS, Complete, Sweep, complete_sweeps, read_all
+from pogm.evidence.tables import PUBLICATIONS
 from pogm.experiments import all_experiments, kappa
 from pogm.experiments.evidence_search import BEST
 

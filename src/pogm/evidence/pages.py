@@ -7,12 +7,11 @@ from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.results.table import Table
-from pogm.evidence.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
+from pogm.evidence.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Complete, Sweep
 from pogm.evidence.tables import (
     LEAST_SEEDS,
     PRINTED,
     SELECTIONS,
-    Complete,
     count_seeds,
     domain_table,
     evidence_table,

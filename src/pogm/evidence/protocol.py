@@ -180,6 +180,8 @@ class Sweep:
         ]
 
 
+Complete = Mapping[Sweep, list[Run]]  # runs of the complete rows of every sweep
+
 SWEEPS = (
     Sweep("colored_mnist", "mnist", "ColoredMNIST", "mnist_cnn", 5, 68, 100),
     Sweep("rotated_mnist", "mnist", "RotatedMNIST", "mnist_cnn", 5, 68, 100),
@@ -273,7 +275,7 @@ def read_packed(*folders: Path) -> list[Run]:
         return read_runs(unpacked, *folders)
 
 
-def sweeps_with_runs(runs: Sequence[Run]) -> Mapping[Sweep, list[Run]]:
+def sweeps_with_runs(runs: Sequence[Run]) -> Complete:
     """Return the runs of the complete rows of every sweep that has at least one; warn of runs of no sweep."""
     found = {sweep: sweep.complete_rows(runs) for sweep in SWEEPS}
     used = {run.id for sweep in SWEEPS for run in sweep.find_runs(runs)}
@@ -324,7 +326,7 @@ def complete_sweeps(runs: Mapping[Sweep, Sequence[Run]]) -> dict[Sweep, list[Run
     return found
 
 
-def compared_sweeps(complete: Mapping[Sweep, list[Run]]) -> dict[Sweep, list[Run]]:
+def compared_sweeps(complete: Complete) -> dict[Sweep, list[Run]]:
     """Return the sweeps in which ERM and another row are complete."""
     return {sweep: runs for sweep, runs in complete.items() if {ERM.name} < {run.label for run in runs}}
 

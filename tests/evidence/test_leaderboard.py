@@ -1,0 +1,45 @@
+"""Leaderboard and report of the evidence: counts of datasets, the summary, and pages in HTML."""
+
+import pytest
+from evidence_runs import HEART, PACS, runs_of
+
+from pogm._system.errors import UsageError
+from pogm.evidence.leaderboard import evidence_tables, leaderboard, summary, write_evidence
+
+
+def test_leaderboard_counts_datasets_with_intervals_above_and_below_zero():
+    runs = runs_of(HEART, {"ERM": 0.0, "Fish": 0.1, "IRM": -0.1, "POGM": -0.001})
+    table = leaderboard({HEART: runs})
+    counts = {row.key: row.cells[1:4] for row in table.rows}
+    assert counts == {"ERM": (0, 0, 0), "Fish": (1, 0, 0), "IRM": (0, 0, 1), "POGM": (0, 1, 0)}
+    assert table.texts()["Fish"][0] == "+10.20 ± 0.07"
+    assert summary({HEART: runs}) == (
+        "3 comparisons with ERM on 1 dataset: 1 better, 1 worse, 1 tied (95 %, corrected)."
+    )
+
+
+def test_rows_with_fewer_than_five_seeds_are_not_counted():
+    runs = runs_of(PACS, {"ERM": 0.0, "Fish": 0.1}, 5) + runs_of(PACS, {"CORAL": 0.1, "Reptile": 0.1}, 4)
+    assert {row.key: row.cells[1:4] for row in leaderboard({PACS: runs}).rows if row.key != "ERM"} == {
+        "Fish": (1, 0, 0),
+        "CORAL": (0, 0, 0),
+        "Reptile": (0, 0, 0),
+    }
+    assert summary({PACS: runs}).endswith(" tied (95 %, corrected), and 2 not tested (fewer than 5 seeds).")
+
+
+def test_pages_have_the_tables_and_load_nothing(tmp_path):
+    complete = {HEART: runs_of(HEART, {"ERM": 0.0, "Fish": 0.1})}
+    evidence, board = write_evidence(complete, tmp_path, "pogm report results")
+    for path in (evidence, board):
+        text = path.read_text()
+        assert "+10.20" in text
+        assert "default-src 'none'" in text
+        assert 'src="http' not in text
+        assert 'href="http' not in text
+    assert "Critical differences" in evidence.read_text()
+    assert len(board.read_text()) < 100_000
+    with pytest.raises(UsageError, match="complete rows of ERM and another method"):
+        write_evidence({HEART: runs_of(HEART, {"ERM": 0.0})}, tmp_path, "")
+    titles = [table.title for table in evidence_tables(complete)]
+    assert titles[:2] == ["Leaderboard", "HeartDisease: all methods against ERM"]
