@@ -11,6 +11,7 @@ from pogm.benchmark.results.records import Run
 from pogm.evidence.protocol import VARIANT_SWEEPS, Sweep
 from pogm.experiments.base import Row
 from pogm.experiments.pogm_variants import METHODS, decided_rows
+from pogm.modifiers import modifier_class
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
@@ -60,6 +61,8 @@ def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     if not sweep.on_gpu:
         ratios = cost_ratios(" + ".join((method, *row.modifiers)), CPU_COLUMN)
         return None if ratios is None else ratios[0] * CPU_SECONDS[sweep.dataset] * len(trials)
+    if any(modifier_class(name).sees_at_test for name in row.modifiers):
+        return None  # adapting to batches of test images takes most of the time, and was not measured
     algorithm = trials[0].algorithm if method == row.algorithm else algorithm_class(method)()
     cost = run_cost(replace(trials[0], algorithm=algorithm))
     if cost.train_seconds is None:
