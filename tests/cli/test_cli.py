@@ -154,7 +154,7 @@ def test_the_module_can_be_run_and_prints_its_version():
 def test_options_are_read_into_a_typed_dataclass(monkeypatch):
     monkeypatch.setenv("POGM_DATA", "somewhere")
     words = ["sweep", "--algorithms", "ERM", "POGM", "--datasets", "PACS", "--out", "there", "--set", "a=1"]
-    command = parse([*words, "--set", "b=2", "--memory-gb", "3", "--eval", "5"])
+    command = parse([*words, "--set", "b=2", "--memory-gb", "3", "--evaluate", "5"])
     assert (command.algorithms, command.datasets, command.out) == (("ERM", "POGM"), ("PACS",), Path("there"))
     assert command.settings.settings == ("a=1", "b=2")
     assert (command.execution.data.data, command.execution.device.memory_gb) == (Path("somewhere"), 3.0)
