@@ -180,7 +180,14 @@ def test_evaluation_of_a_regression(folder, tmp_path, capsys):
     error = [float(row["prediction"]) - float(row["target"]) for row in written]
     assert found["all_sites"]["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(error))), rel=1e-4)
     assert found["all_sites"]["r2"] > 0.5
-    assert "R²" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "R²" in shown.out
+    assert "a has the name of a training site of the model. If it has the same samples, the errors are" in shown.err
+
+
+def test_evaluation_of_a_table_speaks_of_samples(folder, capsys):
+    assert main(["evaluate", str(folder / "run_classes"), str(folder / "new.csv")]) == 0
+    assert "If it has the same samples, the accuracy is higher" in capsys.readouterr().err
 
 
 def test_records_and_metrics_of_a_regression(folder):
@@ -359,3 +366,45 @@ def test_one_site_of_a_table_is_evaluated(folder, tmp_path, capsys):
 def test_export_of_a_table_model_is_refused(folder, tmp_path, capsys):
     assert main(["export", str(folder / "run_classes"), "--to", "safetensors", "--out", str(tmp_path / "m")]) == 2
     assert "Expected a model of images to export" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default::pogm.data.datasets.array_dataset.ArrayWarning")
+def test_a_site_with_equal_targets_has_no_r2_and_the_others_select_and_forecast(tmp_path, capsys):
+    write_table(tmp_path / "t.csv", regression=True)
+    with open(tmp_path / "t.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line in lines:
+        line["outcome"] = "0" if line["site"] == "b" else line["outcome"]  # such as a code for a missing value
+    with open(tmp_path / "t.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    data, out = f"{tmp_path / 't.csv'}:{OPTIONS},task=regression", tmp_path / "m"
+    assert main(["data", "check", data]) == 7
+    assert "Domains with one target, where R² is undefined" in capsys.readouterr().out
+    words = [data, "--steps", "12", "--workers", "1", "--threads", "1", "--device", "cpu"]
+    assert main(["train", *words, "--out", str(out)]) == 0
+    assert "found only 0 in b" in capsys.readouterr().err
+    description = json.loads((out / "model.json").read_text())
+    assert description["sites"]["b"]["r2"] is None
+    others = [description["sites"][site]["r2"] for site in "acd"]
+    assert description["forecast"]["accuracies"] == pytest.approx(others)
+    assert "It is undefined (-) where all targets are equal." in " ".join((out / "card.md").read_text().split())
+
+    sweep = ["sweep", "--datasets", data, "--algorithms", "ERM", "--configurations", "2", "--trials", "1"]
+    assert main([*sweep, "--shared-init", "--out", str(tmp_path / "s"), *words[1:]]) == 0
+    shown = capsys.readouterr().out
+    assert "X (R² undefined)" in shown
+    assert "diverged" not in shown
+    assert main(["soup", str(tmp_path / "s"), "--device", "cpu"]) == 0
+    for folder in (tmp_path / "s" / "soup").iterdir():
+        if (folder / "model" / "model.json").exists():
+            assert json.loads((folder / "model" / "model.json").read_text())["selection"]["validation"] is not None
+
+
+def test_validation_parts_without_any_r2_are_refused(tmp_path, capsys):
+    rows = [f"{site},{n},{n * n}" for site in "abc" for n in range(8)]  # one validation sample for each site
+    (tmp_path / "t.csv").write_text("\n".join(["domain,x,label", *rows]) + "\n")
+    words = ["run", "--dataset", f"{tmp_path / 't.csv'}:task=regression", "--algorithm", "ERM", "--test-domain", "a"]
+    assert main([*words, "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "r")]) == 3
+    assert "found equal targets only, in samples: 1 in b, 1 in c" in " ".join(capsys.readouterr().err.split())

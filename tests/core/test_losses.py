@@ -1,6 +1,8 @@
 """Losses by name: values, targets that fit, and algorithms that work with them."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -155,6 +157,12 @@ def test_methods_that_need_classes_are_refused_for_other_losses():
         CROSS_ENTROPY.check_method([every[name]()])
         with pytest.raises(UsageError, match=f"for {name}, which uses class labels; found the loss mse"):
             LOSSES["mse"].check_method([every[name]()])
+
+
+def test_the_page_of_tables_names_all_methods_that_a_regression_refuses():
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    sentence = page.partition("Methods that use class labels are refused")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", sentence)) == NEED_CLASSES
 
 
 @pytest.mark.parametrize("name", sorted(set(all_algorithms()) - NEED_CLASSES))

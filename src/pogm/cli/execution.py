@@ -21,6 +21,7 @@ from pogm.benchmark.progress.estimate import duration, estimates
 from pogm.benchmark.progress.run_progress import RunProgress, show_image_progress
 from pogm.benchmark.results.record_digest import DONE, RECORDS
 from pogm.benchmark.results.records import accuracy, is_final, read_records
+from pogm.benchmark.results.selection import UNDEFINED
 from pogm.benchmark.runs.directory import read_provenance
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
@@ -238,6 +239,8 @@ def _summarise(trial: Trial, folder: Path) -> tuple[list[str], list[str]]:
             if not math.isnan(one[score]):
                 counts = [] if one["images"] is None else [one["images"]]
                 lines.append(f"Held out: {one['domain']} {form.format(one[score])}" + _number_of_samples(counts))
+            elif score == "r2" and trial.evaluation != "validation":
+                lines.append(f"Held out: {one['domain']}, {UNDEFINED}: all targets are equal")
         lines.append(f"Model: {document['model']}")
         commands += model_commands(trial, folder)
     if trial.test_domains:

@@ -65,6 +65,10 @@ class Evaluation:
         """Names of the classes of the model."""
         return self.predictions.classes
 
+    @property
+    def _samples(self) -> str:
+        return "images" if self.description["stored_size"] else "samples"
+
     @cached_property
     def _labels(self) -> Labels:
         return np.array([label for site in self.sites for label in site.labels], np.int64)
@@ -89,8 +93,8 @@ class Evaluation:
         for site in self.sites:
             if site.name in self.description.get("domains", ()):
                 found.append(
-                    f"{printable(site.name)} has the name of a training site of the model. If it has the same images, "
-                    "the accuracy is higher than at a new site."
+                    f"{printable(site.name)} has the name of a training site of the model. If it has the same "
+                    f"{self._samples}, the accuracy is higher than at a new site."
                 )
             elif site.name in self.description.get("held_out", ()):
                 found.append(
@@ -117,7 +121,7 @@ class Evaluation:
         """Return tables for a terminal: metrics by site, recall by class, confusion matrix, calibration."""
         pooled = self.metrics[ALL if len(self.sites) > 1 else self.sites[0].name]
         title = f"{self.description.get('algorithm')}, {self.description.get('network')}"
-        samples = "images" if self.description["stored_size"] else "samples"
+        samples = self._samples
         tables = [
             metrics_table(self.metrics, f"{title}: metrics by site", samples),
             recall_table(pooled, samples=samples),

@@ -72,7 +72,11 @@ class RegressionEvaluation:
     def warnings(self) -> list[str]:
         """Return sentences about sites that are not new."""
         known = [name for name in self.metrics if name in self.description.get("domains", ())]
-        return [f"{printable(name)} has the name of a training site of the model." for name in known]
+        return [
+            f"{printable(name)} has the name of a training site of the model. If it has the same samples, the errors "
+            "are smaller than at a new site."
+            for name in known
+        ]
 
     def text(self) -> str:
         """Return the table for a terminal."""

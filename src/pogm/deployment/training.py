@@ -1,5 +1,6 @@
 """From finished runs to one model: predict held-out sites, choose an algorithm, write the model and its card."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pogm._system.errors import InUseError, UsageError
+from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.files import readable_json, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import (
@@ -105,11 +106,23 @@ def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, 
 
     The first one of equals is chosen.
     """
-    forecasts = {
-        name: forecast([site.accuracy for site in sites], _task(sites), [len(site.labels) for site in sites])
-        for name, sites in results.items()
-    }
+    forecasts = {name: _forecast(sites) for name, sites in results.items()}
     return max(forecasts, key=lambda name: forecasts[name].mean), forecasts
+
+
+def _forecast(sites: Sequence[SiteResult]) -> Forecast:
+    """Return the forecast from all sites with a score; R² is undefined at sites whose targets are all equal.
+
+    Raises:
+        DataError: If there is no such site.
+    """
+    known = [site for site in sites if not math.isnan(site.accuracy)]
+    if not known:
+        raise DataError(
+            "Expected a site with different targets, for the R² of the forecast; found equal targets only, at "
+            f"{', '.join(site.site for site in sites)}. Correct the targets."
+        )
+    return forecast([site.accuracy for site in known], _task(known), [len(site.labels) for site in known])
 
 
 def finish_model(

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 from pogm._system.errors import PogmError
 from pogm.benchmark.progress.estimate import duration
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.results.finding import find_main
-from pogm.benchmark.results.records import Record, Run, accuracy
+from pogm.benchmark.results.records import Record, Run, mean_score
 from pogm.benchmark.results.selection import SELECTIONS, Choice
 from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point
@@ -196,7 +195,7 @@ def _validation_curves(running: Sequence[RunState], colours: Mapping[str, int]) 
 
 
 def _validation(run: Run, record: Record) -> float:
-    return 100 * fmean(accuracy(record, "out", domain) for domain in run.train_domains)
+    return 100 * mean_score(record, "out", run.train_domains)
 
 
 def _failures(started: Iterable[RunState]) -> list[Section]:

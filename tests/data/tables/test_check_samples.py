@@ -31,6 +31,7 @@ def test_everything_is_found(tmp_path, capsys):
         "constant_in_domain": {},
         "classes": {"a": {"ill": 2, "well": 1}, "b": {"ill": 0, "well": 3}},
         "single_class": ["b"],
+        "single_target": {},
         "single_domain": {"ill": "a"},
         "small": ["a", "b"],
         "groups": None,

@@ -1,7 +1,7 @@
 """Evaluation of combined models: validation and test images, loaded once and kept on the device."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -37,10 +37,12 @@ class Scores(NamedTuple):
 
     name: str
     values: Mapping[Part, float]
+    undefined: Collection[Part] = ()  # parts of a regression without R², because all targets are equal
 
     def mean(self, parts: Sequence[Part]) -> float:
-        """Return the mean over parts; NaN if one of them has no images."""
-        return fmean(self.values.get(part, math.nan) for part in parts)
+        """Return the mean over parts whose score is not undefined; NaN if one of them has no images."""
+        scores = [self.values.get(part, math.nan) for part in parts if part not in self.undefined]
+        return fmean(scores) if scores else math.nan
 
 
 class Evaluator:
@@ -106,7 +108,8 @@ class Evaluator:
         """Return the accuracy, or the R² of a regression, on every part."""
         name = SCORES[self.trial.dataset.task][0]
         measure = _r2 if name == "r2" else _accuracy
-        return Scores(name, {part: measure(*found) for part, found in predictions.items()})
+        equal = [part for part, (_, y) in predictions.items() if name == "r2" and bool((y == y[0]).all())]
+        return Scores(name, {part: measure(*found) for part, found in predictions.items()}, frozenset(equal))
 
     def validate(self, tensors: Mapping[str, Tensor]) -> float:
         """Return the mean score of a model on the validation images of the training domains."""

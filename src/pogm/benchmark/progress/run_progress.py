@@ -13,7 +13,7 @@ from pogm._system.terminal import printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.display import Display, make_display
 from pogm.benchmark.progress.time_left import RemainingRunTime, RemainingTime, TimeEstimate
-from pogm.benchmark.results.records import is_final
+from pogm.benchmark.results.records import is_final, mean_score
 
 Item = TypeVar("Item")
 IMAGE_SECONDS = 2.0  # before the progress of listing or reading images is shown
@@ -82,8 +82,8 @@ class EvaluationLines:
         step, last = record["step"], self.trial.steps - 1
         is_regression = self.trial.dataset.task == "regression"
         scores, form = (record["r2"], "R² {:.3f}") if is_regression else (record["accuracy"], "{:.1%}")
-        inside, outside = scores["in"], scores["out"]
-        validation = sum(outside[i] for i in self.trial.train_domains) / len(self.trial.train_domains)
+        inside = scores["in"]
+        validation = mean_score(record, "out", self.trial.train_domains)
         known = [i for i in self.trial.test_domains if not math.isnan(inside[i])]
         held_out = " ".join(f"{self.domains[i]} {form.format(inside[i])}" for i in known)
         line = f"step {step}/{last}  validation {form.format(validation)}"

@@ -72,7 +72,7 @@ class Run:
         if scores is not None and all(len(values) == len(self.domains) for values in scores):
             validations = [fmean([values[i] for i in domains]) for values in scores]
         else:
-            validations = [fmean(accuracy(record, "out", i) for i in domains) for record in records]
+            validations = [mean_score(record, "out", domains) for record in records]
         known = [number for number, value in enumerate(validations) if not math.isnan(value)]
         best = max(known, key=validations.__getitem__, default=None)
         return None if best is None else (validations[best], records[best])
@@ -131,6 +131,24 @@ def accuracy(record: Record, split: Literal["in", "out"], domain: int) -> float:
     by_split = record.get("accuracy", record.get("r2"))
     values = by_split.get(split) if isinstance(by_split, dict) else None
     return finite(values[domain]) if isinstance(values, list) and domain < len(values) else math.nan
+
+
+def is_undefined(record: Record, split: Literal["in", "out"], domain: int) -> bool:
+    """Return True if a regression has no R² there because all targets are equal: then it still has an RMSE."""
+    errors = record.get("rmse")
+    values = errors.get(split) if isinstance(errors, dict) else None
+    known = isinstance(values, list) and domain < len(values) and not math.isnan(finite(values[domain]))
+    return known and math.isnan(accuracy(record, split, domain))
+
+
+def mean_score(record: Record, split: Literal["in", "out"], domains: Iterable[int]) -> float:
+    """Return the mean accuracy, or R², on one split over domains.
+
+    Domains whose R² is undefined, because all targets are equal, are left out: they are the same ones at every step.
+    The mean is NaN if a score is null or missing for another reason, or if no domain is left.
+    """
+    scores = [accuracy(record, split, i) for i in domains if not is_undefined(record, split, i)]
+    return fmean(scores) if scores else math.nan
 
 
 def finite(value: object) -> float:

@@ -57,4 +57,6 @@ def regression_table(sites: Mapping[str, RegressionMetrics], title: str = "Metri
     )
     rows = tuple(Row(tuple(found), key=name) for name, found in sites.items())
     note = "RMSE and MAE are in the unit of the targets. R² is 0 for the mean of the targets of the site."
+    if any(math.isnan(found.r2) for found in sites.values()):
+        note += " It is undefined (-) where all targets are equal."
     return Table(title, columns, rows, footnotes=(note,), row_key="site")

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pogm.benchmark.results.records import Record, Run, accuracy, is_final
+from pogm.benchmark.results.records import Record, Run, accuracy, is_final, is_undefined
+
+UNDEFINED = "R² undefined"  # all targets are equal
 
 ByHeldOut = Mapping[frozenset[int], list[Run]]  # runs of one configuration and trial seed, by held-out domains
 
@@ -22,6 +24,7 @@ class Candidate:
     step: int
     validation: float  # accuracy that selection compares
     test: float  # accuracy that is reported
+    reason: str = "diverged"  # why it is NaN, if it is
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Selection:
             validation=best.validation,
             run=best.run,
             step=best.step,
-            reason="diverged" if math.isnan(best.test) else "",
+            reason=best.reason if math.isnan(best.test) else "",
             left_out=tuple(reasons),
         )
 
@@ -120,7 +123,7 @@ def _score_training_domain(by_held_out: ByHeldOut, domain: int) -> Candidate:
     if run.best_record is None:
         raise UnusableError("diverged")
     validation, record = run.best_record
-    return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
+    return _candidate(run, record, validation, domain)
 
 
 def _score_leave_one_domain_out(by_held_out: ByHeldOut, domain: int) -> Candidate:
@@ -129,8 +132,9 @@ def _score_leave_one_domain_out(by_held_out: ByHeldOut, domain: int) -> Candidat
     by_key = {v: {_match_key(record): record for record in pair.eligible} for v, pair in pairs.items()}
 
     def candidate(record: Record) -> Candidate:
-        validation = fmean(accuracy(records[_match_key(record)], "in", v) for v, records in by_key.items())
-        return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain))
+        found = {v: records[_match_key(record)] for v, records in by_key.items()}
+        scores = [accuracy(other, "in", v) for v, other in found.items() if not is_undefined(other, "in", v)]
+        return _candidate(run, record, fmean(scores) if scores else math.nan, domain)
 
     shared = [record for record in run.eligible if all(_match_key(record) in records for records in by_key.values())]
     if not shared:
@@ -145,11 +149,18 @@ def _match_key(record: Record) -> int | None:
 
 def _score_test_domain(by_held_out: ByHeldOut, domain: int) -> Candidate:
     run = _finished(by_held_out, domain)
+    if is_undefined(run.eligible[-1], "out", domain):
+        raise UnusableError(UNDEFINED)
     return _best([_oracle_candidate(run, run.eligible[-1], domain)])
 
 
 def _oracle_candidate(run: Run, record: Record, domain: int) -> Candidate:
-    return Candidate(run.id, record["step"], accuracy(record, "out", domain), accuracy(record, "in", domain))
+    return _candidate(run, record, accuracy(record, "out", domain), domain)
+
+
+def _candidate(run: Run, record: Record, validation: float, domain: int) -> Candidate:
+    reason = UNDEFINED if is_undefined(record, "in", domain) else "diverged"
+    return Candidate(run.id, record["step"], validation, accuracy(record, "in", domain), reason)
 
 
 TRAINING_DOMAIN = Selection(

@@ -24,6 +24,7 @@ from pogm.benchmark.runs.batch import Batch, OnRecord, OnRound
 from pogm.benchmark.runs.context import catch_stop_signals, explain_out_of_memory, use_threads
 from pogm.benchmark.runs.directory import check_owner, read_provenance
 from pogm.benchmark.runs.options import RunOptions as RunOptions
+from pogm.benchmark.runs.selected_model import check_validation_targets
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import World
 from pogm.engine.session import Engine, Session
@@ -94,6 +95,8 @@ def run_batch(
         setup = stop.without_saving() if options.launch is None else nullcontext()  # ranks stop together, at a round
         with setup, explain_out_of_memory(trials[0]):  # reads the data before anything is written
             tasks = [trial.task(options.data) for trial in trials]
+            for trial, task in zip(trials, tasks, strict=True):
+                check_validation_targets(trial, task.load())
             session = Session(
                 tasks, _choose_engine(trials, folders, options), world if isinstance(world, World) else None
             )

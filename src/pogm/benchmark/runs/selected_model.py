@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,11 +16,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from pogm._system.errors import IntegrityError, UsageError
+from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.files import digest, read_json, readable_json, remove_temporary, write_atomic
 from pogm._system.saved import read_regular
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import Record, accuracy
+from pogm.benchmark.results.records import Record, mean_score
+from pogm.data.datasets.base import Domain, split_domain
 from pogm.engine.checkpoint import read_manifest
 
 MODEL = "model"  # folder in the run directory
@@ -131,8 +131,30 @@ def remove_unused_weights(run: Path, checkpoints: Path) -> None:
 
 
 def validation_accuracy(record: Record, trial: Trial) -> float:
-    """Return the mean accuracy on the validation splits of the training domains; NaN if one is not known."""
-    return fmean(accuracy(record, "out", domain) for domain in trial.train_domains)
+    """Return the mean accuracy, or R², on the validation splits of the training domains; NaN if it is not known."""
+    return mean_score(record, "out", trial.train_domains)
+
+
+def check_validation_targets(trial: Trial, domains: Sequence[Domain]) -> None:
+    """Check that the R² of the validation samples, which selects a step, is defined in at least one training domain.
+
+    Raises:
+        DataError: If all targets are equal in each of them.
+    """
+    if not domains[0].labels.is_floating_point():
+        return
+    found = []
+    for number in trial.train_domains:
+        name = trial.dataset.domains[number]
+        targets = domains[number].labels[split_domain(domains[number], number, trial.trial_seed, name)[1]]
+        if bool((targets != targets[0]).any()):
+            return
+        found.append(f"{len(targets)} in {name}")
+    raise DataError(
+        "Expected two different targets in the validation part of a training domain, because R² selects the step of "
+        f"the model; found equal targets only, in samples: {', '.join(found)}. Give the domains more samples, or merge "
+        "domains."
+    )
 
 
 def describe(trial: Trial, classes: tuple[str, ...], stored_size: Sequence[int], facts: Mapping[str, Any]) -> Any:

@@ -75,8 +75,9 @@ class ArrayDataset(DomainDataset):
         return {"content": fingerprint(self.paths(root))}
 
     def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
-        """Refuse classes of a test domain that no training domain has; warn of training domains with one class."""
+        """Refuse classes of a test domain that no training domain has; warn of domains with one class or target."""
         if domains[0].labels.is_floating_point():
+            self._warn_of_equal_targets(domains)
             return
         trained = {number: set(domain.labels.tolist()) for number, domain in enumerate(domains)}
         seen = set().union(*(found for number, found in trained.items() if number not in test_domains))
@@ -95,6 +96,17 @@ class ArrayDataset(DomainDataset):
                     ArrayWarning,
                     stacklevel=2,
                 )
+
+    def _warn_of_equal_targets(self, domains: Sequence[Domain]) -> None:
+        targets = {name: domain.labels for name, domain in zip(self.domains, domains, strict=True)}
+        if equal := [f"{float(y[0]):g} in {name}" for name, y in targets.items() if bool((y == y[0]).all())]:
+            warnings.warn(
+                f"Expected different targets in every domain; found only {', '.join(equal)}. R² is undefined there: "
+                "the selection of a step and the forecast do without it. Remove the domain if the number stands for a "
+                "missing value.",
+                ArrayWarning,
+                stacklevel=3,
+            )
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class SampleFindings:
     @property
     def clean(self) -> bool:
         """True if there is nothing to correct. Missing values are imputed, so they need no correction."""
-        found = (self.small, self.spellings, self.constant, self.single_class, self.single_domain)
+        found = (self.small, self.spellings, self.constant, self.single_class, self.single_target, self.single_domain)
         return not any((*found, self.repeated, self.contradictory))
 
     @property
@@ -95,6 +95,14 @@ class SampleFindings:
         return [name for name, found in self.classes.items() if sum(count > 0 for count in found.values()) == 1]
 
     @cached_property
+    def single_target(self) -> dict[str, float]:
+        """Domains of a regression whose targets are all equal, and that target: R² is undefined there."""
+        if self.dataset.task != "regression":
+            return {}
+        targets = {name: domain.labels for name, domain in zip(self.dataset.domains, self.domains, strict=True)}
+        return {name: float(found[0]) for name, found in targets.items() if bool((found == found[0]).all())}
+
+    @cached_property
     def single_domain(self) -> dict[str, str]:
         """Classes with samples in one domain only, and that domain: it cannot be held out."""
         found: dict[str, list[str]] = defaultdict(list)
@@ -137,7 +145,9 @@ class SampleFindings:
 
     @cached_property
     def contradictory(self) -> list[list[str]]:
-        """Samples with equal inputs and different labels."""
+        """Samples with equal inputs and different classes; in a regression, targets may differ."""
+        if self.dataset.task == "regression":
+            return []
         return [places for places, labels in self._equal if len(labels) > 1]
 
     @cached_property
@@ -169,6 +179,7 @@ class SampleFindings:
             "constant_in_domain",
             "classes",
             "single_class",
+            "single_target",
             "single_domain",
             "small",
             "groups",
@@ -209,6 +220,9 @@ class SampleFindings:
         lists: dict[str, list[str]] = {
             "Columns with one value": self.constant,
             "Domains with one class": self.single_class,
+            "Domains with one target, where R² is undefined; leave them out if it stands for a missing value": [
+                f"{name} ({value:g})" for name, value in self.single_target.items()
+            ],
             "Classes of one domain, which cannot be held out": [
                 f"{name} ({domain})" for name, domain in self.single_domain.items()
             ],
