@@ -48,6 +48,8 @@ def test_settings_change_a_preset_and_the_seed_of_the_split_is_the_seed():
     [
         ({"dataset": "rotateddigit"}, "a dataset or a folder of .*found 'rotateddigit'. Did you mean 'RotatedDigits'?"),
         ({"algorithm": "PGOM"}, "an algorithm .*Did you mean 'POGM'?"),
+        ({"algorithm": "T3A"}, "found the modifier T3A. Combine it with one: ERM --with T3A"),
+        ({"algorithm": "ERM + T3A"}, "Name the modifiers in an option of their own: ERM --with T3A"),
         ({"algorithm": "EQRM", "preset": "domainbad"}, "a preset of EQRM out of .*Did you mean 'domainbed'?"),
         ({"preset": "official"}, "'official' was replaced by an algorithm: OfficialPOGM"),
         ({"settings": ["erm_direction=pooled"]}, "'erm_direction', which was replaced by centre"),

@@ -36,7 +36,7 @@ class Combination:
     dataset: DomainDataset
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "algorithm", registered_name(algorithm_class(self.algorithm)))
+        object.__setattr__(self, "algorithm", algorithm_names([self.algorithm])[0])
         object.__setattr__(self, "modifiers", modifier_names(self.modifiers))
 
     @property
@@ -84,8 +84,8 @@ def build_trial(
         UsageError: If a name is unknown, or a value is out of its range.
     """
     found = find_dataset(dataset, data, progress) if isinstance(dataset, str) else dataset
-    method = algorithm_class(algorithm)
     combination = Combination(algorithm, tuple(modifiers), found)
+    method = algorithm_class(algorithm)
     parts: dict[str, Any] = {
         "algorithm": apply_large_defaults(method() if preset is None else method.preset(preset), found.large),
         "training": found.training,
@@ -100,7 +100,24 @@ def build_trial(
 
 
 def algorithm_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of algorithms as trials have them: the path of an algorithm of another package."""
+    """Return the names of algorithms as trials have them: the path of an algorithm of another package.
+
+    Raises:
+        UsageError: If there is no such algorithm; the message says how to write a modifier that was given as one.
+    """
+    for name in names:
+        first, *others = [part.strip() for part in name.split("+")]
+        known, modifiers = all_algorithms(), all_modifiers()
+        if others and known.has(first) and all(map(modifiers.has, others)):
+            raise UsageError(
+                f"Expected an algorithm; found {name!r}, an algorithm with modifiers. Name the modifiers in an option "
+                f"of their own: {first} --with {' '.join(others)}"
+            )
+        if not known.has(name) and modifiers.has(name):
+            raise UsageError(
+                f"Expected an algorithm; found the modifier {name}. Combine it with one: ERM --with {name} (in pogm "
+                f"train: 'ERM + {name}')."
+            )
     return tuple(registered_name(algorithm_class(name)) for name in names)
 
 
