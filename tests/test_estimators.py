@@ -128,6 +128,7 @@ def test_too_few_domains_for_a_method_are_an_error():
         ({"algorithm": "POGN"}, "Did you mean 'POGM'"),
         ({"algorithm": POGM}, "Expected the name or an instance of a pogm Algorithm as algorithm; found <class"),
         ({"modifiers": ["Mixupp"]}, "Did you mean 'Mixup'"),
+        ({"modifiers": "Mixup"}, r"Expected a list of modifiers; found 'Mixup'. Write modifiers=\['Mixup'\]"),
     ],
 )
 def test_unusable_parameters_are_an_error(options, message):

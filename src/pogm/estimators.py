@@ -85,6 +85,10 @@ class _DomainEstimator(BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         algorithm = _build(self.algorithm, algorithm_class, Algorithm, "algorithm")
+        if isinstance(self.modifiers, str | Modifier):
+            raise UsageError(
+                f"Expected a list of modifiers; found {self.modifiers!r}. Write modifiers=[{self.modifiers!r}]."
+            )
         modifiers = tuple(_build(one, modifier_class, Modifier, "modifiers") for one in self.modifiers)
         columns, y = self._validate(X, y)
         names, rows = _group_by_domain(domains, len(y), algorithm, self)

@@ -239,6 +239,7 @@ def test_other_aggregators_are_refused(wrong):
         (POGM(), [torch.zeros(2)], r"as a scalar tensor; found \[\[2\]\]"),
         (POGM(), [torch.zeros(())], r"constant losses of domains \[0\]"),
         (POGM(), [], r"scalar tensor; found \[\]"),
+        (POGM(), torch.ones((), requires_grad=True), r"a list of K scalars; found a tensor of shape \[\]"),
     ],
 )
 def test_bad_arguments_are_refused(method, found, message):

@@ -66,7 +66,12 @@ def backward(
             f"Expected a method that combines gradients ({', '.join(able)}), such as POGM(); found {found}. Use a "
             "Learner for other methods."
         )
-    scalars = list(losses.unbind() if isinstance(losses, Tensor) and losses.ndim else losses)
+    if isinstance(losses, Tensor) and losses.ndim != 1:
+        raise UsageError(
+            f"Expected the losses of the domains: a tensor [K], or a list of K scalars; found a tensor of shape "
+            f"{list(losses.shape)}. Pass one loss for each domain, not their sum or mean."
+        )
+    scalars = list(losses)
     leaves = [leaf for leaf in parameters if leaf.requires_grad]
     _check(scalars, leaves)
     gradients, used = _domain_gradients(scalars, leaves, keep_unused=group is not None)
