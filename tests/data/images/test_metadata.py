@@ -192,14 +192,20 @@ def test_options_are_split_from_the_path():
     assert split_options("a:b/sites") == ("a:b/sites", {})
     assert split_options("sites/metadata.csv:label=y") == ("sites/metadata.csv", {"label": "y"})
     assert split_options("sites:classes=map.csv") == ("sites", {"classes": "map.csv"})
+    odd = {"label": "chol, mg/dl", "domain": "Haus Nr.1", "drop": "thal:1+ST, mm"}
+    text = "t.csv:" + ",".join(f"{name}={value}" for name, value in odd.items())
+    assert split_options(text) == ("t.csv", odd), "names of columns have commas and colons"
+    assert split_options(add_options(text, group="p")) == ("t.csv", odd | {"group": "p"})
     assert add_options("m.csv", group=None) == "m.csv"
     assert add_options("m.csv:label=y", group="p") == "m.csv:label=y,group=p"
-    for text in ("m.csv:lable=y", "sites:label=y"):
+    for text in ("m.csv:lable=y", "m.csv:label=y,gruop=p", "sites:label=y"):
         with pytest.raises(UsageError, match="Expected an option of"):
             split_options(text)
     for text in ("m.csv:label=", "m.csv:label=y,label=z"):
         with pytest.raises(UsageError, match=r"Expected label=VALUE once"):
             split_options(text)
+    with pytest.raises(UsageError, match=r"Expected group=VALUE once"):
+        split_options("m.csv:label=y,group")
     with pytest.raises(UsageError, match=r"Expected a metadata file for group=p; found PACS"):
         add_options("PACS", group="p")
 

@@ -83,22 +83,30 @@ def is_table(path: Path | str) -> bool:
 def split_options(text: str) -> tuple[str, dict[str, str]]:
     """Split the name of a dataset into its path and its options.
 
+    Names of columns may contain commas and colons: text after a comma that has no ``=`` belongs to the value before it.
+
     Example:
         >>> split_options("sites/metadata.csv:label=y,group=patient")
         ('sites/metadata.csv', {'label': 'y', 'group': 'patient'})
+        >>> split_options("patients.csv:label=chol, mg/dl,drop=thal:1")
+        ('patients.csv', {'label': 'chol, mg/dl', 'drop': 'thal:1'})
 
     Raises:
         UsageError: If an option is unknown, given twice or has no value.
     """
-    path, colon, rest = text.rpartition(":")
-    if not colon or not re.match(r"\w+=", rest):
+    found = list(re.finditer(r":(?=\w+=)", text))
+    if not found:
         return text, {}
+    path, rest = text[: found[-1].start()], text[found[-1].end() :]
     options: dict[str, str] = {}
     known = ("classes", *USUAL, *TABLE_OPTIONS) if is_table(path) else ("classes",)
     if path.lower().endswith(ARRAY_FILES):
         known = (*(role for role in USUAL if role != "path"), *TABLE_OPTIONS)
     for part in rest.split(","):
         name, equals, value = part.partition("=")
+        if options and not equals and part not in known:
+            options[next(reversed(options))] += f",{part}"
+            continue
         if name not in known:
             kind = "an option of an image folder"
             if is_table(path) or path.lower().endswith(ARRAY_FILES):
