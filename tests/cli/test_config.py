@@ -48,7 +48,9 @@ def test_saved_options_of_every_command_are_read_again(name, tmp_path):
         next(map(str, action.choices)) if action.choices else "x" for action in actions if not action.option_strings
     ]
     options = [
-        action for action in actions if action.option_strings and action.dest not in ("help", "config", "save_config")
+        action
+        for action in actions
+        if action.option_strings and action.dest not in ("help", "config", "save_config", "dry_run", "estimate")
     ]
     given = parse([*name.split(), *positional, *(word for action in options for word in other_words(action))])
     changed = changed_options(given)
@@ -114,6 +116,13 @@ def test_save_config_writes_the_file_before_the_command_runs(tmp_path, monkeypat
     assert main(["status", "nothing", "--save-config", "saved.toml", "--json", "x.json"]) == 2
     assert Path("saved.toml").read_text() == '# Options of: pogm status\njson = "x.json"\n'
     assert "Options: saved.toml" in capsys.readouterr().err
+
+
+def test_a_saved_file_does_not_make_every_later_command_a_dry_run(tmp_path):
+    words = "sweep --algorithms ERM --datasets RotatedDigits --trials 2 --out x"
+    saved = changed_options(parse([*words.split(), "--dry-run", "--estimate"]))
+    assert saved["trials"] == 2
+    assert not {"dry-run", "estimate"} & set(saved)
 
 
 def test_paths_with_a_null_character_are_refused():

@@ -268,10 +268,14 @@ def _make(kind: type[Any], given: Mapping[str, Any]) -> Any:
     return kind(**fields)
 
 
+NOT_SAVED = ("config", "save-config", "dry-run", "estimate")
+
+
 def changed_options(owner: Any) -> dict[str, Any]:
     """Return the options of a command that differ from their defaults, by their names without dashes.
 
-    An option that was given without its value is True. --config and --save-config are left out.
+    An option that was given without its value is True. Options that a file must not turn on are left out: --config and
+    --save-config, and --dry-run and --estimate, which no option turns off.
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(owner):
@@ -281,7 +285,7 @@ def changed_options(owner: Any) -> dict[str, Any]:
         elif not field.metadata.get("positional") and value != _default(field):
             alone = field.metadata["alone"]
             found[_flag(field).removeprefix("--")] = True if alone is not None and value == alone else value
-    return {name: value for name, value in found.items() if name not in ("config", "save-config")}
+    return {name: value for name, value in found.items() if name not in NOT_SAVED}
 
 
 def _add_fields(parser: Parser, target: Any, kind: type[Any]) -> None:
