@@ -7,6 +7,7 @@ from combined_runs import member
 
 from pogm import ARM, CORAL, ERM, MTL, POGM
 from pogm._system.errors import IntegrityError, UsageError
+from pogm.benchmark.combining import members
 from pogm.benchmark.combining.combine import plan_combinations
 from pogm.benchmark.combining.initial_weights import digest_initial_weights
 from pogm.benchmark.combining.members import find_groups
@@ -91,6 +92,16 @@ def test_a_folder_without_two_finished_runs_is_refused(sweep):
         plan(sweep)
     with pytest.raises(UsageError, match="a label of the runs"):
         plan(sweep, labels=["Fish"])
+
+
+def test_runs_without_a_second_one_are_named_in_one_line(sweep, add_run, capsys, monkeypatch):
+    monkeypatch.setattr(members, "LISTED", 1)
+    alone = [str(add_run(trial_seed=seed)) for seed in (5, 6)]
+    plan(sweep)
+    shown = capsys.readouterr().err
+    assert shown.count("there is no second run") == 1
+    assert "and 1 more are left out: there is no second run to combine them with." in shown
+    assert any(folder in shown for folder in alone)
 
 
 def test_a_combination_is_not_a_member_and_not_resumed(sweep):

@@ -20,6 +20,8 @@ from pogm.benchmark.results.records import RecordWarning, Run, finite
 from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
 
+LISTED = 3  # folders that a note names
+
 
 @dataclass(frozen=True)
 class Member:
@@ -141,9 +143,11 @@ def find_groups(
         )
         found.setdefault(key, []).append(member)
     groups = [_make_group(members) for members in found.values() if len(members) > 1]
-    for members in found.values():
-        if len(members) == 1:
-            note(f"{members[0].run.folder} is left out: there is no second run to combine it with.")
+    alone = [str(members[0].run.folder) for members in found.values() if len(members) == 1]
+    if alone:
+        more = f" and {len(alone) - LISTED} more" if len(alone) > LISTED else ""
+        verb, it = ("are", "them") if len(alone) > 1 else ("is", "it")
+        note(f"{', '.join(alone[:LISTED])}{more} {verb} left out: there is no second run to combine {it} with.")
     if not groups:
         problem = IntegrityError if damaged else UsageError
         raise problem(
