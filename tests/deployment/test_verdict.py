@@ -91,6 +91,22 @@ def test_other_label_frequencies_are_label_shift_at_that_site():
     assert "b" in text.split("Label shift: ")[1].split(" ha")[0]
 
 
+@pytest.mark.parametrize("rare", [0.0, 0.05])
+def test_other_label_frequencies_alone_are_no_concept_shift(rare):
+    """Classes overlap, so that a classifier of the site alone gains by knowing that nearly all labels are 0."""
+
+    def one_class(site, x, y, draw):
+        x = x - 0.7 * np.array([x[y == label].mean(0) for label in range(CLASSES)])[y]
+        keep = (y == 0) | (draw.random(len(y)) < rare) if site == "c" else np.ones(len(y), bool)
+        return x[keep], y[keep]
+
+    found = sites(one_class)
+    c = found.sites[2]
+    assert c.alone - max(c.pooled, c.aligned) > 0.05
+    assert "Concept shift: no sign of it" in words(found)
+    assert "It cannot be measured at c: a classifier of that site alone is hardly better" in words(found)
+
+
 def test_same_features_give_the_same_verdict():
     first, second = sites(shifted), sites(shifted)
     assert first.to_json() == second.to_json()

@@ -40,9 +40,11 @@ class SiteShift:
     pooled: float  # accuracy if images of the site are in the training data, with those of all other sites
     alone: float  # accuracy of a classifier of this site only
     aligned: float  # as ``pooled``, but features are standardised within each site first
+    offset: float  # as ``pooled``, but with an intercept of each site, which adapts to its label frequencies
     label_shift: float  # total variation distance between its label frequencies and those of the other sites
     label_noise: float  # label shift that chance alone gives in 95 % of permutations
     hull: float  # distance of its gradient from the hull of the others, relative to its length
+    majority: float  # share of its most frequent class
 
     @property
     def gap(self) -> float:
@@ -51,8 +53,11 @@ class SiteShift:
 
     @property
     def concept(self) -> float:
-        """Accuracy that a classifier of this site gains over one of all sites, apart from a shift of the features."""
-        return self.alone - max(self.pooled, self.aligned)
+        """Accuracy that a classifier of this site gains over one of all sites.
+
+        A shift of the features alone, or of the label frequencies alone, gives no gain.
+        """
+        return self.alone - max(self.pooled, self.aligned, self.offset)
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,17 @@ class Verdict(Tabular):
         differing = [site.site for site in self.sites if site.concept > LARGE_GAP]
         found.append(
             f"Concept shift: likely at {', '.join(differing)}, where a classifier of the site alone is better than one "
-            f"of all sites by more than {100 * LARGE_GAP:.0f} points, also if features are standardised by site. Check "
-            "that labels mean the same at every site."
+            f"of all sites by more than {100 * LARGE_GAP:.0f} points, also if features are standardised by site, or if "
+            "the classifier has an intercept for each site. Check that labels mean the same at every site."
             if differing
             else "Concept shift: no sign of it. A classifier of all sites is about as good as one of each site alone."
         )
+        others = [site for site in self.sites if site.site not in differing]
+        if blind := [site.site for site in others if site.alone < site.majority + LARGE_GAP]:
+            found[-1] += (
+                f" It cannot be measured at {', '.join(blind)}: a classifier of that site alone is hardly better than "
+                "its most frequent class."
+            )
         return found
 
     def _methods(self, gap: float) -> str:
@@ -172,9 +183,11 @@ class Verdict(Tabular):
                     "pooled": s.pooled,
                     "alone": s.alone,
                     "aligned": s.aligned,
+                    "offset": s.offset,
                     "label_shift": s.label_shift,
                     "label_noise": s.label_noise,
                     "hull": s.hull,
+                    "majority": s.majority,
                 }
                 for s in self.sites
             },
@@ -211,6 +224,8 @@ def analyse(
     fold = _folds(every_y, site, draw, group)
     pooled = _cross_validated(every_x, every_y, fold)
     aligned = _cross_validated(np.concatenate([_standardise(part) for part in x]), every_y, fold)
+    indicators = np.eye(len(names))[site]
+    offset = _cross_validated(np.concatenate([every_x, indicators], 1), every_y, fold)
     gradients = _gradients(x, y, int(every_y.max()) + 1)
     noise = _label_noise(every_y, site, draw)
     shifts = []
@@ -226,9 +241,11 @@ def analyse(
                 pooled=float(pooled[own].mean()),
                 alone=float(alone.mean()),
                 aligned=float(aligned[own].mean()),
+                offset=float(offset[own].mean()),
                 label_shift=_label_shift(every_y, own),
                 label_noise=noise[number],
                 hull=_hull_distance(gradients, number),
+                majority=float(np.bincount(every_y[own]).max() / own.sum()),
             )
         )
     return Verdict(
