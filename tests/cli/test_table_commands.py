@@ -408,3 +408,23 @@ def test_validation_parts_without_any_r2_are_refused(tmp_path, capsys):
     words = ["run", "--dataset", f"{tmp_path / 't.csv'}:task=regression", "--algorithm", "ERM", "--test-domain", "a"]
     assert main([*words, "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "r")]) == 3
     assert "found equal targets only, in samples: 1 in b, 1 in c" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.filterwarnings("default::pogm.data.datasets.array_dataset.ArrayWarning")
+def test_a_site_with_few_rows_can_be_held_out(tmp_path, capsys):
+    write_table(tmp_path / "all.csv")
+    lines = (tmp_path / "all.csv").read_text().splitlines(keepends=True)
+    tiny = [line for line in lines if line.startswith("d,")][:3]
+    (tmp_path / "t.csv").write_text("".join([*(line for line in lines if not line.startswith("d,")), *tiny]))
+    data = f"{tmp_path / 't.csv'}:label=outcome,drop=version"
+    assert main(["verdict", data]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert command == f"Next: pogm train {data} --hold-out d --out model"
+    short = ["--steps", "12", "--workers", "1", "--threads", "1", "--device", "cpu"]
+    assert main(["train", data, *short, "--out", str(tmp_path / "m")]) == 3
+    assert "Give it 5 or more samples, hold it out, or remove it." in capsys.readouterr().err
+    assert main(["train", data, *short, "--hold-out", "d", "--out", str(tmp_path / "m")]) == 0
+    assert main(["evaluate", str(tmp_path / "m"), data, "--site", "d"]) == 0
+    words = ["run", "--dataset", data, "--algorithm", "ERM", "--test-domain", "d", *short[:2], *short[4:]]
+    assert main([*words, "--out", str(tmp_path / "r")]) == 0
+    assert "Held out: d" in capsys.readouterr().err

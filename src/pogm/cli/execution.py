@@ -288,9 +288,9 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     try:
         prepare([trial], run_options)
         for number, domain in enumerate(trial.task(run_options.data).load()):
-            inside, outside = split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
-            use = "training" if number in trained else "held out"
-            name = trial.dataset.domains[number]
+            name, is_trained = trial.dataset.domains[number], number in trained
+            inside, outside = split_domain(domain, number, trial.trial_seed, name, is_trained)
+            use = "training" if is_trained else "held out"
             note(f"{name}: {use}, {len(inside)} + {len(outside)} samples (in + out split)")
         (found,) = estimates([sample], run_options)
     except PogmError as error:

@@ -1,5 +1,6 @@
 """``pogm verdict``: will a model work at the next site?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from shlex import join
@@ -46,6 +47,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         from pogm.benchmark.runs.context import use_threads
         from pogm.cli.execution import make_run_options, network_settings, prepare
         from pogm.data.datasets.array_dataset import ArrayDataset
+        from pogm.data.datasets.base import HOLDOUT
         from pogm.data.images.index import reuse_scans
         from pogm.data.images.metadata import add_options
         from pogm.deployment.features import extract_features
@@ -75,13 +77,17 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
             print(verdict.text())
             for sentence in verdict.sentences():
                 print_line(sentence)
-            print_line(f"Next: {self._train_command()}")
+            small = [site.site for site in verdict.sites if site.images < 1 / HOLDOUT]
+            print_line(f"Next: {self._train_command(small if len(small) + 2 <= len(verdict.sites) else [])}")
 
         self.output.show("verdict", verdict.to_json(), show_text)
         return 0
 
-    def _train_command(self) -> str:
-        """Return the command that trains a model on the same data, with the same network."""
+    def _train_command(self, small: Sequence[str]) -> str:
+        """Return the command that trains a model on the same data, with the same network.
+
+        Sites that are too small for a training and a validation part are held out.
+        """
         given = {
             "--network": self.network,
             "--weights": self.execution.weights,
@@ -90,6 +96,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         }
         words = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
         words += [word for text in self.settings.settings for word in ("--set", text)]
+        words += [word for site in small for word in ("--hold-out", site)]
         return join(["pogm", "train", self.folder, *self.execution.data.words, *words, "--out", "model"])
 
 

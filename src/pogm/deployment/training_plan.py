@@ -131,7 +131,8 @@ def check_data(plan: TrainingPlan, domains: Sequence[Domain]) -> None:
     for trial in plan.trials:
         trial.dataset.check(list(domains), trial.test_domains)
     for number, domain in enumerate(domains):
-        split_domain(domain, number, trial.trial_seed, trial.dataset.domains[number])
+        name = dataset.domains[number]
+        split_domain(domain, number, trial.trial_seed, name, is_trained=name in plan.sites)
 
 
 def default_steps(dataset: DomainDataset, counts: Sequence[int], batch_size: int) -> int:

@@ -104,7 +104,10 @@ def build_sample_indices(
         The sample indices; and the number of samples in each domain and split (the segments).
     """
     names = names or [str(number) for number in range(len(domains))]
-    local = [split_domain(domain, number, trial_seed, names[number]) for number, domain in enumerate(domains)]
+    local = [
+        split_domain(domain, number, trial_seed, names[number], is_trained=number not in test_domains)
+        for number, domain in enumerate(domains)
+    ]
     starts = accumulate((len(domain.labels) for domain in domains), initial=offset)
     parts = [[start + part for part in pair] for start, pair in zip(starts, local, strict=False)]
     trained_on = [number for number in range(len(domains)) if number not in test_domains]

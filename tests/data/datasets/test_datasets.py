@@ -147,8 +147,10 @@ def test_one_fifth_is_held_out(count, sizes):
 
 
 def test_split_refuses_small_domain():
-    with pytest.raises(DataError, match="found 3 samples"):
+    with pytest.raises(DataError, match=r"found 3 samples.*Give it 5 or more samples, hold it out, or remove it"):
         split(3, 0, 0)
+    with pytest.raises(DataError, match=r"found 1 samples.*Give it 2 or more samples, or remove it"):
+        split(1, 0, 0, is_trained=False)
 
 
 def test_errors_name_missing_and_damaged_files(tmp_path):

@@ -107,3 +107,16 @@ def test_domain_of_one_given_split_is_split_at_random(kind):
     """In WILDS whole domains are for validation or for test; here --test-domain says which are held out."""
     parts = split_domain(make_domain([0] * 20, splits=[kind] * 20), 0, 0)
     assert [part.tolist() for part in parts] == [part.tolist() for part in split(20, 0, 0)]
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 12])
+@pytest.mark.parametrize("options", [{}, {"stratified": True}, {"groups": "one"}])
+def test_a_held_out_domain_may_be_smaller_than_a_training_domain(count, options):
+    options = {**options, **({"groups": [7] * count} if "groups" in options else {})}
+    domain = make_domain([n % 2 for n in range(count)], **options)
+    parts = split_domain(domain, 0, 0, is_trained=False)
+    check_partition(parts, count)
+    assert len(parts[1]) == max(int(count * HOLDOUT), 1)
+    if count < 5 or "groups" in options:
+        with pytest.raises(DataError):
+            split_domain(domain, 0, 0)

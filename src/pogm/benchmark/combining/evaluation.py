@@ -166,9 +166,10 @@ def _split_indices(group: Group, domains: Sequence[Domain], device: torch.device
     found: dict[Part, Tensor] = {}
     for number, (start, domain) in enumerate(zip(starts, domains, strict=False)):
         name = group.trial.dataset.domains[number]
-        inside, outside = split_domain(domain, number, seeds[0], name)
+        is_trained = number in group.trial.train_domains
+        inside, outside = split_domain(domain, number, seeds[0], name, is_trained)
         for seed in seeds[1:]:
-            other_inside, other_outside = split_domain(domain, number, seed, name)
+            other_inside, other_outside = split_domain(domain, number, seed, name, is_trained)
             inside = torch.unique(torch.cat([inside, other_inside]))
             outside = outside[torch.isin(outside, other_outside)]
         found[number, "in"], found[number, "out"] = (start + inside).to(device), (start + outside).to(device)

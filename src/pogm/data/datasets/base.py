@@ -168,7 +168,7 @@ def seed_hash(*parts: Any) -> int:
     return int(hashlib.md5(str(parts).encode()).hexdigest(), 16) % 2**31
 
 
-def split(count: int, domain: int, trial_seed: int, name: str = "") -> tuple[Tensor, Tensor]:
+def split(count: int, domain: int, trial_seed: int, name: str = "", is_trained: bool = True) -> tuple[Tensor, Tensor]:
     """Split the images of a domain at random.
 
     Args:
@@ -176,6 +176,7 @@ def split(count: int, domain: int, trial_seed: int, name: str = "") -> tuple[Ten
         domain: Number of the domain.
         trial_seed: Seed of the split.
         name: Name of the domain, for the error.
+        is_trained: The domain is used for training. The *out* part of a held-out domain has one image at least.
 
     Returns:
         Indices of the *in* part, used for training, and of the *out* part, used for validation.
@@ -185,16 +186,19 @@ def split(count: int, domain: int, trial_seed: int, name: str = "") -> tuple[Ten
     """
     order = list(range(count))
     np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
-    held_out = int(count * HOLDOUT)
+    held_out = int(count * HOLDOUT) if is_trained else max(int(count * HOLDOUT), 1)
     if held_out == 0 or held_out == count:
+        least, advice = (math.ceil(1 / HOLDOUT), "hold it out, or remove it") if is_trained else (2, "or remove it")
         raise DataError(
             f"Expected domain {name or domain} to leave both a training and a validation part; found {count} samples, "
-            f"of which {held_out} would be held out. Give it {math.ceil(1 / HOLDOUT)} or more samples, or remove it."
+            f"of which {held_out} would be held out. Give it {least} or more samples, {advice}."
         )
     return torch.tensor(order[held_out:]), torch.tensor(order[:held_out])
 
 
-def split_domain(domain: Domain, number: int, trial_seed: int, name: str = "") -> tuple[Tensor, Tensor]:
+def split_domain(
+    domain: Domain, number: int, trial_seed: int, name: str = "", is_trained: bool = True
+) -> tuple[Tensor, Tensor]:
     """Split the images of a domain: as given, or at random with its groups and classes respected.
 
     If the images have given splits, the training images are the *in* part and the validation images the *out* part.
@@ -206,6 +210,7 @@ def split_domain(domain: Domain, number: int, trial_seed: int, name: str = "") -
         number: Number of the domain.
         trial_seed: Seed of the split.
         name: Name of the domain, for the error.
+        is_trained: The domain is used for training. A held-out domain may be smaller, and its only group is divided.
 
     Returns:
         Indices of the *in* part, used for training, and of the *out* part, used for validation.
@@ -221,21 +226,22 @@ def split_domain(domain: Domain, number: int, trial_seed: int, name: str = "") -
         if domain.splits.min() < domain.splits.max():  # test images, and either training or validation images
             used = torch.cat(parts)
     labels = domain.labels[used] if domain.stratified else torch.zeros(len(used), dtype=torch.int64)
-    if domain.groups is not None:
-        inside, outside = _split_groups(labels, domain.groups[used], number, trial_seed, name)
+    groups = None if domain.groups is None else domain.groups[used]
+    if groups is not None and (is_trained or bool((groups != groups[0]).any())):
+        inside, outside = _split_groups(labels, groups, number, trial_seed, name)
     elif domain.stratified:
-        inside, outside = _split_classes(labels, number, trial_seed, name)
+        inside, outside = _split_classes(labels, number, trial_seed, name, is_trained)
     else:
-        inside, outside = split(len(used), number, trial_seed, name=name)
+        inside, outside = split(len(used), number, trial_seed, name, is_trained)
     return used[inside], used[outside]
 
 
-def _split_classes(labels: Tensor, domain: int, trial_seed: int, name: str) -> tuple[Tensor, Tensor]:
+def _split_classes(labels: Tensor, domain: int, trial_seed: int, name: str, is_trained: bool) -> tuple[Tensor, Tensor]:
     """Split so that each class has its share of the *out* part, up to one image.
 
     The *out* part has as many images as without classes. The classes with the largest remainders get one image more.
     """
-    inside, outside = split(len(labels), domain, trial_seed, name=name)
+    inside, outside = split(len(labels), domain, trial_seed, name, is_trained)
     order = torch.cat([outside, inside])
     shares = labels.bincount() * HOLDOUT
     counts = shares.floor().long()
