@@ -1,15 +1,19 @@
 """Errors that nobody expected: one paragraph on the terminal, and the traceback in a file."""
 
 import os
+import re
 import sys
+import sysconfig
 import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from pogm._system.terminal import print_line
 
 EXIT_CODE = 70
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
+INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def report_unexpected(error: BaseException, activity: str) -> None:
@@ -35,6 +39,24 @@ def report_unexpected(error: BaseException, activity: str) -> None:
 
 
 def _position(error: BaseException) -> str:
-    """Return the last position in this package, such as " in report/page.py, line 85"."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(PACKAGE)]
-    return f" in {frames[-1].filename.removeprefix(PACKAGE)}, line {frames[-1].lineno}" if frames else ""
+    """Return the last position in this package, or in a file of the user, such as " in report/page.py, line 85"."""
+    return find_position([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)])
+
+
+def find_position(frames: Sequence[tuple[str, int]]) -> str:
+    """Return the position that explains an error, given the files and lines of its traceback; empty if there is none.
+
+    It is the last one in a file that this package called and that is not installed, such as a plug-in in the current
+    folder; without such a file, the last one in this package.
+    """
+    called = frames[next((n for n, (file, _) in enumerate(frames) if file.startswith(PACKAGE)), len(frames)) :]
+    own = [(file, line) for file, line in called if not file.startswith((PACKAGE, "<", *INSTALLED))]
+    if own:
+        return f" in {own[-1][0]}, line {own[-1][1]}"
+    inside = [(file, line) for file, line in called if file.startswith(PACKAGE)]
+    return f" in {inside[-1][0].removeprefix(PACKAGE)}, line {inside[-1][1]}" if inside else ""
+
+
+def find_position_in_text(text: str) -> str:
+    """Return `find_position` for a traceback as text."""
+    return find_position([(file, int(line)) for file, line in re.findall(r'^  File "(.+?)", line (\d+)', text, re.M)])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pogm._system.messages import log, note, suggest
 from pogm._system.terminal import print_line
+from pogm._system.unexpected import find_position_in_text
 from pogm.benchmark.executors.local import Outcome, run_waiting_trials
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
@@ -58,7 +59,8 @@ def _summarise(error: str, file: Path) -> str:
     """Return the message of a failure. A traceback, which an unexpected error has, stays in the file."""
     if not error.startswith("Traceback"):
         return error or "no reason is known"
-    return f"Expected to finish; found an unexpected error: {error.splitlines()[-1]}. The traceback is in {file}"
+    found = f"an unexpected error{find_position_in_text(error)}: {error.splitlines()[-1]}"
+    return f"Expected to finish; found {found}. The traceback is in {file}"
 
 
 def run_scheduled(
