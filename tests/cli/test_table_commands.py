@@ -428,3 +428,14 @@ def test_a_site_with_few_rows_can_be_held_out(tmp_path, capsys):
     words = ["run", "--dataset", data, "--algorithm", "ERM", "--test-domain", "d", *short[:2], *short[4:]]
     assert main([*words, "--out", str(tmp_path / "r")]) == 0
     assert "Held out: d" in capsys.readouterr().err
+
+
+def test_the_forecast_does_not_use_samples_of_the_split_test(tmp_path):
+    write_table(tmp_path / "all.csv")
+    head, *lines = (tmp_path / "all.csv").read_text().splitlines()
+    marked = [f"{line},{'test' if number % 3 == 0 else 'train'}" for number, line in enumerate(lines)]
+    (tmp_path / "t.csv").write_text("\n".join([f"{head},split", *marked]) + "\n")
+    words = ["train", f"{tmp_path / 't.csv'}:{OPTIONS}", "--steps", "12", "--workers", "1", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "m")]) == 0
+    sites = json.loads((tmp_path / "m" / "model.json").read_text())["sites"]
+    assert {name: site["accuracy"]["n"] for name, site in sites.items()} == dict.fromkeys("abcd", 20)

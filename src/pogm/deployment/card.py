@@ -237,8 +237,9 @@ def contact_sheet(results: Sequence[SiteResult], trial: Trial, classes: Sequence
     for result in results:
         number = trial.dataset.domains.index(result.site)
         true = result.logits.log_softmax(-1).gather(1, result.labels[:, None])[:, 0].tolist()
-        answers = zip(true, result.labels.tolist(), result.logits.argmax(-1).tolist(), strict=True)
-        scored += [(score, number, index, label, predicted) for index, (score, label, predicted) in enumerate(answers)]
+        indices = range(len(true)) if result.indices is None else result.indices.tolist()
+        answers = zip(true, indices, result.labels.tolist(), result.logits.argmax(-1).tolist(), strict=True)
+        scored += [(score, number, index, label, predicted) for score, index, label, predicted in answers]
     hardest = sorted(scored)[:HARDEST]
     rows = -(-len(hardest) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * TILE, rows * (TILE + TEXT)), "white")

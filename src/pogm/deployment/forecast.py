@@ -21,6 +21,7 @@ class SiteResult:
     site: str
     logits: Tensor  # [N, classes], or the predicted numbers [N, 1] of a regression
     labels: Tensor  # [N] class indices, or targets of a regression
+    indices: Tensor | None = None  # [N] indices of the samples within the site; None if all are predicted
 
     @property
     def accuracy(self) -> float:

@@ -32,9 +32,12 @@ PREDICTION_BATCH = 64
 
 
 def predict_site(model: TrainedModel, trial: Trial, site: int, data: Path | None) -> SiteResult:
-    """Predict all images of a site, as they are stored in the cache."""
-    domain = trial.task(data).load()[site]
-    return SiteResult(trial.dataset.domains[site], predict_stored(model, domain.inputs), domain.labels)
+    """Predict the images of a held-out site, as they are stored in the cache, without those of the split ``test``."""
+    domain, name = trial.task(data).load()[site], trial.dataset.domains[site]
+    if domain.splits is None:
+        return SiteResult(name, predict_stored(model, domain.inputs), domain.labels)
+    used = torch.cat(split_domain(domain, site, trial.trial_seed, name, is_trained=False)).sort().values
+    return SiteResult(name, predict_stored(model, domain.inputs[used]), domain.labels[used], used)
 
 
 def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> SiteResult:
