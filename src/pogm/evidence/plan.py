@@ -11,7 +11,6 @@ from pogm.benchmark.results.records import Run
 from pogm.evidence.protocol import VARIANT_SWEEPS, Sweep
 from pogm.experiments.base import Row
 from pogm.experiments.pogm_variants import METHODS, decided_rows
-from pogm.modifiers import modifier_class
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
 CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
@@ -61,7 +60,7 @@ def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     if not sweep.on_gpu:
         ratios = cost_ratios(" + ".join((method, *row.modifiers)), CPU_COLUMN)
         return None if ratios is None else ratios[0] * CPU_SECONDS[sweep.dataset] * len(trials)
-    if any(modifier_class(name).sees_at_test for name in row.modifiers):
+    if any(modifier.sees_at_test for modifier in trials[0].modifiers):
         return None  # adapting to batches of test images takes most of the time, and was not measured
     algorithm = trials[0].algorithm if method == row.algorithm else algorithm_class(method)()
     cost = run_cost(replace(trials[0], algorithm=algorithm))
