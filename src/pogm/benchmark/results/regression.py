@@ -42,8 +42,8 @@ def regression_metrics(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Re
     if not (np.isfinite(p).all() and np.isfinite(y).all()):
         raise UsageError("Expected finite predictions and targets; found NaN or infinity. Remove these samples.")
     error = p - y
-    spread = np.square(y - y.mean()).sum()
-    r2 = 1 - np.square(error).sum() / spread if spread > 0 else math.nan
+    different = bool((y != y[0]).any())  # the variance of equal targets may be above 0, because their mean is rounded
+    r2 = 1 - np.square(error).sum() / np.square(y - y.mean()).sum() if different else math.nan
     return RegressionMetrics(len(y), float(r2), float(np.sqrt(np.square(error).mean())), float(np.abs(error).mean()))
 
 
