@@ -31,6 +31,12 @@ def test_best_two_algorithms_are_compared_by_site():
     assert "contains 0" not in clear
 
 
+def test_two_algorithms_with_one_known_site_are_not_compared():
+    """A regression with two sites has one, if the other one has equal targets."""
+    text = compare_best({"ERM": forecast([0.3], "regression"), "Fish": forecast([0.4], "regression")})
+    assert text == "Fish and ERM can be compared at one site only, which says nothing about their order."
+
+
 def test_interval_is_cut_at_0_and_1():
     assert forecast([0.2, 0.9]).low == 0.0
     assert forecast([0.99, 0.9]).high == 1.0

@@ -70,6 +70,8 @@ def compare_best(forecasts: Mapping[str, Forecast]) -> str:
     pairs = zip(forecasts[best].accuracies, forecasts[second].accuracies, strict=True)
     differences = [first - other for first, other in pairs]
     mean, count = fmean(differences), len(differences)
+    if count < 2:
+        return f"{best} and {second} can be compared at one site only, which says nothing about their order."
     reach = student_quantile((1 + LEVEL) / 2, count - 1) * stdev(differences) / math.sqrt(count)
     scale, unit = (1, "in R²") if forecasts[best].task == "regression" else (100, "points")
     numbers = (
