@@ -30,6 +30,7 @@ from pogm.benchmark.runs.state import find_problems, state_of
 from pogm.cli.status import Status
 from pogm.data.datasets.base import Training
 from pogm.data.datasets.colored_digits import ColoredDigits
+from pogm.engine.engine import Engine
 
 EVERY_SAVE = RunOptions(checkpoint_seconds=0)
 
@@ -201,6 +202,22 @@ def test_ctrl_c_stops_the_demo_with_checkpoints_and_without_tracebacks(tmp_path)
 
 def test_there_is_at_least_one_core():
     assert count_cores() >= 1
+
+
+@pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 5, 3), (2, 5, 1), (128, 1, 32), (16, 0, 16)])
+def test_processes_share_the_cores_to_compile(monkeypatch, cores, processes, threads):
+    monkeypatch.setattr(local, "count_cores", lambda: cores)
+    assert local.share_compile_threads(processes) == threads
+
+
+@pytest.mark.parametrize(("gib", "cores", "processes"), [(139, 16, 5), (139, 6, 3), (79, 16, 2), (16, 1, 1)])
+def test_processes_share_a_gpu_if_its_memory_and_the_cores_allow_it(monkeypatch, gib, cores, processes):
+    monkeypatch.setattr(local, "count_cores", lambda: cores)
+    properties = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr(local.torch.cuda, "get_device_properties", lambda device: properties)
+    small = trial(ERM())
+    assert local.is_small(small)
+    assert local.count_gpu_processes([small], Engine()) == processes
 
 
 def _has_processes(group: int) -> bool:

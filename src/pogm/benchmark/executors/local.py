@@ -35,6 +35,7 @@ GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 BATCH_SIZE = 16  # maximum number of trials in a batch
 GPU_PROCESSES = 5  # maximum number of processes that share a GPU
 GPU_PROCESS_BYTES = 27 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
+COMPILE_THREADS = 32  # maximum number of threads of the compiler in a process, as in torch
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
 
 
@@ -218,7 +219,7 @@ def run_in_workers(
     busy: dict[Any, Worker] = {}
     try:
         count = min(len(slots) if on_gpu else workers or count_cores(), len(jobs))
-        threads = max(count_cores() // max(count, 1), 1) if on_gpu else None  # all processes may compile at once
+        threads = share_compile_threads(count) if on_gpu else None
         idle += [Worker(slots[number] if on_gpu else None, threads) for number in range(count)]
         while jobs or busy:
             while jobs and idle:
@@ -309,6 +310,11 @@ def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
         return 1
     memory = torch.cuda.get_device_properties(engine.torch_device()).total_memory
     return max(min(memory // GPU_PROCESS_BYTES, count_cores() // 2, GPU_PROCESSES), 1)
+
+
+def share_compile_threads(processes: int) -> int:
+    """Return the number of threads of the compiler in each process, since all of them may compile at once."""
+    return min(max(count_cores() // max(processes, 1), 1), COMPILE_THREADS)
 
 
 def is_small(trial: Trial) -> bool:
