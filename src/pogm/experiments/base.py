@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pogm._system.errors import unknown_name_error
 from pogm.benchmark.plan.parsing import Combination
-from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.plan.trial import Trial, check_reports_test
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import Table
@@ -77,6 +77,9 @@ class Scale:
     folders: tuple[DomainDataset, ...] = ()  # those of `datasets` that are made from a path; their names are titles
     others: tuple[str, ...] = ()  # those of `algorithms` that are algorithms of other packages, by path
     changed_by: tuple[str, ...] = ()  # words of the command line that changed the scale
+
+    def __post_init__(self) -> None:
+        check_reports_test(self.evaluation)
 
     def dataset(self, name: str) -> DomainDataset:
         """Return one of the datasets by its name."""

@@ -271,3 +271,5 @@ def test_evaluation_is_saved_only_if_it_is_not_the_default():
     assert not {one.id for one in chosen.plan()} & {one.id for one in SMALL.plan()}
     with pytest.raises(UsageError, match="evaluation"):
         replace(SMALL, evaluation="some").plan()
+    with pytest.raises(UsageError, match=r"found --evaluation validation\. Choose all or selection"):
+        replace(SMALL, evaluation="validation")

@@ -22,7 +22,7 @@ from pogm.benchmark.plan.parsing import (
     modifier_names,
     settings_for,
 )
-from pogm.benchmark.plan.trial import Trial, dataset_from_json, differences
+from pogm.benchmark.plan.trial import Trial, check_reports_test, dataset_from_json, differences
 from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
 from pogm.data.datasets.base import DomainDataset, seed_hash
 from pogm.diagnostics import Probe
@@ -101,6 +101,7 @@ class Sweep:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
         object.__setattr__(self, "algorithms", algorithm_names(self.algorithms))
         object.__setattr__(self, "modifiers", modifier_names(self.modifiers))
+        check_reports_test(self.evaluation)
         Probe.each(self.probe_every)  # raises an error for an invalid number of rounds
         if self.mode not in MODES:
             raise unknown_name_error("a mode", self.mode, MODES)

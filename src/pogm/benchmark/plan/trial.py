@@ -215,6 +215,19 @@ class Trial:
         )
 
 
+def check_reports_test(evaluation: str) -> None:
+    """Check that evaluations predict the held-out domains, whose accuracy tables report.
+
+    Raises:
+        UsageError: If they predict validation samples only.
+    """
+    if evaluation == "validation":
+        raise UsageError(
+            "Expected evaluations of the held-out domains, which the tables report; found --evaluation validation. "
+            "Choose all or selection."
+        )
+
+
 @lru_cache(maxsize=2)  # consecutive trials often have the same data
 def _load(dataset: DomainDataset, data: Path | None, seed: int) -> list[Domain]:
     domains = dataset.load(data, seed)
