@@ -96,7 +96,8 @@ def run_batch(
         with setup, explain_out_of_memory(trials[0]):  # reads the data before anything is written
             tasks = [trial.task(options.data) for trial in trials]
             for trial, task in zip(trials, tasks, strict=True):
-                check_validation_targets(trial, task.load())
+                if trial.dataset.task == "regression":  # other data is loaded once, by the session
+                    check_validation_targets(trial, task.load())
             session = Session(
                 tasks, _choose_engine(trials, folders, options), world if isinstance(world, World) else None
             )
