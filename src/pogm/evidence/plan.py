@@ -76,12 +76,12 @@ def plan_text(runs: Mapping[Sweep, Sequence[Run]]) -> str:
         runs: Runs of all sweeps, see `pogm.evidence.protocol.read_all`.
     """
     variants = {sweep.dataset: sweep.complete_rows(runs[sweep]) for sweep in VARIANT_SWEEPS if sweep in runs}
-    decided = {sweep: decided_rows(variants) for sweep in VARIANT_SWEEPS}
+    decided = decided_rows(variants)
     lines = [HEAD, "| sweep | complete rows | finished runs | missing runs | time |", "|---|---|---|---|---|"]
     sections = []
     for sweep, found in runs.items():
         planned, incomplete = len(sweep.plan), missing_rows(sweep, found)
-        rows = [row for row in incomplete if row.name not in decided.get(sweep, ())]
+        rows = [row for row in incomplete if sweep not in VARIANT_SWEEPS or row.name not in decided]
         left = sum(row.missing for row in rows)
         done = len({run.id for run in sweep.find_runs(found)} & sweep.row_names.keys())
         cells = [sweep.title, f"{planned - len(incomplete)} of {planned}", f"{done:,}", f"{left:,}", _time(sweep, rows)]

@@ -176,7 +176,7 @@ def split(count: int, domain: int, trial_seed: int, name: str = "", is_trained: 
         domain: Number of the domain.
         trial_seed: Seed of the split.
         name: Name of the domain, for the error.
-        is_trained: The domain is used for training. The *out* part of a held-out domain has one image at least.
+        is_trained: The domain is used for training. The *out* part of a held-out domain has at least one image.
 
     Returns:
         Indices of the *in* part, used for training, and of the *out* part, used for validation.
