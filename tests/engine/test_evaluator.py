@@ -9,7 +9,7 @@ import torch
 from image_folders import write_folder
 from support import trial
 
-from pogm import ERM, T3A, TENT
+from pogm import ARM, ERM, T3A, TENT
 from pogm.benchmark.plan.trial import Trial
 from pogm.core import random
 from pogm.core.state import Purpose
@@ -113,6 +113,24 @@ def test_part_of_the_segments_has_the_accuracies_of_an_evaluation_of_all(run, mo
     unused = (0, 4) if evaluation == "selection" else (0, 2, 4)  # domain 1 is held out
     assert [number for number, value in enumerate(found) if math.isnan(value)] == list(unused)
     assert [value for value in found if value == value] == [v for n, v in enumerate(whole) if n not in unused]
+
+
+@pytest.mark.parametrize("evaluation", ["selection", "validation"])
+@pytest.mark.parametrize("parts", [{"modifiers": (T3A(),)}, {"algorithm": ARM()}])
+def test_methods_that_predict_batches_of_one_segment_do_not_see_which_others_are_evaluated(run, evaluation, parts):
+    trial, data = run
+    trial = replace(trial, **parts)
+    _, whole = accuracies(trial, data)
+    _, found = accuracies(replace(trial, evaluation=evaluation), data)
+    evaluated = [number for number, value in enumerate(found) if not math.isnan(value)]
+    assert evaluated == ([1, 2, 3, 5] if evaluation == "selection" else [1, 3, 5])
+    assert [found[number] for number in evaluated] == [whole[number] for number in evaluated]
+
+
+def test_a_run_on_all_domains_evaluates_validation_images_only(run):
+    trial, data = run
+    _, found = accuracies(replace(trial, test_domains=(), evaluation="selection"), data)
+    assert [math.isnan(value) for value in found] == [True, False] * 3
 
 
 @pytest.mark.parametrize("strategy", ["apart", "vmap"])

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from pogm._system.errors import DataError
 from pogm._system.terminal import printable
-from pogm.benchmark.results.records import RecordWarning, accuracy, append_record, read_records, read_runs
+from pogm.benchmark.results.records import (
+    RecordWarning,
+    accuracy,
+    append_record,
+    mean_score,
+    read_records,
+    read_runs,
+)
 
 
 def test_record_is_one_line_of_json_with_sorted_keys(tmp_path):
@@ -168,3 +175,23 @@ def test_missing_folder_is_an_error_that_says_what_to_do(tmp_path):
 def test_control_characters_in_names_are_escaped():
     assert printable("a\nb\x1b[31m\ud800") == "a\\nb\\x1b[31m\\ud800"
     assert printable("−90 % ü 空") == "−90 % ü 空"
+
+
+@pytest.mark.parametrize(
+    ("r2", "rmse", "mean"),
+    [
+        ([0.2, 0.4], [1.0, 1.0], 0.3),
+        ([None, 0.4], [1.0, 1.0], 0.4),  # equal targets
+        ([None, 0.4], [None, 1.0], None),  # not evaluated, or diverged
+        ([None, None], [1.0, 1.0], None),
+    ],
+)
+def test_mean_score_leaves_out_domains_without_r2_but_not_failures(r2, rmse, mean):
+    found = mean_score({"r2": {"out": r2}, "rmse": {"out": rmse}}, "out", (0, 1))
+    assert math.isnan(found) if mean is None else found == pytest.approx(mean)
+
+
+def test_mean_score_of_a_classifier_needs_every_domain():
+    record = {"accuracy": {"out": [0.5, None, 0.7]}}
+    assert mean_score(record, "out", (0, 2)) == pytest.approx(0.6)
+    assert math.isnan(mean_score(record, "out", (0, 1)))
