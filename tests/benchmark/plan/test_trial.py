@@ -72,7 +72,7 @@ def test_the_label_names_the_algorithm_and_the_modifiers():
         (ERM(), {"seed": -1}, "seed to be a whole number from 0"),
         (ERM(), {"seed": 2**63}, "seed to be a whole number"),
         (ERM(), {"hparams_seed": None}, "hparams_seed to be a whole number"),
-        (ERM(), {"precision": "fp23"}, "a precision out of .*found 'fp23'. Did you mean 'fp32'?"),
+        (ERM(), {"precision": "fp23"}, "a value of precision out of .*found 'fp23'. Did you mean 'fp32'?"),
     ],
 )
 def test_an_invalid_value_is_an_error_with_the_expected_and_the_found_value(algorithm, options, message):
@@ -178,7 +178,7 @@ def test_a_new_field_is_validated_saved_and_compared_by_its_definition():
     )
     with pytest.raises(UsageError, match="patience to be a whole number from 1 to 9; found 0"):
         later(patience=0)
-    with pytest.raises(UsageError, match="a rounding out of nearest, stochastic; found 'up'"):
+    with pytest.raises(UsageError, match="a value of rounding out of nearest, stochastic; found 'up'"):
         later(rounding="up")
     with pytest.raises(UsageError, match="patience of a trial to be of type int"):
         LaterTrial.from_json(edited.to_json() | {"patience": "4"})

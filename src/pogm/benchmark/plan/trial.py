@@ -333,7 +333,7 @@ def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
             "Choose one in that range."
         )
     if "choices" in limits and value not in limits["choices"]:
-        raise unknown_name_error(f"a {field.name}", value, limits["choices"])
+        raise unknown_name_error(f"a value of {field.name}", value, limits["choices"])
 
 
 def _is_whole(value: Any, least: int, most: int) -> bool:
