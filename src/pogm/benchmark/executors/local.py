@@ -35,7 +35,7 @@ GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
 BATCH_SIZE = 16  # maximum number of trials in a batch
 GPU_PROCESSES = 5  # maximum number of processes that share a GPU
 GPU_PROCESS_BYTES = 27 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
-COMPILE_THREADS = 32  # maximum number of threads of the compiler in a process, as in torch
+COMPILE_THREADS = 32  # maximum number of kernels that a process compiles at once, as in torch
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
 
 
@@ -313,7 +313,7 @@ def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
 
 
 def share_compile_threads(processes: int) -> int:
-    """Return the number of threads of the compiler in each process, since all of them may compile at once."""
+    """Return the number of kernels that each process compiles at once, since all processes may compile."""
     return min(max(count_cores() // max(processes, 1), 1), COMPILE_THREADS)
 
 

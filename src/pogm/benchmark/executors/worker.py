@@ -40,7 +40,7 @@ class Worker:
 
     Args:
         gpu: GPU to use, as the value of CUDA_VISIBLE_DEVICES; None for that of the options.
-        compile_threads: Number of processes of the compiler, unless TORCHINDUCTOR_COMPILE_THREADS is set; None for
+        compile_threads: Number of kernels to compile at once, unless TORCHINDUCTOR_COMPILE_THREADS is set; None for
             torch's choice.
     """
 
@@ -119,7 +119,7 @@ def _serve(pipe: Connection, environment: dict[str, str], compile_threads: int |
     Args:
         pipe: Connection that receives jobs, and sends the errors of their trials (see `run_job`).
         environment: Environment variables of the parent; those of the fork server may be older.
-        compile_threads: Number of processes of the compiler; None for torch's choice.
+        compile_threads: Number of kernels to compile at once; None for torch's choice.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
     escape_output()

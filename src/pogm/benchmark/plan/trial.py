@@ -33,7 +33,7 @@ MOST_EVALUATIONS = 10**6
 EVALUATIONS = (
     "all",  # all samples
     "selection",  # without the samples that the run trains on: those that rules of model selection and tables use
-    "validation",  # only the samples that are held back for validation; not those of held-out domains to report
+    "validation",  # only the *out* split of every domain: no accuracy of a held-out domain to report
 )
 REQUIRED = dataclasses.MISSING
 
