@@ -1,6 +1,9 @@
-"""Test frozen and live batch norm, the nonlinear classifier and the im2col convolution."""
+"""Test frozen and live batch norm, the nonlinear classifier, the im2col convolution and the fused block."""
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +20,7 @@ from pogm.core.problem import live_buffers
 from pogm.data.datasets.base import Training
 from pogm.engine.session import Engine, Session
 from pogm.models import build_features
-from pogm.models.layers import ChannelSumGroupNorm, Im2colConv2d, build_nonlinear_classifier, freeze_batch_norm
+from pogm.models.layers import ConvBlock, Im2colConv2d, build_nonlinear_classifier, freeze_batch_norm
 
 SMALL = ["timm/test_resnet", "timm/test_efficientnet"]  # in the second, batch norm and activation are one layer
 both = pytest.mark.parametrize("algorithm", [ERM(), POGM(inner_steps=2)], ids=["ERM", "POGM"])
@@ -148,7 +151,7 @@ def test_im2col_outputs_and_gradients_equal_convolution(channels, stride):
     torch.manual_seed(0)
     layer = Im2colConv2d(channels, 8, 3, stride, padding=1).double()
     x = torch.randn(4, channels, 7, 9, dtype=torch.float64)
-    convolved, multiplied = layer(x), layer.convolve_patches(x)
+    convolved, multiplied = layer(x), layer.convolve_patches(x, layer.weight, layer.bias)
     torch.testing.assert_close(multiplied, convolved, rtol=1e-12, atol=1e-12)
     weights = torch.randn_like(convolved)
     gradients = [torch.autograd.grad((y * weights).sum(), (layer.weight, layer.bias)) for y in (convolved, multiplied)]
@@ -156,27 +159,68 @@ def test_im2col_outputs_and_gradients_equal_convolution(channels, stride):
 
 
 def test_im2col_output_is_channels_last():
-    out = Im2colConv2d(2, 8, 3, padding=1).convolve_patches(torch.randn(4, 2, 6, 6))
+    layer = Im2colConv2d(2, 8, 3, padding=1)
+    out = layer.convolve_patches(torch.randn(4, 2, 6, 6), layer.weight, None)
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_group_norm_from_sums_of_channels_equals_the_usual_one():
-    layer, usual = ChannelSumGroupNorm(4, 12).double(), nn.GroupNorm(4, 12).double()
-    nn.init.normal_(layer.weight)
-    nn.init.normal_(layer.bias)
-    usual.load_state_dict(layer.state_dict())
-    x = torch.randn(3, 12, 5, 4, dtype=torch.float64, requires_grad=True)
-    out, expected = layer.normalise(3 * x + 2), usual(3 * x + 2)
-    torch.testing.assert_close(out, expected)
-    direction = torch.randn_like(out)
-    inputs = (x, layer.weight, layer.bias), (x, usual.weight, usual.bias)
-    gradients = [torch.autograd.grad(y, some, direction) for y, some in zip((out, expected), inputs, strict=True)]
-    torch.testing.assert_close(*gradients)
+def conv_block(channels: int, groups: int) -> ConvBlock:
+    block = ConvBlock(Im2colConv2d(2, channels, 3, padding=1), nn.GroupNorm(groups, channels))
+    nn.init.normal_(block[2].weight)
+    nn.init.normal_(block[2].bias)
+    return block
 
 
-def test_group_norm_of_equal_inputs_is_its_bias():
-    """Rounding may make a variance negative."""
-    layer = ChannelSumGroupNorm(2, 4)
-    nn.init.normal_(layer.bias)
-    out = layer.normalise(torch.full((1, 4, 7, 7), 0.3))
-    torch.testing.assert_close(out, layer.bias[None, :, None, None].expand_as(out), atol=1e-3, rtol=0)
+def test_a_block_that_the_kernel_does_not_support_is_computed_without_it():
+    block, x = conv_block(12, 4), torch.randn(3, 2, 5, 4)
+    torch.testing.assert_close(block.fused(x), block(x))
+
+
+COMPARE_KERNELS = """
+import torch
+from torch.nn.functional import group_norm
+from pogm.core.relu_group_norm import relu_group_norm
+from test_network_layers import conv_block
+
+torch.manual_seed(0)
+for count, channels, groups, height, width in ((3, 16, 8, 5, 4), (300, 4, 2, 1, 3), (2, 128, 8, 7, 7)):
+    images = torch.randn(count, channels, height, width) + 3
+    direction = torch.randn_like(images)
+    given = images, *torch.randn(3, channels)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        found, expected = (
+            [part.detach().to(kind).requires_grad_() for part, kind in zip(given, kinds)]
+            for kinds in ((dtype, *[torch.float32] * 3), [torch.float64] * 4)
+        )
+        out = relu_group_norm(*found, groups, 1e-5)
+        assert out.dtype == dtype and out.is_contiguous(memory_format=torch.channels_last)
+        x, bias, scale, shift = expected
+        usual = group_norm((x.to(dtype).double() + bias[:, None, None]).relu(), groups, scale, shift, 1e-5)
+        for one, other in zip(
+            (out, *torch.autograd.grad(out, found, direction.to(dtype))),
+            (usual, *torch.autograd.grad(usual, expected, direction.to(dtype).double())),
+        ):
+            assert (one - other).norm() < tolerance * other.norm()
+
+level = torch.full((1, 4, 7, 7), 1000.0)
+level[0, 0, 0, 0] += 1e-2  # the variance is 1e-13 of the squared mean
+ones = torch.ones(4)
+out = relu_group_norm(level, 0 * ones, ones, 0 * ones, 2, 1e-12)
+torch.testing.assert_close(out, group_norm(level.double(), 2, eps=1e-12).float(), rtol=1e-4, atol=1e-4)
+level[0, 3, 1, 1] = torch.nan
+assert relu_group_norm(level, 0 * ones, ones, 0 * ones, 2, 1e-5)[0, 2:].isnan().all()
+
+block, x = conv_block(32, 8), torch.randn(3, 2, 7, 7)
+torch.testing.assert_close(block.fused(x), block(x))
+compiled = torch.compile(block.fused, backend="aot_eager", fullgraph=True)
+gradients = [torch.autograd.grad(run(x).square().sum(), block.parameters()) for run in (compiled, block)]
+torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_interpreted_kernels_equal_relu_and_group_norm(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # read when Triton is imported, so a new process is needed
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(__file__).parent.parent}")
+    done = subprocess.run([sys.executable, "-c", COMPARE_KERNELS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 from pogm.models.featurizer import Featurizer, Stages
-from pogm.models.layers import FEW_CHANNELS, ChannelSumGroupNorm, Im2colConv2d
+from pogm.models.layers import FEW_CHANNELS, ConvBlock, Im2colConv2d
 
 WIDTH = 64
 
@@ -23,10 +23,6 @@ def build(input_shape: tuple[int, ...], width: int = WIDTH) -> Featurizer:
     return Featurizer(Stages(stages, ("block1", "block2", "block3", "block4")), 2 * width)
 
 
-def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+def _block(inputs: int, outputs: int, stride: int = 1) -> ConvBlock:
     kind = Im2colConv2d if inputs <= FEW_CHANNELS else nn.Conv2d
-    return nn.Sequential(
-        kind(inputs, outputs, 3, stride, padding=1),
-        nn.ReLU(),
-        ChannelSumGroupNorm(8, outputs),
-    )
+    return ConvBlock(kind(inputs, outputs, 3, stride, padding=1), nn.GroupNorm(8, outputs))
