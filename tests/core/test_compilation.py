@@ -9,7 +9,7 @@ import torch
 from torch.func import vmap
 
 from pogm.core import compilation
-from pogm.core.compilation import CompileWarning, compiled, compiling, ignore_compiler_warnings
+from pogm.core.compilation import CompileWarning, any_length, compiled, compiling, ignore_compiler_warnings
 
 
 def make_counted():
@@ -62,6 +62,37 @@ def test_other_numbers_and_shapes_are_compiled_again(real):
     with compiling(True):
         torch.testing.assert_close(function(X, 3.0)[0], (X * 3).sin().sum())
         torch.testing.assert_close(function(X[:7], 2.0)[0], (X[:7] * 2).sin().sum())
+
+
+@pytest.mark.parametrize(("dynamic", "compilations"), [(True, 1), (False, 4)])
+def test_one_code_serves_every_length_of_a_marked_axis(real, dynamic, compilations):
+    """The size of a mean is a number of the code, so it is exact for every length only if the axis has no fixed one."""
+    from torch._dynamo.utils import counters
+
+    @compiled
+    def function(x):
+        return x.square().mean(0)
+
+    before = counters["stats"]["unique_graphs"]
+    with compiling(True, dynamic=dynamic):
+        for length in (4, 7, 12, 5):
+            x = any_length(torch.linspace(0, 1, 3 * length, dtype=torch.float64).view(length, 3), 0)
+            torch.testing.assert_close(function(x), x.square().mean(0))
+    assert counters["stats"]["unique_graphs"] - before == compilations
+
+
+def test_axes_without_a_mark_are_compiled_for_their_length(real):
+    from torch._dynamo.utils import counters
+
+    @compiled
+    def function(x):
+        return x.square().sum()
+
+    before = counters["stats"]["unique_graphs"]
+    with compiling(True, dynamic=True):
+        for length in (4, 7, 12):
+            function(torch.ones(length))
+    assert counters["stats"]["unique_graphs"] - before == 3
 
 
 def test_marked_function_may_call_marked_functions(real):

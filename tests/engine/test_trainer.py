@@ -104,7 +104,7 @@ def test_stop_ends_the_loop_between_two_steps():
     [
         ({"algorithm": POGM(inner_steps=2)}, "POGM.inner_steps"),
         ({"algorithm": ERM()}, "POGM"),
-        ({"training": dataclasses.replace(trial(ERM()).training, batch_size=8)}, "SmallDigits.batch_size"),
+        ({"training": dataclasses.replace(trial(ERM()).training, network="small_cnn")}, "SmallDigits.network"),
         ({"precision": "fp64"}, "precision"),
         ({"probe": Probe(every=5)}, "probe"),
         ({"modifiers": (Mixup(),)}, "Mixup"),

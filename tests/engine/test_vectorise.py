@@ -7,6 +7,7 @@ from support import assert_close, needs_gpu, no_synchronisation, trial
 from torch import nn
 
 from pogm import ERM, IRM, MLDG, POGM, Fishr, Mixup
+from pogm._system.errors import UsageError
 from pogm.benchmark.plan.trial import Trial
 from pogm.core import trees
 from pogm.core.flat_params import flat_vector
@@ -48,6 +49,33 @@ def test_separate_trials_of_one_session_equal_single_trials():
         alone = train([one], Engine())
         assert_close(trees.index(session.train_state, index), alone.train_state, 0.0)
         assert accuracies[index] == alone.accuracies()[0]
+
+
+@pytest.mark.parametrize("network", ["small_cnn", "mlp"])
+def test_trials_with_different_minibatch_sizes_equal_single_trials(network):
+    """They never use vmap, where all trials have the same shapes."""
+    trials = [
+        convolutional(POGM(), training={"network": network, "batch_size": size}, seed=n, modifiers=(Mixup(),))
+        for n, size in enumerate((4, 7, 5))
+    ]
+    session = train(trials, Engine())
+    assert not session.uses_vmap
+    for index, one in enumerate(trials):
+        alone = train([one], Engine())
+        assert_close(trees.index(session.train_state, index), alone.train_state, 0.0)
+        assert session.accuracies()[index] == alone.accuracies()[0]
+
+
+@pytest.mark.parametrize("options", [{"trials": "vmap"}, {"deterministic": True}])
+def test_other_sessions_have_one_minibatch_size(options):
+    tasks = [convolutional(ERM(), training={"batch_size": size}).task(None) for size in (4, 7)]
+    with pytest.raises(UsageError, match=r"different values of SmallDigits\.batch_size"):
+        Session(tasks, Engine(**options))
+
+
+def test_deterministic_runs_are_compiled_for_their_own_minibatch_size():
+    with pytest.raises(UsageError, match="found 'dynamic'"):
+        Engine(compile="dynamic", deterministic=True)
 
 
 def test_separate_trials_agree_with_trials_by_vmap():
@@ -146,6 +174,26 @@ def test_compiled_trials_of_one_session_equal_single_trials_up_to_rounding():
         end = flat_vector(alone.train_state.state.params)
         assert (together[index] - end).norm() < 0.02 * (end - start).norm()
         assert session.accuracies()[index] == pytest.approx(alone.accuracies()[0], abs=0.05)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("algorithm", [ERM(), POGM(), Fishr()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("network", ["mnist_cnn", "small_cnn"])
+def test_dynamic_code_serves_all_minibatch_sizes(algorithm, network):
+    """Warnings are errors in tests, so every marked function was compiled; the last sizes compile nothing."""
+    from torch._dynamo.utils import counters
+
+    trials = [convolutional(algorithm, training={"network": network, "batch_size": size}) for size in (4, 7, 12, 9)]
+    dynamic = train(trials[:2], Engine("cuda", compile="dynamic"))
+    before = counters["stats"]["unique_graphs"]
+    train(trials[2:], Engine("cuda", compile="dynamic"))
+    assert counters["stats"]["unique_graphs"] == before
+    for index, one in enumerate(trials[:2]):
+        start = flat_vector(train([one], Engine("cuda"), 0).train_state.state.params)
+        plain = flat_vector(train([one], Engine("cuda")).train_state.state.params)
+        end = flat_vector(trees.index(dynamic.train_state.state.params, index))
+        assert (end - plain).norm() < 0.02 * (plain - start).norm()
 
 
 @pytest.mark.gpu

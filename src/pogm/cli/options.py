@@ -75,10 +75,11 @@ class Device:
     title: ClassVar[str] = "device"
     device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
     no_capture: bool = option("On a GPU: do not record the training step as a CUDA graph.", False)
-    compile: Literal["auto", "on", "off"] = option(
+    compile: Literal["auto", "on", "off", "dynamic"] = option(
         "Fuse operations with torch.compile, which can take about a minute for each new shape. auto: compile on a GPU "
         "if the remaining runs save more time than compilation takes; deterministic runs, and networks without "
-        "measured costs, from 1,000 minibatches on (default: auto).",
+        "measured costs, from 1,000 minibatches on. dynamic: one code for all minibatch sizes, as auto chooses for "
+        "sweeps with several of them (default: auto).",
         "auto",
     )
     trajectories: Literal["auto", "device", "bf16", "host"] = option(

@@ -3,6 +3,9 @@
 The decorator ``compiled`` marks the functions for which compilation pays off: passes of the network, the optimizer,
 random keys and minibatches, the solver, and the update of the shared weights. The rest of a step runs eagerly.
 Compilation changes results only by rounding.
+
+Code is compiled for the shapes of its arguments. Inside ``compiling(True, dynamic=True)``, axes that were marked by
+``any_length`` may have every length without a new compilation.
 """
 
 import functools
@@ -11,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +28,7 @@ Result = TypeVar("Result")
 
 RECOMPILATIONS = 1024  # limit for one function in one process: a worker trains many networks, shapes and modes
 _active = ContextVar("compiling", default=False)  # False in threads that prepare data: a thread has its own context
+_dynamic = ContextVar("dynamic", default=False)
 
 
 class CompileWarning(UserWarning):
@@ -32,18 +36,36 @@ class CompileWarning(UserWarning):
 
 
 @contextmanager
-def compiling(enabled: bool) -> Iterator[None]:
-    """Enable or disable the compilation of marked functions while the block runs."""
-    before = _active.set(enabled)
+def compiling(enabled: bool, dynamic: bool = False) -> Iterator[None]:
+    """Enable or disable the compilation of marked functions while the block runs.
+
+    Args:
+        enabled: Compile marked functions.
+        dynamic: Compile for every length of the axes that ``any_length`` marks.
+    """
+    before = _active.set(enabled), _dynamic.set(dynamic)
     try:
         yield
     finally:
-        _active.reset(before)
+        _active.reset(before[0])
+        _dynamic.reset(before[1])
 
 
 def is_compiling_enabled() -> bool:
     """Return True inside ``compiling(True)``, in the thread that entered the block."""
     return _active.get()
+
+
+def any_length(tensor: Tensor, axis: int) -> Tensor:
+    """Mark an axis of a tensor, so that compiled functions accept every length of it, and return the tensor.
+
+    This has an effect only inside ``compiling(True, dynamic=True)``.
+    """
+    if not inside_transform() and _active.get() and _dynamic.get():
+        import torch._dynamo
+
+        torch._dynamo.maybe_mark_dynamic(tensor, axis)
+    return tensor
 
 
 @contextmanager
@@ -79,25 +101,26 @@ def compiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
     inside transforms, and after a failure of the compiler, which is reported by a CompileWarning. Python numbers among
     the arguments become constants of the compiled code: pass numbers that differ between trials as tensors.
     """
-    cache: list[Callable[Arguments, Result]] = []  # the compiled function; empty before the first call
-    failed: set[bool] = set()  # modes (deterministic or not) in which compilation failed; no errors: they hold tensors
+    cache: dict[bool, Callable[Arguments, Result]] = {}  # the compiled function, by whether axes may be dynamic
+    failed: set[tuple[bool, bool]] = set()  # modes in which compilation failed; no errors: they hold tensors
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         if inside_transform() or not _active.get():  # in this order: torch 2.11 cannot trace the second
             return function(*args, **options)
         deterministic = torch.are_deterministic_algorithms_enabled()
-        if deterministic in failed:
+        dynamic = _dynamic.get()
+        if (deterministic, dynamic) in failed:
             return function(*args, **options)
-        if not cache:
-            cache.append(_compile(function))
+        if dynamic not in cache:
+            cache[dynamic] = _compile(function, dynamic)
         try:
             with warnings.catch_warnings(action="ignore"):  # the compiler warns about its own code
-                return cache[0](*args, **options)
+                return cache[dynamic](*args, **options)
         except _compiler_errors() as error:
             if deterministic:
                 _check_repeatable(function.__qualname__, error)
-            failed.add(deterministic)
+            failed.add((deterministic, dynamic))
             reason = str(error).strip().splitlines()[0]
             text = f"{function.__qualname__} could not be compiled and runs eagerly: {reason}"
             warnings.warn(text, CompileWarning, stacklevel=2)
@@ -123,12 +146,18 @@ def _check_repeatable(name: str, error: Exception) -> None:
         ) from error
 
 
-def _compile(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def _compile(function: Callable[Arguments, Result], dynamic: bool) -> Callable[Arguments, Result]:
     import torch._dynamo
 
     for limit in ("recompile_limit", "accumulated_recompile_limit"):
         setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), RECOMPILATIONS))
-    return torch.compile(function, dynamic=False, fullgraph=True)
+    if not dynamic:
+        return torch.compile(function, dynamic=False, fullgraph=True)
+    channels_last: dict[str, Any] = {"force_layout_optimization": True}  # the default only if no axis is dynamic
+    code: Callable[Arguments, Result] = torch.compile(function, fullgraph=True, options=channels_last)
+    only_marked_axes: Any = torch._dynamo.config.patch(automatic_dynamic_shapes=False)
+    result: Callable[Arguments, Result] = only_marked_axes(code)
+    return result
 
 
 def _compiler_errors() -> tuple[type[Exception], ...]:

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from pogm._system.errors import UsageError
 from pogm.core import trees
 from pogm.core.batch import Batch
-from pogm.core.compilation import compiled, inside_transform, is_compiling_enabled
+from pogm.core.compilation import any_length, compiled, inside_transform, is_compiling_enabled
 from pogm.core.losses import CROSS_ENTROPY, SampleLoss
 from pogm.core.micro_batches import MicroBatches
 from pogm.core.trees import Params
@@ -118,6 +118,7 @@ class Model:
             return self._with_penalties(self.custom_risks(self, batch), batch)
         if self.micro_batches is not None:
             return self.add_penalties(self.losses(batch).mean(1), batch)
+        batch = trees.map_leaves(lambda leaf: any_length(leaf, 1), batch)
         with self._weights_in_network() as tensors:
             risks = _mean_losses(self.network, tensors, batch, self.autocast, self.loss, self.tied_weights)
         return self.add_penalties(risks, batch)
@@ -147,6 +148,8 @@ class Model:
 
     def _run(self, *inputs: Tensor, part: str | None = None) -> Tensor:
         def run(buffers: Params, *inputs: Tensor) -> Tensor:
+            if torch.is_grad_enabled():  # a minibatch; evaluations have passes of one size
+                inputs = tuple(any_length(x, 0) if isinstance(x, Tensor) else x for x in inputs)
             with self._weights_in_network(buffers) as tensors:
                 return _forward(self.network, tensors, inputs, self.autocast, self.tied_weights, part)
 

@@ -10,7 +10,7 @@ from torch import nn
 from pogm._system.errors import UsageError, shorten, unknown_name_error
 
 CHOICES = {
-    "compile": ("auto", "on", "off"),
+    "compile": ("auto", "on", "off", "dynamic"),
     "domains": ("auto", "loop", "streams", "vmap"),
     "trials": ("auto", "apart", "vmap"),
     "images": ("auto", "resident", "streamed"),
@@ -26,7 +26,9 @@ class Engine:
 
     device: str = "cpu"  # cpu, cuda, cuda:1, ... or auto
     capture: bool = True  # on a GPU, record the step as a CUDA graph
-    compile: str = "off"  # compile parts of the step by torch.compile: "on", "off", or "auto" (on a GPU with Triton)
+    # Compile parts of the step by torch.compile: "on", "off", "auto" (on a GPU with Triton), or "dynamic" (one code for
+    # all minibatch sizes).
+    compile: str = "off"
     domains: str = "auto"  # train the domains in a "loop", on parallel CUDA "streams" or by "vmap"
     trials: str = "auto"  # train the trials of a session by "vmap" or "apart" (on a GPU, on parallel CUDA streams)
     images: str = "auto"  # keep images "resident" on the device, or "streamed" to it; auto: at most half of free memory
@@ -39,6 +41,11 @@ class Engine:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise unknown_name_error(f"a choice of {name}", getattr(self, name), choices)
+        if self.compile == "dynamic" and self.deterministic:
+            raise UsageError(
+                "Expected compile='on' for a deterministic run, because code for all minibatch sizes depends on the "
+                "size of the first run; found 'dynamic'. Pass --compile on."
+            )
         if self.memory_gb is not None and not self.memory_gb >= 0:
             raise UsageError(f"Expected a memory_gb of at least 0; found {self.memory_gb}. Leave it out.")
         if self.micro_batch is not None and self.micro_batch < 1:
@@ -66,7 +73,15 @@ class Engine:
         """Return True if marked functions are compiled."""
         if self.compile == "auto":
             return self.torch_device().type == "cuda" and find_spec("triton") is not None
-        return self.compile == "on"
+        return self.compile in ("on", "dynamic")
+
+    def mixes_batch_sizes(self) -> bool:
+        """Return True if trials with different minibatch sizes may train in one session.
+
+        Under ``vmap`` all trials have the same shapes. A deterministic session has one minibatch size, because it is
+        compiled for each size.
+        """
+        return self.trials != "vmap" and not self.deterministic
 
     def choose_domain_strategy(self, network: nn.Module, pixels: int) -> str:
         """Return "loop", "streams" or "vmap". Streams are for small images, which use a small part of a GPU.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pogm.core import random, trees
 from pogm.core.batch import Batch
-from pogm.core.compilation import compiled
+from pogm.core.compilation import any_length, compiled
 from pogm.data.datasets.base import Domain, split_domain
 from pogm.data.transforms.base import Part, Statistics, Transform
 from pogm.engine.input_store import InputStore
@@ -213,19 +213,23 @@ def draw_batch(
         part: Domains and samples of this process; None for all.
         statistics: Statistics of the training samples, for transforms that use them.
     """
-    indices, sizes, labels = _draw_labels(table.sizes, table.labels, pool, key, batch_size)
-    stored = table.inputs.take(indices, turn, part)
-    x = _transform(transform, stored, sizes, key, dtype, part, statistics or {})
+    slots = any_length(torch.arange(batch_size, device=key.device), 0)
+    indices, sizes, labels = _draw_labels(table.sizes, table.labels, pool, key, slots)
+    stored = any_length(table.inputs.take(indices, turn, part), 1)
+    x = _transform(transform, stored, any_length(sizes, 1), key, dtype, part, statistics or {})
     labels = normalise_targets(labels, statistics or {})
     return Batch(x, labels if part is None else labels[part])
 
 
 @compiled
 def _draw_labels(
-    sizes: Tensor, labels: Tensor, pool: SamplePool, key: Tensor, batch_size: int
+    sizes: Tensor, labels: Tensor, pool: SamplePool, key: Tensor, slots: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sample indices of a minibatch, and the sizes and labels of its samples."""
-    indices = draw_indices(pool, key, batch_size)
+    """Return the sample indices of a minibatch, and the sizes and labels of its samples.
+
+    The minibatch size is given as the length of ``slots``, because the compiler treats integers as constants.
+    """
+    indices = draw_indices(pool, key, len(slots))
     return indices, sizes[indices], labels[indices]
 
 

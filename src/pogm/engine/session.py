@@ -66,7 +66,8 @@ class Session:
     With one task, tensors have no trial axis. With several tasks, the trial axis is the first axis of every tensor.
 
     Args:
-        tasks: Tasks that differ only in floats, seeds and held-out domains.
+        tasks: Tasks that differ only in floats, seeds and held-out domains, and in the minibatch size if
+            `Engine.mixes_batch_sizes`.
         engine: Device and execution strategy.
         world: Processes that share the training of one task; None for a single process.
     """
@@ -74,16 +75,17 @@ class Session:
     def __init__(self, tasks: Sequence[Task], engine: Engine, world: World | None = None):
         self.tasks = tasks
         self.device = engine.torch_device()
-        self.compiles = engine.compiles()
+        self.compiles, self.is_dynamic = engine.compiles(), engine.compile == "dynamic"
         self.deterministic = engine.deterministic
         self.has_trial_axis = len(tasks) > 1
-        check_alike(tasks)
+        check_alike(tasks, engine.mixes_batch_sizes())
         tasks[0].loss.check_method([tasks[0].algorithm, *tasks[0].modifiers])
         dtype = configure_runtime(self.device, tasks[0].precision, self.deterministic)
 
         networks = [task.build_network().to(self.device, dtype) for task in tasks]
         self.network = networks[0].train().requires_grad_(False)
-        self.uses_vmap = self.has_trial_axis and engine.uses_vmap_for_trials(self.network)
+        has_one_size = len({task.training.batch_size for task in tasks}) == 1
+        self.uses_vmap = self.has_trial_axis and has_one_size and engine.uses_vmap_for_trials(self.network)
         domains, sample_indices, self.segments = load_domains(tasks, self.device)
         table, self.prefetcher = self._build_table(domains, sample_indices, engine)
         configs = [self._build_config(task, engine, table, dtype) for task in tasks]
@@ -184,7 +186,7 @@ class Session:
     def step(self, probing: bool = False) -> None:
         """Train all tasks for one round. With ``probing``, the probe measures the round."""
         phase = self._next_phase()
-        with self._deterministic_mode(), compiling(self.compiles):
+        with self._deterministic_mode(), compiling(self.compiles, self.is_dynamic):
             if self.prefetcher is None:
                 self.train_state = self.advance(self.train_state, probing, phase)
             else:
@@ -355,7 +357,7 @@ class Session:
         def evaluate(train_state: TrainState, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> Tree:
             return function(with_floats(self.config, floats), train_state, sample_indices, None)
 
-        with self._deterministic_mode(), evaluation_mode(self.network), compiling(self.compiles):
+        with self._deterministic_mode(), evaluation_mode(self.network), compiling(self.compiles, self.is_dynamic):
             if self.uses_vmap:
                 return vmap(evaluate)(self.train_state, self.sample_indices, self.floats)
             if not self.has_trial_axis:

@@ -14,14 +14,15 @@ from pogm.engine.task import Task
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 
 
-def check_alike(tasks: Sequence[Task]) -> None:
+def check_alike(tasks: Sequence[Task], mixes_batch_sizes: bool = False) -> None:
     """Raise a UsageError if tasks cannot train in one session.
 
-    Values that are not floats may change shapes or code paths, so they must be equal.
+    Values that are not floats may change shapes or code paths, so they must be equal, except the minibatch size if
+    ``mixes_batch_sizes``.
     """
-    first = tasks[0].shape()
+    first = tasks[0].shape(not mixes_batch_sizes)
     for task in tasks:
-        other = task.shape()
+        other = task.shape(not mixes_batch_sizes)
         differing = [name for name in first.keys() | other.keys() if first.get(name) != other.get(name)]
         if differing:
             raise UsageError(

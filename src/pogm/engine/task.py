@@ -72,11 +72,14 @@ class Task:
                 network = modifier.network(network)
         return network
 
-    def shape(self) -> dict[str, Any]:
+    def shape(self, with_batch_size: bool = True) -> dict[str, Any]:
         """Return everything that must be equal for tasks to train in one session.
 
         This is everything except floats, seeds and the numbers of the held-out domains. If the sizes of splits depend
         on the trial seed, that is included.
+
+        Args:
+            with_batch_size: Include the minibatch size.
         """
         shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
         shape["probe_capacity"] = self.probe_capacity
@@ -88,4 +91,6 @@ class Task:
             shape[name] = type(part)
             values = {field.name: getattr(part, field.name) for field in fields(part)}
             shape |= {f"{name}.{n}": v for n, v in values.items() if not isinstance(v, float)}
+        if not with_batch_size:
+            del shape[f"{type(self.training).__name__}.batch_size"]
         return shape | {"precision": self.precision, "evaluation": self.evaluation}

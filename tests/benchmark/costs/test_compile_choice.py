@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from pogm import ERM
+from pogm.benchmark.costs import compile_choice
 from pogm.benchmark.costs.compile_choice import choose_compile, pays_off, shape_key
 from pogm.benchmark.costs.reference import reference_costs, run_cost
+from pogm.benchmark.executors import local
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.runner import RunOptions, run
@@ -60,6 +62,21 @@ def test_trials_that_differ_only_in_floats_and_seeds_share_compiled_code():
     slower = replace(trial, training=replace(trial.training, lr=trial.training.lr / 2), trial_seed=3)
     larger = replace(trial, training=replace(trial.training, batch_size=trial.training.batch_size + 1))
     assert shape_key(trial) == shape_key(slower) != shape_key(larger)
+    assert shape_key(trial, with_batch_size=False) == shape_key(larger, with_batch_size=False)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_sweep_with_several_minibatch_sizes_is_compiled_once_for_all(tmp_path, monkeypatch, deterministic):
+    """Counted are all runs of the sweep, not only those of one size. Deterministic runs choose by their length."""
+    monkeypatch.setattr(Engine, "compiles", lambda self: self.compile != "off")
+    monkeypatch.setattr(compile_choice, "is_cached", lambda engine, trial: False)
+    trials = [replace(t, training=replace(t.training, batch_size=8 + n)) for n, t in enumerate([pacs(1001)] * 20)]
+    options = RunOptions(engine=Engine(compile="auto", deterministic=deterministic))
+    choose = local._CompileChoice(trials, options, gpus=1, sharing=1)
+    chosen = [choose.options([trial], tmp_path).engine.compile for trial in trials]
+    assert chosen == ["auto"] * 20 if deterministic else chosen[0] == "dynamic"
+    one_size = local._CompileChoice([pacs(1001)] * 20, options, gpus=1, sharing=1)
+    assert one_size.options([pacs(1001)], tmp_path).engine.compile == ("auto" if deterministic else "on")
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -64,6 +64,22 @@ def test_trials_that_can_share_a_batch_are_grouped():
     assert groups == [FOUR[:3], [other[0]], [other[1]], [other[2]], FOUR[3:]]
 
 
+def test_trials_with_different_minibatch_sizes_are_grouped_unless_the_engine_forbids_it(tmp_path):
+    """A random search draws a minibatch size for every configuration; a session of many trials keeps a GPU busy."""
+    trials = [
+        dataclasses.replace(one, training=dataclasses.replace(one.training, batch_size=size))
+        for size in (8, 11) for one in FOUR[:2]
+    ]  # fmt: skip
+    assert make_jobs(trials, tmp_path, RunOptions(), on_gpu=True) == [trials]
+    for options in ({"deterministic": True}, {"trials": "vmap"}):
+        apart = make_jobs(trials, tmp_path, RunOptions(engine=Engine(**options)), on_gpu=True)
+        assert apart == [trials[:2], trials[2:]]
+    assert run_batch(trials, folders(tmp_path / "batch", trials), RunOptions()) == [None] * 4
+    for one in (trials[0], trials[3]):
+        run(one, tmp_path / "alone" / one.id)
+        assert numbers(tmp_path / "batch", one) == approximate_numbers(tmp_path / "alone", one)
+
+
 def test_trials_with_other_numbers_of_a_modifier_do_not_share_a_batch():
     once, twice = trial(ERM(), modifiers=(Mixup(),)), trial(ERM(), modifiers=(Mixup(0.3), Mixup()))
     assert group_alike([once, twice], most=3) == [[once], [twice]]

@@ -26,14 +26,15 @@ from pogm.engine.engine import Engine
 LONG_RUN_STEPS = 1000  # smallest length of a run, in minibatches, for which an unmeasured network is compiled
 
 
-def choose_compile(engine: Engine, trial: Trial, runs: int = 1, processes: int = 1) -> Engine:
-    """Return the engine with "on" or "off" instead of "auto".
+def choose_compile(engine: Engine, trial: Trial, runs: int = 1, processes: int = 1, sizes: int = 1) -> Engine:
+    """Return the engine with "on", "off" or "dynamic" instead of "auto".
 
     Args:
         engine: The engine of the command.
         trial: The trial to run.
         runs: Number of runs, with this one, that can use the same compiled code in the same process.
         processes: Number of processes that share the GPU. While one of them compiles, the others train.
+        sizes: Number of different minibatch sizes of these runs.
     """
     if engine.compile != "auto":
         return engine
@@ -42,7 +43,12 @@ def choose_compile(engine: Engine, trial: Trial, runs: int = 1, processes: int =
     compiles = None if engine.deterministic else pays_off(trial, runs, is_cached(engine, trial), processes)
     if compiles is None:
         compiles = trial.steps >= LONG_RUN_STEPS
-    return replace(engine, compile="on" if compiles else "off")
+    return replace(engine, compile=mode(compiles, sizes))
+
+
+def mode(compiles: bool, sizes: int) -> str:
+    """Return "on", or "dynamic" for several minibatch sizes, or "off" if nothing is compiled."""
+    return ("dynamic" if sizes > 1 else "on") if compiles else "off"
 
 
 def pays_off(trial: Trial, runs: int, is_warm: bool, processes: int = 1) -> bool | None:
@@ -61,10 +67,15 @@ def pays_off(trial: Trial, runs: int, is_warm: bool, processes: int = 1) -> bool
     return saved >= needed / processes
 
 
-def shape_key(trial: Trial) -> str:
-    """Return a text that is equal for trials that use the same compiled code."""
+def shape_key(trial: Trial, with_batch_size: bool = True) -> str:
+    """Return a text that is equal for trials that use the same compiled code.
+
+    Args:
+        trial: The trial.
+        with_batch_size: False for code that was compiled for all minibatch sizes.
+    """
     task = trial.task(None)
-    return str([task.transform.shape, *task.shape().items()])
+    return str([task.transform.shape, *task.shape(with_batch_size).items()])
 
 
 def is_cached(engine: Engine, trial: Trial) -> bool:

@@ -153,8 +153,9 @@ def run_all(
 ) -> Iterator[Outcome]:
     """Run every trial in ``root/<id>`` on this machine; yield each outcome when it is known.
 
-    On a CPU each trial runs in one of ``workers`` processes, and gives the same bits as alone. On a GPU, new trials
-    that differ only in floats, seeds and held-out domains train as one batch, and the batches run one after the other.
+    On a CPU each trial runs in one of ``workers`` processes, and gives the same bits as alone. On a GPU, trials that
+    differ only in floats, seeds, held-out domains and minibatch sizes train as one batch, and the batches run one after
+    the other or, for small images, in several processes.
     If the process of a trial dies, the trial is resumed alone from its last checkpoint. Finished trials are not run
     again.
 
@@ -286,7 +287,8 @@ def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: 
     """
     if not on_gpu or options.engine.trajectories not in ("auto", "device"):
         return [[trial] for trial in trials]
-    jobs = [job for same in by_progress(trials, root) for job in group_alike(same, BATCH_SIZE)]
+    mixes = options.engine.mixes_batch_sizes()
+    jobs = [job for same in by_progress(trials, root) for job in group_alike(same, BATCH_SIZE, mixes)]
     position = {trial.id: number for number, trial in enumerate(trials)}
     return sorted(jobs, key=lambda job: position[job[0].id])
 
@@ -323,33 +325,49 @@ def is_small(trial: Trial) -> bool:
 
 
 class _CompileChoice:
-    """Decides for each job of a sweep whether to compile, by the number of runs that can use the compiled code."""
+    """Decides for each job of a sweep whether to compile, by the number of runs that can use the compiled code.
+
+    Code is compiled for all minibatch sizes if the sweep has several of them.
+    """
 
     def __init__(self, waiting: Sequence[Trial], options: RunOptions, gpus: int, sharing: int):
         self.given, self.processes, self.sharing = options, gpus * sharing, sharing
         decides = options.engine.compile == "auto" and not options.engine.deterministic and options.engine.compiles()
-        self.left = Counter(map(shape_key, waiting)) if decides else None  # runs that are not started, by shape
+        self.left: Counter[str] | None = None  # runs that are not started, by what their compiled code depends on
+        self.sizes: dict[str, set[int]] = {}  # their minibatch sizes
+        if decides:
+            self.left = Counter()
+            for trial in waiting:
+                key = shape_key(trial, with_batch_size=False)
+                self.left[key] += 1
+                self.sizes.setdefault(key, set()).add(trial.training.batch_size)
 
     def options(self, job: Sequence[Trial], root: Path) -> RunOptions:
         """Return the options of a job; a run that has begun keeps its first choice."""
         if self.left is None or has_begun(job[0], root):
             return self.given
-        key = shape_key(job[0])
+        key = shape_key(job[0], with_batch_size=False)
         runs = max(math.ceil(self.left[key] / self.processes), len(job))
         self.left[key] -= len(job)
-        return replace(self.given, engine=choose_compile(self.given.engine, job[0], runs, self.sharing))
+        engine = choose_compile(self.given.engine, job[0], runs, self.sharing, len(self.sizes[key]))
+        return replace(self.given, engine=engine)
 
 
-def group_alike(trials: Sequence[Trial], most: int) -> list[list[Trial]]:
+def group_alike(trials: Sequence[Trial], most: int, mixes_batch_sizes: bool = False) -> list[list[Trial]]:
     """Group trials that can train as one batch, up to ``most`` in a group; keep the order of the first ones.
 
     Trials on large images stay alone: one of them keeps a GPU busy, and several would not fit into its memory.
+
+    Args:
+        trials: The trials.
+        most: Maximum number of trials in a group.
+        mixes_batch_sizes: Trials of a group may have different minibatch sizes.
     """
     alike: dict[str, list[list[Trial]]] = {}
     groups: list[list[Trial]] = []
     for trial in trials:
         limit = most if is_small(trial) else 1
-        found = alike.setdefault(f"{trial.schedule} {shape_key(trial)}", [])
+        found = alike.setdefault(f"{trial.schedule} {shape_key(trial, not mixes_batch_sizes)}", [])
         if not found or len(found[-1]) == limit:
             found.append([])
             groups.append(found[-1])

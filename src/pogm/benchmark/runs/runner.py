@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pogm._system.errors import PogmError
-from pogm.benchmark.costs.compile_choice import choose_compile
+from pogm.benchmark.costs.compile_choice import choose_compile, mode
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, read_verified
 from pogm.benchmark.runs.batch import Batch, OnRecord, OnRound
@@ -115,9 +115,10 @@ def run_batch(
 def _choose_engine(trials: Sequence[Trial], folders: Sequence[Path], options: RunOptions) -> Engine:
     """Return the engine with a choice for ``--compile auto``. A run that is resumed keeps its first choice."""
     known = read_provenance("compiled", folders[0]) if options.engine.compile == "auto" else None
+    sizes = len({trial.training.batch_size for trial in trials})
     if known is None:
-        return choose_compile(options.engine, trials[0])
-    return replace(options.engine, compile="on" if known else "off")
+        return choose_compile(options.engine, trials[0], sizes=sizes)
+    return replace(options.engine, compile=mode(known, sizes))
 
 
 def _are_done(folders: Sequence[Path], trials: Sequence[Trial]) -> bool:
