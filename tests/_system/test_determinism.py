@@ -117,7 +117,7 @@ def test_compiled_code_refuses_the_operation():
 def test_refused_operation_is_not_reported_as_a_failure_of_the_compiler(monkeypatch):
     from torch._dynamo.exc import TorchDynamoException
 
-    def compile_now(function):
+    def compile_now(function, dynamic):
         def call(x):
             raise TorchDynamoException("RuntimeError: put_ does not have a deterministic implementation")
 
