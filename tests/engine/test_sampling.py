@@ -127,3 +127,27 @@ def test_images_that_are_adjacent_in_memory_are_not_copied():
     for separate in ([adjacent[1], adjacent[0]], [adjacent[0], Domain(whole[3:].clone(), labels)]):
         assert concatenate_inputs(separate).data_ptr() != whole.data_ptr()
         assert torch.equal(concatenate_inputs(separate), torch.cat([domain.inputs for domain in separate]))
+
+
+def segment_sets(samples):
+    """Return the sample indices of every domain and split, with the second domain held out."""
+    indices, segments = build_sample_indices(make_domains(), (1,), trial_seed=3, device="cpu", samples=samples)
+    return [set(part.tolist()) for part in torch.split(indices.evaluate, segments)], indices
+
+
+def test_fewer_samples_are_chosen_from_both_parts_of_training_domains_only():
+    everything, _ = segment_sets(None)
+    chosen, indices = segment_sets(30)
+    assert [len(part) for part in chosen] == [24, 6, 20, 5, 24, 6]
+    assert all(part <= whole for part, whole in zip(chosen, everything, strict=True))
+    assert chosen[2:4] == everything[2:4], "the held-out domain keeps all samples"
+    drawn = draw_indices(indices.train, random.key(0), 2000)
+    assert [set(row.tolist()) for row in drawn] == [chosen[0], chosen[4]]
+    assert segment_sets(40)[0][:2] == everything[:2], "a domain that is not larger keeps all samples"
+
+
+def test_samples_of_a_larger_number_contain_those_of_a_smaller_one():
+    few, _ = segment_sets(10)
+    more, _ = segment_sets(30)
+    assert [len(few[0]), len(few[1])] == [8, 2]
+    assert all(small <= large for small, large in zip(few, more, strict=True))

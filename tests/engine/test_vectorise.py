@@ -73,6 +73,14 @@ def test_other_sessions_have_one_minibatch_size(options):
         Session(tasks, Engine(**options))
 
 
+def test_trials_with_fewer_samples_share_a_session_only_with_the_same_held_out_domains():
+    """The sizes of their splits depend on the held-out domains, which keep all samples."""
+    trials = [convolutional(ERM(), samples=20, seed=n, test_domains=(n // 2,)) for n in range(3)]
+    train(trials[:2], Engine(trials="apart"), steps=1).accuracies()
+    with pytest.raises(UsageError, match="different values of samples"):
+        Session([one.task(None) for one in trials], Engine())
+
+
 def test_deterministic_runs_are_compiled_for_their_own_minibatch_size():
     with pytest.raises(UsageError, match="found 'dynamic'"):
         Engine(compile="dynamic", deterministic=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_SEED, Distributed, Execution, Hyperparameters, Training, probe_option
+from pogm.cli.options import MOST_SAMPLES, MOST_SEED, Distributed, Execution, Hyperparameters, Training, probe_option
 from pogm.cli.parser import Command, group, option
 
 
@@ -51,6 +51,13 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
     )
     train_on_all: bool = option(
         "Train on all domains and hold out none, for a model that will be used on new domains.", False
+    )
+    samples: int | None = option(
+        "Train on this many samples of each training domain at most, a fifth of them for validation; the held-out "
+        "domains keep all (default: all samples).",
+        None,
+        least=10,
+        most=MOST_SAMPLES,
     )
     settings: Hyperparameters = group(Hyperparameters)
     training: Training = group(Training)
@@ -132,6 +139,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             trial_seed=self.trial_seed,
             precision=self.training.precision,
             evaluation=self.training.evaluation,
+            samples=self.samples,
             probe=Probe.each(self.probe_every),
             progress=show_image_progress if run_options.launch is None else no_progress,
         )

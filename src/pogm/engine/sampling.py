@@ -13,7 +13,7 @@ from torch import Tensor
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import any_length, compiled
-from pogm.data.datasets.base import Domain, split_domain
+from pogm.data.datasets.base import Domain, choose_samples, split_domain
 from pogm.data.transforms.base import Part, Statistics, Transform
 from pogm.engine.input_store import InputStore
 
@@ -87,6 +87,7 @@ def build_sample_indices(
     class_balanced: bool = False,
     names: Sequence[str] | None = None,
     transform: Transform | None = None,
+    samples: int | None = None,
 ) -> tuple[SampleIndices, list[int]]:
     """Split the domains of a trial and return its sample indices.
 
@@ -99,18 +100,22 @@ def build_sample_indices(
         class_balanced: Draw all classes of a domain equally often.
         names: Names of the domains, for errors.
         transform: Transform whose statistics are fitted on the samples to train on; None for no statistics.
+        samples: Largest number of samples of a training domain, for training and validation together; None for all.
 
     Returns:
         The sample indices; and the number of samples in each domain and split (the segments).
     """
     names = names or [str(number) for number in range(len(domains))]
+    trained_on = [number for number in range(len(domains)) if number not in test_domains]
     local = [
-        split_domain(domain, number, trial_seed, names[number], is_trained=number not in test_domains)
+        split_domain(domain, number, trial_seed, names[number], is_trained=number in trained_on)
         for number, domain in enumerate(domains)
     ]
+    if samples is not None:
+        for number in trained_on:
+            local[number] = choose_samples(local[number], samples, number, trial_seed)
     starts = accumulate((len(domain.labels) for domain in domains), initial=offset)
     parts = [[start + part for part in pair] for start, pair in zip(starts, local, strict=False)]
-    trained_on = [number for number in range(len(domains)) if number not in test_domains]
     statistics: Statistics = {}
     if transform is not None and transform.is_fitted:
         statistics = transform.fit([domains[number].inputs[local[number][0]] for number in trained_on])

@@ -79,7 +79,7 @@ def load_domains(tasks: Sequence[Task], device: torch.device) -> tuple[list[Doma
         balanced = task.training.class_balanced
         names = task.dataset.domains
         indices, segments = build_sample_indices(
-            domains, task.test_domains, task.trial_seed, device, offset, balanced, names, task.transform
+            domains, task.test_domains, task.trial_seed, device, offset, balanced, names, task.transform, task.samples
         )
         sample_indices.append(indices)
     return [domain for domains in loaded for domain in domains], sample_indices, segments

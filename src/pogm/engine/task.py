@@ -36,6 +36,7 @@ class Task:
     probe_capacity: int = 0  # largest number of measured rounds between two evaluations
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
     evaluation: str = "all"  # samples to predict: "all", "selection" or "validation"; other accuracies are NaN
+    samples: int | None = None  # largest number of samples of a training domain, for training and validation together
 
     @property
     def num_domains(self) -> int:
@@ -76,13 +77,14 @@ class Task:
         """Return everything that must be equal for tasks to train in one session.
 
         This is everything except floats, seeds and the numbers of the held-out domains. If the sizes of splits depend
-        on the trial seed, that is included.
+        on the trial seed or on the held-out domains, these are included.
 
         Args:
             with_batch_size: Include the minibatch size.
         """
         shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
         shape["probe_capacity"] = self.probe_capacity
+        shape["samples"] = None if self.samples is None else (self.samples, self.test_domains)
         if not self.dataset.has_equal_splits:
             shape["trial_seed"] = self.trial_seed
         parts: dict[str, Any] = {type(part).__name__: part for part in (self.algorithm, self.training)}

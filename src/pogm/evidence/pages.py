@@ -20,6 +20,7 @@ from pogm.evidence.tables import (
     seed_table,
 )
 from pogm.experiments.fewer_domains import domain_count_table
+from pogm.experiments.fewer_samples import sample_count_table
 from pogm.experiments.figure4 import agreement_table
 from pogm.experiments.pogm_ablation import ablation_table
 from pogm.experiments.pogm_variants import success_table, variant_table
@@ -30,6 +31,7 @@ TABLES: dict[str, Callable[[Sweep, list[Run]], Table]] = {  # by the kind of the
     "ablation": lambda _, runs: ablation_table(runs),
     "agreement": lambda sweep, runs: agreement_table(runs, sweep.dataset),
     "fewer_domains": lambda _, runs: domain_count_table(runs),
+    "fewer_samples": lambda _, runs: sample_count_table(runs),
     "search": search_table,
     "variants": lambda _, runs: variant_table(runs),
 }

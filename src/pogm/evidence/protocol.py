@@ -2,10 +2,10 @@
 
 A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
 variants of POGM, those of `ABLATION_SWEEPS` change one thing of POGM at a time, those of `SEARCH_SWEEPS` search the
-hyperparameters of the best methods, those of `FEWER_DOMAINS_SWEEPS` vary the number of training domains, and those of
-`AGREEMENT_SWEEPS` measure the agreement of the steps with the training domains (Figures 2 to 5 of the paper). A run
-belongs to a sweep if its trial equals a trial of ERM in everything but the method: the same data, seeds, network and
-length. So differences to ERM are paired.
+hyperparameters of the best methods, those of `FEWER_DOMAINS_SWEEPS` vary the number of training domains, those of
+`FEWER_SAMPLES_SWEEPS` the number of samples of each, and those of `AGREEMENT_SWEEPS` measure the agreement of the steps
+with the training domains (Figures 2 to 5 of the paper). A run belongs to a sweep if its trial equals a trial of ERM in
+everything but the method: the same data, seeds, network and length. So differences to ERM are paired.
 """
 
 import shlex
@@ -23,7 +23,15 @@ from pogm._system.errors import DataError
 from pogm._system.files import canonical_json
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import RecordWarning, Run, read_runs
-from pogm.experiments import evidence, evidence_search, fewer_domains, figure4, pogm_ablation, pogm_variants
+from pogm.experiments import (
+    evidence,
+    evidence_search,
+    fewer_domains,
+    fewer_samples,
+    figure4,
+    pogm_ablation,
+    pogm_variants,
+)
 from pogm.experiments.base import ERM, Plan, Row, Scale, find_scale
 
 ARCHIVES = "*.tar.gz"
@@ -31,6 +39,7 @@ PLANS = {  # by the name of the experiment
     "evidence": evidence.plan,
     "evidence_search": evidence_search.plan,
     "fewer_domains": fewer_domains.plan,
+    "fewer_samples": fewer_samples.plan,
     "figure4": figure4.plan,
     "pogm_ablation": pogm_ablation.plan,
     "pogm_variants": pogm_variants.plan,
@@ -38,6 +47,7 @@ PLANS = {  # by the name of the experiment
 TITLES = {  # ends of titles
     "evidence_search": ": random search",
     "fewer_domains": ": fewer training domains",
+    "fewer_samples": ": fewer training samples",
     "figure4": ": agreement of the steps",
     "pogm_ablation": ": ablation of POGM",
     "pogm_variants": ": variants of POGM",
@@ -45,6 +55,7 @@ TITLES = {  # ends of titles
 FOLDERS = {  # of the records of experiments that are not the evidence
     "evidence_search": "search",
     "fewer_domains": "fewer_domains",
+    "fewer_samples": "fewer_samples",
     "figure4": "agreement",
     "pogm_ablation": "ablation",
     "pogm_variants": "variants",
@@ -229,11 +240,17 @@ SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
 )
 
 
-FEWER_DOMAINS_SWEEPS = (
-    Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, experiment="fewer_domains"),
-    Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, experiment="fewer_domains"),
-    Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, experiment="fewer_domains"),
-)
+def _small(experiment: str) -> tuple[Sweep, ...]:
+    """Return the sweeps of an experiment on the three small datasets."""
+    return (
+        Sweep("heart_disease", "small", "HeartDisease", "mlp", 10, experiment=experiment),
+        Sweep("spoken_digits", "small", "SpokenDigits", "cnn1d", 10, experiment=experiment),
+        Sweep("amazon_reviews", "small", "AmazonReviews", "mlp", 10, experiment=experiment),
+    )
+
+
+FEWER_DOMAINS_SWEEPS = _small("fewer_domains")
+FEWER_SAMPLES_SWEEPS = _small("fewer_samples")
 
 
 def _agreement(name: str, scale_name: str, dataset: str, network: str, seeds: int, weights: str = "") -> Sweep:
@@ -247,7 +264,15 @@ AGREEMENT_SWEEPS = (  # the two datasets of the paper's figures that we have, an
     _agreement("amazon_reviews", "small", "AmazonReviews", "mlp", 10),
     _agreement("pacs", "pacs", "PACS", "resnet50_v1", 3, RESNET50_V1),
 )
-ALL_SWEEPS = (*SWEEPS, *VARIANT_SWEEPS, *ABLATION_SWEEPS, *SEARCH_SWEEPS, *FEWER_DOMAINS_SWEEPS, *AGREEMENT_SWEEPS)
+ALL_SWEEPS = (
+    *SWEEPS,
+    *VARIANT_SWEEPS,
+    *ABLATION_SWEEPS,
+    *SEARCH_SWEEPS,
+    *FEWER_DOMAINS_SWEEPS,
+    *FEWER_SAMPLES_SWEEPS,
+    *AGREEMENT_SWEEPS,
+)
 
 
 def find_archives(folder: Path) -> list[Path]:

@@ -6,19 +6,14 @@ same data, first weights and minibatches of each training domain. With fewer dom
 """
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.accuracy_tables import labels_of
-from pogm.benchmark.results.paired import UNIT, paired_difference
-from pogm.benchmark.results.records import Run, accuracy
-from pogm.benchmark.results.selection import TRAINING_DOMAIN
-from pogm.benchmark.results.table import Column, Estimate, Table, estimate
-from pogm.benchmark.results.table import Row as TableRow
-from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.benchmark.results.records import Run
+from pogm.benchmark.results.table import Table
+from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.centre import ERM_CENTRE
+from pogm.experiments.levels import Levels, level_table, level_tables
 from pogm.experiments.paired import paired_scale
-from pogm.experiments.results import gain_column
 from pogm.experiments.trials import default_trial
 
 BY_ROW = True
@@ -49,50 +44,14 @@ def _trials(scale: Scale, dataset: str, row: Row, seed: int) -> Iterator[Trial]:
             yield default_trial(scale, dataset, row, last, seed, test_domains=tuple(tested))
 
 
-def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
+def exhibits(runs: Sequence[Run], scale: Scale) -> list[Table]:
     """Return a table for each dataset."""
-    datasets = dict.fromkeys(run.dataset for run in runs)
-    return [domain_count_table([run for run in runs if run.dataset == name]) for name in datasets]
+    return level_tables(runs, domain_count_table)
 
 
 def domain_count_table(runs: Sequence[Run]) -> Table:
-    """Return accuracies on unseen domains and differences to ERM, by the number of training domains.
-
-    The accuracy of a run is its mean over all unseen domains, at the step with the best validation accuracy on the
-    training domains.
-
-    Args:
-        runs: Runs on one dataset, labelled by their rows.
-    """
-    chosen = {}  # by number of training domains, label, first training domain and seed
-    for run in runs:
-        if run.done and run.best_record is not None:
-            _, record = run.best_record
-            unseen = fmean(accuracy(record, "in", domain) for domain in run.test_domains)
-            chosen[str(len(run.train_domains)), run.label, _first(run), run.trial_seed] = unseen
-    counts = sorted({str(len(run.train_domains)) for run in runs}, key=int)
-    rows = [
-        TableRow(tuple(cell for count in counts for cell in _cells(chosen, count, label)), label)
-        for label in labels_of(runs)
-    ]
-    columns = [
-        column
-        for count in counts
-        for ids in ({"dataset": runs[0].dataset, "training_domains": count},)
-        for column in (
-            Column(f"accuracy_{count}", f"{count} domains", unit="%", ids=ids | {"value": "accuracy"}),
-            gain_column(f"difference_{count}", "difference to ERM", ids=ids | {"value": "difference"}),
-        )
-    ]
-    return Table(
-        title=f"{runs[0].dataset}: accuracy on unseen domains by the number of training domains",
-        columns=tuple(columns),
-        rows=tuple(rows),
-        selection=TRAINING_DOMAIN,
-        footnotes=(UNIT,),
-        row_key="algorithm",
-        csv_keys=("dataset", "algorithm", "selection", "training_domains", "value"),
-    )
+    """Return accuracies on unseen domains and differences to ERM, by the number of training domains."""
+    return level_table(runs, LEVELS)
 
 
 def _first(run: Run) -> int:
@@ -100,11 +59,10 @@ def _first(run: Run) -> int:
     return next(domain for domain in run.train_domains if (domain - 1) % len(run.domains) in run.test_domains)
 
 
-def _cells(chosen: dict[tuple[str, str, int, int], float], count: str, label: str) -> tuple[Estimate, Estimate]:
-    """Return the mean accuracy of a row and its difference to ERM, with one number of training domains."""
-    by_seed: dict[int, list[float]] = {}
-    for (number, name, _, seed), value in chosen.items():
-        if (number, name) == (count, label):
-            by_seed.setdefault(seed, []).append(100 * value)
-    difference = paired_difference(chosen, [count], label, ERM.name) if label != ERM.name else Estimate()
-    return estimate(map(fmean, by_seed.values())), difference
+LEVELS = Levels(
+    of=lambda run: len(run.train_domains),
+    name="training_domains",
+    title="the number of training domains",
+    heading=lambda count: f"{count} domains",
+    pair=_first,
+)

@@ -19,7 +19,7 @@ from pogm.core import hyperparameters
 from pogm.core.hyperparameters import replace_fields
 from pogm.core.plugins import registered_name
 from pogm.data.datasets import dataset_class
-from pogm.data.datasets.base import Domain, DomainDataset, Training, check_loaded
+from pogm.data.datasets.base import LEAST_SAMPLES, Domain, DomainDataset, Training, check_loaded
 from pogm.diagnostics import Probe
 from pogm.engine.setup import PRECISIONS
 from pogm.engine.task import Task
@@ -79,6 +79,7 @@ class Trial:
     probe: Probe = Probe()  # noqa: RUF009  (frozen)  # measurements of rounds
     evaluation: str = choice("all", EVALUATIONS, added_later=True)  # samples to predict; see `EVALUATIONS`
     init_seed: int | None = number(None, least=0, most=2**63 - 1, added_later=True)  # for initial weights only
+    samples: int | None = number(None, least=LEAST_SAMPLES, most=10**8, added_later=True)  # of each training domain
 
     def __post_init__(self) -> None:
         self._check_domains()
@@ -212,6 +213,7 @@ class Trial:
             probe_capacity=self.probe.capacity(self.schedule.rounds(self.algorithm.minibatches)),
             precision=self.precision,
             evaluation=self.evaluation,
+            samples=self.samples,
         )
 
 

@@ -18,6 +18,7 @@ from pogm.core.plugins import registered_name
 from pogm.data.transforms.base import Pixels, Transform
 
 HOLDOUT = 0.2  # fraction of a domain in the validation part
+LEAST_SAMPLES = 10  # of a domain, if some of its samples are chosen; two of them are for validation
 TRAIN, VAL, TEST = range(3)  # given splits
 
 
@@ -234,6 +235,29 @@ def split_domain(
     else:
         inside, outside = split(len(used), number, trial_seed, name, is_trained)
     return used[inside], used[outside]
+
+
+def choose_samples(parts: tuple[Tensor, Tensor], most: int, number: int, trial_seed: int) -> tuple[Tensor, Tensor]:
+    """Return some samples of the *in* and the *out* part of a domain, ``most`` together, or all if there are fewer.
+
+    They are drawn at random, with the share of the *out* part of an ordinary split. With one seed, the samples of a
+    larger number contain those of a smaller one.
+
+    Args:
+        parts: Indices of both parts, see `split_domain`.
+        most: Largest number of samples, at least `LEAST_SAMPLES`.
+        number: Number of the domain.
+        trial_seed: Seed of the choice.
+    """
+    if sum(map(len, parts)) <= most:
+        return parts
+    random = np.random.RandomState(seed_hash("samples", trial_seed, number))
+    orders = [torch.from_numpy(random.permutation(len(part))) for part in parts]
+    held_out = int(most * HOLDOUT)
+    inside, outside = (
+        part[order[:count]] for part, order, count in zip(parts, orders, (most - held_out, held_out), strict=True)
+    )
+    return inside, outside
 
 
 def _split_classes(labels: Tensor, domain: int, trial_seed: int, name: str, is_trained: bool) -> tuple[Tensor, Tensor]:
