@@ -8,8 +8,8 @@ script measures the median seconds per minibatch after a warm-up and the peak me
 device).
 
 On a GPU, ERM is measured first and last, and a cost is a value of a method divided by the mean of the two values of
-ERM. On a CPU, every method runs in a process of its own, and its rounds alternate with rounds of ERM, so that other work
-on the machine slows both down.
+ERM. On a CPU, every method runs in a process of its own, and its rounds alternate with rounds of ERM, so that other
+work on the machine slows both down.
 
 python benchmarks/methods.py --page docs/methods.md [COSTS.json ...]
 
@@ -40,9 +40,7 @@ from pogm.engine.task import Task
 from pogm.modifiers import all_modifiers
 
 COSTS = Path(catalogue.__file__).with_name("costs.json")
-STORED = [
-    Path(__file__).parent / "results" / f"methods_{name}.json" for name in ("h200", "cpu", "more_h200", "more_cpu")
-]
+STORED = [Path(__file__).parent / "results" / f"methods_{name}.json" for name in ("h200", "cpu", "more_h200")]
 PAGE = """# Methods
 
 Every method is one file in `src/pogm/algorithms` or `src/pogm/modifiers`. The docstring of its class has the equation,
@@ -196,16 +194,17 @@ def stored_measurements() -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in STORED]
 
 
-def relative_costs(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return "time · memory" relative to ERM in the same file, by method and column title; the first file counts."""
-    costs: dict[str, dict[str, str]] = {}
+def relative_costs(measurements: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return time and memory relative to ERM in the same file, by method and column title; the first file counts."""
+    costs: dict[str, dict[str, dict[str, float]]] = {}
     for found in measurements:
         for title, results in columns([found]).items():
             unit = results["ERM"]
             for method, result in results.items():
-                units = {"seconds": result.get("erm_seconds", unit["seconds"]), "gib": unit["gib"]}
-                ratios = [f"{result[key] / units[key]:.2f}" for key in units if key in result]
-                costs.setdefault(method, {}).setdefault(title, " · ".join(ratios) or "–")
+                if "seconds" in result:
+                    time = result["seconds"] / result.get("erm_seconds", unit["seconds"])
+                    cost = {"time": round(time, 2), "memory": round(result["gib"] / unit["gib"], 2)}
+                    costs.setdefault(method, {}).setdefault(title, cost)
     return costs
 
 
@@ -232,7 +231,8 @@ def methods_page(measurements: list[dict[str, Any]]) -> str:
         lines += [f"## {kind}\n", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
         for name, method in methods.items():
             description = catalogue.first_line(method).rstrip(".")
-            cells = [costs.get(name, {}).get(title, "–") for title in titles]
+            own = costs.get(name, {})
+            cells = [f"{own[t]['time']:.2f} · {own[t]['memory']:.2f}" if t in own else "–" for t in titles]
             row = [
                 f"`{name}`",
                 FAMILY.get(name, "–"),

@@ -157,14 +157,14 @@ def describe_needs(method: type[Algorithm] | type[Modifier]) -> str:
 
 
 @cache
-def costs() -> dict[str, dict[str, str]]:
-    """Return the measured costs of methods relative to ERM, "time · memory", by method and by device and network.
+def costs() -> dict[str, dict[str, dict[str, float]]]:
+    """Return the measured costs of methods relative to ERM: "time" and "memory", by method and device and network.
 
     benchmarks/methods.py measures them and writes costs.json.
     """
     path = resources.files("pogm.benchmark") / "costs.json"
-    costs: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return costs
+    found: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 @cache
@@ -177,11 +177,10 @@ def cost_ratios(label: str, column: str) -> tuple[float, float] | None:
     """
     time, memory = 1.0, 1.0
     for part in label.split(" + "):
-        text = costs().get(part, {}).get(column)
-        if text is None:
+        cost = costs().get(part, {}).get(column)
+        if cost is None:
             return None
-        factors = [float(number) for number in text.split(" · ")]
-        time, memory = time * factors[0], memory * factors[1]
+        time, memory = time * cost["time"], memory * cost["memory"]
     return time, memory
 
 

@@ -149,7 +149,7 @@ def description_lines(found: dict[str, Any]) -> Iterator[str]:
     if found.get("sees_at_test"):
         yield f"Predictions also use: {found['sees_at_test']}"
     for setup, cost in found.get("cost", {}).items():
-        yield f"Time · memory relative to ERM, {setup}: {cost}"
+        yield f"Time · memory relative to ERM, {setup}: {cost['time']:.2f} · {cost['memory']:.2f}"
     if found.get("cost") == {}:
         yield "Time · memory relative to ERM: not measured"
     if found["hyperparameters"]:
