@@ -35,7 +35,7 @@ class List(Command):
         """Print a line for each dataset."""
         from pogm.data.datasets import named_datasets
 
-        found = {name: describe_dataset(dataset, self.data.data) for name, dataset in named_datasets().items()}
+        found = {name: describe_dataset(dataset, self.data.folder) for name, dataset in named_datasets().items()}
 
         def show_text() -> None:
             for name, text in found.items():
@@ -144,7 +144,7 @@ class Check(Command):
         from pogm.data.tables.check import check_samples
         from pogm.data.tables.samples import is_array_file
 
-        name, data = self.dataset, self.data.data
+        name, data = self.dataset, self.data.folder
         if is_named_dataset(name):
             found = dataset_class(name)()
             return check_samples(found, data) if isinstance(found, ArrayDataset) else None
@@ -163,7 +163,7 @@ class Check(Command):
         from pogm.data.datasets.image_dataset import ImageDataset
         from pogm.data.images.metadata import Listing, add_options, make_listing, split_options
 
-        name, data = self.dataset, self.data.data
+        name, data = self.dataset, self.data.folder
         found = dataset_class(name) if is_dataset(name) else None
         if found is not None and found is not Folder:
             if not issubclass(found, ImageDataset):
@@ -228,9 +228,9 @@ def _prepare(name: str, raw: Path, data: Path) -> None:
 
 
 def _require_folder(options: DataOptions) -> Path:
-    if options.data is None:
+    if options.folder is None:
         raise UsageError("Expected a data folder; found none given. Pass --data FOLDER or set POGM_DATA.")
-    return options.data.expanduser()
+    return options.folder
 
 
 class Data(Command):

@@ -53,7 +53,7 @@ class Doctor(Command):
         }
         if packages["torch"] is not None:
             document |= describe_gpus(warnings)
-            document["datasets"] = describe_datasets(self.data.data, warnings) if not missing else None
+            document["datasets"] = describe_datasets(self.data.folder, warnings) if not missing else None
         else:
             document["datasets"] = None
         document["data"] = describe_folder(self.data.data, "data folder", warnings) if self.data.data else None
@@ -133,10 +133,9 @@ def describe_datasets(data: Path | None, warnings: list[str]) -> dict[str, str]:
     from pogm.cli.data import describe_dataset
     from pogm.data.datasets import named_datasets
 
-    folder = data.expanduser() if data else None
     if data is None:
         warnings.append("No data folder is set. For datasets that do not come with pogm: set POGM_DATA, or pass --data")
-    return {name: describe_dataset(dataset, folder) for name, dataset in named_datasets().items()}
+    return {name: describe_dataset(dataset, data) for name, dataset in named_datasets().items()}
 
 
 def cache_folder() -> Path:

@@ -55,7 +55,7 @@ def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOpt
         micro_batch=device.micro_batch,
         deterministic=device.deterministic,
     )
-    data = data_folder(datasets, options.data.data.expanduser() if options.data.data else None)
+    data = data_folder(datasets, options.data.folder)
     weights = options.weights.resolve() if options.weights else None
     trackers = tuple(dict.fromkeys(options.track))
     log.info("Device %s; data folder %s; weights %s", engine.device, data, weights or "as published")
@@ -156,7 +156,7 @@ def check_weights_exist(trials: Iterable[Trial], run_options: RunOptions) -> Non
 
 def train_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     """Run one trial with its progress: minibatches, time left, and a line for each evaluation."""
-    if run_options.launch is not None and run_options.launch.rank > 0:
+    if not run_options.is_first_process:
         run(trial, folder, run_options)
         return
     if (folder / DONE).exists():  # the runner checks that the folder belongs to the trial
@@ -180,7 +180,7 @@ def count_trained(folder: Path) -> int:
 
 def print_summary(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     """Print the end of a run on standard error: selected step, accuracies, the model, and commands to use it."""
-    if run_options.launch is None or run_options.launch.rank == 0:
+    if run_options.is_first_process:
         lines, commands = _summarise(trial, folder)
         for line in lines:
             print_line(line, file=sys.stderr)
@@ -272,7 +272,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
     The network has random weights, which does not change the time, so that no weights are needed. If the data are
     missing, the reason is printed instead.
     """
-    if run_options.launch is not None and run_options.launch.rank > 0:
+    if not run_options.is_first_process:
         return
     training, trained = trial.training, trial.train_domains
     note(f"{trial.label} on {trial.dataset.title}, trial {trial.id}, into {folder}")

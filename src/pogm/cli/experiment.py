@@ -204,8 +204,7 @@ pogm list experiments                              names and scales"""
         from pogm.benchmark.plan.parsing import find_dataset
         from pogm.benchmark.progress.run_progress import show_image_progress
 
-        data = self.execution.data.data.expanduser() if self.execution.data.data else None
-        return find_dataset(path, data, show_image_progress)
+        return find_dataset(path, self.execution.data.folder, show_image_progress)
 
     def _add_weights(self, scale: "Scale") -> "Scale":
         """Return the scale with weights from a file, and with the network that the file is known to belong to.

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -111,12 +110,10 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             algorithm_names,
             build_trial,
             check_settings,
-            find_dataset,
             settings_for,
         )
-        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import setting_texts, warn_late_schedules
-        from pogm.cli.planning import dataset_without_images
+        from pogm.cli.planning import find_planned_dataset
         from pogm.data.images.metadata import add_options
         from pogm.diagnostics import Probe
 
@@ -130,10 +127,8 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             target=self.target,
             divergence=self.divergence,
         )
-        find = (
-            dataset_without_images if self.planning.only_count else partial(find_dataset, progress=show_image_progress)
-        )
-        data = find(add_options(self.dataset, **self.settings.column_options), run_options.data)
+        name, reads_images = add_options(self.dataset, **self.settings.column_options), not self.planning.only_count
+        data = find_planned_dataset(name, run_options.data, read_images=reads_images)
         if self.divergence and data.task == "regression":
             raise UsageError(
                 f"Expected a classification for --divergence, which compares the probabilities of classes; found the "

@@ -30,10 +30,10 @@ def workers_option() -> Any:
     )
 
 
-def modifiers_option() -> Any:
-    """Return the option --with of commands that train several algorithms."""
+def modifiers_option(of: str = "every algorithm") -> Any:
+    """Return the option --with of commands that train one algorithm or several."""
     return option(
-        "Modifiers of every algorithm, such as Mixup (default: none).",
+        f"Modifiers of {of}, such as Mixup (default: none).",
         (),
         flag="--with",
         metavar="MODIFIER",
@@ -61,6 +61,11 @@ class Data:
         default_factory=_data_from_environment,
         metavar="FOLDER",
     )
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, in which ~ is replaced by the home directory."""
+        return None if self.data is None else self.data.expanduser()
 
     @property
     def words(self) -> list[str]:

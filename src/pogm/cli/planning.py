@@ -45,8 +45,10 @@ def trial_kind(content: Mapping[str, Any]) -> Kind:
     return str(dataset.get("title", dataset["name"])), str(content["label"])
 
 
-def dataset_without_images(name: str, data: Path | None) -> DomainDataset:
-    """Return a dataset for planning. No image is read, only the names of subfolders or a metadata file."""
+def find_planned_dataset(name: str, data: Path | None, *, read_images: bool) -> DomainDataset:
+    """Return a dataset for planning; without its images, only the names of subfolders or a metadata file are read."""
+    if read_images:
+        return find_dataset(name, data, show_image_progress)
     path, options = split_options(name)
     folder = None if is_named_dataset(name) else find_data_path(path, data)
     if folder is None or is_array_file(folder, options):

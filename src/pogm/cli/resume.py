@@ -43,12 +43,12 @@ pogm resume runs/sweep --retry-failed"""
         if self.dry_run:
             trial = load_trial(self.folder) if self.steps is None else extend_trial(self.folder, self.steps)
             show_run(trial, self.folder, run_options)
-            if run_options.launch is None or run_options.launch.rank == 0:
+            if run_options.is_first_process:
                 self.output.show("resume", {"dry_run": True, **run_document(trial, self.folder)})
             return 0
         trial = load_trial(self.folder) if self.steps is None else extend_run(self.folder, self.steps)
         train_run(trial, self.folder, run_options)
-        if run_options.launch is None or run_options.launch.rank == 0:
+        if run_options.is_first_process:
             self.output.show(
                 "resume", run_document(trial, self.folder), lambda: print_summary(trial, self.folder, run_options)
             )

@@ -7,7 +7,16 @@ from typing import ClassVar
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_SAMPLES, MOST_SEED, Distributed, Execution, Hyperparameters, Training, probe_option
+from pogm.cli.options import (
+    MOST_SAMPLES,
+    MOST_SEED,
+    Distributed,
+    Execution,
+    Hyperparameters,
+    Training,
+    modifiers_option,
+    probe_option,
+)
 from pogm.cli.parser import Command, group, option
 
 
@@ -37,13 +46,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         complete="algorithms",
     )
     preset: str | None = option("Named set of hyperparameters of the algorithm (default: none).", None)
-    modifiers: tuple[str, ...] = option(
-        "Modifiers of the algorithm, such as Mixup (default: none).",
-        (),
-        flag="--with",
-        metavar="MODIFIER",
-        complete="modifiers",
-    )
+    modifiers: tuple[str, ...] = modifiers_option("the algorithm")
     test_domain: tuple[str, ...] = option(
         "Domains to hold out, by name or by number from 0 (default: none; needs --train-on-all).",
         (),
@@ -147,21 +150,21 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         if self.dry_run:
             (check_change if changes else check_owner)(self.out, trial)
             plan = {"dry_run": True, "folder": self.out, "trial": trial.id, "content": trial.to_json()}
-            if run_options.launch is None or run_options.launch.rank == 0:
+            if run_options.is_first_process:
                 self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
             show_run(trial, self.out, run_options)
             return 0
         launch = run_options.launch
         if launch is None or launch.local_rank == 0:  # one process of each machine; the others wait for it
             prepare([trial], run_options)
-        if launch is None or launch.rank == 0:
+        if run_options.is_first_process:
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
             note(f"{trial.label} on {where}{count}")
-        if changes and (launch is None or launch.rank == 0):
+        if changes and run_options.is_first_process:
             note(f"Changes of {self.out}: {change_run(self.out, trial) or 'none'}")
         train_run(trial, self.out, run_options)
-        if launch is None or launch.rank == 0:
+        if run_options.is_first_process:
             self.output.show("run", run_document(trial, self.out), lambda: print_summary(trial, self.out, run_options))
         return 0
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -107,20 +106,15 @@ pogm status runs/sweep"""
     def sweep(self, run_options: "runner.RunOptions") -> "sweeps.Sweep":
         """Return the sweep. In a dry run no image is read."""
         from pogm.benchmark.plan import sweep as sweeps
-        from pogm.benchmark.plan.parsing import find_dataset
-        from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import setting_texts
-        from pogm.cli.planning import dataset_without_images
+        from pogm.cli.planning import find_planned_dataset
         from pogm.data.images.metadata import add_options
 
-        find = (
-            dataset_without_images if self.planning.only_count else partial(find_dataset, progress=show_image_progress)
-        )
+        names = [add_options(name, **self.settings.column_options) for name in self.datasets]
+        reads_images = not self.planning.only_count
         return sweeps.Sweep(
             algorithms=self.algorithms,
-            datasets=tuple(
-                find(add_options(name, **self.settings.column_options), run_options.data) for name in self.datasets
-            ),
+            datasets=tuple(find_planned_dataset(name, run_options.data, read_images=reads_images) for name in names),
             configurations=self.configurations,
             trials=self.trials,
             mode=self.mode,

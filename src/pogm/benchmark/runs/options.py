@@ -31,6 +31,11 @@ class RunOptions:
 
             check_trackers(self.trackers)
 
+    @property
+    def is_first_process(self) -> bool:
+        """True for a single process, and for rank 0 of those that torchrun started."""
+        return self.launch is None or self.launch.rank == 0
+
     def enter(self) -> None:
         """Set the environment variables and the logging of this process, before it uses CUDA."""
         if self.weights is not None:
