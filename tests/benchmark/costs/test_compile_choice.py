@@ -8,7 +8,7 @@ from pogm import ERM
 from pogm.benchmark.costs import compile_choice
 from pogm.benchmark.costs.compile_choice import choose_compile, pays_off, shape_key
 from pogm.benchmark.costs.reference import reference_costs, run_cost
-from pogm.benchmark.executors import local
+from pogm.benchmark.executors.jobs import CompileChoice
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.runner import RunOptions, run
@@ -72,10 +72,10 @@ def test_a_sweep_with_several_minibatch_sizes_is_compiled_once_for_all(tmp_path,
     monkeypatch.setattr(compile_choice, "is_cached", lambda engine, trial: False)
     trials = [replace(t, training=replace(t.training, batch_size=8 + n)) for n, t in enumerate([pacs(1001)] * 20)]
     options = RunOptions(engine=Engine(compile="auto", deterministic=deterministic))
-    choose = local._CompileChoice(trials, options, gpus=1, sharing=1)
+    choose = CompileChoice(trials, options, gpus=1, sharing=1)
     chosen = [choose.options([trial], tmp_path).engine.compile for trial in trials]
     assert chosen == ["auto"] * 20 if deterministic else chosen[0] == "dynamic"
-    one_size = local._CompileChoice([pacs(1001)] * 20, options, gpus=1, sharing=1)
+    one_size = CompileChoice([pacs(1001)] * 20, options, gpus=1, sharing=1)
     assert one_size.options([pacs(1001)], tmp_path).engine.compile == ("auto" if deterministic else "on")
 
 

@@ -19,7 +19,7 @@ from pogm import ERM, POGM
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
 from pogm._system.files import is_locked, lock_folder
-from pogm.benchmark.executors import local, worker
+from pogm.benchmark.executors import jobs, local, worker
 from pogm.benchmark.executors.local import Outcome, RunningElsewhereWarning, run_all, run_waiting_trials
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import RECORDS
@@ -206,18 +206,18 @@ def test_there_is_at_least_one_core():
 
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 5, 3), (2, 5, 1), (128, 1, 32), (16, 0, 16)])
 def test_processes_share_the_cores_to_compile(monkeypatch, cores, processes, threads):
-    monkeypatch.setattr(local, "count_cores", lambda: cores)
-    assert local.share_compile_threads(processes) == threads
+    monkeypatch.setattr(jobs, "count_cores", lambda: cores)
+    assert jobs.share_compile_threads(processes) == threads
 
 
 @pytest.mark.parametrize(("gib", "cores", "processes"), [(139, 16, 5), (139, 6, 3), (79, 16, 2), (16, 1, 1)])
 def test_processes_share_a_gpu_if_its_memory_and_the_cores_allow_it(monkeypatch, gib, cores, processes):
-    monkeypatch.setattr(local, "count_cores", lambda: cores)
+    monkeypatch.setattr(jobs, "count_cores", lambda: cores)
     properties = SimpleNamespace(total_memory=gib * 2**30)
-    monkeypatch.setattr(local.torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(jobs.torch.cuda, "get_device_properties", lambda device: properties)
     small = trial(ERM())
-    assert local.is_small(small)
-    assert local.count_gpu_processes([small], Engine()) == processes
+    assert jobs.is_small(small)
+    assert jobs.count_gpu_processes([small], Engine()) == processes
 
 
 def _has_processes(group: int) -> bool:

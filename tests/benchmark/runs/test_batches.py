@@ -12,7 +12,8 @@ from support import needs_gpu, trial
 from pogm import ERM, POGM, Fish, Mixup
 from pogm._system.errors import DivergedError, InUseError, StoppedError, UsageError
 from pogm._system.files import lock_folder
-from pogm.benchmark.executors.local import group_alike, make_jobs, run_all
+from pogm.benchmark.executors.jobs import group_alike, make_jobs
+from pogm.benchmark.executors.local import run_all
 from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs

@@ -1,4 +1,4 @@
-"""Executors: run many trials in processes or on GPUs of this machine, on a Ray cluster, or as Slurm jobs."""
+"""The local executor, which runs many trials in processes or on GPUs of this machine, and the choice of an executor."""
 
 import math
 import shlex
@@ -8,34 +8,27 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pogm._system.cpu import count_cores
 from pogm._system.errors import DiskFullError, PogmError, UsageError, unknown_name_error
-from pogm.benchmark.costs.compile_choice import choose_compile, shape_key
-from pogm.benchmark.executors.worker import Worker, has_begun, note_failure
+from pogm.benchmark.executors.jobs import CompileChoice, count_gpu_processes, make_jobs, share_compile_threads, take_job
+from pogm.benchmark.executors.worker import Worker, note_failure
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, SWEEP
 from pogm.benchmark.results.records import read_failure
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
-from pogm.benchmark.runs.directory import make_folder, newest_checkpoint, read_provenance
+from pogm.benchmark.runs.directory import make_folder
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.state import state_of
-from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
 
 EXECUTORS = ("local", "ray", "slurm")
 ATTEMPTS = 3  # for a trial if its process dies
 GIVEN_UP = f"its process died {ATTEMPTS} times (out of memory, or killed)"
-BATCH_SIZE = 16  # maximum number of trials in a batch
-GPU_PROCESSES = 5  # maximum number of processes that share a GPU
-GPU_PROCESS_BYTES = 27 * 2**30  # memory for each of them; an evaluation of small images uses up to 25 GiB
-COMPILE_THREADS = 32  # maximum number of kernels that a process compiles at once, as in torch
 POLL_SECONDS = 0.2  # interval between checks for a stop signal
 
 
@@ -213,7 +206,7 @@ def run_in_workers(
     jobs = make_jobs(waiting, root, options, on_gpu)
     sharing = min(count_gpu_processes(waiting, options.engine), math.ceil(len(jobs) / len(gpus))) if on_gpu else 1
     slots = list(gpus) * sharing if on_gpu else []
-    choose = _CompileChoice(waiting, options, len(gpus), sharing)
+    choose = CompileChoice(waiting, options, len(gpus), sharing)
     jobs.reverse()  # the next job is taken from the end
     deaths: Counter[str] = Counter()
     idle: list[Worker] = []
@@ -224,7 +217,7 @@ def run_in_workers(
         idle += [Worker(slots[number] if on_gpu else None, threads) for number in range(count)]
         while jobs or busy:
             while jobs and idle:
-                job = _take(jobs, root, is_free)
+                job = take_job(jobs, root, is_free)
                 if not job:
                     continue
                 worker = idle.pop()
@@ -265,114 +258,6 @@ def run_in_workers(
             worker.process.terminate()  # the run stops with a checkpoint
         for worker in (*idle, *busy.values()):
             worker.close()
-
-
-def _take(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], bool]) -> list[Trial]:
-    """Remove the next job; return its trials that are free.
-
-    Trials of a batch that another process has trained in the meantime become other jobs.
-    """
-    job = [trial for trial in jobs.pop() if is_free(trial)]
-    if len(job) <= 1:
-        return job
-    same, *others = by_progress(job, root)
-    jobs.extend(others)
-    return same
-
-
-def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
-    """Return lists of trials that run together: on a GPU trials that are alike and at one step, otherwise single ones.
-
-    Trials with trajectories outside the device memory run alone. The order is that of the first trial of each list.
-    """
-    if not on_gpu or options.engine.trajectories not in ("auto", "device"):
-        return [[trial] for trial in trials]
-    mixes = options.engine.mixes_batch_sizes()
-    jobs = [job for same in by_progress(trials, root) for job in group_alike(same, BATCH_SIZE, mixes)]
-    position = {trial.id: number for number, trial in enumerate(trials)}
-    return sorted(jobs, key=lambda job: position[job[0].id])
-
-
-def by_progress(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
-    """Divide trials into lists that can resume together: at the same checkpoint, or none, and all compiled or not."""
-    found: dict[tuple[str, bool | None], list[Trial]] = {}
-    for trial in trials:
-        folder = root / trial.id
-        step = newest_checkpoint(folder)
-        found.setdefault((step, read_provenance("compiled", folder) if step else None), []).append(trial)
-    return list(found.values())
-
-
-def count_gpu_processes(trials: Sequence[Trial], engine: Engine) -> int:
-    """Return the number of processes that share a GPU: several for small images, if memory and CPU cores allow it.
-
-    While one process loads data, compiles or writes models, another one trains.
-    """
-    if not all(is_small(trial) for trial in trials):
-        return 1
-    memory = torch.cuda.get_device_properties(engine.torch_device()).total_memory
-    return max(min(memory // GPU_PROCESS_BYTES, count_cores() // 2, GPU_PROCESSES), 1)
-
-
-def share_compile_threads(processes: int) -> int:
-    """Return the number of kernels that each process compiles at once, since all processes may compile."""
-    return min(max(count_cores() // max(processes, 1), 1), COMPILE_THREADS)
-
-
-def is_small(trial: Trial) -> bool:
-    """Return whether the inputs of a trial are so small that one run does not keep a GPU busy."""
-    return math.prod(trial.dataset.transform(trial.training).shape[-2:]) <= SMALL_IMAGE_PIXELS
-
-
-class _CompileChoice:
-    """Decides for each job of a sweep whether to compile, by the number of runs that can use the compiled code.
-
-    Code is compiled for all minibatch sizes if the sweep has several of them.
-    """
-
-    def __init__(self, waiting: Sequence[Trial], options: RunOptions, gpus: int, sharing: int):
-        self.given, self.processes, self.sharing = options, gpus * sharing, sharing
-        decides = options.engine.compile == "auto" and not options.engine.deterministic and options.engine.compiles()
-        self.left: Counter[str] | None = None  # runs that are not started, by what their compiled code depends on
-        self.sizes: dict[str, set[int]] = {}  # their minibatch sizes
-        if decides:
-            self.left = Counter()
-            for trial in waiting:
-                key = shape_key(trial, with_batch_size=False)
-                self.left[key] += 1
-                self.sizes.setdefault(key, set()).add(trial.training.batch_size)
-
-    def options(self, job: Sequence[Trial], root: Path) -> RunOptions:
-        """Return the options of a job; a run that has begun keeps its first choice."""
-        if self.left is None or has_begun(job[0], root):
-            return self.given
-        key = shape_key(job[0], with_batch_size=False)
-        runs = max(math.ceil(self.left[key] / self.processes), len(job))
-        self.left[key] -= len(job)
-        engine = choose_compile(self.given.engine, job[0], runs, self.sharing, len(self.sizes[key]))
-        return replace(self.given, engine=engine)
-
-
-def group_alike(trials: Sequence[Trial], most: int, mixes_batch_sizes: bool = False) -> list[list[Trial]]:
-    """Group trials that can train as one batch, up to ``most`` in a group; keep the order of the first ones.
-
-    Trials on large images stay alone: one of them keeps a GPU busy, and several would not fit into its memory.
-
-    Args:
-        trials: The trials.
-        most: Maximum number of trials in a group.
-        mixes_batch_sizes: Trials of a group may have different minibatch sizes.
-    """
-    alike: dict[str, list[list[Trial]]] = {}
-    groups: list[list[Trial]] = []
-    for trial in trials:
-        limit = most if is_small(trial) else 1
-        found = alike.setdefault(f"{trial.schedule} {shape_key(trial, not mixes_batch_sizes)}", [])
-        if not found or len(found[-1]) == limit:
-            found.append([])
-            groups.append(found[-1])
-        found[-1].append(trial)
-    return groups
 
 
 def stop_sweep(trials: Sequence[Trial], root: Path, reason: DiskFullError) -> DiskFullError:
