@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from pogm._system.files import write_atomic
+from pogm.evidence.archives import compared_sweeps, complete_sweeps, read_all
 from pogm.evidence.pages import MARK, new_section, update_tables
 from pogm.evidence.plan import plan_text
-from pogm.evidence.protocol import SWEEPS, compared_sweeps, complete_sweeps, read_all
+from pogm.evidence.sweeps import SWEEPS
 
 RESULTS = Path(__file__).parent.parent / "results"
 HEAD = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 from run_folders import record
 
 from pogm.benchmark.results.records import Run
-from pogm.evidence.protocol import SWEEPS, Sweep
+from pogm.evidence.sweeps import SWEEPS, Sweep
 from pogm.experiments.output import empty_run
 
 HEART = Sweep("heart_disease", "small", "HeartDisease", "mlp", 5, 3)

@@ -19,9 +19,10 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Table
 from pogm.cli import parse
+from pogm.evidence.archives import Complete, complete_sweeps, read_all
 from pogm.evidence.pages import MARK, update_tables
 from pogm.evidence.plan import plan_text
-from pogm.evidence.protocol import FOLDERS, RESNET50_V1, SWEEPS, Complete, Sweep, complete_sweeps, read_all
+from pogm.evidence.sweeps import FOLDERS, SWEEPS, WEIGHTS, Sweep
 from pogm.evidence.tables import PUBLICATIONS
 from pogm.experiments import all_experiments, kappa
 from pogm.experiments.evidence_search import BEST
@@ -40,7 +41,7 @@ COMMANDS = {  # of `pogm experiment`, by the file of its records in results/cent
     ),
     "pacs": "centre --scale pacs",
 }
-WEIGHTS = {"pacs": RESNET50_V1}  # of --weights
+WEIGHTS = {"pacs": WEIGHTS["resnet50_v1"].sha256}  # of --weights
 
 
 @cache

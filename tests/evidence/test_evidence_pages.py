@@ -5,7 +5,7 @@ from evidence_runs import HEART, runs_of
 
 from pogm._system.errors import UsageError
 from pogm.evidence.pages import new_section, update_tables
-from pogm.evidence.protocol import SWEEPS
+from pogm.evidence.sweeps import SWEEPS
 
 
 def test_marked_table_of_a_page_is_computed_again_and_the_text_stays():

@@ -8,7 +8,7 @@ from run_folders import record
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.records import Run
-from pogm.evidence.protocol import SEARCH_SWEEPS, SWEEPS
+from pogm.evidence.sweeps import SEARCH_SWEEPS, SWEEPS
 from pogm.evidence.tables import search_table
 from pogm.experiments import evidence_search, find_experiments
 from pogm.experiments.base import SCALES

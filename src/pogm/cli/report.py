@@ -76,8 +76,8 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
         """Print the tables of packed records of the evidence, and write its report and leaderboard."""
         from pogm.benchmark.results.table_formats import tables_csv
         from pogm.cli.tables import print_tables
+        from pogm.evidence.archives import read_packed, sweeps_with_runs
         from pogm.evidence.leaderboard import evidence_tables, write_evidence
-        from pogm.evidence.protocol import read_packed, sweeps_with_runs
 
         if self.against is not None or self.oracle_early_stop is not None:
             raise UsageError(

@@ -7,7 +7,8 @@ from pogm.benchmark.results.critical_difference import RankComparison, compare_r
 from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice
-from pogm.evidence.protocol import Complete, Sweep
+from pogm.evidence.archives import Complete
+from pogm.evidence.sweeps import Sweep
 from pogm.evidence.tables import LEAST_SEEDS, tested_interval
 from pogm.experiments.base import ERM
 from pogm.experiments.centre import ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE

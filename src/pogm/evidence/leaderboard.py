@@ -12,8 +12,9 @@ from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Row, Table
+from pogm.evidence.archives import Complete, compared_sweeps
 from pogm.evidence.figures import difference_figure, domain_blocks, rank_figure, seed_blocks
-from pogm.evidence.protocol import Complete, Sweep, compared_sweeps
+from pogm.evidence.sweeps import Sweep
 from pogm.evidence.tables import (
     LEAST_SEEDS,
     SELECTIONS,

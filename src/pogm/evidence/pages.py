@@ -7,7 +7,8 @@ from pogm._system.errors import UsageError, unknown_name_error
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.results.table import Table
-from pogm.evidence.protocol import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Complete, Sweep
+from pogm.evidence.archives import Complete
+from pogm.evidence.sweeps import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
 from pogm.evidence.tables import (
     LEAST_SEEDS,
     PRINTED,

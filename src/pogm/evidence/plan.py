@@ -8,7 +8,7 @@ from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.costs.reference import run_cost
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
-from pogm.evidence.protocol import VARIANT_SWEEPS, Sweep
+from pogm.evidence.sweeps import VARIANT_SWEEPS, Sweep
 from pogm.experiments.base import Row
 from pogm.experiments.pogm_variants import METHODS, decided_rows
 
@@ -73,7 +73,7 @@ def plan_text(runs: Mapping[Sweep, Sequence[Run]]) -> str:
     """Return the plan as Markdown.
 
     Args:
-        runs: Runs of all sweeps, see `pogm.evidence.protocol.read_all`.
+        runs: Runs of all sweeps, see `pogm.evidence.archives.read_all`.
     """
     variants = {sweep.dataset: sweep.complete_rows(runs[sweep]) for sweep in VARIANT_SWEEPS if sweep in runs}
     decided = decided_rows(variants)

@@ -11,7 +11,7 @@ from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
-from pogm.evidence.protocol import Sweep
+from pogm.evidence.sweeps import Sweep
 from pogm.experiments.base import ERM
 from pogm.experiments.results import NOTHING, POINTS, compare_by_label, gain_column
 

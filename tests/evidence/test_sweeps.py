@@ -13,8 +13,9 @@ from pogm._system.errors import DataError
 from pogm.benchmark.results.records import RecordWarning, append_record, read_runs
 from pogm.benchmark.runs.directory import write_trial
 from pogm.cli import main, parse
+from pogm.evidence.archives import find_archives, read_packed, sweeps_with_runs
 from pogm.evidence.plan import missing_rows
-from pogm.evidence.protocol import ALL_SWEEPS, SWEEPS, find_archives, read_packed, sweeps_with_runs
+from pogm.evidence.sweeps import ALL_SWEEPS, SWEEPS
 from pogm.experiments import all_experiments
 from pogm.models.weights import TRAINED_WITH
 
