@@ -9,7 +9,7 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice
 from pogm.evidence.archives import Complete
 from pogm.evidence.sweeps import Sweep
-from pogm.evidence.tables import LEAST_SEEDS, tested_interval
+from pogm.evidence.tables import LEAST_SEEDS, first_cells, tested_interval
 from pogm.experiments.base import ERM
 from pogm.experiments.centre import ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.results import POINTS
@@ -89,7 +89,7 @@ def _rank_note(found: RankComparison, what: str) -> str:
 def difference_figure(sweep: Sweep, runs: Sequence[Run]) -> Figure:
     """Return the differences to ERM, with standard errors and corrected intervals."""
     table = differences(runs, ERM.name)
-    gains = {row.key: row.estimates[0] for row in table.rows if row.key != ERM.name}
+    gains = {label: gain for label, gain in first_cells(table).items() if label != ERM.name}
     rows = [
         figure.Row(
             SHORT_NAMES.get(label, label),

@@ -21,6 +21,7 @@ from pogm.evidence.tables import (
     count_seeds,
     domain_table,
     evidence_table,
+    first_cells,
     seed_table,
     tested_interval,
 )
@@ -55,7 +56,7 @@ def leaderboard(complete: Complete) -> Table:
 
     The method with the largest mean difference is first.
     """
-    gains = {sweep.title: _gains(runs) for sweep, runs in complete.items()}
+    gains = {sweep.title: first_cells(differences(runs, ERM.name)) for sweep, runs in complete.items()}
     labels = dict.fromkeys(label for found in gains.values() for label in found)
     signs = count_signs(complete)
     rows = []
@@ -90,17 +91,13 @@ def count_signs(complete: Complete) -> dict[str, Signs]:
     """Return on how many datasets each method is better than ERM, tied with it, and worse. ERM has only zeros."""
     counts: dict[str, Counter[str]] = {}
     for sweep, runs in complete.items():
-        for label, gain in _gains(runs).items():
+        for label, gain in first_cells(differences(runs, ERM.name)).items():
             own = counts.setdefault(label, Counter())
             span = tested_interval(gain, sweep.comparisons)
             if label != ERM.name and span is not None:
                 low, high = span
                 own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
     return {label: Signs(**own) for label, own in counts.items()}
-
-
-def _gains(runs: Sequence[Run]) -> dict[str, Estimate]:
-    return {row.key: row.estimates[0] for row in differences(runs, ERM.name).rows}
 
 
 def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from pogm.benchmark.results.accuracy_tables import AVERAGE, averages_table, dataset_table, labels_of
 from pogm.benchmark.results.paired import detectable, differences, interval
@@ -41,23 +42,8 @@ def evidence_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
         sweep: The sweep.
         runs: Runs of its complete rows.
     """
-    accuracies = [averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
-    gains = [differences(runs, ERM.name, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN)]
-    compared = sweep.comparisons
     costs = run_costs(runs)
-    rows = []
-    for number, label in enumerate(accuracies[0].labels):
-        chosen, last = (table.rows[number].cells[0] for table in accuracies)
-        gain, last_gain = (table.rows[number].estimates[0] for table in gains)
-        cells = (
-            chosen,
-            *_gain_cells(gain, compared, label),
-            last,
-            *_gain_cells(last_gain, compared, label)[:2],
-            gain.n,
-            *costs[label],
-        )
-        rows.append(Row(cells, label))
+    compared = _compare(sweep, runs)
     return Table(
         title=f"{runs[0].dataset}: all methods against ERM",
         columns=(
@@ -70,8 +56,11 @@ def evidence_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
             Column("seconds", "time, s", kind="number", missing=NOTHING),
             Column("gigabytes", "memory, GB", kind="number", missing=NOTHING),
         ),
-        rows=tuple(rows),
-        footnotes=(NOTES[0].format(rows=compared), NOTES[1]),
+        rows=tuple(
+            Row((c.chosen, *c.gain, c.oracle, *c.oracle_gain[:2], c.n, *costs[label]), label)
+            for label, c in compared.items()
+        ),
+        footnotes=(NOTES[0].format(rows=sweep.comparisons), NOTES[1]),
         row_key="algorithm",
     )
 
@@ -83,23 +72,9 @@ def search_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
         sweep: The sweep.
         runs: Runs of its complete rows.
     """
-    chosen, oracle = (averages_table(runs, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN))
-    defaults = averages_table([run for run in runs if run.hparams_seed == 0], TRAINING_DOMAIN)
-    gains, oracle_gains = (differences(runs, ERM.name, selection) for selection in (TRAINING_DOMAIN, TEST_DOMAIN))
+    defaults = first_cells(averages_table([run for run in runs if run.hparams_seed == 0], TRAINING_DOMAIN))
     unselected = _means_of_configurations(runs)
-    rows = []
-    for number, label in enumerate(chosen.labels):
-        gain, oracle_gain = (table.rows[number].estimates[0] for table in (gains, oracle_gains))
-        cells = (
-            chosen.rows[number].cells[0],
-            *_gain_cells(gain, sweep.comparisons, label),
-            defaults.rows[number].cells[0],
-            oracle.rows[number].cells[0],
-            *_gain_cells(oracle_gain, sweep.comparisons, label)[:2],
-            unselected[label],
-            gain.n,
-        )
-        rows.append(Row(cells, label))
+    compared = _compare(sweep, runs)
     return Table(
         title=f"{runs[0].dataset}: random search of the best methods",
         columns=(
@@ -112,9 +87,44 @@ def search_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
             Column("mean", "mean of all configurations", unit="%", csv_prefix="mean_"),
             Column("n", kind="number"),
         ),
-        rows=tuple(rows),
+        rows=tuple(
+            Row((c.chosen, *c.gain, defaults[label], c.oracle, *c.oracle_gain[:2], unselected[label], c.n), label)
+            for label, c in compared.items()
+        ),
         row_key="algorithm",
     )
+
+
+class _Compared(NamedTuple):
+    """Results of a row of a sweep under both selections, with its differences to ERM; see `_gain_cells`."""
+
+    chosen: Estimate  # training-domain validation
+    gain: tuple[Estimate, str, float]
+    oracle: Estimate  # test-domain validation
+    oracle_gain: tuple[Estimate, str, float]
+    n: int
+
+
+def _compare(sweep: Sweep, runs: Sequence[Run]) -> dict[str, _Compared]:
+    """Return the results of every row by label."""
+    both = (TRAINING_DOMAIN, TEST_DOMAIN)
+    chosen, oracle = (first_cells(averages_table(runs, selection)) for selection in both)
+    gains, oracle_gains = (first_cells(differences(runs, ERM.name, selection)) for selection in both)
+    return {
+        label: _Compared(
+            chosen[label],
+            _gain_cells(gains[label], sweep.comparisons, label),
+            oracle[label],
+            _gain_cells(oracle_gains[label], sweep.comparisons, label),
+            gains[label].n,
+        )
+        for label in chosen
+    }
+
+
+def first_cells(table: Table) -> dict[str, Estimate]:
+    """Return the first estimate of every row by label."""
+    return {row.key: row.estimates[0] for row in table.rows}
 
 
 def _means_of_configurations(runs: Sequence[Run]) -> dict[str, Estimate]:
@@ -142,7 +152,7 @@ def published_table(runs: Sequence[Run], selection: Selection) -> Table:
                 for pair in comparison.pairs
                 if (pair.dataset, pair.domain) == (runs[0].dataset, AVERAGE)
             }
-    ours = {row.key: row.estimates[0] for row in averages_table(runs, selection).rows}
+    ours = first_cells(averages_table(runs, selection))
     known = [label for label in ours if any(label in found for found in theirs.values())]
     return Table(
         title=f"{runs[0].dataset}: our results and published ones",
