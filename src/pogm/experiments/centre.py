@@ -7,11 +7,8 @@ because the length of the direction varies between 0.5 and 1.5 times that. All r
 and minibatches.
 """
 
-from collections.abc import Sequence
-
-from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
-from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.results import paired_tables
 
 ERM_CENTRE_KAPPA_0 = Row("POGM", settings=("kappa=0",), name="POGM, ERM centre, κ = 0")
@@ -38,6 +35,4 @@ def plan(scale: Scale) -> Plan:
     return paired.plan_rows(scale, ON_PHOTOGRAPHS if scale.name == "pacs" else ROWS)
 
 
-def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Return accuracies, paired differences to ERM, and the results of every domain."""
-    return [*paired_tables(runs, ERM.name)]
+exhibits = paired_tables

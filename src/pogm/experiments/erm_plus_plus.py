@@ -4,12 +4,10 @@ Rows: ERM++ with both parts, ERM++ without one of them, and ERM, which has none.
 weights and minibatches. A part begins or ends after at most a third of a run, so that it has an effect in short runs.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.results.records import Run
 from pogm.experiments import paired
-from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.results import paired_tables
 
 ROWS = (
@@ -27,6 +25,4 @@ def plan(scale: Scale) -> Plan:
     return paired.plan_rows(replace(scale, latest_start=latest), ROWS)
 
 
-def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Return accuracies, paired differences to ERM, and the results of every domain."""
-    return [*paired_tables(runs, ERM.name)]
+exhibits = paired_tables

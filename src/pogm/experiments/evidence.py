@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import Run
 from pogm.data.datasets import dataset_class
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.experiments import paired
-from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.centre import ERM_CENTRE_KAPPA_0, ERM_CENTRE_RESCALED, MEAN_CENTRE
 from pogm.experiments.results import paired_tables
 from pogm.modifiers import all_modifiers
@@ -96,6 +95,4 @@ def plan(scale: Scale) -> Plan:
     return found
 
 
-def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Return accuracies, paired differences to ERM, and the results of every domain."""
-    return [*paired_tables(runs, ERM.name)]
+exhibits = paired_tables

@@ -7,14 +7,12 @@ and step. The rows are the eight best methods of the evidence on the dataset, wh
 are listed in results/PROTOCOL.md, and a dataset without a list has no rows.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import Run
-from pogm.experiments.base import ERM, Exhibit, Plan, Row, Scale
+from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.results import paired_tables
 from pogm.experiments.trials import paired_seed, search_of
 
@@ -46,6 +44,4 @@ def _paired_trial(search: Sweep, trial_seed: int, configuration: int, held_out: 
     return replace(search.trial_at(data, algorithm, [held_out], configuration, trial_seed), seed=seed, data_seed=seed)
 
 
-def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
-    """Return accuracies, paired differences to ERM, and the results of every domain."""
-    return [*paired_tables(runs, ERM.name)]
+exhibits = paired_tables

@@ -11,6 +11,7 @@ from pogm.benchmark.results.published import Source, find_publication
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Table
+from pogm.experiments.base import ERM, Exhibit, Scale
 
 BOTH = (TEST_DOMAIN, TRAINING_DOMAIN)  # the paper uses the first
 NOTHING_TO_CHOOSE = "There is one configuration, so nothing is selected: these are the accuracies after its last step."
@@ -43,9 +44,9 @@ def details(runs: Sequence[Run], selections: Sequence[Selection] = BOTH) -> list
     ]
 
 
-def paired_tables(runs: Sequence[Run], baseline: str) -> list[Table]:
-    """Return accuracies, paired differences to the baseline, and the results of every domain."""
-    gains = [differences(runs, baseline, selection) for selection in BOTH if runs]
+def paired_tables(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
+    """Return accuracies, paired differences to ERM, and the results of every domain: `exhibits` of an experiment."""
+    gains = [differences(runs, ERM.name, selection) for selection in BOTH if runs]
     return [*averages(runs), *gains, *details(runs)]
 
 

@@ -9,12 +9,9 @@ from collections.abc import Sequence
 
 from pogm.benchmark.results.records import Run
 from pogm.experiments.ablation import ablation_tables, search
-from pogm.experiments.base import Exhibit, Plan, Scale
+from pogm.experiments.base import Exhibit, Scale
 
-
-def plan(scale: Scale) -> Plan:
-    """Return the searches that Tables 3 to 5 share."""
-    return search(scale)
+plan = search  # the searches that Tables 3 to 5 share
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
