@@ -85,6 +85,11 @@ class Scale:
         """Return one of the datasets by its name."""
         return next((found for found in self.folders if found.title == name), None) or dataset_class(name)()
 
+    def printed(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the datasets out of those that the paper prints; all if there are none or --datasets is given."""
+        found = () if self.was_given("--datasets") else tuple(name for name in self.datasets if name in names)
+        return found or self.datasets
+
     def selects(self, row: "Row") -> bool:
         """Return True if --algorithms names the row, or if it is not given."""
         return not self.algorithms or normalize_row_name(row.name) in set(map(normalize_row_name, self.algorithms))

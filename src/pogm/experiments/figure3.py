@@ -18,4 +18,4 @@ def plan(scale: Scale) -> Plan:
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return the cosines of pairs of domains, and the numbers of all methods."""
     title = "Agreement of a step with each of two domains: POGM and Reptile"
-    return [pairs.figure("figure3", title, METHODS, measured.datasets(scale, PRINTED), runs, scale)]
+    return [pairs.figure("figure3", title, METHODS, scale.printed(PRINTED), runs, scale)]

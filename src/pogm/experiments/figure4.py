@@ -38,7 +38,7 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return a figure with two panels for each dataset, and tables of the means over all rounds."""
-    panels, datasets = [], measured.datasets(scale, PRINTED)
+    panels, datasets = [], scale.printed(PRINTED)
     for dataset in datasets:
         for value, label in ((mean_cosine, "cos(hᵢ, h)"), (mean_distance, "‖θᵢ − θ⁺‖²")):
             if lines := measured.curves(runs, dataset, value):

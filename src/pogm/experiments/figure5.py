@@ -24,7 +24,7 @@ def plan(scale: Scale) -> Plan:
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:
     """Return a figure for each dataset: a panel for each training domain, and one for the accuracy."""
-    return [figure(runs, dataset, scale) for dataset in measured.datasets(scale, PRINTED)]
+    return [figure(runs, dataset, scale) for dataset in scale.printed(PRINTED)]
 
 
 def figure(runs: Sequence[Run], dataset: str, scale: Scale) -> Figure:

@@ -22,13 +22,6 @@ AVERAGED = (
 )
 
 
-def datasets(scale: Scale, printed: Sequence[str]) -> tuple[str, ...]:
-    """Return datasets of the scale that the paper's figure shows; all if there are none or --datasets is given."""
-    if scale.was_given("--datasets"):
-        return scale.datasets
-    return tuple(name for name in scale.datasets if name in printed) or scale.datasets
-
-
 def trials(scale: Scale, printed: Sequence[str]) -> Plan:
     """Plan every method on these datasets, with every round measured.
 
@@ -39,7 +32,7 @@ def trials(scale: Scale, printed: Sequence[str]) -> Plan:
     return {
         row: [
             default_trial(scale, dataset, row, HELD_OUT, seed, probe=Probe.each(1))
-            for dataset in datasets(scale, printed)
+            for dataset in scale.printed(printed)
             for seed in range(scale.seeds)
         ]
         for row in map(Row, COMPARED)

@@ -23,10 +23,7 @@ COLUMN = (
 
 def plan(scale: Scale) -> Plan:
     """Return the search of every row, on the datasets of the paper that the scale has; if it has none, on all of it."""
-    datasets = tuple(name for name in PAPER if name in scale.datasets) or scale.datasets
-    if scale.was_given("--datasets"):
-        datasets = scale.datasets
-    return {row: plan_search(scale, row, datasets=datasets) for row in ROWS}
+    return {row: plan_search(scale, row, datasets=scale.printed(PAPER)) for row in ROWS}
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Exhibit]:

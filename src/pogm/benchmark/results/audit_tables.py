@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from pogm._system.errors import DataError
 from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE
-from pogm.benchmark.results.published import ABLATED, Result, find_publication, rows
-from pogm.benchmark.results.ranking import SUMMARIES
+from pogm.benchmark.results.published import ABLATED, RANKS, Result, find_publication, rows
 from pogm.benchmark.results.selection import TEST_DOMAIN
 
 MEAN = "avg"
-RANKS = dict(zip(SUMMARIES, ("rank_arith_mean", "rank_geom_mean", "rank_median"), strict=True))
 MARKS = ("best", "second", "below_erm")
 RULES = ("training-domain", "test-domain", "leave-one-domain-out")
 NOT_DATASETS = ("year", "selection", "model_selection", MEAN, *RANKS.values())

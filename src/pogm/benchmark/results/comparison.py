@@ -10,7 +10,7 @@ from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE, averag
 from pogm.benchmark.results.published import Result, Source
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import SELECTIONS, Selection
-from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row, Table, Tabular
+from pogm.benchmark.results.table import INCOMPLETE, Column, Estimate, Row, Table, Tabular
 from pogm.benchmark.results.table_formats import tables_csv
 
 COLUMNS = (
@@ -87,17 +87,9 @@ class Comparison(Tabular):
         )
 
     def _row(self, pair: Pair) -> Row:
-        cells: dict[str, Cell] = {
-            "dataset": pair.dataset,
-            "algorithm": pair.algorithm,
-            "selection": self.selection.name,
-            "domain": pair.domain,
-            "ours": pair.ours,
-            "against": self.source.name,
-            "published": Estimate(pair.theirs.mean, pair.theirs.stderr),
-            "difference": pair.difference,
-        }
-        return Row(tuple(cells[column.key] for column in COLUMNS), group=pair.dataset)
+        published = Estimate(pair.theirs.mean, pair.theirs.stderr)
+        names = pair.dataset, pair.algorithm, self.selection.name, pair.domain
+        return Row((*names, pair.ours, self.source.name, published, pair.difference), group=pair.dataset)
 
 
 def comparisons_csv(comparisons: Iterable[Comparison]) -> str:

@@ -8,18 +8,12 @@ from importlib import resources
 
 from pogm._system.errors import unknown_name_error
 from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE
+from pogm.benchmark.results.ranking import SUMMARIES
 from pogm.benchmark.results.selection import TEST_DOMAIN, oracle_early_stop
 
-ABLATED = {
-    "meta_lr_alpha": "meta_lr",
-    "local_steps_E": "inner_steps",
-    "kappa": "kappa",
-}  # our names by the paper's
-LOGGED = {
-    "meta_lr": "meta_lr",
-    "cag_update": "inner_steps",
-    "cagrad_c": "kappa",
-}  # our names by the authors'
+ABLATED = {"meta_lr_alpha": "meta_lr", "local_steps_E": "inner_steps", "kappa": "kappa"}  # our names by the paper's
+LOGGED = {"meta_lr": "meta_lr", "cag_update": "inner_steps", "cagrad_c": "kappa"}  # our names by the authors'
+RANKS = dict(zip(SUMMARIES, ("rank_arith_mean", "rank_geom_mean", "rank_median"), strict=True))  # columns by summary
 STANDARD_RULES = "main_d77ad2d_2024-04-17"
 EARLY_STOPPED = "lnk_nips_2024_76e4d5e_2024-05-19"
 
@@ -79,9 +73,8 @@ def _table1() -> Iterator[Result]:
 @cache
 def paper_ranks() -> dict[str, dict[str, float]]:
     """Return the ranks that Table 1 prints, by algorithm and by the names of `ranking.SUMMARIES`."""
-    columns = {"arithmetic mean": "rank_arith_mean", "geometric mean": "rank_geom_mean", "median": "rank_median"}
     return {
-        row["algorithm"]: {name: float(row[column]) for name, column in columns.items()} for row in rows("paper_table1")
+        row["algorithm"]: {name: float(row[column]) for name, column in RANKS.items()} for row in rows("paper_table1")
     }
 
 
