@@ -76,12 +76,7 @@ pogm status runs/paper                              all scales of pogm experimen
             )
         failed = [one.run for one in found.started if one.state == "failed"]
         problems = [*found.problems, *(f"{run.folder} failed: {run.failure}" for run in failed)]
-        counts: dict[tuple[str, str], Counter[str]] = {}
-        for one in found.started:
-            counts.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
-        for trial in found.waiting:
-            counts.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
-        return counts, problems
+        return found.count_states(), problems
 
 
 def _print_problems(problems: Sequence[str]) -> None:

@@ -135,14 +135,10 @@ def _are_same(found: Sequence[object], before: Sequence[object]) -> bool:
 
 
 def _progress(folder: FolderState) -> Iterator[Part]:
-    counts = Counter(one.state for one in folder.started) + Counter(waiting=len(folder.waiting))
+    kinds = folder.count_states()
+    counts = sum(kinds.values(), Counter[str]())
     values = {"summary": _summary(folder, counts), "total": counts.total(), "counts": {s: counts[s] for s in STATES}}
     yield Part("progress", values)
-    kinds: dict[tuple[str, str], Counter[str]] = {}
-    for one in folder.started:
-        kinds.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
-    for trial in folder.waiting:
-        kinds.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
     rows = [(*kind, *(found[state] for state in STATES)) for kind, found in kinds.items()]
     yield listing(("Dataset", "Algorithm", *map(str.capitalize, STATES)), rows, "By dataset and algorithm")
 
@@ -172,11 +168,8 @@ def _running(started: Sequence[RunState]) -> list[Section]:
         accuracy_now = f"{_validation(run, last):.1f}" if last else ""
         rows.append((run.dataset, run.label, run.held_out, run.hparams_seed, run.trial_seed, step, accuracy_now))
     colours = {label: colour for colour, label in enumerate(labels_of(one.run for one in started))}
-    return (
-        [Section("Running", (listing(head, rows), *_validation_curves(running[:MAX_LINES], colours)))]
-        if running
-        else []
-    )
+    parts: tuple[Exhibit, ...] = listing(head, rows), *_validation_curves(running[:MAX_LINES], colours)
+    return [Section("Running", parts)] if running else []
 
 
 def _validation_curves(running: Sequence[RunState], colours: Mapping[str, int]) -> list[Figure]:

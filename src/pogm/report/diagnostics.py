@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
@@ -14,6 +14,7 @@ from pogm.benchmark.results.measurements import (
     alignment_variances,
     conflicts,
     correlations,
+    divergences,
     gaps,
     gip,
     hull,
@@ -60,11 +61,6 @@ def _hull(m: Measured) -> list[float]:
 
 def _hull_cosine(m: Measured) -> list[float]:
     return [mean(found.cosine for found in by_target) for by_target in hull(m)] if m.targets else []
-
-
-def _divergence(m: Measured) -> list[float]:
-    pairs = list(permutations(range(len(m.sources)), 2))
-    return [mean(matrix[i][j] for i, j in pairs) for matrix in m.divergence or ()]
 
 
 def _conflicts(m: Measured) -> list[float]:
@@ -167,7 +163,7 @@ SUITS = (
         "The divergence of the predictions for the same images, between copies of the model that each took one more "
         "step on another domain. It is the part of the bound of the theory that training can lower; if it grows, the "
         "domains diverge.",
-        _divergence,
+        divergences,
     ),
 )
 

@@ -2,11 +2,11 @@
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 
 from pogm._system.collector import pause_collector
 from pogm._system.errors import PogmError
@@ -58,9 +58,8 @@ class RunState:
     @cached_property
     def step_seconds(self) -> float | None:
         """Time of all planned steps in seconds, without evaluations; None if no step was timed."""
-        measured = [finite(record.get("seconds_per_step")) for record in self.run.records]
-        known = [seconds for seconds in (measured[1:] or measured) if seconds > 0]  # the first one contains compilation
-        return fmean(known) * self.steps if known else None
+        rate = self.run.seconds_per_step
+        return None if rate is None else rate * self.steps
 
     @cached_property
     def overhead(self) -> float | None:
@@ -81,6 +80,15 @@ class FolderState:
     waiting: tuple[Trial, ...]  # planned trials without a run
     has_plan: bool = True  # False: trials that wait are not known
     problems: tuple[str, ...] = ()  # messages about files that could not be read
+
+    def count_states(self) -> dict[tuple[str, str], Counter[str]]:
+        """Count the runs and the planned trials of each dataset and label by state."""
+        counts: dict[tuple[str, str], Counter[str]] = {}
+        for one in self.started:
+            counts.setdefault((one.run.dataset, one.run.label), Counter())[one.state] += 1
+        for trial in self.waiting:
+            counts.setdefault((trial.dataset.title, trial.label), Counter())["waiting"] += 1
+        return counts
 
 
 class Watcher:

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from pogm._system.messages import note
 from pogm._system.saved import check_form
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.combined import COMBINATION
-from pogm.benchmark.results.records import RecordWarning, Run, finite
+from pogm.benchmark.results.records import RecordWarning, Run
 from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
 
@@ -34,9 +33,8 @@ class Member:
     @property
     def seconds(self) -> float | None:
         """Time of the training steps in seconds, without evaluations; None if it was not recorded."""
-        measured = [finite(record.get("seconds_per_step")) for record in self.run.records]
-        known = [seconds for seconds in (measured[1:] or measured) if seconds > 0]  # the first one contains compilation
-        return fmean(known) * self.trial.steps if known else None
+        rate = self.run.seconds_per_step
+        return None if rate is None else rate * self.trial.steps
 
     @property
     def sha256(self) -> str:

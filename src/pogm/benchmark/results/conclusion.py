@@ -11,6 +11,7 @@ from pogm.benchmark.results.measurements import (
     Measured,
     agreements,
     conflicts,
+    divergences,
     hull,
     mean,
     opposed,
@@ -179,7 +180,8 @@ def _hull_sentences(positions: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def _divergence_sentences(runs: Sequence[Measured]) -> list[str]:
-    series = [values for m in runs if (values := _divergences(m))]
+    known = ([value for value in divergences(m) if not math.isnan(value)] for m in runs)
+    series = [values for values in known if values]
     value = mean(mean(values) for values in series)
     if math.isnan(value):
         return [
@@ -195,13 +197,6 @@ def _divergence_sentences(runs: Sequence[Measured]) -> list[str]:
         f"If copies of the model take one more round on one domain each, their predictions differ by {_number(value)} "
         f"nats (KL divergence, {size}){change}."
     ]
-
-
-def _divergences(m: Measured) -> list[float]:
-    """Return the mean over pairs of KL(p_i ‖ p_j) of every round in which it is defined."""
-    K = range(len(m.sources))
-    means = [mean(matrix[i][j] for i in K for j in K if i != j) for matrix in m.divergence or ()]
-    return [value for value in means if not math.isnan(value)]
 
 
 def _variance_sentences(by_label: Mapping[str, Sequence[Measured]]) -> list[str]:

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import chain, combinations, permutations
 from statistics import correlation, fmean
 from typing import Any, NamedTuple
 
@@ -194,6 +194,12 @@ def hull(m: Measured) -> list[list[Hull]]:
         return [[] for _ in m.round]
     positions = hull_positions(_gramians(m), len(m.sources)).tolist()
     return [[Hull(*position) for position in of_round] for of_round in positions]
+
+
+def divergences(m: Measured) -> Vector:
+    """Return the mean over ordered pairs of KL(p_i ‖ p_j), for every round; empty if it was not measured."""
+    pairs = list(permutations(range(len(m.sources)), 2))
+    return [mean(matrix[i][j] for i, j in pairs) for matrix in m.divergence or ()]
 
 
 def divergence(m: Measured) -> Matrix | None:

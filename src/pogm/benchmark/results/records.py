@@ -78,6 +78,13 @@ class Run:
         return None if best is None else (validations[best], records[best])
 
     @cached_property
+    def seconds_per_step(self) -> float | None:
+        """Mean time of a step in seconds, without evaluations and compilation; None if no step was timed."""
+        measured = [finite(record.get("seconds_per_step")) for record in self.records]
+        known = [seconds for seconds in (measured[1:] or measured) if seconds > 0]  # the first one contains compilation
+        return fmean(known) if known else None
+
+    @cached_property
     def dataset(self) -> str:
         """Name of the dataset; for a folder of images, its title."""
         dataset = self.trial["dataset"]
