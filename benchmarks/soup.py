@@ -68,7 +68,7 @@ def write_images(root: Path, count: int, size: int) -> None:
 
 def write_runs(folder: Path, root: Path, options: argparse.Namespace) -> None:
     """Write finished runs that share their initial weights, in the format of the runner."""
-    dataset = Folder.from_directory(root)
+    dataset = Folder.from_path(root)
     kind: Any = type(dataset.training)
     training = kind(network=options.network, weights="random", image_size=options.size, batch_size=32)
     base = Trial(

@@ -32,7 +32,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
                 shape = (40 + 3 * number, 50, 3)
                 pixels = np.clip(np.array(colour) + noise.integers(-20, 20, shape), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(root / site / name / f"{number}.png")
-    dataset = Folder.from_directory(root)
+    dataset = Folder.from_path(root)
     training = type(dataset.training)(network="small_cnn", weights="random", image_size=32, batch_size=4, lr=1e-3)
     options = {"test_domains": (2,), "steps": 31, "evaluate_every": 10, "training": training}
     run(Trial(dataset=dataset, algorithm=ERM(), **options), root.parent / "run", RunOptions(data=root))

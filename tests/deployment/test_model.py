@@ -62,7 +62,7 @@ def test_images_of_12_bits_are_scaled_as_in_training(tmp_path):
             for number in range(5):
                 values = np.clip(level + noise.integers(-300, 1000, (20, 20)), 0, 4095).astype(np.uint16)
                 Image.fromarray(values).save(tmp_path / "sites" / site / name / f"{number}.png")
-    dataset = Folder.from_directory(tmp_path / "sites")
+    dataset = Folder.from_path(tmp_path / "sites")
     training = type(dataset.training)(network="small_cnn", weights="random", image_size=32, batch_size=4, lr=1e-3)
     one = Trial(dataset=dataset, algorithm=ERM(), test_domains=(2,), training=training, steps=2, evaluate_every=1)
     run(one, tmp_path / "run", RunOptions(data=tmp_path / "sites"))

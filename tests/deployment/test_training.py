@@ -157,7 +157,7 @@ def test_compared_algorithms_are_ranked_by_held_out_sites(photographs, tmp_path)
 
 
 def test_setting_of_one_compared_algorithm_changes_only_that_one(photographs):
-    dataset = Folder.from_directory(photographs[0])
+    dataset = Folder.from_path(photographs[0])
     settings = ["network=small_cnn", "weights=random", "POGM.kappa=0.2", "POGM.lr=0.002"]
     plan = make_plan(dataset, ["ERM", "POGM"], (), settings, 100)
     assert plan.finals["POGM"].algorithm.kappa == 0.2
@@ -168,7 +168,7 @@ def test_setting_of_one_compared_algorithm_changes_only_that_one(photographs):
 
 
 def test_modifiers_follow_the_name_of_an_algorithm(photographs):
-    dataset = Folder.from_directory(photographs[0])
+    dataset = Folder.from_path(photographs[0])
     settings = ["network=small_cnn", "weights=random", "SWAD.converge=5"]
     plan = make_plan(dataset, ["ERM", "ERM + Mixup+SWAD"], (), settings, 100)
     assert [trial.label for trial in plan.finals.values()] == ["ERM", "ERM + Mixup + SWAD"]
@@ -181,7 +181,7 @@ def test_modifiers_follow_the_name_of_an_algorithm(photographs):
 def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch):
     monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
     monkeypatch.setattr(training_plan, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    dataset = Folder.from_directory(photographs[0])
+    dataset = Folder.from_path(photographs[0])
     plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
     # Each of two processes trains two of four runs in 0.75 · 480 s. A run spends 12 · 2 s on evaluations and 0.5 s on a
     # minibatch. Predictions of all images of all sites take the time of five evaluations.
@@ -268,14 +268,14 @@ def test_bad_images_are_skipped_on_request(photographs, tmp_path):
 
 
 def test_one_class_is_refused(photographs):
-    dataset = replace(Folder.from_directory(photographs[0]), classes=("red",))
+    dataset = replace(Folder.from_path(photographs[0]), classes=("red",))
     plan = make_plan(dataset, ["ERM"], (), ["network=small_cnn", "weights=random"], 100)
     with pytest.raises(DataError, match=r"at least two classes in sites; found 1\."):
         training_plan.check_data(plan, [])
 
 
 def test_site_that_is_held_out_twice_is_held_out_once(photographs):
-    plan = make_plan(Folder.from_directory(photographs[0]), ["ERM"], ("c", "c"), ["network=small_cnn"], 100)
+    plan = make_plan(Folder.from_path(photographs[0]), ["ERM"], ("c", "c"), ["network=small_cnn"], 100)
     assert [trial.test_domains for trial in plan.trials] == [(2, 0), (2, 1)]
 
 

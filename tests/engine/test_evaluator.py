@@ -21,7 +21,7 @@ from pogm.engine.session import Engine, Session
 @pytest.fixture
 def run(tmp_path):
     """A trial on images of three domains, and the data folder."""
-    dataset = Folder.from_directory(write_folder(tmp_path / "sites", images=8))
+    dataset = Folder.from_path(write_folder(tmp_path / "sites", images=8))
     training = replace(dataset.training, network="mlp", weights="random", image_size=16, batch_size=4, lr=1e-3)
     return Trial(dataset, ERM(), (1,), training, steps=3, evaluate_every=2), tmp_path
 

@@ -96,7 +96,7 @@ def own(tmp_path):
 
 
 def test_image_folder_is_a_dataset(own):
-    dataset = Folder.from_directory(own)
+    dataset = Folder.from_path(own)
     assert (dataset.title, dataset.domains, dataset.classes) == ("sites", ("north", "south", "west"), ("cat", "dog"))
     assert dataset.num_classes == 2
     domains = dataset.load(own.parent, seed=0)
@@ -107,10 +107,10 @@ def test_image_folder_is_a_dataset(own):
 
 
 def test_moved_or_renamed_folder_is_same_dataset(own, tmp_path):
-    dataset = Folder.from_directory(own)
+    dataset = Folder.from_path(own)
     moved = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(own, moved)
-    other = Folder.from_directory(moved)
+    other = Folder.from_path(moved)
     assert other.content == dataset.content
     assert other.seed_name == dataset.seed_name
     assert replace(other, title=dataset.title) == dataset
@@ -118,7 +118,7 @@ def test_moved_or_renamed_folder_is_same_dataset(own, tmp_path):
 
 
 def test_changed_images_are_refused(own):
-    dataset = Folder.from_directory(own)
+    dataset = Folder.from_path(own)
     picture(999).save(own / "north" / "cat" / "000.png")
     with pytest.raises(DataError, match="Expected the images that this run began with"):
         dataset.load(own.parent, seed=0)
@@ -127,7 +127,7 @@ def test_changed_images_are_refused(own):
 def test_domains_share_classes_and_missing_class_gives_warning(own):
     shutil.rmtree(own / "north" / "cat")
     with pytest.warns(FolderWarning, match=r"cat: missing from north(?s:.)*north  south  west"):
-        dataset = Folder.from_directory(own)
+        dataset = Folder.from_path(own)
     assert dataset.load(own.parent, seed=0)[0].labels.tolist() == [1] * 10, "a class has the same label in every domain"
 
 
@@ -135,7 +135,7 @@ def test_class_only_in_test_domain_is_refused_unless_allowed(own):
     for domain in ("south", "west"):
         shutil.rmtree(own / domain / "cat")
     with pytest.warns(FolderWarning):
-        dataset = Folder.from_directory(own)
+        dataset = Folder.from_path(own)
     domains = dataset.load(own.parent, seed=0)
     with pytest.raises(DataError, match=r"test domain north in some training domain; found none .* of class cat"):
         dataset.check(domains, (0,))
@@ -145,7 +145,7 @@ def test_class_only_in_test_domain_is_refused_unless_allowed(own):
 
 def test_bad_image_is_refused_or_skipped_and_changes_trial(own):
     (own / "north" / "cat" / "003.png").write_bytes(b"not a picture")
-    dataset = Folder.from_directory(own)
+    dataset = Folder.from_path(own)
     with pytest.raises(DataError, match=r"north/cat/003.png"):
         dataset.load(own.parent, seed=0)
     domains = replace(dataset, on_bad_image="skip").load(own.parent, seed=0)
@@ -155,7 +155,7 @@ def test_bad_image_is_refused_or_skipped_and_changes_trial(own):
 
 def test_prepare_shows_progress_only_when_it_builds(own, tmp_path, monkeypatch):
     monkeypatch.setenv("POGM_CACHE", str(tmp_path / "cache"))
-    dataset, shown = Folder.from_directory(own), []
+    dataset, shown = Folder.from_path(own), []
 
     def progress(items, total, what="images", work=()):
         if total:
@@ -172,5 +172,5 @@ def test_prepare_shows_progress_only_when_it_builds(own, tmp_path, monkeypatch):
 def test_domains_are_slices_of_one_mapped_file(own):
     from pogm.engine.sampling import concatenate_inputs
 
-    domains = Folder.from_directory(own).load(own.parent, seed=0)
+    domains = Folder.from_path(own).load(own.parent, seed=0)
     assert concatenate_inputs(domains).data_ptr() == domains[0].inputs.data_ptr()

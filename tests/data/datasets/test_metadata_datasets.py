@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 def test_table_has_the_images_of_the_folder(folder):
     table = find_dataset(str(write_metadata(folder)))
-    plain = Folder.from_directory(folder)
+    plain = Folder.from_path(folder)
     assert (table.title, table.file, table.domains, table.classes) == (
         "sites",
         "metadata.csv",
@@ -75,15 +75,15 @@ def test_folder_of_a_table_determines_the_data_folder(folder):
 
 def test_class_mapping_is_saved_with_the_dataset(folder):
     (folder / "classes.csv").write_text("from,to\ncat,animal\ndog,animal\n")
-    dataset = Folder.from_directory(folder)
+    dataset = Folder.from_path(folder)
     assert dataset.classes == ("animal",)
     (folder / "classes.csv").unlink()
     assert dataset.load(folder.parent, 0)[0].labels.tolist() == [0] * 20, "the file is needed only once"
-    assert Folder.from_directory(folder).content != dataset.content
+    assert Folder.from_path(folder).content != dataset.content
 
 
 def test_stratified_setting_reaches_the_split(folder):
-    dataset = replace(Folder.from_directory(folder), stratified=True)
+    dataset = replace(Folder.from_path(folder), stratified=True)
     assert dataset.to_json()["stratified"] is True
     domain = dataset.load(folder.parent, 0)[0]
     _, outside = split_domain(domain, 0, trial_seed=1)

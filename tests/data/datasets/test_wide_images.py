@@ -40,7 +40,7 @@ def folders(tmp_path_factory):
 
 def train(folder: Path, out: Path, **settings: str) -> tuple[float, dict]:
     """Train a small network; return its last accuracy on the held-out site, and the provenance."""
-    dataset = replace(Folder.from_directory(folder), **settings)
+    dataset = replace(Folder.from_path(folder), **settings)
     changes = {"network": "small_cnn", "weights": "random", "image_size": 16, "batch_size": 8, "lr": 3e-3}
     training = replace(dataset.training, data_augmentation=False, freeze_bn=False, **changes)
     options = {"test_domains": (2,), "steps": 61, "evaluate_every": 60, "training": training}
@@ -59,28 +59,28 @@ def test_12_bit_images_train_as_well_as_8_bit_images(folders, tmp_path):
 
 
 def test_folder_chooses_auto_only_for_wide_images(folders):
-    assert Folder.from_directory(folders[8]).intensity == "none"
-    assert Folder.from_directory(folders[12]).intensity == "auto"
+    assert Folder.from_path(folders[8]).intensity == "none"
+    assert Folder.from_path(folders[12]).intensity == "auto"
 
 
 def test_stored_pixels_are_equal_for_8_and_12_bits(folders):
-    eight, twelve = (Folder.from_directory(folder).load(folder.parent, 0) for folder in folders.values())
+    eight, twelve = (Folder.from_path(folder).load(folder.parent, 0) for folder in folders.values())
     for one, other in zip(eight, twelve, strict=True):
         assert one.inputs.equal(other.inputs)
 
 
 def test_description_of_the_data_names_the_scaling_of_wide_images_only(folders):
-    described = {bits: Folder.from_directory(folder).describe_data(folder.parent) for bits, folder in folders.items()}
+    described = {bits: Folder.from_path(folder).describe_data(folder.parent) for bits, folder in folders.items()}
     assert "intensity" not in described[8]
     assert Intensity.parse(described[12]["intensity"]) == Intensity("auto", 0, 4095)
 
 
 def test_ids_of_earlier_trials_do_not_change(folders):
     """A saved trial without the field has the upper 8 bits, as when it ran."""
-    dataset = Folder.from_directory(folders[8])
+    dataset = Folder.from_path(folders[8])
     assert set(dataset.to_json()) == {"name", "on_bad_image", "allow_unseen", "title", "domains", "classes", "content"}
     assert set(dataset_class("PACS")().to_json()) == {"name", "on_bad_image", "allow_unseen"}
-    assert Folder.from_directory(folders[12]).to_json()["intensity"] == "auto"
+    assert Folder.from_path(folders[12]).to_json()["intensity"] == "auto"
 
 
 def test_unknown_intensity_is_refused_when_the_dataset_is_made():

@@ -153,13 +153,6 @@ def test_unreadable_file_is_a_finding(tmp_path, monkeypatch):
     }
 
 
-def test_check_follows_outside_links_on_request(tmp_path):
-    root = write_small_dataset(tmp_path / "data")
-    write_files(tmp_path, {"else/1.png": png(0)})
-    (root / "photo/cat/link.png").symlink_to(tmp_path / "else/1.png")
-    assert check(root, follow_outside=True).across_domains == [["art/cat/0.png", "photo/cat/link.png"]]
-
-
 def test_progress_counts_folders_and_every_file(tmp_path):
     totals = []
 

@@ -164,7 +164,7 @@ def test_changed_bytes_give_pixels_or_bad_image(data):
 def test_missing_pydicom_is_an_error_that_names_the_extra(tmp_path, monkeypatch):
     write_files(tmp_path / "data", {f"{site}/{name}/1.dcm": dicom() for site in "ab" for name in "xy"})
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    for action in (check, Folder.from_directory):
+    for action in (check, Folder.from_path):
         with pytest.raises(UsageError, match=r'found none\. Install it: pip install "pogm\[dicom\]"'):
             action(tmp_path / "data")
 
@@ -183,7 +183,7 @@ def make_folder(root: Path, **tags: object) -> Path:
 
 def test_folder_of_dicom_files_is_a_dataset(tmp_path):
     root = make_folder(tmp_path / "ct")
-    dataset = Folder.from_directory(root)
+    dataset = Folder.from_path(root)
     assert dataset.intensity == "auto"
     assert [domain.inputs.shape for domain in dataset.load(tmp_path, 0)] == [(4, 3, 6, 8)] * 2
     low, high = (float(number) for number in dataset.describe_data(tmp_path)["intensity"].split(":")[1:])

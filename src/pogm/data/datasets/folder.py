@@ -87,11 +87,6 @@ class Folder(ImageDataset):
             intensity="auto" if is_wide else "none",
         )
 
-    @classmethod
-    def from_directory(cls, directory: Path, progress: Progress = no_progress) -> Self:
-        """Return the dataset in a directory, see `from_path`."""
-        return cls.from_path(directory, progress=progress)
-
     @property
     def num_classes(self) -> int:  # type: ignore[override]
         """Number of classes."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pogm._system.files import digest, readable_json
 from pogm._system.terminal import printable
 from pogm.data.images.cache import BadFile
-from pogm.data.images.class_folders import ImageFile, ImageTree, list_tree
+from pogm.data.images.class_folders import ImageFile, ImageTree
 from pogm.data.images.decode import BadImage, decode, is_dicom, read_header, read_values
 from pogm.data.images.dicom import read_dicom
 from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
@@ -172,18 +172,14 @@ class Findings:
         return readable_json(content).decode()
 
 
-def check(source: Path | Listing, *, follow_outside: bool = False, progress: Progress = no_progress) -> Findings:
+def check(source: Path | Listing, *, progress: Progress = no_progress) -> Findings:
     """Decode every image of a dataset's folder, on all cores, and compare their pixels and their reduced images.
 
     Args:
         source: Folder of the domains, or the listing of a folder or of a metadata file.
-        follow_outside: Follow links that lead out of the folder of the domains.
         progress: Shows how many folders were listed, and how many files were decoded.
     """
-    if isinstance(source, Path):
-        tree = list_tree(source, follow_outside=follow_outside, progress=progress)
-    else:
-        tree = source.read(strict=False, progress=progress)
+    tree = (Listing(source) if isinstance(source, Path) else source).read(strict=False, progress=progress)
     root = tree.root
     size, bad = 0, []
     same_pixels: dict[str, list[ImageFile]] = defaultdict(list)

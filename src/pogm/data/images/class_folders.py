@@ -106,7 +106,7 @@ class ImageTree:
         return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
-def read_tree(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> ImageTree:
+def read_tree(root: Path, *, progress: Progress = no_progress) -> ImageTree:
     """List a dataset's folder and check that it can be used.
 
     Every file in a class folder counts as an image, whatever its name is: decoding finds the files that are not images.
@@ -114,29 +114,28 @@ def read_tree(root: Path, *, follow_outside: bool = False, progress: Progress = 
 
     Args:
         root: Folder of the domains.
-        follow_outside: Follow links that lead out of the root.
         progress: Shows how many class folders were listed.
 
     Raises:
         DataError: If the layout is wrong, a domain has no images, or a link loops, leads nowhere or leaves the root.
     """
-    tree = list_tree(root, follow_outside=follow_outside, progress=progress)
+    tree = list_tree(root, progress=progress)
     if tree.bad_links:
         named = "; ".join(f"{printable(link.path)} {link.reason}" for link in tree.bad_links[:LISTED])
         more = f" and {len(tree.bad_links) - LISTED} more" if len(tree.bad_links) > LISTED else ""
         raise DataError(
             f"Expected files and folders in {printable(str(root))}; found that {named}{more}. "
-            "Remove them, or put the images themselves there (or, from Python, follow links: follow_outside=True)."
+            "Remove them, or put the images themselves there."
         )
     check_domains(tree)
     return tree
 
 
-def list_tree(root: Path, *, follow_outside: bool = False, progress: Progress = no_progress) -> ImageTree:
+def list_tree(root: Path, *, progress: Progress = no_progress) -> ImageTree:
     """List a dataset's folder as `read_tree` does, but accept empty domains, and list bad links in `bad_links`."""
     if not root.is_dir():
         raise DataError(f"Expected a folder of domains at {printable(str(root))}; found none. Check the path.")
-    walker = Walker(str(root), follow_outside)
+    walker = Walker(str(root))
     domains = _list_folders(walker, walker.top, root)
     if len(domains) < 2:
         found = f"only {printable(domains[0].name)}" if domains else "none"

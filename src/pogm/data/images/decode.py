@@ -107,7 +107,7 @@ def decode(content: bytes, name: str, *, truncated: Truncated = "refuse", intens
         except BadImage:
             raise
         except Exception as error:  # decoders raise any exception on damaged input
-            bad = BadImage(name, _classify(error, content), _first_line(error))
+            bad = BadImage(name, _classify(error, content), first_line(error))
             if truncated == "pad" and bad.kind == "truncated":
                 return _pad(content, bad, intensity)
             raise bad from error
@@ -147,7 +147,7 @@ def read_values(content: bytes, name: str) -> Values:
         except BadImage:
             raise
         except Exception as error:
-            raise BadImage(name, _classify(error, content), _first_line(error)) from error
+            raise BadImage(name, _classify(error, content), first_line(error)) from error
 
 
 def is_dicom(content: bytes) -> bool:
@@ -183,7 +183,7 @@ def _open(content: bytes, name: str) -> "ImageFile":
             raise BadImage(name, "not an image", f"bytes that begin with {content[:8]!r}") from error
         raise BadImage(name, _classify(error, content), "a header that cannot be read") from error
     except Exception as error:
-        raise BadImage(name, _classify(error, content), _first_line(error)) from error
+        raise BadImage(name, _classify(error, content), first_line(error)) from error
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise BadImage(name, "too large", f"a header of {width} × {height}, more than {MOST_PIXELS} pixels")
@@ -273,7 +273,8 @@ def _classify(error: Exception, content: bytes) -> Kind:
     return "truncated" if reported or any(cut[start] for start in cut if content.startswith(start)) else "corrupt"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an error, or its type."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

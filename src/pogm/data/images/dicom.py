@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pogm._system.errors import UsageError
-from pogm.data.images.decode import MOST_PIXELS, BadImage, Header
+from pogm.data.images.decode import MOST_PIXELS, BadImage, Header, Kind, first_line
 from pogm.data.images.intensity import Intensity, Values
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -86,9 +86,9 @@ def read_dicom(content: bytes, name: str) -> DicomImage:
     except BadImage:
         raise
     except Exception as error:  # decoders raise any exception on damaged input
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        kind = "truncated" if "less than" in lines[0] or "truncated" in lines[0].lower() else "format"
-        raise BadImage(name, kind, lines[0]) from error  # type: ignore[arg-type]
+        reason = first_line(error)
+        kind: Kind = "truncated" if "less than" in reason or "truncated" in reason.lower() else "format"
+        raise BadImage(name, kind, reason) from error
 
 
 def _read(content: bytes, name: str, stop_before_pixels: bool = False) -> Any:
@@ -108,8 +108,7 @@ def _read(content: bytes, name: str, stop_before_pixels: bool = False) -> Any:
         kind, bits, samples = str(data.PhotometricInterpretation), int(data.BitsStored), int(data.SamplesPerPixel)
         frames = int(data.get("NumberOfFrames") or 1)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise BadImage(name, "corrupt", f"DICOM without an image that can be read: {lines[0]}") from error
+        raise BadImage(name, "corrupt", f"DICOM without an image that can be read: {first_line(error)}") from error
     if frames > 1:
         raise BadImage(name, "format", f"a DICOM file of {frames} frames; write each frame to a file of its own")
     if height * width > MOST_PIXELS:

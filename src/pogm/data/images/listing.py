@@ -35,7 +35,7 @@ class Directory(NamedTuple):
 class Walker:
     """Lists directories below one root, and collects in `bad` what it did not follow."""
 
-    def __init__(self, root: str, follow_outside: bool):
+    def __init__(self, root: str, follow_outside: bool = False):
         self.root = os.path.realpath(root)
         self.follow_outside = follow_outside
         self.top = Directory("", (self.root,))
