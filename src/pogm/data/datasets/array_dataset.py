@@ -15,7 +15,7 @@ from pogm._system.errors import DataError
 from pogm._system.files import digest
 from pogm._system.terminal import printable
 from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
-from pogm.data.datasets.base import Domain, DomainDataset, Training
+from pogm.data.datasets.base import Domain, DomainDataset, Training, find_unseen
 from pogm.data.tables.encoding import Encoding
 
 Array = npt.NDArray[Any]
@@ -79,16 +79,14 @@ class ArrayDataset(DomainDataset):
         if domains[0].labels.is_floating_point():
             self._warn_of_equal_targets(domains)
             return
-        trained = {number: set(domain.labels.tolist()) for number, domain in enumerate(domains)}
-        seen = set().union(*(found for number, found in trained.items() if number not in test_domains))
-        for number in test_domains:
-            if unseen := sorted(trained[number] - seen):
-                names = ", ".join(self.label_names[label] for label in unseen)
-                raise DataError(
-                    f"Expected every class of the test domain {self.domains[number]} in some training domain; found "
-                    f"none with samples of class {names}. Remove those samples, or hold out another domain."
-                )
-        for number, found in trained.items():
+        for number, unseen in find_unseen(domains, test_domains).items():
+            names = ", ".join(self.label_names[label] for label in unseen)
+            raise DataError(
+                f"Expected every class of the test domain {self.domains[number]} in some training domain; found none "
+                f"with samples of class {names}. Remove those samples, or hold out another domain."
+            )
+        for number, domain in enumerate(domains):
+            found = set(domain.labels.tolist())
             if len(found) == 1 and number not in test_domains:
                 warnings.warn(
                     f"Expected several classes in every training domain; found only {self.label_names[min(found)]} in "

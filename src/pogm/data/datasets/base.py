@@ -158,6 +158,13 @@ def check_loaded(dataset: DomainDataset, domains: Sequence[Domain]) -> None:
             raise error(f"labels from 0 to {dataset.num_classes - 1}", span)
 
 
+def find_unseen(domains: Sequence[Domain], test_domains: Sequence[int]) -> dict[int, list[int]]:
+    """Return the classes that no training domain has, for each test domain that has some of them."""
+    classes = [set(domain.labels.tolist()) for domain in domains]
+    seen = set().union(*(found for number, found in enumerate(classes) if number not in test_domains))
+    return {number: sorted(classes[number] - seen) for number in test_domains if classes[number] - seen}
+
+
 def partition(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
     """Shuffle the indices 0 … count - 1 and split them into disjoint parts of nearly equal size."""
     order = torch.randperm(count, generator=generator)

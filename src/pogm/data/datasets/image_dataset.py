@@ -11,7 +11,7 @@ import torch
 from pogm._system.collector import pause_collector
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
-from pogm.data.datasets.base import Domain, DomainDataset, Training
+from pogm.data.datasets.base import Domain, DomainDataset, Training, find_unseen
 from pogm.data.images.cache import ON_BAD_IMAGE, CachedImages, load_cached
 from pogm.data.images.class_folders import FolderWarning, ImageTree
 from pogm.data.images.index import FolderScan, scan_folder
@@ -177,16 +177,14 @@ class ImageDataset(DomainDataset):
 
     def check(self, domains: list[Domain], test_domains: tuple[int, ...]) -> None:
         """Raise a `DataError` if a test domain has a class that no training domain has, unless `allow_unseen`."""
-        trained = [domain.labels for number, domain in enumerate(domains) if number not in test_domains]
-        seen = set(torch.cat(trained).tolist())
-        for number in test_domains:
-            unseen = sorted(set(domains[number].labels.tolist()) - seen)
-            if unseen and not self.allow_unseen:
-                raise DataError(
-                    f"Expected every class of the test domain {self.domains[number]} in some training domain; found "
-                    f"none with images of class {', '.join(map(self.class_name, unseen))}. Remove those images, or "
-                    "let them count as errors: --set allow_unseen=true"
-                )
+        if self.allow_unseen:
+            return
+        for number, unseen in find_unseen(domains, test_domains).items():
+            raise DataError(
+                f"Expected every class of the test domain {self.domains[number]} in some training domain; found none "
+                f"with images of class {', '.join(map(self.class_name, unseen))}. Remove those images, or let them "
+                "count as errors: --set allow_unseen=true"
+            )
 
     def class_name(self, label: int) -> str:
         """Return the name of a class for messages."""
