@@ -176,7 +176,7 @@ def test_headings_sort_both_ways_then_restore_the_order_with_missing_values_last
 def test_numbers_sort_as_numbers_with_any_text_after_them(page_at, tmp_path):
     values = ("9.4 ± 20.1", "12.5 ± 0.1", "−3.0 †", "–", "1e-3", "", "X failed", "+0.2")
     listing = text_table("Rows", ("Name", "Number"), tuple((f"row {i}", value) for i, value in enumerate(values)))
-    page = page_at(write_page(tmp_path / "page.html", "Numbers", [Section("S", (listing,))]))
+    page = page_at(write_page(tmp_path / "page.html", render("Numbers", [Section("S", (listing,))])))
     for _ in range(2):
         page.get_by_role("button", name="Number").click()
     wanted = ["−3.0 †", "1e-3", "+0.2", "9.4 ± 20.1", "12.5 ± 0.1", "–", "", "X failed"]
@@ -376,7 +376,7 @@ def test_figures_can_be_downloaded_as_svg_and_png_without_hidden_names(page_at, 
 
 
 def test_dots_and_arrows_have_tooltips_and_square_axes_keep_their_unit(page_at, tmp_path):
-    page = page_at(write_page(tmp_path / "page.html", "Shapes", [Section("Shapes", (GEOMETRY,))]))
+    page = page_at(write_page(tmp_path / "page.html", render("Shapes", [Section("Shapes", (GEOMETRY,))])))
     dots, arrows = chart_of(page, 0), chart_of(page, 1)
     dot = dots.locator(".mark-symbol.role-mark path").first.bounding_box()
     page.mouse.move(dot["x"] + dot["width"] / 2 + 1, dot["y"] + dot["height"] / 2)

@@ -10,7 +10,7 @@ import pytest
 from pogm._system.errors import UsageError
 from pogm.report.draw import COLUMN, PAGE, MissingPackageError, javascript, paper_specification, write_figure, write_svg
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Panel, Point, Region
-from pogm.report.page import Section, _environment, write_page
+from pogm.report.page import Section, _environment, render, write_page
 
 RISING = Line("ERM", tuple(Point(30 * i, 0.1 * i, 0.05, 3) for i in range(10)))
 DOTS = Cloud("pairs", (Point(0.1, 0.2), Point(0.3, 0.1)), 1)
@@ -112,7 +112,7 @@ def test_without_a_package_the_error_says_what_to_install_and_nothing_is_written
     message = rf"Expected the package {package}.*; found that it is not installed\. Install it: pip install {package}"
     content = figure(Panel("t", (RISING,)))
     with pytest.raises(MissingPackageError, match=message):
-        write_page(tmp_path / "new" / "page.html", "Title", [Section("S", (content,))])
+        write_page(tmp_path / "new" / "page.html", render("Title", [Section("S", (content,))]))
     if module == "vl_convert":
         with pytest.raises(MissingPackageError, match=message):
             write_figure(content, tmp_path)

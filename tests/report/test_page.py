@@ -169,6 +169,8 @@ def test_addresses_have_only_letters_digits_and_hyphens(name, address):
 
 
 def test_writing_a_page_makes_its_folders_and_leaves_no_other_files(tmp_path):
-    path = write_page(tmp_path / "some" / "where" / "page.html", "A title", [Section("S", (FIGURE,))], command="make")
+    path = write_page(
+        tmp_path / "some" / "where" / "page.html", render("A title", [Section("S", (FIGURE,))], command="make")
+    )
     assert [found.name for found in path.parent.iterdir()] == ["page.html"]
     assert Page(path.read_text(encoding="utf-8")).text.startswith("A title")

@@ -20,7 +20,7 @@ from pogm.benchmark.results.table import Column, Row, Table
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment.forecast import FEW_SITES, Forecast, SiteResult
 from pogm.report.draw import MissingPackageError
-from pogm.report.page import Section, image, write_page
+from pogm.report.page import Section, image, render, write_page
 
 SiteMetrics = ClassificationMetrics | RegressionMetrics
 
@@ -57,7 +57,7 @@ def write_card(
     write_atomic(folder / "card.md", _markdown(description, sections).encode())
     try:
         pages = [Section(title, (*tables, *pictures.get(title, ())), text) for title, text, tables in sections]
-        write_page(folder / "card.html", _title(description), pages, facts=_facts(description))
+        write_page(folder / "card.html", render(_title(description), pages, facts=_facts(description)))
     except MissingPackageError as error:
         print_line(f"pogm: The card was not written as HTML, only as card.md. {error}", file=sys.stderr)
 

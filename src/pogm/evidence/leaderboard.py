@@ -27,7 +27,7 @@ from pogm.evidence.tables import (
 )
 from pogm.experiments.base import ERM
 from pogm.experiments.results import gain_column
-from pogm.report.page import Exhibit, Fold, Section, sentence, write_page
+from pogm.report.page import Exhibit, Fold, Section, render, sentence, write_page
 
 
 def evidence_tables(complete: Complete) -> list[Table]:
@@ -130,7 +130,7 @@ def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]
         "leaderboard.html": ("Leaderboard of domain generalization methods", [board]),
     }
     return [
-        write_page(folder / name, title, parts, command=command, facts=facts, lead=lead, provenance=provenance)
+        write_page(folder / name, render(title, parts, command=command, facts=facts, lead=lead, provenance=provenance))
         for name, (title, parts) in pages.items()
     ]
 

@@ -21,7 +21,7 @@ from pogm.experiments import all_experiments
 from pogm.experiments.base import Exhibit, Experiment, Plan, Scale
 from pogm.report.draw import MissingPackageError, write_figure
 from pogm.report.figure import Figure
-from pogm.report.page import Section, write_page
+from pogm.report.page import Section, render, write_page
 
 RUNS = "runs"
 
@@ -53,7 +53,8 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> tuple[Path, d
     path = folder / "index.html"
     counted = [run for run in (shown if scale.changed_by else runs).values() if run.records or run.failure or run.done]
     try:
-        write_page(path, f"The paper's experiments, {folder.name}", sections, facts=_facts(counted, scale))
+        title = f"The paper's experiments, {folder.name}"
+        write_page(path, render(title, sections, facts=_facts(counted, scale)))
         note(f"Page: {path}")
     except MissingPackageError as error:
         print_line(f"pogm: The page was not written, and figures only as numbers (csv). {error}", file=sys.stderr)

@@ -74,34 +74,10 @@ def image(content: bytes, text: str) -> Part:
     return Part("image", {"content": b64encode(content).decode(), "text": text})
 
 
-def write_page(
-    path: Path,
-    title: str,
-    sections: Sequence[Section],
-    *,
-    command: str | None = None,
-    facts: Mapping[str, str] = {},
-    lead: Sequence[Exhibit] = (),
-    provenance: Mapping[str, str] = {},
-) -> Path:
-    """Write a page and return its path.
-
-    Args:
-        path: File to write.
-        title: Title of the page.
-        sections: Sections of the page.
-        command: Command line that makes the page.
-        facts: Short texts at the top of the page, by their names. Empty texts are left out.
-        lead: Exhibits under the title, before everything else.
-        provenance: Versions, devices and the like, by their names, closed at the end of the page.
-
-    Raises:
-        MissingPackageError: If jinja2 or vl-convert-python is not installed.
-    """
-    path = Path(path)
-    content = render(title, sections, command=command, facts=facts, lead=lead, provenance=provenance).encode()
+def write_page(path: Path, page: str) -> Path:
+    """Write a page of `render` into a file, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, content)
+    write_atomic(path, page.encode())
     return path
 
 
@@ -117,8 +93,18 @@ def render(
 ) -> str:
     """Return a page as HTML, with all text escaped.
 
-    A live page asks its server for a new version every few seconds. Its charts are drawn by the browser only; other
-    pages also contain them as SVG, for browsers without JavaScript and for printing.
+    Args:
+        title: Title of the page.
+        sections: Sections of the page.
+        command: Command line that makes the page.
+        facts: Short texts at the top of the page, by their names. Empty texts are left out.
+        lead: Exhibits under the title, before everything else.
+        provenance: Versions, devices and the like, by their names, closed at the end of the page.
+        live: Ask the server for a new version every few seconds. The browser draws the charts of a live page; other
+            pages also contain them as SVG, for browsers without JavaScript and for printing.
+
+    Raises:
+        MissingPackageError: If jinja2 or vl-convert-python is not installed.
     """
     command = None if command is None else without_folders(command)
     anchors = _anchors(sections)

@@ -24,6 +24,7 @@ from pogm.report.page import (
     Section,
     listing,
     paragraph,
+    render,
     sentence,
     slug,
     without_folders,
@@ -67,7 +68,7 @@ def write_report(
     found = find_main(runs)
     lead: list[Exhibit] = [sentence(found.sentence), *finding_figure(found, labels_of(runs))]
     sections, facts, provenance = sections_of(runs, against), facts_of(runs), {"Runs made with": _made_with(runs)}
-    return write_page(path, title, sections, command=command, facts=facts, lead=lead, provenance=provenance)
+    return write_page(path, render(title, sections, command=command, facts=facts, lead=lead, provenance=provenance))
 
 
 def write_picture(runs: Iterable[Run], path: Path | str) -> Path:
