@@ -5,10 +5,9 @@ if they are usual (see `USUAL`) or given. A path is relative to the folder of th
 its path, with options after a colon: ``sites/metadata.csv:label=y,domain=hospital,group=patient``.
 """
 
-import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm._system.terminal import printable
 from pogm.data.images.class_folders import ImageFile, ImageTree, check_domains, list_tree, map_classes, read_tree
 from pogm.data.images.parallel import Progress, no_progress
+from pogm.data.tables.reading import TableRow, read_rows
 
 TABLES = (".csv", ".tsv")
 ARRAY_FILES = (".npz", ".parquet", ".pq")  # files of samples that are not images, see `pogm.data.tables`
@@ -148,7 +148,7 @@ def make_listing(path: Path, options: Mapping[str, str]) -> Listing:
     else:
         mapping = read_mapping(root / CLASSES) if _is_mapping(root / CLASSES) else {}
     if not path.is_dir():
-        header = next(_read_rows(path), _Row(1, []))
+        header = next(read_rows(path), TableRow(1, []))
         for role, name in _find_columns(path, header.cells, options).items():
             flat += [role, name]
     return Listing(path, tuple(flat), tuple(text for pair in mapping.items() for text in pair))
@@ -156,7 +156,7 @@ def make_listing(path: Path, options: Mapping[str, str]) -> Listing:
 
 def read_mapping(path: Path) -> dict[str, str]:
     """Read a class mapping: a CSV file with the columns ``from`` and ``to``. An empty ``to`` leaves the class out."""
-    header, *rows = list(_read_rows(path)) or [_Row(1, [])]
+    header, *rows = list(read_rows(path)) or [TableRow(1, [])]
     names = [name.lower() for name in header.cells]
     if names[:2] != ["from", "to"]:
         raise DataError(
@@ -182,28 +182,6 @@ def _is_mapping(path: Path) -> bool:
             return [name.strip().lower() for name in re.split("[,;\t]", file.readline())][:2] == ["from", "to"]
     except OSError:
         return False
-
-
-class _Row(NamedTuple):
-    line: int
-    cells: list[str]
-
-
-def _read_rows(path: Path) -> Iterator[_Row]:
-    """Yield the rows of a table with their line numbers, without empty lines; cells are stripped."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
-            for cells in reader:
-                if any(cell.strip() for cell in cells):
-                    yield _Row(reader.line_num, [cell.strip() for cell in cells])
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        found = error.strerror if isinstance(error, OSError) else str(error)
-        raise DataError(
-            f"Expected a table in {printable(str(path))}; found: {found}. Save it as CSV in UTF-8, or check the path."
-        ) from error
 
 
 def _find_columns(path: Path, header: list[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -252,8 +230,8 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, least_domai
         DataError: With line numbers, if a column or a file is missing, a cell is empty, a path leaves the folder, a
             split is unknown, rows of one path differ, or a group is in several splits of a domain.
     """
-    rows = _read_rows(path)
-    header = next(rows, _Row(1, [])).cells
+    rows = read_rows(path)
+    header = next(rows, TableRow(1, [])).cells
     chosen = _find_columns(path, header, columns or {})
     positions = {role: header.index(name) for role, name in chosen.items()}
     problems: list[tuple[int, str]] = []

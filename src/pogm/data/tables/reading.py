@@ -2,9 +2,9 @@
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,30 +30,51 @@ def read_table_names(path: Path) -> list[str]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
-        return [name.strip() for name in next(csv.reader([first], delimiter=max(",;\t", key=first.count)), [])]
+        return [name.strip() for name in next(csv.reader([first], delimiter=_find_separator(first)), [])]
     except (OSError, csv.Error, UnicodeDecodeError):
         return []
 
 
-def read_csv(path: Path) -> dict[str, Column]:
-    """Read a table with a header; the separator is a comma, a semicolon or a tab. Values are texts."""
+class TableRow(NamedTuple):
+    """A row of a CSV file."""
+
+    line: int
+    cells: list[str]
+
+
+def read_rows(path: Path) -> Iterator[TableRow]:
+    """Yield the rows of a CSV file, without empty lines; cells are stripped.
+
+    The separator is a comma, a semicolon or a tab.
+    """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
-            rows = [(line, cells) for line, cells in rows if any(cells)]
+            reader = csv.reader(file, delimiter=_find_separator(first), strict=True)
+            for row in reader:
+                cells = [cell.strip() for cell in row]
+                if any(cells):
+                    yield TableRow(reader.line_num, cells)
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         found = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(
             f"Expected a table in {printable(str(path))}; found: {found}. Save it as CSV in UTF-8, or check the path."
         ) from error
+
+
+def _find_separator(first_line: str) -> str:
+    return max(",;\t", key=first_line.count)
+
+
+def read_csv(path: Path) -> dict[str, Column]:
+    """Read a table with a header, see `read_rows`. Values are texts."""
+    rows = list(read_rows(path))
     if len(rows) < 2:
         raise DataError(
             f"Expected a header and rows in {printable(str(path))}; found {len(rows)} lines. Check the file."
         )
-    header = rows[0][1]
+    header = rows[0].cells
     _check_names(header, path)
     for line, cells in rows[1:]:
         if len(cells) != len(header):
