@@ -50,7 +50,7 @@ def test_outcomes_of_earlier_runs_do_not_count_for_the_time_left(clock, estimate
 
 def test_lines_show_the_count_after_a_batch_has_settled(clock, capsys):
     remaining = RemainingTime(4, 0.0)
-    lines = display._Lines(4, "runs", remaining)
+    lines = display.Lines(4, "runs", remaining)
     for seconds in (10.0, 10.1):  # a batch of two
         clock[0] = seconds
         remaining.add(1, seconds)

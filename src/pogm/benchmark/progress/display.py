@@ -54,12 +54,7 @@ def make_display(total: int, what: str, remaining: TimeEstimate, settle: float =
     if is_quiet():
         return _Nothing()
     console = make_console()
-    return _Bar(total, what, remaining, console) if console.is_terminal else _Lines(total, what, remaining, settle)
-
-
-def make_lines(total: int, what: str, remaining: TimeEstimate) -> "_Lines":
-    """Return a display of plain lines."""
-    return _Lines(total, what, remaining)
+    return _Bar(total, what, remaining, console) if console.is_terminal else Lines(total, what, remaining, settle)
 
 
 def make_console() -> Console:
@@ -134,7 +129,7 @@ def clock_text(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{left:02d}"
 
 
-class _Lines:
+class Lines:
     """Plain lines. A thread prints them: a line in the middle of a batch that finishes would be misleading."""
 
     def __init__(self, total: int, what: str, remaining: TimeEstimate, settle: float = SETTLE_SECONDS):

@@ -21,7 +21,7 @@ from pogm._system.messages import is_quiet
 from pogm._system.terminal import escape_output, printable
 from pogm.benchmark.costs.run_costs import RunCosts, read_times
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.progress.display import REFRESHES, clock_text, make_console, make_display, make_lines
+from pogm.benchmark.progress.display import REFRESHES, Lines, clock_text, make_console, make_display
 from pogm.benchmark.progress.time_left import RemainingSweepTime
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import (
@@ -129,7 +129,7 @@ def track_sweep(outcomes: "Iterable[Outcome]", trials: Sequence[Trial], folder: 
         return
     state = SweepState(trials, folder, time.monotonic())
     console = make_console()
-    lines = make_lines(len(trials), "runs", state.remaining)
+    lines = Lines(len(trials), "runs", state.remaining)
     with _LiveTable(state, console) if console.is_terminal else lines, _Poll(state) as poll:
         for outcome in outcomes:
             if outcome.ran and outcome.trial.id not in state.scores:
