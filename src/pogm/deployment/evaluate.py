@@ -156,16 +156,14 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object: model, metrics and calibration by site, warnings."""
-        names = ("algorithm", "network", "dataset", "trial_id", "domains", "held_out")
         sites = {
             name: metrics.to_json()
             | {"temperature_scaling": self.scalings[name].to_json() if name in self.scalings else None}
             for name, metrics in self.metrics.items()
         }
         pooled = {"all_sites": sites.pop(ALL)} if len(self.sites) > 1 else {}
-        model = {name: self.description[name] for name in names if name in self.description}
         return {
-            "model": model | {"temperature": self.predictions.temperature},
+            "model": describe_model(self.description) | {"temperature": self.predictions.temperature},
             "sites": sites,
             **pooled,
             "warnings": self.warnings(),
@@ -178,6 +176,12 @@ class Evaluation:
             "label": [self.classes[label] for label in self._labels],
         }
         return self.predictions.csv(reasons=True, more=more)
+
+
+def describe_model(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of ``model.json`` that an evaluation reports."""
+    names = ("algorithm", "network", "dataset", "trial_id", "domains", "held_out")
+    return {name: description[name] for name in names if name in description}
 
 
 def evaluate(

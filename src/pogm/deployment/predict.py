@@ -219,6 +219,16 @@ def _make_batches(
         yield batch
 
 
+def predict_stored(model: TrainedModel, stored: Tensor, batch_size: int) -> Tensor:
+    """Return the outputs of stored inputs [N, ...] of one site, or of one domain."""
+    size = model.batch_size or batch_size
+    predict = model.predictor()  # one for the site: ITTA keeps state between batches
+    prepare, statistics = model.transform.transform.prepare, model.statistics
+    with torch.no_grad():
+        parts = [predict(prepare(part.to(_device(model)), statistics)).cpu() for part in torch.split(stored, size)]
+    return torch.cat(parts)
+
+
 def _predict_batch(model: TrainedModel, predictor: Predictor, images: list[Tensor]) -> npt.NDArray[np.float32]:
     with torch.no_grad():
         inputs = model.transform.transform.to_inputs(torch.stack(images).to(_device(model)), torch.float32)

@@ -20,13 +20,12 @@ from pogm.data.datasets.array_dataset import warn_of_unknown_categories
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.images.metadata import SPLITS, split_options
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
-from pogm.deployment.evaluate import Evaluation
+from pogm.deployment.evaluate import ALL, Evaluation, describe_model
 from pogm.deployment.labelled_images import Site
 from pogm.deployment.model import ArrayTransform, TrainedModel
-from pogm.deployment.predict import Predictions
+from pogm.deployment.predict import Predictions, predict_stored
 
 BATCH = 1024
-ALL = "all sites"
 
 
 def is_sample_model(model: TrainedModel) -> bool:
@@ -85,11 +84,9 @@ class RegressionEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object: model, metrics by site, warnings."""
-        names = ("algorithm", "network", "dataset", "trial_id", "domains", "held_out")
         sites = {name: found.to_json() for name, found in self.metrics.items()}
         pooled = {"all_sites": sites.pop(ALL)} if ALL in sites else {}
-        model = {name: self.description[name] for name in names if name in self.description}
-        return {"model": model, "sites": sites, **pooled, "warnings": self.warnings()}
+        return {"model": describe_model(self.description), "sites": sites, **pooled, "warnings": self.warnings()}
 
     def csv(self) -> bytes:
         """Return the predictions as CSV, with the columns site and target."""
@@ -207,23 +204,10 @@ def _predict(model: TrainedModel, stored: Tensor, sites: npt.NDArray[np.str_] | 
     parts = [torch.arange(len(stored))]
     if model.adapts and sites is not None:
         parts = [torch.from_numpy(np.flatnonzero(sites == name)) for name in dict.fromkeys(sites.tolist())]
-    outputs = torch.cat([_predict_site(model, stored[part]) for part in parts])
+    outputs = torch.cat([predict_stored(model, stored[part], BATCH).float() for part in parts])
     found = torch.empty_like(outputs)
     found[torch.cat(parts)] = outputs
     rows = tuple(str(row + 1) for row in range(len(stored)))
     if model.task == "regression":
         return PredictedNumbers(found.squeeze(-1).double().numpy(), rows)
     return Predictions(rows, model.classes, found.numpy(), ("",) * len(stored), model.temperature, "row")
-
-
-def _predict_site(model: TrainedModel, stored: Tensor) -> Tensor:
-    """Return the outputs of the samples of one site."""
-    device = next(model.parameters()).device
-    predict, transform = model.predictor(), model.transform.transform
-    size = model.batch_size or BATCH
-    with torch.no_grad():
-        outputs = [
-            predict(transform.prepare(part.to(device), model.statistics)).float().cpu()
-            for part in torch.split(stored, size)
-        ]
-    return torch.cat(outputs)

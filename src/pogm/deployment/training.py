@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.files import readable_json, write_atomic
@@ -25,6 +24,7 @@ from pogm.data.datasets.base import split_domain
 from pogm.deployment.card import write_card
 from pogm.deployment.forecast import Forecast, SiteResult, forecast
 from pogm.deployment.model import TrainedModel, load
+from pogm.deployment.predict import predict_stored
 from pogm.deployment.training_plan import TrainingPlan
 
 RUNS = "runs"
@@ -35,9 +35,9 @@ def predict_site(model: TrainedModel, trial: Trial, site: int, data: Path | None
     """Predict the images of a held-out site, as they are stored in the cache, without those of the split ``test``."""
     domain, name = trial.task(data).load()[site], trial.dataset.domains[site]
     if domain.splits is None:
-        return SiteResult(name, predict_stored(model, domain.inputs), domain.labels)
+        return SiteResult(name, predict_stored(model, domain.inputs, PREDICTION_BATCH), domain.labels)
     used = torch.cat(split_domain(domain, site, trial.trial_seed, name, is_trained=False)).sort().values
-    return SiteResult(name, predict_stored(model, domain.inputs[used]), domain.labels[used], used)
+    return SiteResult(name, predict_stored(model, domain.inputs[used], PREDICTION_BATCH), domain.labels[used], used)
 
 
 def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> SiteResult:
@@ -46,22 +46,9 @@ def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> 
     logits, labels = [], []
     for number in trial.train_domains:
         _, chosen = split_domain(domains[number], number, trial.trial_seed, trial.dataset.domains[number])
-        logits.append(predict_stored(model, domains[number].inputs[chosen]))
+        logits.append(predict_stored(model, domains[number].inputs[chosen], PREDICTION_BATCH))
         labels.append(domains[number].labels[chosen])
     return SiteResult("validation", torch.cat(logits), torch.cat(labels))
-
-
-def predict_stored(model: TrainedModel, images: Tensor) -> Tensor:
-    """Return the logits of stored inputs [N, ...] of one site."""
-    device = next(model.parameters()).device
-    size = model.batch_size or PREDICTION_BATCH
-    predict = model.predictor()  # one for the site: ITTA keeps state between batches
-    with torch.no_grad():
-        parts = [
-            predict(model.transform.transform.prepare(part.to(device), model.statistics)).cpu()
-            for part in torch.split(images, size)
-        ]
-    return torch.cat(parts)
 
 
 def held_out_results(
