@@ -41,7 +41,7 @@ COMMANDS = {  # of `pogm experiment`, by the file of its records in results/cent
     ),
     "pacs": "centre --scale pacs",
 }
-WEIGHTS = {"pacs": WEIGHTS["resnet50_v1"].sha256}  # of --weights
+GIVEN_WEIGHTS = {"pacs": WEIGHTS["resnet50_v1"].sha256}  # of --weights
 
 
 @cache
@@ -56,7 +56,8 @@ def runs_of(experiment: str, name: str, folder: Path) -> list[Run]:
     found = unpacked(name, folder)
     scale = parse(["experiment", *COMMANDS[name].split()]).make_scale()
     rows = all_experiments()[experiment].rows(scale)
-    named = [(row.name, _with_weights(trial, WEIGHTS.get(name)).id) for row, trials in rows.items() for trial in trials]
+    digest = GIVEN_WEIGHTS.get(name)
+    named = [(row.name, _with_weights(trial, digest).id) for row, trials in rows.items() for trial in trials]
     return [replace(found[id], label=row) for row, id in named if id in found]
 
 

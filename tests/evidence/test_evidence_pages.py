@@ -33,3 +33,10 @@ def test_new_section_of_a_sweep_has_all_tables_and_is_up_to_date():
     assert text.count("<!-- records: ") == 4
     assert text.count("| Fish |") == 4
     assert update_tables(text, {heart: runs}) == text
+
+
+def test_findings_of_a_scale_have_a_line_for_each_dataset():
+    heart = next(sweep for sweep in SWEEPS if sweep.name == "heart_disease")
+    runs = runs_of(HEART, {"ERM": 0.0, "Fish": 0.01, "CORAL": -0.01})
+    text = update_tables("<!-- records: findings, small -->\n", {heart: runs})
+    assert "| HeartDisease | 72.0 ± 0.6 | – | Fish | +1.20 ± 0.07 | +0.6 … +1.8 ≠ | 1 | 0 | 1 |" in text

@@ -1,10 +1,8 @@
 """The report of the evidence and the leaderboard: pages in HTML, and their tables."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.accuracy_tables import labels_of
@@ -18,12 +16,13 @@ from pogm.evidence.sweeps import Sweep
 from pogm.evidence.tables import (
     LEAST_SEEDS,
     SELECTIONS,
+    Signs,
     count_seeds,
+    count_signs,
     domain_table,
     evidence_table,
     first_cells,
     seed_table,
-    tested_interval,
 )
 from pogm.experiments.base import ERM
 from pogm.experiments.results import gain_column
@@ -41,14 +40,6 @@ def evidence_tables(complete: Complete) -> list[Table]:
             seed_table(runs),
         ]
     return tables
-
-
-class Signs(NamedTuple):
-    """On how many datasets the corrected 95 % interval of the difference to ERM is above 0, contains 0, is below 0."""
-
-    better: int = 0
-    tied: int = 0
-    worse: int = 0
 
 
 def leaderboard(complete: Complete) -> Table:
@@ -85,19 +76,6 @@ def leaderboard(complete: Complete) -> Table:
         ),
         row_key="algorithm",
     )
-
-
-def count_signs(complete: Complete) -> dict[str, Signs]:
-    """Return on how many datasets each method is better than ERM, tied with it, and worse. ERM has only zeros."""
-    counts: dict[str, Counter[str]] = {}
-    for sweep, runs in complete.items():
-        for label, gain in first_cells(differences(runs, ERM.name)).items():
-            own = counts.setdefault(label, Counter())
-            span = tested_interval(gain, sweep.comparisons)
-            if label != ERM.name and span is not None:
-                low, high = span
-                own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
-    return {label: Signs(**own) for label, own in counts.items()}
 
 
 def write_evidence(complete: Complete, folder: Path, command: str) -> list[Path]:

@@ -8,7 +8,7 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.results.table import Table
 from pogm.evidence.archives import Complete
-from pogm.evidence.sweeps import ALL_SWEEPS, FOLDERS, VARIANT_SWEEPS, Sweep
+from pogm.evidence.sweeps import ALL_SWEEPS, FOLDERS, SWEEPS, VARIANT_SWEEPS, Sweep
 from pogm.evidence.tables import (
     LEAST_SEEDS,
     PRINTED,
@@ -16,6 +16,7 @@ from pogm.evidence.tables import (
     count_seeds,
     domain_table,
     evidence_table,
+    findings_table,
     published_table,
     search_table,
     seed_table,
@@ -37,9 +38,10 @@ TABLES: dict[str, Callable[[Sweep, list[Run]], Table]] = {  # by the kind of the
     "variants": lambda _, runs: variant_table(runs),
 }
 SELECTED_TABLES = {"domains": domain_table, "published": published_table, "search": domain_table}  # with a selection
+FINDINGS = "findings"  # of all sweeps of a scale
 SUCCESSES = "successes"  # variants of POGM on all datasets
 MARK = re.compile(
-    rf"<!-- records: (?P<kind>{'|'.join({*TABLES, *SELECTED_TABLES, SUCCESSES})})"
+    rf"<!-- records: (?P<kind>{'|'.join({*TABLES, *SELECTED_TABLES, FINDINGS, SUCCESSES})})"
     r"(?:, (?P<sweep>\w+)(?:, (?P<selection>[\w-]+))?)? -->\n"
 )
 TABLE = re.compile(r"\n(?:\|.*\n)*")
@@ -53,6 +55,7 @@ def update_tables(text: str, complete: Complete) -> str:
 
     - one of `TABLES`, followed by the name of a sweep;
     - one of `SELECTED_TABLES`, followed by the name of a sweep and a selection;
+    - ``findings``, followed by the name of a scale: one line for each dataset;
     - ``successes``: variants of POGM on all datasets.
 
     Args:
@@ -62,7 +65,6 @@ def update_tables(text: str, complete: Complete) -> str:
     Raises:
         UsageError: If a mark names no sweep, or one without complete rows.
     """
-
     parts, end = [], 0
     for mark in MARK.finditer(text):
         table = TABLE.match(text, mark.end())
@@ -76,6 +78,7 @@ def new_section(sweep: Sweep, runs: Sequence[Run]) -> str:
     """Return the section of a sweep for a page in Markdown: what was run, marks and tables."""
     (steps,) = {run.trial["steps"] for run in runs}
     (precision,) = {run.trial["precision"] for run in runs}
+    domains = "Accuracy on each held-out domain"
     what = f"{sweep.network}, {steps:,} minibatches, {precision}, {count_seeds(runs)}"
     text = f"""
 ## {sweep.title}
@@ -89,27 +92,27 @@ step* is test-domain validation (oracle): with one configuration it chooses noth
 
 <!-- records: evidence, {sweep.name} -->
 
-Variance between seeds, training-domain validation:
-
-<!-- records: seeds, {sweep.name} -->
-
-Accuracy on each held-out domain, training-domain validation:
-
-<!-- records: domains, {sweep.name}, {TRAINING_DOMAIN.name} -->
-
-The same after the last step (test-domain validation):
-
-<!-- records: domains, {sweep.name}, {TEST_DOMAIN.name} -->
-
+{_fold("Variance between seeds, training-domain validation", "seeds", sweep.name)}
+{_fold(f"{domains}, training-domain validation", "domains", sweep.name, TRAINING_DOMAIN.name)}
+{_fold(f"{domains} after the last step (test-domain validation)", "domains", sweep.name, TEST_DOMAIN.name)}
 Command: `{sweep.command()}`
 """
     return update_tables(text, {sweep: list(runs)})
+
+
+def _fold(title: str, *mark: str) -> str:
+    """Return the mark of a table that a click on its title opens."""
+    return f"<details>\n<summary>{title}</summary>\n\n<!-- records: {', '.join(mark)} -->\n\n</details>\n"
 
 
 def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
     kind, selection = mark["kind"], mark["selection"]
     if kind == SUCCESSES:
         yield from _markdown(success_table({sweep.dataset: complete.get(sweep, []) for sweep in VARIANT_SWEEPS}))
+        return
+    if kind == FINDINGS:
+        scale = {sweep: complete[sweep] for sweep in SWEEPS if sweep.scale_name == mark["sweep"] and sweep in complete}
+        yield from _markdown(findings_table(scale))
         return
     experiments = {folder: experiment for experiment, folder in FOLDERS.items()}
     experiment = experiments.get(kind, "evidence")

@@ -12,6 +12,7 @@ from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.records import Run, finite
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
+from pogm.evidence.archives import Complete
 from pogm.evidence.sweeps import Sweep
 from pogm.experiments.base import ERM
 from pogm.experiments.results import NOTHING, POINTS, compare_by_label, gain_column
@@ -120,6 +121,51 @@ def _compare(sweep: Sweep, runs: Sequence[Run]) -> dict[str, _Compared]:
         )
         for label in chosen
     }
+
+
+class Signs(NamedTuple):
+    """On how many datasets the corrected 95 % interval of the difference to ERM is above 0, contains 0, is below 0."""
+
+    better: int = 0
+    tied: int = 0
+    worse: int = 0
+
+
+def count_signs(complete: Complete) -> dict[str, Signs]:
+    """Return on how many datasets each method is better than ERM, tied with it, and worse. ERM has only zeros."""
+    counts: dict[str, Counter[str]] = {}
+    for sweep, runs in complete.items():
+        for label, gain in first_cells(differences(runs, ERM.name)).items():
+            own = counts.setdefault(label, Counter())
+            span = tested_interval(gain, sweep.comparisons)
+            if label != ERM.name and span is not None:
+                low, high = span
+                own["better" if low > 0 else "worse" if high < 0 else "tied"] += 1
+    return {label: Signs(**own) for label, own in counts.items()}
+
+
+def findings_table(complete: Complete) -> Table:
+    """Return one row for each sweep: ERM, POGM, the largest difference to ERM, and how many rows differ from it."""
+    rows = []
+    for sweep, runs in complete.items():
+        gains = {label: gain for label, gain in first_cells(differences(runs, ERM.name)).items() if label != ERM.name}
+        best = max(gains, key=lambda label: gains[label].mean or 0.0)
+        cells = first_cells(averages_table(runs, TRAINING_DOMAIN))[ERM.name], gains.get("POGM", Estimate())
+        signs = [sum(column) for column in zip(*count_signs({sweep: runs}).values(), strict=True)]
+        rows.append(Row((*cells, best, *_gain_cells(gains[best], sweep.comparisons, best)[:2], *signs), sweep.title))
+    return Table(
+        title="Methods against ERM",
+        columns=(
+            Column("ERM", unit="%"),
+            gain_column("POGM", "POGM: difference to ERM"),
+            Column("method", "largest difference", kind="text"),
+            *_gain_columns("difference"),
+            *(Column(name, kind="number") for name in Signs._fields),
+        ),
+        rows=tuple(rows),
+        selection=TRAINING_DOMAIN,
+        row_key="dataset",
+    )
 
 
 def first_cells(table: Table) -> dict[str, Estimate]:
