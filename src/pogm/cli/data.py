@@ -1,6 +1,5 @@
 """``pogm data``: list, check, download and prepare datasets."""
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,13 +109,13 @@ class Check(Command):
         from pogm.data.images.check import check
 
         if (samples := self._check_samples()) is not None:
-            document = {"dataset": self.dataset, **json.loads(samples.json())}
+            document = {"dataset": self.dataset, **samples.to_json()}
             self.output.show("data check", document, lambda: print(samples.text(), end=""))
             if samples.clean:
                 self._say_next(verdict=bool(samples.classes) and samples.is_table)
             return 0 if samples.clean else FINDINGS
         findings = check(self._listing(), progress=show_image_progress)
-        document = {"dataset": self.dataset, **json.loads(findings.json())}
+        document = {"dataset": self.dataset, **findings.to_json()}
         self.output.show("data check", document, lambda: print(findings.text(), end=""))
         known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
         if (

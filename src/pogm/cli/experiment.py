@@ -1,6 +1,5 @@
 """``pogm experiment``: the tables and figures of the paper."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -148,7 +147,7 @@ pogm list experiments                              names and scales"""
             done = wait_for_all(run_scheduled(trials, runs, run_options, self.scheduling), trials, runs)
         folder, exhibits = show(chosen, scale, self.out)
         tables = {
-            name: [json.loads(one.json()) for one in found if isinstance(one, Table | Comparison)]
+            name: [one.to_dict() for one in found if isinstance(one, Table | Comparison)]
             for name, found in exhibits.items()
         }
         self.output.show("experiment", {"folder": folder, "all_done": done, "tables": tables})

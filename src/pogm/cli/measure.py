@@ -1,6 +1,5 @@
 """``pogm measure``: how the steps of algorithms agree with the training domains."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,7 +211,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         table = measure_table(found, title, describe_cost(trials[0]))
         write_atomic(self.out / ROUNDS, rounds_csv(found).encode())
         form = {"text": table.text, "csv": table.csv, "json": table.json}[self.format]
-        document = {"folder": self.out, "table": json.loads(table.json()), "rounds": self.out / ROUNDS}
+        document = {"folder": self.out, "table": table.to_dict(), "rounds": self.out / ROUNDS}
         self.output.show("measure", document, lambda: print(form(), end=""))
         note(f"Every round: {self.out / ROUNDS}")
 

@@ -1,6 +1,5 @@
 """``pogm report``: tables and the HTML report of finished runs."""
 
-import json
 import shlex
 import sys
 from dataclasses import dataclass
@@ -96,7 +95,7 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
             pages = write_evidence(complete, self.out or self.folders[0], shlex.join(["pogm", *sys.argv[1:]]))
             for path in pages:
                 note(f"Page: {path}")
-        values = [json.loads(table.json()) for table in tables]
+        values = [table.to_dict() for table in tables]
         self.output.show("report", {"folders": self.folders, "tables": values, "report": next(iter(pages), None)})
         return 0
 

@@ -1,6 +1,5 @@
 """Functions shared by commands that print tables and write reports. This module does not import torch."""
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ class ResultTables(NamedTuple):
 
     def to_json(self) -> list[Any]:
         """Return all tables as JSON values."""
-        return [json.loads(table.json()) for table in self.all()]
+        return [table.to_dict() for table in self.all()]
 
     def all(self) -> list[Table | Comparison]:
         """Return all tables in the order of the text."""

@@ -1,7 +1,6 @@
 """Test the check of an image folder."""
 
 import io
-import json
 import os
 import struct
 from pathlib import Path
@@ -85,7 +84,7 @@ def test_check_finds_every_fault_and_nothing_else(tmp_path):
 
 def test_text_and_json_name_every_finding(tmp_path):
     found = check(write_faulty_dataset(tmp_path / "data"))
-    text, content = found.text(), json.loads(found.json())
+    text, content = found.text(), found.to_json()
     for path, (_, kind) in BAD.items():
         assert f"  {path}: {kind}: " in text
         assert {"path": path, "kind": kind} in [{"path": bad["path"], "kind": bad["kind"]} for bad in content["bad"]]
@@ -111,7 +110,7 @@ def test_unusual_but_valid_images_are_clean(tmp_path):
     found = check(root)
     assert found.clean
     assert found.text().endswith("Nothing is wrong.\n")
-    assert json.loads(found.json())["clean"] is True
+    assert found.to_json()["clean"] is True
 
 
 def test_repetitions_within_a_class_are_counted_and_clean(tmp_path):
@@ -120,7 +119,7 @@ def test_repetitions_within_a_class_are_counted_and_clean(tmp_path):
     found = check(root)
     assert (found.repeated, found.clean) == (3, True)
     assert "(3 files repeat another one):\n  art/cat/" in found.text()
-    assert [len(paths) for paths in json.loads(found.json())["repeats"]] == [4]
+    assert [len(paths) for paths in found.to_json()["repeats"]] == [4]
     assert found.text().endswith("No errors; look at the equal files.\n")
 
 
@@ -134,7 +133,7 @@ def test_long_lists_are_shortened_in_text_only(tmp_path):
     root = write_files(write_small_dataset(tmp_path), {f"art/cat/{number:03}.jpg": b"" for number in range(50)})
     found = check(root)
     assert "and 30 more; the JSON lists all" in found.text()
-    assert len(json.loads(found.json())["bad"]) == 50
+    assert len(found.to_json()["bad"]) == 50
 
 
 def test_unreadable_file_is_a_finding(tmp_path, monkeypatch):
@@ -171,4 +170,4 @@ def test_folder_that_is_too_small_for_training_is_reported(tmp_path):
     findings = check(tmp_path)
     assert "Too small for training, which needs at least 5 images in 3, two classes.\n" in findings.text()
     assert "Nothing is wrong" not in findings.text()
-    assert json.loads(findings.json())["small_domains"] == ["3"]
+    assert findings.to_json()["small_domains"] == ["3"]

@@ -4,6 +4,7 @@ To add a column, add a `Column` and its cells where the table is built. The rend
 `table_formats.py` and the renderer for HTML in `pogm.report.page` read only the structure.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -129,11 +130,15 @@ class Tabular:
 
         return tables_csv([self.table()])
 
-    def json(self) -> str:
-        """Return a JSON object with all digits."""
-        from pogm.benchmark.results.table_formats import render_json
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object with all digits, as a dictionary."""
+        from pogm.benchmark.results.table_formats import table_dict
 
-        return render_json(self.table())
+        return table_dict(self.table())
+
+    def json(self) -> str:
+        """Return a JSON object with all digits, as text."""
+        return json.dumps(self.to_dict(), indent=1)
 
     def latex(self) -> str:
         """Return a tabular for the LaTeX package booktabs."""

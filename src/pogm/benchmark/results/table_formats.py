@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import sys
 import textwrap
@@ -159,7 +158,7 @@ def _csv_number(value: str | int | float | None, column: Column) -> str:
 # JSON.
 
 
-def render_json(table: Table) -> str:
+def table_dict(table: Table) -> dict[str, Any]:
     """Return a JSON object: title, selection, columns, rows and footnotes. What is undefined is null."""
     content: dict[str, Any] = {"title": table.title}
     if table.selection:
@@ -179,8 +178,7 @@ def render_json(table: Table) -> str:
         content["meanings"] = meanings
     if table.conclusion:
         content["conclusion"] = " ".join(table.conclusion)
-    named = {table.json_names.get(name, name): value for name, value in content.items()}
-    return json.dumps(named, indent=1)
+    return {table.json_names.get(name, name): value for name, value in content.items()}
 
 
 def _json_images(columns: Iterable[Column]) -> dict[str, int]:

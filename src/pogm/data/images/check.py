@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pogm._system.files import digest, readable_json
+from pogm._system.files import digest
 from pogm._system.terminal import printable
 from pogm.data.images.cache import BadFile
 from pogm.data.images.class_folders import ImageFile, ImageTree
@@ -147,10 +147,10 @@ class Findings:
             (self.tree.bad_links, "Replace the links by files."),
         ]
 
-    def json(self) -> str:
-        """Return the findings as JSON."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the findings as a JSON object."""
         tree = self.tree
-        content = {
+        return {
             "clean": self.clean,
             "files": len(tree.files),
             "bytes": self.size,
@@ -169,7 +169,6 @@ class Findings:
             "small_domains": self.small,
             "links": [link._asdict() for link in tree.bad_links],
         }
-        return readable_json(content).decode()
 
 
 def check(source: Path | Listing, *, progress: Progress = no_progress) -> Findings:

@@ -1,6 +1,5 @@
 """Check of a dataset that is not images: missing values, constant columns, classes, and samples that occur twice."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,10 +188,6 @@ class SampleFindings:
             "clean",
         )
         return {"samples": samples, "task": self.dataset.task, **{name: getattr(self, name) for name in names}}
-
-    def json(self) -> str:
-        """Return `to_json` as text."""
-        return json.dumps(self.to_json(), indent=1) + "\n"
 
     def text(self) -> str:
         """Return the findings in words."""
