@@ -1,7 +1,7 @@
 """Lists of algorithms, datasets, modifiers, networks, trackers and metrics as text, for ``pogm list``."""
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -12,6 +12,7 @@ from pogm.benchmark.families import FAMILIES, FAMILY
 from pogm.benchmark.results.classification import ClassificationMetrics
 from pogm.benchmark.runs.model_metrics import PLUGINS as METRIC_PLUGINS
 from pogm.core.plugins import Plugins
+from pogm.core.registry import Registry
 from pogm.data.datasets import all_datasets
 from pogm.models import PLUGINS as NETWORK_PLUGINS
 from pogm.models import all_networks
@@ -31,9 +32,7 @@ DOMAINBED = (  # the methods of its main branch, in its order
 
 def algorithms() -> Iterator[str]:
     """Yield a line for every algorithm: name and summary, by family."""
-    yield from _by_family(all_algorithms())
-    yield from _plugin_lines(all_algorithms(), all_algorithms().plugins, _name_lines)
-    yield "\nHyperparameters, search spaces and costs of one: pogm list algorithms NAME"
+    yield from _by_family(all_algorithms(), "algorithms")
 
 
 def datasets() -> Iterator[str]:
@@ -47,17 +46,17 @@ def datasets() -> Iterator[str]:
 
 def modifiers() -> Iterator[str]:
     """Yield a line for every modifier: name and summary, by family."""
-    yield from _by_family(all_modifiers())
-    yield from _plugin_lines(all_modifiers(), all_modifiers().plugins, _name_lines)
-    yield "\nHyperparameters, search spaces and costs of one: pogm list modifiers NAME"
+    yield from _by_family(all_modifiers(), "modifiers")
 
 
-def _by_family(methods: Mapping[str, type]) -> Iterator[str]:
+def _by_family(methods: Registry[Any], what: str) -> Iterator[str]:
     for family in (*FAMILIES, "other"):
         own = [name for name in methods if FAMILY.get(name, "other") == family]
         if own:
             yield f"{family}:"
         yield from (f"  {name:<{WIDTH}} {first_line(methods[name]).replace('``', '')}" for name in own)
+    yield from _plugin_lines(methods, methods.plugins, _name_lines)
+    yield f"\nHyperparameters, search spaces and costs of one: pogm list {what} NAME"
 
 
 def networks() -> Iterator[str]:

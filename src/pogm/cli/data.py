@@ -42,14 +42,10 @@ class List(Command):
             print_line("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
             print_line("So is a table or a file of arrays with labels and domains: --dataset <file>")
 
-        listed = [{"name": name, "present": is_present(text), "state": text} for name, text in found.items()]
+        present = ("here", "comes with")  # first words of `describe_dataset`
+        listed = [{"name": name, "present": text.startswith(present), "state": text} for name, text in found.items()]
         self.output.show("data list", {"data": self.data.data, "datasets": listed}, show_text)
         return 0
-
-
-def is_present(state: str) -> bool:
-    """Return True if `describe_dataset` found a dataset."""
-    return state.startswith(("here", "comes with"))
 
 
 def describe_dataset(dataset: type["DomainDataset"], data: Path | None) -> str:

@@ -115,7 +115,7 @@ def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
         UsageError: If a network with random weights has batch norm that keeps its first statistics.
         DataError: If the files of a dataset are missing.
     """
-    for network in {trial.training.network for trial in trials if _has_fixed_random_norm(trial)}:
+    for network in {t.training.network for t in trials if t.training.weights == RANDOM and t.training.freeze_bn}:
         if has_batch_norm(network):
             raise UsageError(
                 f"Expected batch norm that learns its statistics, for {network} with random weights; found "
@@ -125,10 +125,6 @@ def prepare(trials: Sequence[Trial], run_options: RunOptions) -> None:
     for dataset in {trial.dataset for trial in trials}:
         with log_time("Prepared %s", dataset.title):
             dataset.prepare(run_options.data, show_image_progress)
-
-
-def _has_fixed_random_norm(trial: Trial) -> bool:
-    return trial.training.weights == RANDOM and trial.training.freeze_bn
 
 
 def warn_late_schedules(trial: Trial) -> None:

@@ -134,12 +134,8 @@ def _marked_table(mark: re.Match[str], complete: Complete) -> Iterator[str]:
 def _markdown(table: Table, columns: int | None = None) -> Iterator[str]:
     """Yield the lines of a table, as they are printed, without marks of the best."""
     shown = table.columns[:columns]
-    heads = ["", *(_domain_name(column.heading) for column in shown)]
+    heads = ["", *(column.heading.replace("-90%", "−90%") for column in shown)]  # a minus sign, as in the text
     yield f"| {' | '.join(heads).lstrip()} |\n".replace("|  |", "| |", 1)
     yield f"|{'---|' * len(heads)}\n"
     for row in table.rows:
         yield f"| {' | '.join([row.label, *table.row_texts(row)[:columns]])} |\n"
-
-
-def _domain_name(heading: str) -> str:
-    return heading.replace("-90%", "−90%")  # a minus sign, as in the text of the pages

@@ -6,7 +6,7 @@ part is the order in which Fish visits the domains.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, permutations
 from statistics import fmean
 
@@ -64,7 +64,7 @@ def figure() -> Figure:
             Panel(f"{ROUNDS} rounds", tuple(all_rounds(paths)), "θ₁", "θ₂", (-3.1, 2.6), (-2.2, 2.9), square=True),
             Panel(
                 "successive steps",
-                tuple(Line(name, number_points(found, first=2), METHODS[name]) for name, found in turns.items()),
+                tuple(Line(name, points(enumerate(found, start=2)), METHODS[name]) for name, found in turns.items()),
                 "round",
                 "cosine",
                 y_range=(-1.08, 1.08),
@@ -212,11 +212,6 @@ def all_rounds(paths: dict[str, list[Weights]]) -> Iterator[Mark]:
         yield Cloud(name, points(visited), METHODS[name])
 
 
-def points(visited: Sequence[Sequence[float]]) -> tuple[Point, ...]:
+def points(visited: Iterable[Sequence[float]]) -> tuple[Point, ...]:
     """Return pairs of numbers as points."""
     return tuple(Point(across, up) for across, up in visited)
-
-
-def number_points(values: Sequence[float], first: int) -> tuple[Point, ...]:
-    """Return a point for each value, numbered from ``first``."""
-    return tuple(Point(number, value) for number, value in enumerate(values, start=first))

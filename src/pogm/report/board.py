@@ -202,14 +202,10 @@ def _failures(started: Iterable[RunState]) -> list[Section]:
             run.hparams_seed,
             run.trial_seed,
             run.id[:10],
-            _last_lines(run.failure),
+            "\n".join((run.failure or "There is no message.").splitlines()[-LAST_LINES:]),
         )
         for run in failed[:MAX_FAILURES]
     ]
     more = f"And {len(failed) - MAX_FAILURES} more. " if len(failed) > MAX_FAILURES else ""
     advice = "The whole message is in failed.json of each run. Run them again: pogm resume FOLDER --retry-failed"
     return [Section("Failures", (listing(head, rows), paragraph(more + advice)))] if failed else []
-
-
-def _last_lines(failure: str | None) -> str:
-    return "\n".join((failure or "There is no message.").splitlines()[-LAST_LINES:])

@@ -301,17 +301,13 @@ def _environment() -> Any:
 
 def _render_cell(value: object) -> Any:
     """Return the text of a cell as HTML. A list can have 100,000 cells, so this is a function and not a template."""
-    lines = [_escape(printable(line)) for line in str(value).splitlines()]
+    lines = [_escaper()(printable(line)) for line in str(value).splitlines()]
     return lines[0] if len(lines) == 1 else _markup("<br>").join(lines)
 
 
 @cache
 def _escaper() -> Any:
     return load_package("markupsafe", "jinja2", PURPOSE).escape
-
-
-def _escape(text: str) -> Any:
-    return _escaper()(text)
 
 
 def _markup(text: str) -> Any:

@@ -103,8 +103,9 @@ def sections_of(runs: Sequence[Run], against: Source | None = None) -> list[Sect
         return [Section("Runs", text="There are no runs yet.")]
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     measured = _measured(runs, datasets)
+    averages = [averages_table(runs, selection) for selection in SELECTIONS] if len(datasets) > 1 else []
     return [
-        *([_averages(runs)] if len(datasets) > 1 else []),
+        *([Section("All datasets", averages_exhibits(averages))] if averages else []),
         *(_dataset(runs, name, measured.by_dataset.get(name, [])) for name in datasets),
         *measured.suits,
         *_compared(runs, against),
@@ -188,10 +189,6 @@ def _made_with(runs: Iterable[Run]) -> str:
         f"{key} {', '.join(found)}" if len(found) <= 3 else f"{key}: {len(found)} different values"
         for key, found in values.items()
     )
-
-
-def _averages(runs: Sequence[Run]) -> Section:
-    return Section("All datasets", averages_exhibits([averages_table(runs, selection) for selection in SELECTIONS]))
 
 
 def averages_exhibits(tables: Iterable[Table]) -> tuple[Exhibit, ...]:

@@ -11,7 +11,7 @@ from pogm._system.errors import MemoryLimitError
 from pogm._system.messages import log_time
 from pogm.benchmark.combining.checks import check_compatible, check_weights
 from pogm.benchmark.combining.evaluation import Evaluator
-from pogm.benchmark.combining.folder import folder_of, is_done, label_of, write_combination
+from pogm.benchmark.combining.folder import is_done, label_of, write_combination
 from pogm.benchmark.combining.members import Group
 from pogm.benchmark.combining.soups import count_passes, make_ensemble, make_soups
 from pogm.data.images.parallel import Progress, no_progress
@@ -68,7 +68,8 @@ def plan_combinations(
     for group in progress(groups, len(groups), "groups"):
         mean = None if set(rules) <= set(SOUPS) else rules[0]
         check_compatible(group, mean=mean)
-        folders = {rule: folder_of(out, group, rule) for rule in rules}
+        # The folder does not depend on the members, so new members replace the old result.
+        folders = {rule: out / f"{rule}-{group.cell(rule)}" for rule in rules}
         if any(not is_done(folder, group, rule) for rule, folder in folders.items()):
             with log_time("Checked the weights of %s", group.title):
                 group = check_weights(group)

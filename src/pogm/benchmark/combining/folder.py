@@ -36,11 +36,6 @@ TITLES = {  # of combinations in tables, by rule
 }
 
 
-def folder_of(out: Path, group: Group, rule: str) -> Path:
-    """Return the folder of a combination. It does not depend on the members, so new ones replace the old result."""
-    return out / f"{rule}-{group.cell(rule)}"
-
-
 def is_done(folder: Path, group: Group, rule: str) -> bool:
     """Return True if the folder holds the finished combination of exactly these members."""
     if not (folder / DONE).exists():

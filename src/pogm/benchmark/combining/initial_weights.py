@@ -24,11 +24,12 @@ def digest_initial_weights(trial: Trial) -> str:
     Initial weights are determined by the network, its weights file, the seed of the weights (`Trial.init_seed`), the
     number of classes, and those parts of the algorithm and the modifiers that build or change the network.
     """
-    algorithm, task = trial.algorithm, trial.task(None)
+    task, kind = trial.task(None), type(trial.algorithm)
+    builds_network = kind.build is not Algorithm.build or kind.featurizer is not Algorithm.featurizer
     relevant = replace(
         task,
         load=_no_data,
-        algorithm=algorithm if _builds_network(type(algorithm)) else Algorithm(),
+        algorithm=trial.algorithm if builds_network else Algorithm(),
         modifiers=tuple(modifier for modifier in trial.modifiers if type(modifier).network is not Modifier.network),
         training=replace(task.training, **IRRELEVANT),
         seed=0,
@@ -52,7 +53,3 @@ def _digest_random_weights(task: Task) -> str:
 def _no_data() -> list[Domain]:
     """Return no data. All tasks have this loader, so tasks that differ only in their data share a cache entry."""
     return []
-
-
-def _builds_network(kind: type[Algorithm]) -> bool:
-    return kind.build is not Algorithm.build or kind.featurizer is not Algorithm.featurizer

@@ -196,13 +196,9 @@ def paper_tables() -> list[PublishedTable]:
             cells = parts.setdefault(line["model_selection"], {}).setdefault(setting, {})
             cells[line["dataset"]] = Value(line["value"], line["stderr"])
         for selection, settings in parts.items():
-            found = [Row(name, _without_average(cells), cells[AVERAGE].mean) for name, cells in settings.items()]
+            found = [Row(name, cells, mean=cells.pop(AVERAGE).mean) for name, cells in settings.items()]
             tables.append(make_table(f"Table {number}, {selection}", found, selection))
     return tables
-
-
-def _without_average(cells: Mapping[str, Value]) -> dict[str, Value]:
-    return {dataset: value for dataset, value in cells.items() if dataset != AVERAGE}
 
 
 def reference_tables(name: str) -> list[PublishedTable]:

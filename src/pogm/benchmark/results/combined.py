@@ -35,7 +35,8 @@ def _note(facts: Sequence[Mapping[str, Any]]) -> str:
     kept, considered = (_span([found[name] for found in facts]) for name in ("kept", "considered"))
     seconds = math.fsum(finite(found.get("seconds")) for found in facts)
     number = considered if kept == considered else f"{kept} of {considered}"
-    cost = "" if math.isnan(seconds) else f"; {_hours(seconds)} of training for {_models(len(facts))}"
+    models = f"{len(facts)} model{'s' * (len(facts) > 1)}"
+    cost = "" if math.isnan(seconds) else f"; {_hours(seconds)} of training for {models}"
     return f"mean of the {what} of {number} runs{cost}"
 
 
@@ -48,7 +49,3 @@ def _hours(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
-
-
-def _models(count: int) -> str:
-    return "1 model" if count == 1 else f"{count} models"

@@ -232,7 +232,8 @@ class Table(Tabular):
         if not known or (column.best == "lowest" and len(known) < 2):
             return frozenset()
         best = max(known.values()) if column.best == "highest" else min(known.values())
-        return frozenset(i for i, value in known.items() if value == best and not _has_one_trial(self.rows[i].cells[j]))
+        cells = {i: self.rows[i].cells[j] for i, value in known.items() if value == best}
+        return frozenset(i for i, cell in cells.items() if not (isinstance(cell, Estimate) and cell.n == 1))
 
     def marks(self, j: int, cell: Cell) -> str:
         """Return the marks after a cell of column ``j``: fewer trials than the table, and incomplete means."""
@@ -240,7 +241,3 @@ class Table(Tabular):
             return ""
         fewer = self.columns[j].per_trial and cell.mean is not None and cell.n < self.trials
         return (f" (n={cell.n})" if fewer else "") + (f" {INCOMPLETE}" if cell.incomplete else "")
-
-
-def _has_one_trial(cell: Cell) -> bool:
-    return isinstance(cell, Estimate) and cell.n == 1

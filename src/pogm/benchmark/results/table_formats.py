@@ -110,12 +110,8 @@ def _csv_header(table: Table, with_images: bool) -> tuple[str, ...]:
     if table.csv_keys:
         numbers = [name for name in NUMBERS if all(name in c.fields for c in table.columns)]
         return (*table.csv_keys, *numbers, *["test_images"] * with_images)
-    return (*_csv_label(table, table.row_key), *(name for column in table.columns for name in _csv_names(column)))
-
-
-def _csv_label(table: Table, text: str) -> list[str]:
-    """Return the first value of a line with one row: the key of the row, unless its cells identify it."""
-    return [text] if table.row_key else []
+    label = [table.row_key] if table.row_key else []  # unless the cells of a row identify it
+    return (*label, *(name for column in table.columns for name in _csv_names(column)))
 
 
 def _csv_names(column: Column) -> list[str]:
@@ -129,18 +125,15 @@ def _csv_lines(table: Table, with_images: bool) -> Iterable[tuple[tuple[str, ...
     """Yield the key and the values of each line; the key is empty if a line has one row."""
     known = {"selection": table.selection.name} if table.selection else {}
     for row in table.rows:
+        pairs = list(zip(table.columns, row.cells, strict=True))
         if not table.csv_keys:
-            values = (value for column, cell in _pairs(table, row) for value in _csv_values(column, cell))
-            yield (), [*_csv_label(table, row.key), *values]
+            values = (value for column, cell in pairs for value in _csv_values(column, cell))
+            yield (), [*([row.key] if table.row_key else []), *values]
             continue
-        for column, cell in _pairs(table, row):
+        for column, cell in pairs:
             ids = known | {table.row_key: row.key} | dict(column.ids)
             key = tuple(ids[name] for name in table.csv_keys)
             yield key, [*key, *_csv_values(column, cell), *[_count(column.test_images)] * with_images]
-
-
-def _pairs(table: Table, row: Row) -> Iterable[tuple[Column, Cell]]:
-    return zip(table.columns, row.cells, strict=True)
 
 
 def _csv_values(column: Column, cell: Cell) -> list[str]:
@@ -166,12 +159,13 @@ def table_dict(table: Table) -> dict[str, Any]:
         content["selection"] = {"name": selection.name, "title": selection.title, "rule": selection.rule}
     columns = [table.columns[j] for j in table.shown]
     rows = [{table.columns[j].key: _json_cell(table, row, j) for j in table.shown} for row in table.rows]
+    images = {column.key: column.test_images for column in columns if column.test_images is not None}
     content |= {
         **table.properties,
         "columns": [column.key for column in columns],
         "units": {column.key: column.unit for column in columns if column.unit},
         "rows": dict(zip(table.labels, rows, strict=True)) if table.row_key else rows,
-        **({"test_images": _json_images(columns)} if table.test_images else {}),
+        **({"test_images": images} if table.test_images else {}),
         "footnotes": table.footnotes,
     }
     if meanings := {row.key: row.meaning for row in table.rows if row.meaning}:
@@ -179,10 +173,6 @@ def table_dict(table: Table) -> dict[str, Any]:
     if table.conclusion:
         content["conclusion"] = " ".join(table.conclusion)
     return {table.json_names.get(name, name): value for name, value in content.items()}
-
-
-def _json_images(columns: Iterable[Column]) -> dict[str, int]:
-    return {column.key: column.test_images for column in columns if column.test_images is not None}
 
 
 def _json_cell(table: Table, row: Row, j: int) -> object:

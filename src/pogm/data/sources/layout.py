@@ -107,7 +107,8 @@ def make_folder(folder: Path, plan: Mapping[str, Path]) -> Path:
         plan: Raw file of every path in the folder.
     """
     if folder.exists():
-        found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in _walk_files(folder)}
+        files = (path for path in folder.rglob("*") if path.is_file())
+        found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
         if found == {name: path.stat().st_size for name, path in plan.items()}:
             return folder
         raise UsageError(
@@ -121,10 +122,6 @@ def make_folder(folder: Path, plan: Mapping[str, Path]) -> Path:
             fault_point("write")
             _link(path, made / name)
     return folder
-
-
-def _walk_files(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
 
 
 def _link(source: Path, target: Path) -> None:
