@@ -20,10 +20,8 @@ from pogm.benchmark.results.records import (
     Run,
     finite,
     read_run,
-    table_order,
-    with_distinct_titles,
-    with_short_names,
 )
+from pogm.benchmark.results.run_names import name_runs
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import PLAN, PLAN_BYTES, load_plan, load_sweep
 
@@ -135,8 +133,7 @@ class Watcher:
                 self._shown[folder] = replace(run, label=shown.label, trial=shown.trial)
         else:
             by_id = {run.id: run for run in sorted(readable.values(), key=lambda run: (run.done, len(run.records)))}
-            runs = sorted(with_short_names(with_distinct_titles(by_id.values())), key=table_order)
-            self._shown = {str(run.folder): run for run in runs}
+            self._shown = {str(run.folder): run for run in name_runs(by_id.values())}
         self._from = readable
 
     def _state(self, folder: str, run: Run) -> RunState:

@@ -9,9 +9,8 @@ import json
 import math
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +25,7 @@ from pogm._system.saved import LARGEST, check_form, intern_texts, parse_numbers,
 from pogm.benchmark.results.packed_records import PackedRecords, pack_records
 from pogm.benchmark.results.packed_records import Record as Record
 from pogm.benchmark.results.record_digest import FAILED, RECORDS, TRIAL, read_content, read_verified
-from pogm.core.plugins import is_path, short_name
+from pogm.benchmark.results.run_names import name_runs
 
 TRIAL_BYTES = 1 << 20
 FAILED_BYTES = 1 << 20
@@ -263,75 +262,7 @@ def read_runs(*folders: Path | str) -> list[Run]:
             copy = by_id.get(run.id)
             if copy is None or (run.done, len(run.records)) > (copy.done, len(copy.records)):
                 by_id[run.id] = run
-        runs = with_short_names(with_distinct_titles(domainbed.label_domainbed_runs(by_id.values())))
-        return sorted(runs, key=table_order)
-
-
-def with_distinct_titles(runs: Iterable[Run]) -> list[Run]:
-    """Add a part of the content's digest to the titles of image folders with the same name but different images."""
-    runs = list(runs)
-    contents: dict[str, set[object]] = {}
-    for run in runs:
-        contents.setdefault(run.dataset, set()).add(run.trial["dataset"].get("content"))
-    return [_with_content(run) if len(contents[run.dataset]) > 1 else run for run in runs]
-
-
-def _with_content(run: Run) -> Run:
-    dataset = run.trial["dataset"]
-    title = f"{run.dataset} ({str(dataset.get('content'))[:6]})"
-    return replace(run, trial=_with_title(run.trial, title))
-
-
-def with_short_names(runs: Iterable[Run]) -> list[Run]:
-    """Replace the paths of classes of other packages by the names of the classes, in labels and names of datasets.
-
-    A path stays if two paths would get the same name, or if a class of pogm has the name.
-    """
-    runs = list(runs)
-    labels = _short_names({run.label for run in runs})
-    titles = _short_names({run.dataset for run in runs})
-    renamed = [run if labels[run.label] == run.label else replace(run, label=labels[run.label]) for run in runs]
-    return [
-        replace(run, trial=_with_title(run.trial, titles[run.dataset])) if is_path(run.dataset) else run
-        for run in renamed
-    ]
-
-
-def _short_names(names: set[str]) -> dict[str, str]:
-    """Return the short name of each label, such as "Mine + Mixup" for "my_package:Mine + Mixup"."""
-    parts = {name: name.split(" + ") for name in names}
-    paths = {part for found in parts.values() for part in found if is_path(part)}
-    if not paths:
-        return {name: name for name in names}
-    from pogm.algorithms import all_algorithms
-    from pogm.data.datasets import all_datasets
-    from pogm.modifiers import all_modifiers
-
-    kept = {path for path in paths if short_name(path) in {*all_algorithms(), *all_modifiers(), *all_datasets()}}
-    short = {
-        name: " + ".join(short_name(part) if part in paths - kept else part for part in found)
-        for name, found in parts.items()
-    }
-    counts = Counter(short.values())
-    return {name: name if counts[short[name]] > 1 else short[name] for name in names}
-
-
-def _with_title(trial: Mapping[str, Any], title: str) -> Mapping[str, Any]:
-    return {**trial, "dataset": {**trial["dataset"], "title": title}}
-
-
-def table_order(run: Run) -> tuple[object, ...]:
-    """Return the key by which runs are sorted."""
-    held_out = sorted(run.test_domains)
-    return (
-        run.dataset,
-        run.label.casefold(),
-        len(held_out),
-        held_out,
-        run.hparams_seed,
-        run.trial_seed,
-        run.id,
-    )
+        return name_runs(domainbed.label_domainbed_runs(by_id.values()))
 
 
 def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[Path]:
