@@ -102,26 +102,17 @@ class Check(Command):
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.image_dataset import ImageDataset
-        from pogm.data.images.check import check
+        from pogm.data.images.check import Findings, check
 
-        if (samples := self._check_samples()) is not None:
-            document = {"dataset": self.dataset, **samples.to_json()}
-            self.output.show("data check", document, lambda: print(samples.text(), end=""))
-            if samples.clean:
-                self._say_next(verdict=bool(samples.classes) and samples.is_table)
-            return 0 if samples.clean else FINDINGS
-        findings = check(self._listing(), progress=show_image_progress)
+        findings = self._check_samples() or check(self._listing(), progress=show_image_progress)
         document = {"dataset": self.dataset, **findings.to_json()}
         self.output.show("data check", document, lambda: print(findings.text(), end=""))
-        known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
-        if (
-            known is not None
-            and issubclass(known, ImageDataset)
-            and (miscounted := known().count_warning(findings.tree))
-        ):
-            print_line(f"pogm: {miscounted}", file=sys.stderr)
+        if isinstance(findings, Findings):
+            known = dataset_class(self.dataset) if is_dataset(self.dataset) else None
+            if known and issubclass(known, ImageDataset) and (miscounted := known().count_warning(findings.tree)):
+                print_line(f"pogm: {miscounted}", file=sys.stderr)
         if findings.clean and not findings.small:
-            self._say_next(verdict=True)
+            self._say_next(verdict=isinstance(findings, Findings) or (bool(findings.classes) and findings.is_table))
         return 0 if findings.clean else FINDINGS
 
     def _say_next(self, *, verdict: bool) -> None:

@@ -10,6 +10,7 @@ import tarfile
 import warnings
 import zipfile
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_unknown_name_error_suggests_nearest_name(raw, out):
     with pytest.raises(UsageError, match="Did you mean 'PACS'"):
         prepare("PACs", raw, out)
     with pytest.raises(UsageError, match="Did you mean 'VLCS'"):
-        fetch("VLSC", raw)
+        fetch("VLSC", raw, nullcontext)
 
 
 @pytest.mark.parametrize("around", ["kfold/", "", "pacs/images/"])

@@ -7,7 +7,7 @@ catalogue without such a file have the standard preparation, `layout.prepare_fol
 import importlib
 import pkgutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -34,14 +34,7 @@ def preparations() -> dict[str, Prepare]:
     return found
 
 
-def show_nothing(what: str) -> AbstractContextManager[ByteProgress | None]:
-    """Return no function for the progress of a download."""
-    return nullcontext()
-
-
-def fetch(
-    dataset: str, raw: Path, show: Callable[[str], AbstractContextManager[ByteProgress | None]] = show_nothing
-) -> list[Path]:
+def fetch(dataset: str, raw: Path, show: Callable[[str], AbstractContextManager[ByteProgress | None]]) -> list[Path]:
     """Download the published files of a dataset into `raw`. Files that exist are only verified.
 
     Args:
