@@ -49,9 +49,10 @@ class SweepTrials(Sequence[Trial]):
     def keys(self) -> Iterator[tuple[Hashable, str]]:
         """Yield a key of every trial, and its dataset. Trials with the same key are the same."""
         for sweep in self.sweeps:
+            identity = _identity(sweep)
             for data in sweep.datasets:
                 for coordinates in sweep.coordinates(data):
-                    yield (_identity(sweep), data.title, coordinates), data.title
+                    yield (identity, data.title, coordinates), data.title
 
     def finished(self, saved: Mapping[str, Mapping[str, Any]]) -> set[Hashable]:
         """Return the keys of the trials that are among finished runs. A trial that cannot be among them is not built.
@@ -61,7 +62,7 @@ class SweepTrials(Sequence[Trial]):
         """
         found: set[Hashable] = set()
         for sweep in self.sweeps:
-            (algorithm,) = sweep.algorithms
+            (algorithm,), identity = sweep.algorithms, _identity(sweep)
             label = " + ".join((algorithm, *sweep.modifiers))
             planned = {data.title: (data, set(sweep.coordinates(data))) for data in sweep.datasets}
             for number, content in saved.items():
@@ -71,22 +72,13 @@ class SweepTrials(Sequence[Trial]):
                 if data is None or content["label"] != label or where not in wanted:
                     continue
                 if sweep.trial_at(data, algorithm, *where).id == number:
-                    found.add((_identity(sweep), data.title, where))
+                    found.add((identity, data.title, where))
         return found
 
 
-def _identity(sweep: Sweep) -> Hashable:
+def _identity(sweep: Sweep) -> Sweep:
     """Return everything about a sweep that decides its trials, except dataset, configuration and trial number."""
-    return (
-        sweep.algorithms,
-        sweep.modifiers,
-        sweep.settings,
-        sweep.steps,
-        sweep.evaluate_every,
-        sweep.precision,
-        sweep.evaluation,
-        sweep.probe_every,
-    )
+    return replace(sweep, datasets=(), configurations=1, trials=1)
 
 
 def first_trial(trials: Sequence[Trial]) -> Trial:
@@ -163,7 +155,6 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     """
     data = scale.dataset(dataset)
     method = algorithm_class(row.algorithm)
-    number = paired_seed(data, held_out, trial_seed)
     parts: dict[str, Any] = {
         "algorithm": apply_large_defaults(method(**shorten_schedules(method, scale)), data.large),
         "training": replace(data.training, **_network(scale, data)),
@@ -175,20 +166,15 @@ def default_trial(scale: Scale, dataset: str, row: Row, held_out: int, trial_see
     }
     apply(_settings(scale, row, data), parts, f"a hyperparameter of {row.name} on {data.title}")
     values: dict[str, Any] = {
-        "dataset": parts.pop("dataset"),
-        "algorithm": parts.pop("algorithm"),
-        "training": parts.pop("training"),
-        "modifiers": tuple(parts.values()),
         "test_domains": (held_out,),
-        "steps": data.steps if scale.steps is None else scale.steps,
-        "evaluate_every": data.evaluate_every if scale.evaluate_every is None else scale.evaluate_every,
-        "seed": number,
-        "data_seed": number,
+        "steps": scale.steps,
+        "evaluate_every": scale.evaluate_every,
+        "seed": paired_seed(data, held_out, trial_seed),
         "trial_seed": trial_seed,
         "precision": scale.precision,
         "evaluation": scale.evaluation,
     }
-    return Trial(**values | more)
+    return Trial.build(parts, **values | more)
 
 
 def paired_seed(data: DomainDataset, held_out: int, trial_seed: int) -> int:
