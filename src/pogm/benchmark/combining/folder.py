@@ -110,13 +110,12 @@ def _describe(group: Group, rule: str, found: Combined) -> dict[str, Any]:
     """Return the description of the model, without its files."""
     first = found.kept[0]
     step = max(int(member.description["selection"]["step"]) for member in found.kept)
-    validation = None if math.isnan(found.validation) else found.validation
     inherited = {name: value for name, value in first.description.items() if name not in ("weights", "temperature")}
     return {
         **inherited,
         "format": FORMAT if found.tensors is not None else ENSEMBLE_FORMAT,
         "algorithm": label_of(group, rule),
-        "selection": {"rule": TITLES[rule], "step": step, "validation": validation},
+        "selection": {"rule": TITLES[rule], "step": step, "validation": _finite(found.validation)},
         "trial_id": group.content(rule),
         "torch": torch.__version__,
         COMBINATION: describe_members(group, rule, found),
@@ -145,7 +144,7 @@ def _record(found: Combined, evaluator: Evaluator) -> dict[str, Any]:
     """Return the line of ``records.jsonl``. The training images are not predicted, so their scores are unknown."""
     scores = evaluator.score(found.predictions)
     domains = range(len(evaluator.trial.dataset.domains))
-    values = {split: [_finite(scores.values.get((number, split), math.nan)) for number in domains] for split in SPLITS}
+    values = {split: [scores.values.get((number, split)) for number in domains] for split in SPLITS}
     step = max(int(member.description["selection"]["step"]) for member in found.kept)
     return {"step": step, scores.name: values, "metrics": {}, "status": "ok"}
 
