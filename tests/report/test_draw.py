@@ -81,7 +81,7 @@ def test_the_same_figure_gives_the_same_bytes_without_a_date(tmp_path):
 
 
 def test_one_svg_file_has_all_panels_in_a_row(tmp_path):
-    path = write_svg(figure(Panel("one", (RISING,)), Panel("two", (RISING,))), tmp_path / "new" / "f.svg", width=960)
+    path = write_svg(figure(Panel("one", (RISING,)), Panel("two", (RISING,))), tmp_path / "new" / "f.svg")
     root = ElementTree.parse(path).getroot()
     assert float(root.get("width")) == pytest.approx(960, abs=20)
     assert {"one", "two", "ERM"} <= set(root.itertext())

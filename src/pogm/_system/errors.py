@@ -87,10 +87,10 @@ def file_error_text(error: OSError) -> str:
     return f"Expected to read and write files; found: {error}. Check that path and its disk."
 
 
-def shorten(value: object, most: int = 100) -> str:
+def shorten(value: object) -> str:
     """Return the value as Python writes it, for a message; the middle of a long text is left out."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-10:]} ({len(text)} characters)"
+    return text if len(text) <= 100 else f"{text[:50]}...{text[-10:]} ({len(text)} characters)"
 
 
 LISTED = 20  # most names that a message lists if one of them is similar to the unknown name

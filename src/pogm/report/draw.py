@@ -16,6 +16,7 @@ from pogm.report.figure import Figure
 
 VEGA_LITE = "6.4"
 COLUMN, PAGE = 326, 682  # pixels: one column of a two-column page (3.4 inches), and both (7.1 inches)
+ROW = 960  # pixels of the panels of an SVG file
 POINTS = 0.75  # of a pixel: 96 pixels or 72 points are an inch
 MOST_COLUMNS = 4
 FORMATS = ("pdf", "png", "svg")
@@ -94,11 +95,11 @@ def write_figure(figure: Figure, folder: Path | str, formats: Sequence[str] = ("
     return paths
 
 
-def write_svg(figure: Figure, path: Path | str, *, width: int = 960) -> Path:
+def write_svg(figure: Figure, path: Path | str) -> Path:
     """Write a figure as one SVG file with all panels in a row, and return its path."""
     path, columns = Path(path), max(1, len(figure.panels))
     path.parent.mkdir(parents=True, exist_ok=True)
-    spec = specification(figure, width=width // columns - AXIS - MARGIN, columns=columns)
+    spec = specification(figure, width=ROW // columns - AXIS - MARGIN, columns=columns)
     write_atomic(path, to_svg(with_colours(spec, LIGHT)).encode())
     return path
 
