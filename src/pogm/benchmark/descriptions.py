@@ -224,9 +224,8 @@ def describe_fields(owner: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in reversed(owner.__mro__):
         if dataclasses.is_dataclass(kind) or kind.__module__.startswith("pogm."):
-            found = (
-                _comments(kind) | found | _arguments(kind)
-            )  # a subclass comments on a new default, not on the meaning
+            # The comment of the base class stays: a subclass comments on a new default, not on the meaning.
+            found = _comments(kind) | found | _arguments(kind)
     return found
 
 

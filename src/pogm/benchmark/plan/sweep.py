@@ -44,15 +44,21 @@ ADDED_LATER = ("shared_init", "evaluation")  # fields that are left out of the J
 
 
 class _Search:
-    """Configurations of one number and repetition. Trials that hold out other domains share them."""
+    """Configurations of one number and repetition. Trials that hold out other domains share them.
 
-    def __init__(self, hparams_seed: int, trial_seed: int):
-        self.hparams_seed, self.trial_seed = hparams_seed, trial_seed
+    Args:
+        hparams_seed: Number of the configuration.
+        trial_seed: Number of the repetition.
+        training_only: Search the training settings only; algorithms and modifiers have their defaults.
+    """
+
+    def __init__(self, hparams_seed: int, trial_seed: int, training_only: bool = False):
+        self.hparams_seed, self.trial_seed, self.training_only = hparams_seed, trial_seed, training_only
         self._found: dict[object, Any] = {}
 
     def configuration(self, kind: type, large: bool) -> Any:
         """Return the configuration of an algorithm or a modifier."""
-        return self._find((kind, large), kind, large)
+        return _default(kind, large) if self.training_only else self._find((kind, large), kind, large)
 
     def training(self, data: DomainDataset) -> Any:
         """Return the configuration of the training settings of a dataset."""
@@ -62,14 +68,6 @@ class _Search:
         if key not in self._found:
             self._found[key] = configuration(make(), self.hparams_seed, self.trial_seed, large)
         return self._found[key]
-
-
-class _TrainingSearch(_Search):
-    """Configurations of the training settings only; algorithms and modifiers have their defaults."""
-
-    def configuration(self, kind: type, large: bool) -> Any:
-        """Return the defaults of an algorithm or a modifier."""
-        return _default(kind, large)
 
 
 @cache
@@ -117,7 +115,7 @@ class Sweep:
 
     def plan(self) -> list[Trial]:
         """Return all trials, ordered by repetition and configuration, so that early results cover all cells."""
-        return self._build(self._held_out, _Search)
+        return self._build(self._held_out)
 
     def sample(self) -> list[tuple[Trial, int]]:
         """Return trials with the costs of those of the plan, each with the number of trials that it stands for.
@@ -129,11 +127,11 @@ class Sweep:
         sizes: dict[DomainDataset, Counter[int]] = {
             data: Counter(map(len, self._held_out(data))) for data in self.datasets
         }
-        trials = self._build(lambda data: [list(range(size)) for size in sizes[data]], _TrainingSearch)
+        trials = self._build(lambda data: [list(range(size)) for size in sizes[data]], training_only=True)
         return [(trial, sizes[trial.dataset][len(trial.test_domains)]) for trial in trials]
 
     def _build(
-        self, held_out_domains: Callable[[DomainDataset], list[list[int]]], search_class: type[_Search]
+        self, held_out_domains: Callable[[DomainDataset], list[list[int]]], training_only: bool = False
     ) -> list[Trial]:
         pairs = list(itertools.product(self.datasets, self.algorithms))
         kinds = {(data, name): Combination(name, self.modifiers, data) for data, name in pairs}
@@ -143,7 +141,7 @@ class Sweep:
         trials = []
         with pause_collector():
             for trial_seed, hparams_seed in itertools.product(range(self.trials), range(self.configurations)):
-                search = search_class(hparams_seed, trial_seed)
+                search = _Search(hparams_seed, trial_seed, training_only)
                 for dataset in self.datasets:
                     parts = {
                         algorithm: self._parts(dataset, algorithm, search, settings[dataset, algorithm])
@@ -178,7 +176,7 @@ class Sweep:
         pairs = itertools.combinations(range(count), 2) if self.mode == "full" else ()
         return [*([domain] for domain in range(count)), *map(list, pairs)]
 
-    def _parts(self, data: DomainDataset, algorithm: str, search: "_Search", settings: Sequence[str]) -> dict[str, Any]:
+    def _parts(self, data: DomainDataset, algorithm: str, search: _Search, settings: Sequence[str]) -> dict[str, Any]:
         """Return the parts of trials, which do not depend on the held-out domains."""
         parts: dict[str, Any] = {
             "algorithm": search.configuration(algorithm_class(algorithm), data.large),
@@ -191,7 +189,7 @@ class Sweep:
         return parts
 
     def _trial(
-        self, parts: dict[str, Any], algorithm: str, held_out: list[int], search: "_Search", probe: Probe
+        self, parts: dict[str, Any], algorithm: str, held_out: list[int], search: _Search, probe: Probe
     ) -> Trial:
         data: DomainDataset = parts["dataset"]
         seed = seed_hash(data.seed_name, algorithm, held_out, search.hparams_seed, search.trial_seed)
