@@ -31,7 +31,7 @@ from call_faults import FAULTS, VARIABLE
 from pogm.benchmark.results.records import read_runs
 
 CLOCK = ("seconds_per_step", "memory_gb")
-RESULTS = ("*.safetensors", "metrics.json")  # files of a run whose bytes are compared
+RESULTS = ("model/*.safetensors", "metrics.json")  # files of a run whose bytes are compared
 CODES = (0, 1, 2, 3, 6, 75)  # of a driver; 1 if runs failed
 HANG_SECONDS = 300
 WORKERS = "workers.log"

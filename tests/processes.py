@@ -227,6 +227,12 @@ def weights(folder: Path) -> bytes:
     return max(folder.glob("checkpoints/*.safetensors")).read_bytes()
 
 
+def model_weights(folder: Path) -> bytes:
+    """Return the weights of the selected model. A finished run of a sweep has no checkpoint."""
+    (path,) = folder.glob("model/*.safetensors")
+    return path.read_bytes()
+
+
 class Deadly(Modifier):
     """Modifier that kills the process before anything is written."""
 

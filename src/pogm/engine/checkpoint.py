@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def save(folder: Path, train_state: TrainState, *, trial: str, after: int, keep:
     for path in _files(folder):
         if path.stem not in kept:
             path.unlink(missing_ok=True)
+
+
+def delete(folder: Path) -> None:
+    """Delete all checkpoints of a run, and their folder."""
+    for path in _files(folder):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # it contains other files
+        folder.rmdir()
 
 
 def load(

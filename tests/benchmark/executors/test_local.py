@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from processes import Deadly, records, start, until, weights
+from processes import Deadly, model_weights, records, start, until
 from support import trial
 
 from pogm import ERM, POGM
@@ -44,7 +44,7 @@ def test_a_pool_gives_the_bits_of_single_runs_and_the_reasons_of_failures(tmp_pa
     assert "Expected finite weights" in outcomes[diverging]
     assert "Pass --data FOLDER" in outcomes[without_data]
     assert records(tmp_path / "pool" / fine.id) == records(tmp_path / "alone")
-    assert weights(tmp_path / "pool" / fine.id) == weights(tmp_path / "alone")
+    assert model_weights(tmp_path / "pool" / fine.id) == model_weights(tmp_path / "alone")
 
     monkeypatch.setattr(local, "Worker", lambda: pytest.fail("started a process for a finished trial"))
     assert [o.error for o in run_all([fine], tmp_path / "pool", RunOptions())] == [None]
@@ -60,7 +60,7 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_process_ended(tmp_path, m
     assert [outcome.error for outcome in run_all([one], tmp_path, EVERY_SAVE, 1)] == [None]
     assert len(started) == 2
     assert records(tmp_path / one.id) == records(tmp_path / "alone")
-    assert weights(tmp_path / one.id) == weights(tmp_path / "alone")
+    assert model_weights(tmp_path / one.id) == model_weights(tmp_path / "alone")
 
 
 def test_a_trial_that_always_kills_its_process_is_given_up_and_the_others_finish(tmp_path, capsys):

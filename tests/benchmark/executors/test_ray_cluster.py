@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from processes import Deadly, records, until, weights
+from processes import Deadly, model_weights, records, until
 from support import trial
 
 from pogm import ERM, POGM
@@ -111,7 +111,7 @@ def test_records_and_weights_equal_those_of_the_local_executor(eventful, local):
     for one in (FINE, GUARDED):
         assert eventful.errors[one] is None
         assert records(eventful.root / one.id) == records(local / one.id)
-        assert weights(eventful.root / one.id) == weights(local / one.id)
+        assert model_weights(eventful.root / one.id) == model_weights(local / one.id)
 
 
 def test_a_trial_resumes_from_its_checkpoint_after_its_worker_was_killed(eventful, local):
@@ -120,7 +120,7 @@ def test_a_trial_resumes_from_its_checkpoint_after_its_worker_was_killed(eventfu
     assert owner(eventful.root / LONG.id) != first_worker
     assert eventful.errors[LONG] is None
     assert records(eventful.root / LONG.id) == records(local / LONG.id)
-    assert weights(eventful.root / LONG.id) == weights(local / LONG.id)
+    assert model_weights(eventful.root / LONG.id) == model_weights(local / LONG.id)
 
 
 def test_trials_that_always_fail_have_reasons_and_do_not_stop_the_others(eventful):
@@ -174,7 +174,7 @@ def test_the_same_call_resumes_after_a_kill_of_the_driver_and_keeps_finished_run
     assert {outcome.trial: outcome.error for outcome in outcomes} == {FINE: None, LONG: None}
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
     assert records(tmp_path / LONG.id) == records(local / LONG.id)
-    assert weights(tmp_path / LONG.id) == weights(local / LONG.id)
+    assert model_weights(tmp_path / LONG.id) == model_weights(local / LONG.id)
 
 
 def test_a_stopped_driver_that_started_ray_leaves_checkpoints_and_no_worker(address, tmp_path):

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from processes import records, until, weights
+from processes import model_weights, records, until
 from support import trial
 
 from pogm import ERM, POGM
@@ -98,7 +98,7 @@ def test_a_sweep_in_a_job_has_the_records_and_weights_of_single_runs(slurm, tmp_
     assert "Expected finite weights" in errors[DIVERGING]
     folder = tmp_path / "sweep" / FINE.id
     assert records(folder) == records(tmp_path / "alone")
-    assert weights(folder) == weights(tmp_path / "alone")
+    assert model_weights(folder) == model_weights(tmp_path / "alone")
     assert "1 Slurm job submitted: 7. Logs:" in capsys.readouterr().err
     until(lambda: not (slurm / "active").exists())
 
@@ -136,7 +136,7 @@ def test_a_job_near_its_time_limit_saves_a_checkpoint_is_queued_again_and_contin
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert records(root / LONG.id) == records(tmp_path / "alone")
-    assert weights(root / LONG.id) == weights(tmp_path / "alone")
+    assert model_weights(root / LONG.id) == model_weights(tmp_path / "alone")
     assert "--signal=USR1@120" in (slurm / "job.sh").read_text()
 
 

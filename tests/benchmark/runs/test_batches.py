@@ -202,7 +202,8 @@ def test_a_batch_leaves_a_trial_to_the_process_that_began_it(tmp_path, begun):
     """The directory is locked by another process, or that process has begun the trial and ended."""
     first, second = FOUR[:2]
     if begun:
-        run(first, tmp_path / first.id)
+        run(first, tmp_path / "run")
+        (tmp_path / "run").rename(tmp_path / first.id)
         (tmp_path / first.id / "done").unlink()
         before = {p: p.read_bytes() for p in (tmp_path / first.id).rglob("*") if p.is_file() and p.name != "lock"}
         errors = run_batch([first, second], folders(tmp_path, [first, second]), RunOptions())

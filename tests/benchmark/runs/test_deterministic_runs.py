@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import SHORT, pogm, records, weights
+from processes import SHORT, model_weights, pogm, records, weights
 from support import needs_gpu, trial
 
 from pogm import ERM
@@ -208,7 +208,7 @@ def test_trials_of_an_interrupted_batch_resume_with_identical_bits(tmp_path, mon
         run(one, tmp_path / "alone" / one.id, options)
         for way in ("parts", "alone"):
             assert without_memory(tmp_path / way / one.id) == without_memory(tmp_path / "whole" / one.id)
-            assert weights(tmp_path / way / one.id) == weights(tmp_path / "whole" / one.id)
+            assert model_weights(tmp_path / way / one.id) == model_weights(tmp_path / "whole" / one.id)
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from pogm._system.files import lock_folder
 from pogm.benchmark import demo
 from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.runs.directory import change_run, check_owner, load_trial, make_folder
+from pogm.benchmark.runs.directory import change_run, check_owner, extend_run, load_trial, make_folder
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import PLAN, load_plan, load_sweep, save_plan, save_sweep
@@ -210,6 +210,22 @@ def test_a_sweep_is_extended_only_if_all_its_trials_stay(tmp_path, changes, is_e
         with pytest.raises(UsageError, match="found another sweep"):
             save_sweep(other, tmp_path / "s", allow_change=True)
         assert load_sweep(tmp_path / "s") == SWEEP
+
+
+def test_a_finished_run_of_a_sweep_has_no_checkpoint_since_it_cannot_be_extended(tmp_path):
+    one = trial(ERM(), steps=3)
+    for name in ("alone", one.id):
+        run(one, tmp_path / name)
+    files = {name: {path.name for path in (tmp_path / name).iterdir()} for name in ("alone", one.id)}
+    assert files["alone"] - files[one.id] == {"checkpoints"}
+    with pytest.raises(UsageError, match="a run of a sweep, whose trials are fixed"):
+        extend_run(tmp_path / one.id, 5)
+    before = content(tmp_path / one.id)
+    run(one, tmp_path / one.id)
+    (tmp_path / one.id / "done").unlink()  # it starts again, with the same result
+    run(one, tmp_path / one.id)
+    assert records(tmp_path / one.id) == records(tmp_path / "alone")
+    assert content(tmp_path / one.id).keys() == before.keys()
 
 
 @pytest.mark.parametrize(

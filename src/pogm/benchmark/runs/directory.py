@@ -45,7 +45,7 @@ def check_owner(folder: Path, trial: Trial) -> None:
         linked = [path for path in folder.glob("*") if path.is_symlink() and path.is_dir()] if taken else []
     except OSError as error:
         raise _not_writable(folder, error) from error
-    if foreign and _is_in_sweep(folder, trial):
+    if foreign and is_in_sweep(folder, trial):
         raise IntegrityError(
             f"Expected {TRIAL} in {folder}, a run of a sweep; found other files only. Restore it from a copy, or "
             "delete the folder to start this run again."
@@ -239,15 +239,18 @@ def change_run(folder: Path, trial: Trial) -> str:
 
 
 def _check_single(folder: Path, trial: Trial) -> None:
-    if _is_in_sweep(folder, trial):
+    if is_in_sweep(folder, trial):
         raise UsageError(
             f"Expected a single run to change; found {folder}, a run of a sweep, whose trials are fixed. "
             "Start another sweep."
         )
 
 
-def _is_in_sweep(folder: Path, trial: Trial) -> bool:
-    """Return whether a run directory belongs to a list of trials, whose directories have their ids as names."""
+def is_in_sweep(folder: Path, trial: Trial) -> bool:
+    """Return whether a run directory belongs to a list of trials, whose directories have their ids as names.
+
+    The steps of such a run cannot change, so that nothing reads its checkpoints when it is done.
+    """
     return folder.resolve().name == trial.id
 
 

@@ -14,7 +14,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS, RecordDigest, check_records, read_content
 from pogm.benchmark.results.records import Record, append_record, is_final, parse_records, read_records, record_line
 from pogm.benchmark.runs.context import write_failure
-from pogm.benchmark.runs.directory import read_provenance
+from pogm.benchmark.runs.directory import is_in_sweep, read_provenance
 from pogm.benchmark.runs.model_metrics import write_metrics
 from pogm.benchmark.runs.selected_model import SelectedModel, remove_unused_weights, validation_accuracy
 from pogm.engine import checkpoint
@@ -56,7 +56,7 @@ class RunFiles:
     def save(self, state: TrainState, after: int) -> None:
         """Write a checkpoint after the evaluation of a step."""
         self.write_model()  # first: a checkpoint refers to it
-        keep = 1 if after == self.trial.steps - 1 else checkpoint.KEPT  # a sweep has hundreds of finished runs
+        keep = 1 if after == self.trial.steps - 1 else checkpoint.KEPT
         folder = self.folder / "checkpoints"
         extra = {
             "pogm": pogm.__version__,
@@ -72,9 +72,11 @@ class RunFiles:
         self.selected.write(self.folder, self.description)
 
     def finish(self, session: Session, row: int) -> None:
-        """Write the metrics of the selected model, then ``done``."""
+        """Write the metrics of the selected model, then ``done``. Delete checkpoints that no command can read."""
         write_metrics(self.folder, self.trial, session, row)
         write_atomic(self.folder / DONE, self.digest.done())
+        if is_in_sweep(self.folder, self.trial):
+            checkpoint.delete(self.folder / "checkpoints")
 
     def note_divergence(self, error: DivergedError) -> None:
         """Write the reason, and end the trackers."""

@@ -4,7 +4,7 @@ One trial is a batch of one. Each trial has a run directory with these files:
 
 - ``trial.json``: the trial and its provenance (device, versions, options)
 - ``records.jsonl``: one line per evaluation
-- ``checkpoints/``: the last checkpoints
+- ``checkpoints/``: the last checkpoints; a finished run of a sweep has none
 - ``model/``: the weights of the selected step, and their description (see ``selected_model.py``)
 - ``metrics.json``: metrics of that model, written when the run ends (see ``model_metrics.py``)
 - ``failed.json``: the reason if the run failed
