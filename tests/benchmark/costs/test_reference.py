@@ -1,5 +1,6 @@
 """Costs of a plan from the measurements in the package."""
 
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -7,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pogm import ERM, POGM
-from pogm.benchmark.costs.reference import count_images, reference_costs, reference_lines, run_cost, size_text
+from pogm import CDANN, ERM, MIRO, POGM, SMA
+from pogm.algorithms import all_algorithms
+from pogm.benchmark.costs.disk_space import checkpoint_bytes, model_bytes
+from pogm.benchmark.costs.reference import (
+    count_images,
+    record_bytes,
+    reference_costs,
+    reference_lines,
+    run_cost,
+    size_text,
+)
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs.runner import run
 from pogm.cli import main
@@ -55,18 +65,28 @@ def test_a_run_like_the_measured_one_has_its_cost_and_others_scale_with_images_a
     assert run_cost(smaller).gpu_gib == pytest.approx(cost.gpu_gib / 4)
 
 
-@pytest.mark.parametrize("algorithm", [ERM(), POGM()])
-def test_the_size_of_a_finished_run_is_that_on_the_disk(tmp_path, algorithm):
+@pytest.mark.parametrize("algorithm", [ERM(), POGM(), CDANN()])
+@pytest.mark.parametrize("network", ["mnist_cnn", "small_cnn"])
+def test_the_size_of_a_run_is_that_on_the_disk(tmp_path, algorithm, network):
     one = make_trial(algorithm, dataset="ColoredDigits", steps=2)
-    one = replace(one, training=replace(one.training, network="mnist_cnn"))
-    run(one, tmp_path)
+    one = replace(one, training=replace(one.training, network=network))
+    run(one, tmp_path)  # not as a run of a sweep, which has no checkpoint when it is done
     parts = {part: (tmp_path / part).iterdir() for part in ("checkpoints", "model")}
     found = {part: sum(file.stat().st_size for file in files) for part, files in parts.items()}
-    cost = run_cost(one)
-    assert found["checkpoints"] == pytest.approx(cost.checkpoint_bytes, rel=0.05)
-    assert found["model"] == pytest.approx(cost.model_bytes, rel=0.05)
+    assert found["checkpoints"] == pytest.approx(checkpoint_bytes(one), rel=0.05)
+    assert found["model"] == pytest.approx(model_bytes(one), rel=0.05)
     rest = sum(file.stat().st_size for file in tmp_path.iterdir() if file.is_file())
-    assert rest == pytest.approx(cost.record_bytes, rel=0.5)
+    assert rest == pytest.approx(record_bytes(one), rel=0.5)
+
+
+def test_the_size_of_every_model_is_that_of_its_network():
+    for dataset, modifiers in itertools.product(("ColoredDigits", "HeartDisease"), ((), (MIRO(), SMA()))):
+        for kind in all_algorithms():
+            one = make_trial(all_algorithms()[kind](), dataset=dataset, steps=2, modifiers=modifiers)
+            for trial in (one, replace(one, precision="fp64")):
+                network = trial.task(None).build_network()
+                found = sum(leaf.nbytes for leaf in (*network.parameters(), *network.buffers()))
+                assert model_bytes(trial) == found * (2 if trial.precision == "fp64" else 1), trial.label
 
 
 def test_a_sample_stands_for_all_trials_of_the_plan():
@@ -93,7 +113,9 @@ def test_networks_and_methods_without_measurements_are_left_out_and_counted():
     other = [(replace(trial, training=replace(trial.training, network="resnet18")), 6) for trial, _ in plan]
     first, disk = reference_lines([*plan, *other])
     assert first.startswith("Estimate for 4 of 10 runs on one NVIDIA H200")
-    assert "without checkpoints and models of 6 runs" in disk
+    assert "without models" not in disk
+    unfit = [(replace(trial, training=replace(trial.training, network="cnn1d")), 6) for trial, _ in plan]
+    assert "without models of 6 runs" in reference_lines([*plan, *unfit])[1]
     assert len(reference_lines(other)) == 1
     assert len(reference_lines(plan, on_gpu=False)) == 1
 

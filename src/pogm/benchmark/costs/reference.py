@@ -15,16 +15,16 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from pogm.algorithms.rounds import DomainRounds
 from pogm.benchmark.catalogue import cost_ratios
+from pogm.benchmark.costs.disk_space import checkpoint_bytes, model_bytes
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.base import HOLDOUT, DomainDataset
 from pogm.data.images.cache import LARGEST
+from pogm.engine.checkpoint import KEPT
 from pogm.engine.trainer import Schedule
 
 RECORD_BYTES = 1000  # of one evaluation
-FOLDER_BYTES = 5000  # of a finished run without its records, checkpoint and model
-FLOAT_BYTES = 4
+FOLDER_BYTES = 5000  # of a finished run without its records and model
 SAME_COST = {"resnet50_v1": "resnet50"}  # networks with the measured cost of another one
 
 
@@ -35,9 +35,6 @@ class RunCost:
     train_seconds: float | None  # on the reference device; None if the network or the method was not measured
     evaluation_seconds: float | None  # of all evaluations; None also if the number of images is not known
     gpu_gib: float | None  # peak
-    checkpoint_bytes: float | None  # of a finished run; None if the size of the network is not known
-    model_bytes: float | None
-    record_bytes: float
 
 
 @cache
@@ -67,17 +64,13 @@ def count_images(dataset: DomainDataset) -> int | None:
 def run_cost(trial: Trial) -> RunCost:
     """Return the cost of one run on the reference device."""
     training, records = trial.training, _count_evaluations(trial.schedule)
-    record_bytes = float(FOLDER_BYTES + RECORD_BYTES * records)
     network = measured_network(training.network)
     shape = trial.dataset.transform(training).shape
     if network is None or len(shape) != 3:
-        return RunCost(None, None, None, None, None, record_bytes)
-    weights = FLOAT_BYTES * (network["parameters"] + network["width"] * trial.dataset.num_classes)
-    states = 3 + (2 * len(trial.train_domains) if isinstance(trial.algorithm, DomainRounds) else 0)  # with Adam
-    disk = (float(states * weights), float(weights), record_bytes)
+        return RunCost(None, None, None)
     ratios = cost_ratios(trial.label, f"H200, {SAME_COST.get(training.network, training.network)}")
     if ratios is None:
-        return RunCost(None, None, None, *disk)
+        return RunCost(None, None, None)
     pixels = shape[1] * shape[2] / network["side"] ** 2
     size = pixels * training.batch_size * len(trial.train_domains) / network["images"]
     images = count_images(trial.dataset)
@@ -86,8 +79,12 @@ def run_cost(trial: Trial) -> RunCost:
         trial.steps * network["minibatch_seconds"] * size * ratios[0],
         None if images is None else records * images * one * _evaluated_share(trial),
         network["memory_gib"] * size * ratios[1],
-        *disk,
     )
+
+
+def record_bytes(trial: Trial) -> int:
+    """Return the approximate size of a finished run without its model."""
+    return FOLDER_BYTES + RECORD_BYTES * _count_evaluations(trial.schedule)
 
 
 def _evaluated_share(trial: Trial) -> float:
@@ -115,8 +112,8 @@ def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True) 
     """
     seconds = [0.0, 0.0]
     runs, timed, unevaluated, sized = 0.0, 0.0, 0.0, 0.0
-    gpu_gib = 0.0
-    disk: dict[str, float] = {"checkpoints": 0.0, "models": 0.0, "records": 0.0}
+    gpu_gib, checkpoint = 0.0, 0
+    disk: dict[str, float] = {"models": 0.0, "records": 0.0}
     datasets: dict[DomainDataset, None] = {}
     for trial, count in trials:
         cost = run_cost(trial)
@@ -128,17 +125,18 @@ def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True) 
             seconds[1] += count * (cost.evaluation_seconds or 0.0)
             unevaluated += count * (cost.evaluation_seconds is None)
             gpu_gib = max(gpu_gib, cost.gpu_gib or 0.0)
-        if cost.checkpoint_bytes is not None and cost.model_bytes is not None:
+        if (size := model_bytes(trial)) is not None:
             sized += count
-            disk["checkpoints"] += count * cost.checkpoint_bytes
-            disk["models"] += count * cost.model_bytes
-        disk["records"] += count * cost.record_bytes
+            disk["models"] += count * size
+            checkpoint = max(checkpoint, checkpoint_bytes(trial) or 0)
+        disk["records"] += count * record_bytes(trial)
     lines = _time_lines(seconds, runs, timed, unevaluated, gpu_gib) if on_gpu else []
     if any(cached := [cache_bytes(dataset) for dataset in datasets]):
         disk["image cache"] = float(sum(cached))
-    missing = f", without checkpoints and models of {runs - sized:.0f} runs of networks of unknown size"
+    missing = f", without models of {runs - sized:.0f} runs of networks of unknown size" if round(runs - sized) else ""
     parts = ", ".join(f"{name} {size_text(value)}" for name, value in disk.items() if value)
-    lines.append(f"Disk: about {size_text(sum(disk.values()))} ({parts}){missing if round(runs - sized) else ''}.")
+    training = f" A run that trains keeps up to {size_text(KEPT * checkpoint)} of checkpoints." if checkpoint else ""
+    lines.append(f"Disk: about {size_text(sum(disk.values()))} ({parts}){missing}.{training}")
     return lines
 
 
