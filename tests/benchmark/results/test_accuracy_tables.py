@@ -2,12 +2,15 @@
 
 import csv
 import io
+import itertools
 import json
 
 import pytest
+from run_folders import record, write_run
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, oracle_early_stop
 from pogm.benchmark.results.table import Estimate
 from pogm.benchmark.results.table_formats import tables_csv
@@ -40,6 +43,24 @@ def test_cell_with_fewer_trials_shows_its_n(write):
         "n = 2 trials, unless a cell says otherwise; ± is the standard error (population deviation / √n); a mean of "
         "one trial has none."
     ) in table.footnotes
+
+
+def test_a_row_that_chooses_among_fewer_configurations_is_named(tmp_path):
+    """The best of more configurations is higher by chance, such as in the report of a sweep that still runs."""
+
+    def note(label, configurations, **options):
+        for held_out, hparams_seed in itertools.product(range(2), range(configurations)):
+            records = [record(0, [0.5] * 3, [0.5] * 3)]
+            write_run(tmp_path, records, label=label, test_domains=(held_out,), hparams_seed=hparams_seed, **options)
+        tables = dataset_table(runs := read_runs(tmp_path), "Toy", TRAINING_DOMAIN), averages_table(runs, TEST_DOMAIN)
+        return ["".join(line for line in table.footnotes if "Unequal" in line) for table in tables]
+
+    assert note("ERM", 3) == ["", ""]
+    assert note("Fish", 3) == ["", ""]
+    expected = "Unequal search: fewer than 3 configurations in cells of POGM (1)."
+    assert note("POGM", 1) == [expected, expected]
+    failed = note("DANN", 3, failure="it failed", done=False)  # counted by another footnote
+    assert failed == [expected, expected]
 
 
 def one_trial(write):

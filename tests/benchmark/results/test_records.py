@@ -7,6 +7,7 @@ import warnings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_folders import record, write_run
 
 from pogm._system.errors import DataError
 from pogm._system.terminal import printable
@@ -120,6 +121,13 @@ def test_runs_are_found_at_any_depth_and_sorted_by_trial(make_run, tmp_path):
     moved.rename(tmp_path / "z" / "deep" / "anything")
     runs = read_runs(tmp_path, tmp_path / "z")
     assert [(run.label, run.trial_seed) for run in runs] == [("ERM", 0), ("ERM", 1), ("POGM", 0)]
+
+
+def test_a_run_without_its_trial_is_left_out_with_a_warning(tmp_path):
+    write_run(tmp_path, [record(0, [0.5, 0.5], [0.5, 0.5])])
+    (lost := write_run(tmp_path, [record(0, [0.6, 0.6], [0.6, 0.6])], label="POGM") / "trial.json").unlink()
+    with pytest.warns(RecordWarning, match=rf"{lost.parent}: run left out \(it has no trial\.json\)"):
+        assert [run.label for run in read_runs(tmp_path)] == ["ERM"]
 
 
 def test_status_of_a_run(make_run, make_record, tmp_path):

@@ -14,6 +14,7 @@ from pogm.benchmark.results.table import INCOMPLETE, Cell, Column, Estimate, Row
 
 R2 = "100 R²"  # unit of the score of a regression
 AVERAGE = "Avg"  # name of the column with averages
+LISTED = 6  # rows that a footnote names
 ALL_DATASETS = "Averages"  # in CSV, the dataset of an average over all datasets
 CSV_KEYS = ("dataset", "algorithm", "selection", "domain")
 REPORTED = {"failed", "unfinished", "diverged", "ambiguous: settings differ", "no records"}  # counted in a footnote
@@ -96,7 +97,7 @@ def _accuracy_table(
     columns: Sequence[Column],
     cells: dict[str, list[Estimate]],
     last: Column,
-    choices: Iterable[Choice],
+    choices: Sequence[Choice],
     runs: Sequence[Run],
 ) -> Table:
     meanings = combination_notes(runs)
@@ -107,6 +108,7 @@ def _accuracy_table(
         selection=selection,
         footnotes=(
             *_footnotes([cell for row in cells.values() for cell in row], choices),
+            *_search_note([choice for choice in choices if choice.label not in meanings]),
             *_score_note(columns),
             *adaptation_notes(runs),
             *member_selection_notes(runs, selection),
@@ -175,6 +177,33 @@ def _footnotes(cells: Sequence[Estimate], choices: Iterable[Choice]) -> tuple[st
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
         notes.append(f"Left out: {counts}.")
     return tuple(notes)
+
+
+def _search_note(choices: Iterable[Choice]) -> tuple[str, ...]:
+    """Name the rows that choose among fewer configurations than others, with their numbers; it favours the others."""
+    tried: dict[str, dict[str, set[int]]] = {}  # numbers of configurations, by dataset and label
+    for choice in choices:
+        if choice.accuracy is not None:
+            count = choice.candidates + sum(reason in REPORTED for reason in choice.left_out)
+            tried.setdefault(choice.dataset, {}).setdefault(choice.label, set()).add(count)
+    fewer: dict[str, set[int]] = {}
+    most = 0
+    for by_label in tried.values():
+        largest = max(map(max, by_label.values()))
+        for label, counts in by_label.items():
+            if min(counts) < largest:
+                fewer.setdefault(label, set()).update(counts - {largest})
+                most = max(most, largest)
+    if not fewer:
+        return ()
+    rows = [f"{label} ({_range(counts)})" for label, counts in fewer.items()]
+    more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+    return (f"Unequal search: fewer than {most} configurations in cells of {', '.join(rows[:LISTED])}{more}.",)
+
+
+def _range(counts: Iterable[int]) -> str:
+    low, high = min(counts := list(counts)), max(counts)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _score_note(columns: Sequence[Column]) -> tuple[str, ...]:

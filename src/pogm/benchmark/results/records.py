@@ -275,7 +275,10 @@ def _run_files(folders: tuple[Path | str, ...], names: tuple[str, ...]) -> list[
                 "Pass the folder that `pogm run`, `pogm sweep` or DomainBed wrote to."
             )
         for parent, _, files in os.walk(folder):
-            found.update([os.path.join(parent, name) for name in names if name in files][:1])
+            first = [os.path.join(parent, name) for name in names if name in files][:1]
+            found.update(first)
+            if not first and RECORDS in files:
+                warnings.warn(f"{parent}: run left out (it has no {TRIAL})", RecordWarning, stacklevel=3)
     return [Path(path) for path in sorted(found, key=lambda path: path.split(os.sep))]
 
 

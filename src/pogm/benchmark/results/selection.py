@@ -40,6 +40,7 @@ class Choice:
     run: str | None = None  # id of the chosen run
     step: int | None = None
     reason: str = ""  # why there is no result
+    candidates: int = 0  # number of configurations among which it was chosen
     left_out: tuple[str, ...] = ()  # for each configuration without a candidate, the reason
 
 
@@ -85,6 +86,7 @@ class Selection:
             run=best.run,
             step=best.step,
             reason=best.reason if math.isnan(best.test) else "",
+            candidates=len(candidates),
             left_out=tuple(reasons),
         )
 
