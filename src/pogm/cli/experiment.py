@@ -138,7 +138,7 @@ pogm list experiments                              names and scales"""
         left = left_to_run(trials, runs)
         check_weights_exist(left, run_options)
         if self.planning.estimate:
-            self.output.show("experiment", show_estimates(left, run_options, workers) if left else {})
+            self.output.show("experiment", show_estimates(left, run_options, workers))
             return 0
         done = True
         if trials:

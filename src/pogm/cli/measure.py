@@ -161,6 +161,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
     def _show_plan(self, trials: Sequence["Trial"], run_options: "runner.RunOptions") -> None:
         """Print the runs; with --estimate, also the time with and without measuring."""
         from pogm.benchmark.progress.estimate import duration, estimates
+        from pogm.cli.execution import left_to_run
         from pogm.cli.planning import count_trials, read_finished, show_plan
         from pogm.data.datasets.folder import Folder
         from pogm.diagnostics import Probe
@@ -176,6 +177,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             plan = show_plan(count_trials(trials, finished), self.out, finished, run_options, self.workers)
             self.output.show("measure", plan)
             return
+        trials = left_to_run(trials, self.out)
         plain = estimates([replace(trial, probe=Probe()) for trial in trials], run_options)
         at_once = self.workers if run_options.engine.torch_device().type == "cpu" else 1
         total = 0.0

@@ -15,7 +15,7 @@ from pogm._system.terminal import print_line
 from pogm.benchmark.costs.reference import reference_lines, weigh
 from pogm.benchmark.plan.parsing import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.progress.estimate import duration, estimates
+from pogm.benchmark.progress.estimate import duration, estimates, measure_start
 from pogm.benchmark.progress.run_progress import show_image_progress
 from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
 from pogm.benchmark.runs.runner import RunOptions
@@ -176,17 +176,27 @@ def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) ->
 def show_estimates(trials: Sequence[Trial], run_options: RunOptions, workers: int) -> dict[str, Any]:
     """Train a few steps of every kind of run; print the time and memory of each kind, and the time of all.
 
+    Args:
+        trials: Trials that are left to run.
+        run_options: Options of the runner.
+        workers: Number of processes on a CPU.
+
     Returns:
         The same for --json.
     """
+    if not trials:
+        print_line("Nothing is left to run.")
+        return {"estimate": True, "kinds": [], "left": 0, "seconds": 0.0, "workers": workers}
     workers = workers if run_options.engine.torch_device().type == "cpu" else 1
     kinds = estimates(trials, run_options)
     for kind in kinds:
         print_line(
             f"{kind.dataset}  {kind.label}  {kind.runs} runs  {duration(kind.seconds)}  {kind.memory_gb:.1f} GB each"
         )
-    seconds = sum(kind.seconds for kind in kinds) / workers
-    print_line(f"{len(trials)} runs, about {duration(seconds)} on {workers} process{'es' * (workers > 1)}.")
+    start = measure_start()
+    seconds = start + sum(kind.seconds for kind in kinds) / workers
+    processes = f"{workers} process{'es' * (workers > 1)}"
+    print_line(f"{len(trials)} runs, about {duration(seconds)} on {processes}, {duration(start)} of it to start.")
     listed = [
         {"dataset": k.dataset, "label": k.label, "runs": k.runs, "seconds": k.seconds, "memory_gb": k.memory_gb}
         for k in kinds

@@ -92,11 +92,10 @@ pogm status runs/sweep"""
         if self.planning.only_count:
             self._show_plan(sweep, run_options)
             return 0
-        trials = sweep.plan()
+        left = left_to_run(sweep.plan(), self.out)
         if self.planning.estimate:
-            self.output.show("sweep", show_estimates(trials, run_options, self.scheduling.workers))
+            self.output.show("sweep", show_estimates(left, run_options, self.scheduling.workers))
             return 0
-        left = left_to_run(trials, self.out)
         if self.allow_change or not (self.out / SWEEP).exists():
             check_methods(left)
         prepare(left, run_options)  # before anything is written

@@ -5,15 +5,20 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
+from pogm.benchmark.executors.worker import Worker
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.options import RunOptions
+from pogm.benchmark.runs.runner import run
 from pogm.engine.session import Session
 
 MEASURE_SECONDS = 0.3  # duration of the measured steps of one kind of trial
+SLOW_SECONDS = 1.0  # of a minibatch and an evaluation
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,32 @@ def estimates(trials: Sequence[Trial], options: RunOptions) -> list[Estimate]:
         sample = next(trial for trial in alike if trial.training.batch_size == middle)
         with use_threads(options.threads):
             minibatch, evaluation, memory = measure_cost(sample, options)
+            rest = _measure_rest(sample, options, minibatch + evaluation)
         minibatches = sum(trial.steps * trial.training.batch_size for trial in alike) / middle
         evaluations = sum(len(trial.schedule.points()) for trial in alike)
-        seconds = minibatch * minibatches + evaluation * evaluations
+        seconds = minibatch * minibatches + evaluation * evaluations + rest * len(alike)
         found.append(Estimate(dataset, label, len(alike), seconds, memory))
     return found
+
+
+def _measure_rest(trial: Trial, options: RunOptions, one_step: float) -> float:
+    """Measure the seconds of a run besides its minibatches and evaluations: set-up, files and metrics.
+
+    It is 0 where it does not matter: for slow networks. On a GPU, the trials of a batch share it.
+    """
+    if one_step > SLOW_SECONDS or options.engine.torch_device().type != "cpu":
+        return 0.0
+    with TemporaryDirectory() as folder:
+        start = time.monotonic()
+        run(replace(trial, steps=1, evaluate_every=1), Path(folder) / "run", replace(options, trackers=()))
+        return max(time.monotonic() - start - one_step, 0.0)
+
+
+def measure_start() -> float:
+    """Measure the seconds in which the first process for runs starts; the next ones start at once."""
+    start = time.monotonic()
+    Worker().close()
+    return time.monotonic() - start
 
 
 def duration(seconds: float) -> str:
