@@ -319,6 +319,27 @@ def test_a_method_that_needs_classes_fails_a_sweep_on_a_regression_once(tmp_path
     assert not (tmp_path / "sweep").exists()
 
 
+def test_a_sweep_without_models_has_the_same_tables_and_says_why_there_is_no_model(tmp_path, capsys):
+    words = ["sweep", "--algorithms", "ERM", "--datasets", "ColoredDigits", "--configurations", "1", "--trials", "1"]
+    words += ["--steps", "3", "--device", "cpu", "--workers", "1", "--out"]
+    said = []
+    for out, more in ((tmp_path / "with", ()), (tmp_path / "without", ("--skip-model-save",))):
+        assert main([*words, str(out), *more, "--dry-run"]) == 0
+        assert ("models" in capsys.readouterr().out) == (not more)
+        assert main([*words, str(out), *more]) == 0
+        end = capsys.readouterr()
+        said.append(end.out)
+        assert ("--to onnx" in end.err) == (not more)
+    assert said[0] == said[1]
+    names = [{path.name for path in out.glob("*/*")} for out in (tmp_path / "with", tmp_path / "without")]
+    assert names[0] - names[1] == {"model"}
+    one = next((tmp_path / "without").glob("*/done")).parent
+    assert main(["export", str(one), "--to", "onnx"]) == 2
+    assert "of a sweep with --skip-model-save, have none" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "without")]) == 0  # nothing is left to run
+    assert main(["resume", str(tmp_path / "without"), "--dry-run"]) == 0
+
+
 def test_dry_run_refuses_the_folder_of_another_sweep_or_run(tmp_path, capsys):
     """As the real command does. Finished runs of the other sweep would be counted as done, and those of a run, too."""
     words = ["sweep", "--algorithms", "ERM", "--datasets", "RotatedDigits", "--out", str(tmp_path / "sweep")]

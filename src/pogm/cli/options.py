@@ -1,7 +1,7 @@
 """Groups of options that several commands share. Each option is defined once, with its type, default and help."""
 
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,6 +11,7 @@ from pogm.cli.parser import group, option
 
 if TYPE_CHECKING:
     from pogm.benchmark.executors.local import Execute
+    from pogm.benchmark.runs.options import RunOptions
 
 MOST_STEPS = 10**8  # minibatches of a run
 MOST_REPETITIONS = 1000  # seeds or trials of a plan
@@ -175,6 +176,11 @@ class Scheduling:
     address: str | None = option("Address of the Ray cluster (default: start one on this machine).", None)
     workers: int = workers_option()
     retry_failed: bool = option("Run failed trials again (default: report them and skip them).", False)
+    skip_model_save: bool = option(
+        "Delete the model of each run when its metrics are written, to save disk space. All tables and reports stay "
+        "the same; pogm soup, ensemble, predict, evaluate and export need models.",
+        False,
+    )
     slurm: Slurm = group(Slurm)
 
     def make_executor(self) -> "Execute":
@@ -191,6 +197,10 @@ class Scheduling:
                 f"{self.executor}. Add --executor slurm, or leave the options out."
             )
         return executor(self.executor, self.workers, self.address, asdict(self.slurm))
+
+    def apply(self, run_options: "RunOptions") -> "RunOptions":
+        """Return options of the runner with what these options say about the files of a run."""
+        return replace(run_options, keep_models=not self.skip_model_save)
 
     def _slurm_flags(self) -> list[str]:
         names = [field.name for field in fields(Slurm)]

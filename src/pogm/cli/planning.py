@@ -122,7 +122,9 @@ def show_plan(
         planned[trial.dataset.title, trial.label] += count
     if sample:
         shares = {kind: left[kind] / count for kind, count in planned.items()}
-        plan["reference"] = reference_lines(weigh(sample, shares), on_gpu=run_options.engine.device != "cpu")
+        plan["reference"] = reference_lines(
+            weigh(sample, shares), on_gpu=run_options.engine.device != "cpu", keep_models=run_options.keep_models
+        )
         for line in plan["reference"]:
             print_line(line)
     return plan

@@ -19,6 +19,7 @@ from pogm.benchmark.results.finding import best_runs
 from pogm.benchmark.results.record_digest import FAILED
 from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.benchmark.runs.selected_model import MODEL
 from pogm.benchmark.runs.sweep_directory import index_plan
 from pogm.cli.execution import model_commands
 from pogm.cli.json_output import Output
@@ -126,7 +127,7 @@ def _summarise_sweep(runs: Sequence[Run], folder: Path, trials: Sequence[Trial])
         )
         alike = [trial for trial in trials if trial.id == run.id]  # none for a combination of runs
         alike += [trial for trial in trials if trial.dataset.title == run.dataset]
-        for trial in alike[:1]:
+        for trial in alike[:1] if (run.folder / MODEL).exists() else ():
             commands += model_commands(trial, run.folder)[-1:]
     if lines:
         commands.insert(0, f"pogm report {shlex.quote(str(folder))}")

@@ -367,8 +367,8 @@ def find_model(folder: Path) -> Path:
     is_run = (folder / "trial.json").exists()
     why = "a run without a selected model" if is_run else "none"
     then = (
-        "A run has one after its first checkpoint; runs of pogm 0.1.0 and before have none. Continue it (pogm resume), "
-        "or start it again."
+        "A run has one after its first checkpoint; runs of pogm 0.1.0 and before, and of a sweep with "
+        "--skip-model-save, have none. Continue it (pogm resume), or start it again."
         if is_run
         else "Name the folder of a run, or what pogm train wrote."
     )

@@ -167,7 +167,9 @@ def _read_member(run: Run) -> Member:
     if run.status != "done":
         raise UsageError(f"The run is {run.status}.")
     if not (run.folder / MODEL).is_dir():
-        raise UsageError("The run has no selected model: it is of an earlier version, or of DomainBed.")
+        raise UsageError(
+            "The run has no selected model: it is of a sweep with --skip-model-save, an earlier version or DomainBed."
+        )
     try:
         description = read_description(run.folder / MODEL)
         size = (run.folder / MODEL / Path(description["weights"]["file"]).name).stat().st_size

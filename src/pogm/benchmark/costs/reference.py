@@ -103,12 +103,13 @@ def cache_bytes(dataset: DomainDataset) -> int:
     return sum(getattr(dataset, "counts", ())) * 3 * LARGEST**2
 
 
-def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True) -> list[str]:
+def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True, keep_models: bool = True) -> list[str]:
     """Return the text for users: GPU hours and memory, then disk.
 
     Args:
         trials: Trials, each with the number of runs that cost as much.
         on_gpu: False if the runs use a CPU, for which there are no measurements.
+        keep_models: False if the runs delete their models when they are done.
     """
     seconds = [0.0, 0.0]
     runs, timed, unevaluated, sized = 0.0, 0.0, 0.0, 0.0
@@ -127,7 +128,7 @@ def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True) 
             gpu_gib = max(gpu_gib, cost.gpu_gib or 0.0)
         if (size := model_bytes(trial)) is not None:
             sized += count
-            disk["models"] += count * size
+            disk["models"] += count * size * keep_models
             checkpoint = max(checkpoint, checkpoint_bytes(trial) or 0)
         disk["records"] += count * record_bytes(trial)
     lines = _time_lines(seconds, runs, timed, unevaluated, gpu_gib) if on_gpu else []

@@ -262,10 +262,8 @@ def run_in_workers(
 
 def stop_sweep(trials: Sequence[Trial], root: Path, reason: DiskFullError) -> DiskFullError:
     """Return the error that ends a sweep on a full disk: the space that the trials need, and how to continue."""
-    _, left = split_done(trials, root)
-    sizes = [_count_bytes(root / trial.id) for trial in trials]
-    used = sum(_count_bytes(root / trial.id) for trial in left)
-    needed = max(max(sizes) * len(left) - used, 0)
+    done, left = split_done(trials, root)  # running trials have checkpoints, and are larger
+    needed = max(_count_bytes(root / trial.id) for trial in done or trials) * len(left)
     command = f"pogm resume {shlex.quote(str(root))}" if (root / SWEEP).exists() else "the same command"
     return DiskFullError(
         f"Expected about {needed / 2**20:.1f} MiB for {len(left)} runs that are left in {root}; found "

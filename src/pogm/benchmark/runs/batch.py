@@ -164,7 +164,7 @@ class Batch:
                 self._write(row, record | {FINAL: True})
                 self._select(row, record)
                 self.world.run_on_first(run.write_model)
-            self.world.run_on_first(partial(run.finish, self.session, row))
+            self.world.run_on_first(partial(run.finish, self.session, row, self.options.keep_models))
             run.end_tracking("done")
 
     def _write(self, row: int, record: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ class RunOptions:
     weights: Path | None = None  # file, or folder of files, with the initial weights of networks
     trackers: tuple[str, ...] = ()  # names of experiment trackers, such as tensorboard
     launch: Launch | None = None  # rank and world size if torchrun started this process
+    keep_models: bool = True  # keep the selected models of finished runs of a sweep, most of their disk space
 
     def __post_init__(self) -> None:
         if self.trackers:

@@ -16,7 +16,12 @@ from pogm.benchmark.results.records import Record, append_record, is_final, pars
 from pogm.benchmark.runs.context import write_failure
 from pogm.benchmark.runs.directory import is_in_sweep, read_provenance
 from pogm.benchmark.runs.model_metrics import write_metrics
-from pogm.benchmark.runs.selected_model import SelectedModel, remove_unused_weights, validation_accuracy
+from pogm.benchmark.runs.selected_model import (
+    SelectedModel,
+    delete_model,
+    remove_unused_weights,
+    validation_accuracy,
+)
 from pogm.engine import checkpoint
 from pogm.engine.session import Session
 from pogm.engine.vectorise import TrainState
@@ -71,12 +76,20 @@ class RunFiles:
         """Write the selected model, unless it is there."""
         self.selected.write(self.folder, self.description)
 
-    def finish(self, session: Session, row: int) -> None:
-        """Write the metrics of the selected model, then ``done``. Delete checkpoints that no command can read."""
+    def finish(self, session: Session, row: int, keep_model: bool = True) -> None:
+        """Write the metrics of the selected model, then ``done``. Delete files that no command needs.
+
+        Args:
+            session: Session of the run.
+            row: Index of the trial in the session.
+            keep_model: Keep the selected model. A run that is not part of a sweep always keeps it.
+        """
         write_metrics(self.folder, self.trial, session, row)
         write_atomic(self.folder / DONE, self.digest.done())
         if is_in_sweep(self.folder, self.trial):
             checkpoint.delete(self.folder / "checkpoints")
+            if not keep_model:
+                delete_model(self.folder)
 
     def note_divergence(self, error: DivergedError) -> None:
         """Write the reason, and end the trackers."""

@@ -130,6 +130,14 @@ def remove_unused_weights(run: Path, checkpoints: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def delete_model(run: Path) -> None:
+    """Delete the selected model of a run, the description first: without it there is no model."""
+    for path in (run / MODEL / DESCRIPTION, *(run / MODEL).glob("weights-*.safetensors")):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # it contains other files, or there is none
+        (run / MODEL).rmdir()
+
+
 def validation_accuracy(record: Record, trial: Trial) -> float:
     """Return the mean accuracy, or R², on the validation splits of the training domains; NaN if it is not known."""
     return mean_score(record, "out", trial.train_domains)
