@@ -163,6 +163,16 @@ def test_columns_without_standard_errors_and_with_empty_cells_are_datasets(tmp_p
     assert not [finding for finding in audit([table]) if finding.check == "mean"]
 
 
+@pytest.mark.parametrize("header", ["algorithm,A,B,avg", "Method,A,B,Avg", "Algorithm ,A,B,Average", "MODEL,A,B,mean"])
+def test_a_wrong_average_is_found_whatever_the_case_of_the_heading(tmp_path, header):
+    """With the heading "Avg", which tables of pogm have, the average counted as a dataset, and nothing was wrong."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"{header}\nERM,50.0,60.0,55.0\nPOGM,51.0,61.0,57.0\n")
+    (table,) = read_table(path)
+    assert table.datasets == ("A", "B")
+    assert [row.mean for row in table.rows] == ["55.0", "57.0"]
+
+
 def test_command_writes_findings_as_json(tmp_path, capsys):
     path = tmp_path / "findings.json"
     assert main(["audit", "paper", "--json", str(path)]) == 7
@@ -186,6 +196,9 @@ def test_command_writes_findings_as_json(tmp_path, capsys):
         ("a,A\nx,1\n", "a column algorithm or method"),
         ("algorithm,A,selection\nx,1,oracle\n", "test-domain.* as selection"),
         ("algorithm,data,value,stderr\nx,A,1,2\n", "a column dataset beside the column value"),
+        ("algorithm,dataset,mean\nx,A,1\n", "a column value beside the column dataset"),  # pogm report --format csv
+        ("algorithm,dataset,value\nx,A,1\nx,A,2\n", "one line for each method and dataset .* several of x on A"),
+        ("algorithm,A,A\nx,1,2\n", "each column once in .*; found several of A"),
         ("who,dataset,value\nx,A,1\n", "a column algorithm or method"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,16 +70,20 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
         DataError: If the file cannot be read or has another form.
     """
     try:
-        lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+        reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
+        header = list(reader.fieldnames or ())
+        reader.fieldnames = names = [_standard_name(name) for name in header]
+        lines = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(f"Expected a CSV file at {path}; found: {reason}. Check the path and the file.") from error
-    names = list(lines[0]) if lines else []
     if not lines or any(None in line or None in line.values() for line in lines):
         raise DataError(
             f"Expected a header and lines of the same length in {path}; found an empty file or a line of another "
             "length. Correct the file."
         )
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"Expected each column once in {path}; found several of {', '.join(repeated)}. Rename one.")
     groups: dict[str, list[dict[str, str]]] = {}
     for line in lines:
         stated = line.get("selection") or line.get("model_selection") or selection
@@ -86,13 +91,22 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
             rules = ", ".join(RULES)
             raise DataError(f"Expected {rules} as selection in {path}; found {stated!r}. Write one of these.")
         groups.setdefault(stated, []).append({name: (text or "").strip() for name, text in line.items()})
-    if "value" in names and not set(names) >= LONG:
+    if len(missing := LONG - set(names)) == 1:
+        (there,) = LONG - missing
         raise DataError(
-            f"Expected a column dataset beside the column value in {path}; found {', '.join(names)}. Rename the column "
-            "with the names of the datasets."
+            f"Expected a column {missing.pop()} beside the column {there} in {path}; found {', '.join(header)}. Rename "
+            "the column that has this content."
         )
     read = _read_long if set(names) >= LONG else _read_wide
     return [make_table(path.name, read(group, path), stated) for stated, group in groups.items()]
+
+
+def _standard_name(column: str) -> str:
+    """Return the name of a column that is not a dataset in its standard form: "Avg", "average" and "Mean" are "avg"."""
+    folded = column.strip().casefold()
+    if folded in ("average", "mean"):
+        return MEAN
+    return folded if folded in {*METHODS, *NOT_DATASETS, *LONG, "stderr", "mark"} else column
 
 
 def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
@@ -137,6 +151,11 @@ def _read_long(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
         by_method.setdefault(line[method], []).append(line)
     found = []
     for name, own in by_method.items():
+        if repeated := [dataset for dataset, n in Counter(line["dataset"] for line in own).items() if n > 1]:
+            raise DataError(
+                f"Expected one line for each method and dataset in {path}; found several of {name} on {repeated[0]}. "
+                "Give each one a name of its own."
+            )
         cells = {line["dataset"]: Value(_number(line["value"], path), _optional(line, "stderr", path)) for line in own}
         averages = {MEAN, AVERAGE, ALL_DATASETS}
         mean = next((cells[dataset].mean for dataset in cells if dataset in averages), "")
