@@ -19,7 +19,7 @@ from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.runs.directory import change_run, check_owner, extend_run, load_trial, make_folder
 from pogm.benchmark.runs.runner import RunOptions, run
-from pogm.benchmark.runs.state import state_of
+from pogm.benchmark.runs.state import find_problems, state_of
 from pogm.benchmark.runs.sweep_directory import PLAN, load_plan, load_sweep, save_plan, save_sweep
 from pogm.cli import main
 from pogm.data.datasets.colored_digits import ColoredDigits
@@ -210,6 +210,13 @@ def test_a_sweep_is_extended_only_if_all_its_trials_stay(tmp_path, changes, is_e
         with pytest.raises(UsageError, match="found another sweep"):
             save_sweep(other, tmp_path / "s", allow_change=True)
         assert load_sweep(tmp_path / "s") == SWEEP
+
+
+def test_the_status_names_a_finished_run_that_lost_its_trial(folder):
+    assert find_problems(folder.parent) == []
+    (folder / "trial.json").unlink()
+    (problem,) = find_problems(folder.parent)
+    assert problem.startswith(f"Expected trial.json in {folder}; found none, so that no table has this run.")
 
 
 def test_a_finished_run_of_a_sweep_has_no_checkpoint_since_it_cannot_be_extended(tmp_path):

@@ -22,7 +22,7 @@ def state_of(folder: Path) -> str:
 
 
 def find_problems(folder: Path) -> list[str]:
-    """Return why runs of a sweep failed, and the names of finished runs whose records were altered.
+    """Return why runs of a sweep failed, and the names of finished runs whose records were altered or have no trial.
 
     Records are read only if their file was modified after the end of the run: a sweep can have many.
     """
@@ -38,6 +38,11 @@ def find_problems(folder: Path) -> list[str]:
             done = os.stat(f"{run}/{DONE}").st_mtime_ns
         except OSError:
             continue
+        if not os.path.exists(f"{run}/{TRIAL}"):
+            altered.append(
+                f"Expected {TRIAL} in {run}; found none, so that no table has this run. Restore it from a copy, or "
+                "delete the folder to start this run again."
+            )
         try:
             if os.stat(f"{run}/{RECORDS}").st_mtime_ns > done:
                 read_verified(run)
