@@ -4,6 +4,7 @@ import io
 import os
 import re
 import sys
+import warnings
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,15 @@ from rich.console import Console
 from run_folders import record, write_run
 
 from pogm._system.errors import DataError
-from pogm._system.terminal import escaped_output, leave_closed_terminal, message_text, print_line, printable
+from pogm._system.terminal import (
+    WarningPrinter,
+    escaped_output,
+    leave_closed_terminal,
+    message_text,
+    print_line,
+    printable,
+    printed_warnings,
+)
 from pogm.benchmark.progress import run_progress
 from pogm.cli import main
 from pogm.cli.predict import STDOUT, write_csv
@@ -146,3 +155,19 @@ def test_console_of_rich_writes_to_the_stream_itself(monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     with escaped_output():
         assert Console().file is stream
+
+
+def test_a_warning_is_printed_once_also_by_the_processes_of_a_sweep(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = WarningPrinter()
+        for text in ("one", "two\nlines", "one"):
+            warnings.warn(text, UserWarning, stacklevel=1)
+        warnings.showwarning = WarningPrinter(printed_warnings())  # as in a worker
+        for text in ("one", "three"):
+            warnings.warn(text, UserWarning, stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == [
+        "pogm: UserWarning: one",
+        r"pogm: UserWarning: two\nlines",
+        "pogm: UserWarning: three",
+    ]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from processes import pogm as pogm_command
 from sample_files import OPTIONS, write_heart, write_table
 
 import pogm
@@ -439,3 +440,11 @@ def test_the_forecast_does_not_use_samples_of_the_split_test(tmp_path):
     assert main([*words, "--out", str(tmp_path / "m")]) == 0
     sites = json.loads((tmp_path / "m" / "model.json").read_text())["sites"]
     assert {name: site["accuracy"]["n"] for name, site in sites.items()} == dict.fromkeys("abcd", 20)
+
+
+def test_train_prints_a_warning_about_the_table_once(tmp_path):
+    write_table(tmp_path / "t.csv")
+    short = ["--steps", "12", "--workers", "2", "--threads", "1", "--device", "cpu"]
+    found = pogm_command("train", f"{tmp_path / 't.csv'}:label=outcome", *short, "--out", tmp_path / "m")
+    assert found.code == 0
+    assert found.err.count("found version constant or missing there") == 1

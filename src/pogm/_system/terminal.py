@@ -4,7 +4,8 @@ import os
 import stat
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -29,9 +30,29 @@ def message_text(message: Exception) -> str:
     return "\n".join(map(printable, getattr(message, "lines", (message,))))
 
 
-def show_warning(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning as one paragraph, without a line of code; use it as ``warnings.showwarning``."""
-    print(f"pogm: {category.__name__}: {message_text(message)}", file=sys.stderr)
+class WarningPrinter:
+    """Function that prints each warning once, as one paragraph without a line of code, for ``warnings.showwarning``.
+
+    Python alone would print a warning again after every ``warnings.catch_warnings``.
+
+    Args:
+        printed: Texts of warnings that another process has printed.
+    """
+
+    def __init__(self, printed: Iterable[str] = ()):
+        self.printed = set(printed)
+
+    def __call__(self, message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+        """Print a warning if it is new."""
+        text = f"pogm: {category.__name__}: {message_text(message)}"
+        if text not in self.printed:
+            self.printed.add(text)
+            print(text, file=sys.stderr)
+
+
+def printed_warnings() -> frozenset[str]:
+    """Return the texts of the warnings that this process has printed."""
+    return frozenset(getattr(warnings.showwarning, "printed", ()))
 
 
 class EscapedStream:

@@ -21,7 +21,7 @@ from pogm._system.errors import DataError, DivergedError, PogmError, StoppedErro
 from pogm._system.messages import log, note, set_verbosity
 from pogm._system.output import ignore_output_errors
 from pogm._system.signals import STOPPED, HangupError, interruptible
-from pogm._system.terminal import escaped_output, message_text, show_warning
+from pogm._system.terminal import WarningPrinter, escaped_output, message_text
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.cli.config import config_text
 from pogm.cli.json_output import is_asked_for, text_to_stderr
@@ -137,7 +137,7 @@ def command_names() -> frozenset[str]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. An error is printed as one paragraph, without a traceback."""
-    warnings.showwarning = show_warning
+    warnings.showwarning = WarningPrinter()
     words = sys.argv[1:] if words is None else words
     with escaped_output(), interruptible():
         try:

@@ -22,7 +22,7 @@ import torch._inductor.config
 import pogm
 from pogm._system.errors import DiskFullError, InUseError, PogmError, StoppedError, is_disk_full
 from pogm._system.files import is_empty
-from pogm._system.terminal import escape_output, message_text, show_warning
+from pogm._system.terminal import WarningPrinter, escape_output, message_text, printed_warnings
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import TRIAL
@@ -53,7 +53,9 @@ class Worker:
         environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
         context = _process_context()
         self.pipe, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, environment, compile_threads), daemon=True)
+        self.process = context.Process(
+            target=_serve, args=(child, environment, compile_threads, printed_warnings()), daemon=True
+        )
         # Ctrl-C sends SIGINT to every process of the terminal, closing the terminal sends SIGHUP, and Slurm may send
         # SIGUSR1 to every process of a job. Workers start with these signals blocked; the driver (this process) stops
         # the workers. The resource tracker is started first, because its start would unblock the signals.
@@ -110,7 +112,7 @@ def _process_context() -> ForkServerContext | SpawnContext:
     return context
 
 
-def _serve(pipe: Connection, environment: dict[str, str], compile_threads: int | None) -> None:
+def _serve(pipe: Connection, environment: dict[str, str], compile_threads: int | None, printed: frozenset[str]) -> None:
     """Run jobs until the pipe is closed, this process gets a stop signal, or the parent process dies.
 
     All three end the process by a normal exit. An exit by a signal would skip the release of semaphores, such as those
@@ -120,10 +122,11 @@ def _serve(pipe: Connection, environment: dict[str, str], compile_threads: int |
         pipe: Connection that receives jobs, and sends the errors of their trials (see `run_job`).
         environment: Environment variables of the parent; those of the fork server may be older.
         compile_threads: Number of kernels to compile at once; None for torch's choice.
+        printed: Texts of warnings that the parent has printed.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, DRIVER_SIGNALS)
     escape_output()
-    warnings.showwarning = show_warning
+    warnings.showwarning = WarningPrinter(printed)
     signal.signal(signal.SIGTERM, _exit)
     os.environ.clear()
     os.environ.update(environment)
