@@ -108,6 +108,22 @@ def test_help_of_every_option_is_a_sentence_that_says_the_default(name, parser):
         assert not has_value or "default:" in text, (name, text)
 
 
+def test_an_option_that_may_be_repeated_also_takes_several_values():
+    for words in (["--hold-out", "a", "--hold-out", "b"], ["--hold-out", "a", "b"]):
+        assert parse(["train", "data", *words, "--out", "m"]).hold_out == ("a", "b")
+        assert parse(["train", *words, "--out", "m", "--set", "lr=1", "batch_size=2", "--", "data"]).hold_out == (
+            "a",
+            "b",
+        )
+    assert parse(["evaluate", "--site", "a", "m", "data"]).site == ("a",)  # MODEL is not a site
+
+
+def test_a_value_is_not_taken_for_the_argument_of_a_command(capsys):
+    with pytest.raises(SystemExit):
+        parse(["train", "--hold-out", "a", "b", "data", "--out", "m"])
+    assert "unrecognized arguments: data" in capsys.readouterr().err
+
+
 def test_choices_in_the_options_are_those_of_the_package():
     """The options repeat some names, because the modules that define them import torch."""
 

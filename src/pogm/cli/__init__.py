@@ -120,7 +120,11 @@ def parse(words: Sequence[str]) -> Command:
 
 
 def _parse(words: Sequence[str]) -> Command:
-    values, unknown = parser(words[0] if words else None).parse_known_args(words)
+    top = parser(words[0] if words else None)
+    values, unknown = top.parse_known_args(words)
+    if unknown:
+        with suppress(MissingWordsError):  # one of the values is an argument of the command
+            values, unknown = top.parse_known_args(values.parser.repeat_options(words))
     if unknown:
         values.parser.refuse_unknown(unknown)
     command: Command = make(values.command, values)

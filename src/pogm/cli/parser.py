@@ -10,7 +10,7 @@ of the command line are read:
 | ``int``, ``float``, or one of these or ``None`` | one number, with a smallest and a largest value |
 | ``str``, ``Path``, or one of these or ``None`` | one value |
 | ``Literal["a", "b"]``, or this or ``None`` | one of the values |
-| ``tuple[str, ...]`` | one or more values; with ``repeat=True``, one value each time that the option is given |
+| ``tuple[str, ...]`` | one or more values; with ``repeat=True``, ``--name a --name b`` is the usual form |
 
 The values that argparse returns are only those that were given, on the command line or in a file of ``--config``.
 Everything else has the default of its field.
@@ -161,6 +161,20 @@ class Parser(argparse.ArgumentParser):
         """Report words that are neither options nor arguments of this command."""
         hints = (_suggestion(word.partition("=")[0], self._flags) for word in words if word.startswith("--"))
         self.error(f"unrecognized arguments: {' '.join(words)}{next((hint for hint in hints if hint), '')}")
+
+    def repeat_options(self, words: Sequence[str]) -> list[str]:
+        """Return the words with ``--hold-out a b`` as ``--hold-out a --hold-out b``, for options that take several."""
+        lists = [action for action in self._actions if isinstance(action, argparse._AppendAction)]
+        flags = {flag for action in lists for flag in action.option_strings}
+        found, flag, has_value = list[str](), "", False
+        for word in words:
+            if word.startswith("-"):
+                flag, has_value = word if word in flags else "", False
+            elif flag:
+                found += [flag] * has_value
+                has_value = True
+            found.append(word)
+        return found
 
     def describe_unknown_options(self, words: Sequence[str]) -> str:
         """Return a text about words that look like options and are none: often a required option is misspelt."""
