@@ -23,6 +23,7 @@ from pogm.data.datasets.array_dataset import ArrayWarning
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import split_domain
 from pogm.data.images.metadata import split_options
+from pogm.data.tables.samples import read_samples
 from pogm.data.transforms.arrays import Columns, Counts, LogMel, Series, TokenCounts
 
 
@@ -249,6 +250,7 @@ X = np.arange(24.0).reshape(12, 2)
         ({"x": X - 1}, ":kind=tokens", r"Expected whole numbers \(token ids\) in x of a.npz; found float64"),
         ({"x": (X - 1).astype(int)}, ":kind=tokens", r"Expected token ids of at least 0 in a.npz; found -1 in row 1"),
         ({"x": X}, ":kind=audio", r"Expected the array rate, one number of samples per second, in a.npz"),
+        ({"x": X.astype(np.int32)}, ":kind=audio", r"Expected audio as int16, .* in x of a.npz; found int32"),
         ({"x": X}, ":kind=video", r"Expected a kind of arrays"),
         ({"y": np.full(12, 3)}, "", r"Expected two or more classes in the column y of a.npz; found 3"),
         ({"domain": None}, "", r"Expected one column 'domain' in .*a.npz"),
@@ -274,6 +276,21 @@ def test_bad_arrays_give_a_clear_message(tmp_path, arrays, options, message):
     write_arrays(tmp_path / "a.npz", **arrays)
     with pytest.raises((DataError, UsageError), match=message):
         find_dataset(f"{tmp_path / 'a.npz'}{options}").load(tmp_path, 0)
+
+
+def test_audio_of_another_rate_or_scale_than_that_of_the_training_is_noticed(tmp_path):
+    audio = np.random.default_rng(0).integers(-999, 999, (12, 400)).astype(np.int16)
+    dataset = find_dataset(f"{write_arrays(tmp_path / 'a.npz', x=audio, rate=np.array(8000))}:kind=audio")
+
+    def read(**arrays):
+        return dataset.read_inputs(read_samples(write_arrays(tmp_path / "new.npz", **arrays), {"kind": "audio"}))
+
+    assert read(x=audio).dtype == torch.int16  # without a rate, it is that of the training
+    assert read(x=audio / 2**15, rate=np.array(8000)).dtype == torch.float32
+    with pytest.raises(DataError, match=r"Expected audio with 8000 samples per second in new.npz; found 16000"):
+        read(x=audio, rate=np.array(16000))
+    with pytest.warns(ArrayWarning, match="Expected audio from -1 to 1 in x of new.npz"):
+        read(x=audio.astype(np.float32))
 
 
 def test_missing_values_of_vectors_are_imputed(tmp_path):

@@ -25,6 +25,7 @@ from pogm.data.tables.samples import KINDS, TASKS, SampleFile, find_task, read_s
 from pogm.data.transforms.arrays import Columns, Counts, LogMel, Series, TokenCounts
 from pogm.data.transforms.base import Transform
 
+LOUDEST = 2.0  # amplitude of audio in floats; filters can lead to a little more than 1
 RATE = "rate"  # array of an .npz file with the samples per second of audio
 
 
@@ -215,7 +216,23 @@ class ArrayFile(InferredDataset):
                 f"Expected token ids up to {self.vocabulary} in {file.where}; found {int(inputs.max())}. Use the "
                 "vocabulary of the training data."
             )
+        if self.kind == "audio":
+            self._check_audio(file, inputs)
         return inputs
+
+    def _check_audio(self, file: SampleFile, inputs: Tensor) -> None:
+        """Refuse another rate than that of the training; warn of floats that look like 16-bit samples."""
+        if RATE in file.columns and (rate := _find_rate(file)) != self.rate:
+            raise DataError(
+                f"Expected audio with {self.rate} samples per second in {file.where}; found {rate}. Resample it."
+            )
+        if inputs.is_floating_point() and (largest := float(inputs.abs().max())) > LOUDEST:
+            warnings.warn(
+                f"Expected audio from -1 to 1 in x of {file.where}, as it is stored in floats; found {largest:g}. "
+                "Divide 16-bit samples by 32768, in the data of the training and in those of predictions.",
+                ArrayWarning,
+                stacklevel=3,
+            )
 
     def read_labels(self, file: SampleFile) -> Tensor:
         """Return the class indices, or the targets of a regression, of a file.

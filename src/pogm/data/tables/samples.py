@@ -112,6 +112,11 @@ class SampleFile:
         if x.dtype.kind not in ("iub" if self.kind == "tokens" else "fiub"):
             wanted = "whole numbers (token ids)" if self.kind == "tokens" else "numbers"
             raise DataError(f"Expected {wanted} in x of {self.where}; found {x.dtype}. Convert the array.")
+        if self.kind == "audio" and x.dtype.kind != "f" and x.dtype != np.int16:
+            raise DataError(
+                f"Expected audio as int16, or as floats from -1 to 1, in x of {self.where}; found {x.dtype}. Convert "
+                "the array."
+            )
         if x.ndim != axes + 1 or 0 in x.shape:
             wanted = {1: "[N, features]", 2: "[N, channels, length]"}[axes]
             raise DataError(
