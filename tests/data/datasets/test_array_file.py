@@ -23,6 +23,7 @@ from pogm.data.datasets.array_dataset import ArrayWarning
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import split_domain
 from pogm.data.images.metadata import split_options
+from pogm.data.tables.encoding import Encoding
 from pogm.data.tables.samples import read_samples
 from pogm.data.transforms.arrays import Columns, Counts, LogMel, Series, TokenCounts
 
@@ -204,6 +205,7 @@ ROWS = "domain,age,label\n" + "\n".join(f"{'ab'[n % 2]},{n},{n % 3}" for n in ra
         (ROWS.replace("a,4,", "a,inf,"), "", r"the column age of t.csv; found 'inf' in row 5"),
         (ROWS.replace("a,4,", "a,1e300,"), "", r"age of t.csv; found '1e300', too large for float32, in row 5"),
         (ROWS.replace("a,4,1", "a,4,"), "", r"Expected a value of label in every row of t.csv; found none in row 5"),
+        (ROWS.replace("a,4,1", "a,4,None"), "", r"found 'None', which means a missing value, in row 5 .* another name"),
         (ROWS.replace("a,4,1", "a,4"), "", r"Expected 3 cells.* found 2 in line 6"),
         (ROWS.replace("b,", "a,"), "", r"Expected two or more domains in the column domain of t.csv; found a"),
         (ROWS.replace("domain,age,label", "domain,label,label"), "", r"Expected a different name for every column"),
@@ -216,6 +218,15 @@ def test_bad_table_gives_a_clear_message(tmp_path, content, options, message):
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises((DataError, UsageError), match=message):
         find_dataset(f"{tmp_path / 't.csv'}{options}").load(tmp_path, 0)
+
+
+def test_codes_with_an_underscore_are_categories_and_not_numbers(tmp_path):
+    rows = "\n".join(f"{'ab'[n % 2]},{n % 2 + 1}_{n % 3},{n % 3}" for n in range(60))  # Python reads 1_2 as 12
+    (tmp_path / "t.csv").write_text(f"domain,stage,label\n{rows}")
+    dataset = find_dataset(str(tmp_path / "t.csv"))
+    assert (dataset.numbers, dataset.categories[::2]) == ((), ("stage",) * 6)
+    with pytest.raises(DataError, match=r"Expected finite numbers in the column dose of new.csv; found '1_2' in row 2"):
+        Encoding(("dose",)).encode({"dose": np.array(["3", "1_2"])}, "new.csv")
 
 
 def test_text_among_many_numbers_is_named(tmp_path):

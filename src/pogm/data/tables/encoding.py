@@ -126,15 +126,16 @@ def is_numeric(column: Column) -> bool:
     """Return True if all values of a column are numbers, also infinite ones, or missing."""
     if column.dtype.kind in "biuf":
         return True
-    return all(_is_number(text) for text in set(column[~is_missing(column)].tolist()))
+    return all(_is_number(value) for value in set(column[~is_missing(column)].tolist()))
 
 
-def _is_number(text: str) -> bool:
+def _is_number(value: Any) -> bool:
+    """Return True for a number, or its text. Python and NumPy would also read the code 1_2 as 12."""
     try:
-        float(text)
+        float(value)
     except ValueError:
         return False
-    return True
+    return "_" not in str(value)
 
 
 def to_numbers(column: Column, name: str, where: str) -> npt.NDArray[np.float64]:
@@ -147,12 +148,11 @@ def to_numbers(column: Column, name: str, where: str) -> npt.NDArray[np.float64]
     if column.dtype.kind in "biuf":
         numbers = column.astype(np.float64)
     else:
-        numbers = np.full(len(column), np.nan)
-        try:
-            numbers[~missing] = column[~missing].astype(np.float64)
-        except ValueError as error:
+        if not is_numeric(column):
             bad = [row for row in np.flatnonzero(~missing).tolist() if not _is_number(column[row])]
-            raise _number_error(column, name, where, bad) from error
+            raise _number_error(column, name, where, bad)
+        numbers = np.full(len(column), np.nan)
+        numbers[~missing] = column[~missing].astype(np.float64)
     if large := np.flatnonzero(np.abs(numbers) > np.finfo(np.float32).max).tolist():  # or infinite
         raise _number_error(column, name, where, large)
     return numbers

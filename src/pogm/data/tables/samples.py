@@ -150,9 +150,12 @@ class SampleFile:
         name = self.roles[role]
         column = self._column(name)
         if (rows := np.flatnonzero(is_missing(column))).size:
+            text = "" if column.dtype.kind == "f" else str(column[rows[0]])
+            found = f"{printable(text)!r}, which means a missing value," if text else "none"
+            advice = "write another name" if text else "fill in the values"
             raise DataError(
-                f"Expected a value of {name} in every row of {self.where}; found none in row {rows[0] + 1} and in "
-                f"{rows.size} rows in all. Remove these rows, or fill in the values."
+                f"Expected a value of {name} in every row of {self.where}; found {found} in row {rows[0] + 1} and in "
+                f"{rows.size} rows in all. Remove these rows, or {advice}."
             )
         return to_texts(column)
 
