@@ -364,6 +364,29 @@ def test_one_site_of_a_table_is_evaluated(folder, tmp_path, capsys):
     assert "Expected sites of new.csv: a, b, c, d; found z" in capsys.readouterr().err
 
 
+def test_rows_of_classes_that_a_model_does_not_know_can_be_left_out(folder, tmp_path, capsys):
+    table = rows((folder / "new.csv").read_text())
+    strange = [dict(row, outcome="dead") if number < 3 else row for number, row in enumerate(table)]
+    for name, found in (("new.csv", strange), ("rest.csv", table[3:])):
+        with open(tmp_path / name, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(table[0]))
+            writer.writeheader()
+            writer.writerows(found)
+    model, new, rest = (str(path) for path in (folder / "run_classes", tmp_path / "new.csv", tmp_path / "rest.csv"))
+    assert main(["evaluate", model, new]) == 3
+    assert "found dead" in capsys.readouterr().err
+    assert main(["evaluate", model, new, "--ignore-unknown-classes", "--json", str(tmp_path / "new.json")]) == 0
+    assert "3 samples of classes unknown to the model are left out: dead (3)." in capsys.readouterr().err
+    assert main(["evaluate", model, rest, "--json", str(tmp_path / "rest.json")]) == 0
+    read = [json.loads((tmp_path / name).read_text())["sites"] for name in ("new.json", "rest.json")]
+    assert read[0] == read[1]
+
+
+def test_missing_column_of_splits_is_named_by_its_role(folder, capsys):
+    assert main(["evaluate", str(folder / "run_classes"), str(folder / "new.csv"), "--split", "test"]) == 3
+    assert "name another one after the path: new.csv:split=COLUMN" in capsys.readouterr().err
+
+
 def test_export_of_a_table_model_is_refused(folder, tmp_path, capsys):
     assert main(["export", str(folder / "run_classes"), "--to", "safetensors", "--out", str(tmp_path / "m")]) == 2
     assert "Expected a model of images to export" in capsys.readouterr().err

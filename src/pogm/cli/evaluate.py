@@ -42,7 +42,7 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
     split: Literal["train", "val", "test"] | None = option(
         "Evaluate only this split of a metadata file (default: all images).", None
     )
-    ignore_unknown_classes: bool = option("Leave out images of classes that the model does not know.", False)
+    ignore_unknown_classes: bool = option("Leave out images, or rows, of classes that the model does not know.", False)
     csv: Path | None = option("File for the prediction of every image (default: none).", None, metavar="FILE")
     prediction: Prediction = group(Prediction)
     output: Output = group(Output)
@@ -57,7 +57,15 @@ pogm evaluate runs/first new_site --json metrics.json --csv predictions.csv"""
         model = load_model(self.model, self.prediction)
         say_if_adapting(model, "site")
         if is_sample_model(model):
-            return self._report(evaluate_file(model, self.images, sites=self.site, split=self.split))
+            return self._report(
+                evaluate_file(
+                    model,
+                    self.images,
+                    sites=self.site,
+                    split=self.split,
+                    ignore_unknown_classes=self.ignore_unknown_classes,
+                )
+            )
         found = evaluate(
             model,
             self.images,

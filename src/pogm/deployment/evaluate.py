@@ -112,7 +112,8 @@ class Evaluation:
                 )
         if self.ignored:
             listed = ", ".join(f"{printable(name)} ({count})" for name, count in self.ignored.items())
-            found.append(f"{sum(self.ignored.values())} images of classes unknown to the model are left out: {listed}.")
+            total = f"{sum(self.ignored.values())} {self._samples}"
+            found.append(f"{total} of classes unknown to the model are left out: {listed}.")
         if skipped := int((~self.predictions.is_predicted).sum()):
             found.append(f"{skipped} images that cannot be decoded are left out.")
         return found

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -112,7 +113,12 @@ def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbe
 
 
 def evaluate_file(
-    model: TrainedModel, name: str, *, sites: Sequence[str] = (), split: str | None = None
+    model: TrainedModel,
+    name: str,
+    *,
+    sites: Sequence[str] = (),
+    split: str | None = None,
+    ignore_unknown_classes: bool = False,
 ) -> Evaluation | RegressionEvaluation:
     """Evaluate a model on the samples of a file, with the column of the label of the training.
 
@@ -123,35 +129,50 @@ def evaluate_file(
         name: Path of a file, see `predict_file`.
         sites: Sites to evaluate; empty for all.
         split: Given split to evaluate: "train", "val" or "test"; None for all rows.
+        ignore_unknown_classes: Leave out rows of classes that the model does not know.
 
     Raises:
         DataError: The file cannot be read, a column or a site is missing, or a class is unknown.
     """
     file = _read_file(model, name, required=("label",) if split is None else ("label", "split"))
-    labels, inputs, site_of = _dataset(model).read_labels(file), read_inputs(model, file), _sites(file)
+    inputs, site_of = read_inputs(model, file), _sites(file)
     known = sorted(set(site_of.tolist()))
     if missing := [site for site in sites if site not in known]:
         raise DataError(
             f"Expected sites of {file.where}: {', '.join(known)}; found {', '.join(missing)}. Name one of those."
         )
     is_used = np.ones(file.count, bool) if split is None else file.splits() == list(SPLITS).index(split)
+    is_used &= np.isin(site_of, sites or known)
+    ignored = Counter[str]()
+    if ignore_unknown_classes and model.task == "classification":
+        is_known = np.isin(file.texts("label"), model.classes)
+        ignored.update(file.texts("label")[is_used & ~is_known].tolist())
+        is_used &= is_known
     rows = {site: np.flatnonzero(is_used & (site_of == site)) for site in known if not sites or site in sites}
-    if empty := [site for site, index in rows.items() if not len(index)]:
+    empty = [site for site, index in rows.items() if not len(index)]
+    if empty and ignored:
+        raise DataError(
+            f"Expected rows of the classes {', '.join(model.classes)} in every site of {file.where}; found none in "
+            f"{', '.join(empty)}. Rename the classes, or name other sites with --site."
+        )
+    if empty:
         raise DataError(
             f"Expected rows of the split {split} in every site of {file.where}; found none in {', '.join(empty)}. Name "
             "other sites with --site, or leave --split out."
         )
     order = np.concatenate(list(rows.values()))
+    labels = _dataset(model).read_labels(file, order)
     numbered = tuple(str(row + 1) for row in order)
     found = _predict(model, inputs[torch.from_numpy(order)], site_of[order])
     if isinstance(found, PredictedNumbers):
         chosen = replace(found, rows=numbered)
-        return RegressionEvaluation(site_of[order], chosen, labels.double().numpy()[order], model.description)
+        return RegressionEvaluation(site_of[order], chosen, labels.double().numpy(), model.description)
+    parts = torch.split(labels, [len(index) for index in rows.values()])
     listed = [
-        Site(site, tuple(str(row + 1) for row in index), tuple(labels[torch.from_numpy(index)].tolist()))
-        for site, index in rows.items()
+        Site(site, tuple(str(row + 1) for row in index), tuple(part.tolist()))
+        for (site, index), part in zip(rows.items(), parts, strict=True)
     ]
-    return Evaluation(tuple(listed), replace(found, paths=numbered), model.description, {})
+    return Evaluation(tuple(listed), replace(found, paths=numbered), model.description, dict(ignored))
 
 
 def _sites(file: SampleFile) -> npt.NDArray[np.str_]:
@@ -180,11 +201,11 @@ def _read_file(model: TrainedModel, name: str, required: Sequence[str] = ()) -> 
         )
     columns = read_columns(path, given)
     roles = {role: column for role, column in {**dataset.options, **given}.items() if role in ROLES}
-    if missing := [roles.get(role, role) for role in required if roles.get(role, role) not in columns]:
-        found = ", ".join(map(printable, columns))
+    if missing := [role for role in required if roles.get(role, role) not in columns]:
+        names, found = (", ".join(map(printable, some)) for some in ([roles.get(m, m) for m in missing], columns))
         raise DataError(
-            f"Expected the column {', '.join(missing)} in {printable(path.name)}; found {found}. "
-            f"Add it, or name another one after the path: {printable(path.name)}:{required[0]}=COLUMN"
+            f"Expected the column {names} in {printable(path.name)}; found {found}. "
+            f"Add it, or name another one after the path: {printable(path.name)}:{missing[0]}=COLUMN"
         )
     roles = {role: roles.get(role, role) for role in {*roles, *required} if roles.get(role, role) in columns}
     return SampleFile(path, dataset.kind, columns, roles)

@@ -13,6 +13,7 @@ from torch import Tensor
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import hyper
 from pogm.data.datasets.array_dataset import (
+    Array,
     ArrayWarning,
     InferredDataset,
     SmallArrays,
@@ -234,15 +235,15 @@ class ArrayFile(InferredDataset):
                 stacklevel=3,
             )
 
-    def read_labels(self, file: SampleFile) -> Tensor:
-        """Return the class indices, or the targets of a regression, of a file.
+    def read_labels(self, file: SampleFile, rows: Array | slice = slice(None)) -> Tensor:
+        """Return the class indices, or the targets of a regression, of a file or of some of its rows.
 
         Raises:
             DataError: A class is not known, or a target is not a number.
         """
         if self.task == "regression":
-            return torch.from_numpy(file.numbers("label")).float()
-        texts = file.texts("label").tolist()
+            return torch.from_numpy(file.numbers("label")[rows]).float()
+        texts = file.texts("label")[rows].tolist()
         numbers = {name: number for number, name in enumerate(self.classes)}
         if unknown := sorted(set(texts) - numbers.keys()):
             raise DataError(
