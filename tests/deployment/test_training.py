@@ -24,7 +24,7 @@ from pogm.cli import main, train
 from pogm.data.datasets.folder import Folder
 from pogm.deployment import training_plan
 from pogm.deployment.forecast import SiteResult, forecast
-from pogm.deployment.training import fit_model_temperature
+from pogm.deployment.training import fit_model_temperature, held_out_results
 from pogm.deployment.training_plan import make_plan, plan_deadlines, steps_in_time
 from pogm.engine.session import Engine
 
@@ -224,6 +224,14 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
     for name, lines in read().items():
         assert lines[: len(known[name]) - 1] == known[name][:-1]
         assert len(lines) > len(known[name]) >= 2
+
+
+@pytest.mark.parametrize(("method", "missing"), [("ERM", "an evaluation"), ("ERM + SWAD", "the end, where SWAD has")])
+def test_stopped_run_without_a_model_says_what_is_missing(photographs, tmp_path, method, missing):
+    settings = ("network=small_cnn", "weights=random")
+    trials = make_plan(Folder.from_path(photographs[0]), [method], ("c",), settings, 30).trials
+    with pytest.raises(UsageError, match=f"Expected {missing}.*more --minutes"):
+        list(held_out_results(trials, tmp_path, ("c",), None, {trial.id for trial in trials}))
 
 
 def test_training_that_began_with_other_options_is_refused(trained, photographs):

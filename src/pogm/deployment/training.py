@@ -26,6 +26,7 @@ from pogm.deployment.forecast import Forecast, SiteResult, forecast
 from pogm.deployment.model import TrainedModel, load
 from pogm.deployment.predict import predict_stored
 from pogm.deployment.training_plan import TrainingPlan
+from pogm.modifiers.base import Modifier
 
 RUNS = "runs"
 PREDICTION_BATCH = 64
@@ -79,9 +80,16 @@ def _load_run(trial: Trial, folder: Path, cut: Collection[str]) -> TrainedModel:
     run = folder / RUNS / trial.id
     if trial.id in cut:
         if not (run / MODEL / DESCRIPTION).exists():
+            last = Modifier.find_final(trial.modifiers)
+            missing = (
+                "an evaluation"
+                if last is None
+                else f"the end, where {type(trial.modifiers[last]).__name__} has its model,"
+            )
+            other = "" if last is None else ", or without this modifier"
             raise UsageError(
-                f"Expected an evaluation of every run within the time limit; found none in {run}. Give the same "
-                "command again to continue, or begin again with more --minutes and another --out."
+                f"Expected {missing} of every run within the time limit; found none in {run}. Give the same command "
+                f"again to continue, or begin again with another --out and more --minutes{other}."
             )
     elif not (run / DONE).exists():
         raise InUseError(
