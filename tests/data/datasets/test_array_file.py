@@ -19,7 +19,7 @@ from sample_files import OPTIONS, write_table
 from pogm._system.errors import DataError, PogmError, UsageError
 from pogm.benchmark.plan.parsing import build_trial, data_folder, find_dataset
 from pogm.benchmark.plan.trial import Trial
-from pogm.data.datasets.array_dataset import ArrayWarning
+from pogm.data.datasets.array_dataset import ArrayWarning, find_constant_columns
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import split_domain
 from pogm.data.images.metadata import split_options
@@ -314,6 +314,17 @@ def test_columns_without_information_are_named(tmp_path):
     dataset = find_dataset(f"{write_table(tmp_path / 'trial.csv')}:label=outcome,group=patient")
     with pytest.warns(ArrayWarning, match="found version constant or missing there"):
         dataset.check(dataset.load(tmp_path, 0), (0,))
+
+
+def test_columns_that_are_named_as_constant_are_those_that_the_transform_sets_to_0():
+    noise = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    columns = [noise, 3e4 + noise, 1.7e9 + 300 * noise, 1.7e9 + 3e5 * noise, 5 + 0 * noise, noise / 0 * 0, 1e30 * noise]
+    x = torch.cat(columns, 1)
+    x[::3, 0] = torch.nan
+    scale = Columns.build(x.shape[1]).fit([x])["scale"]
+    found = find_constant_columns([x[:500], x[500:]])
+    assert found.tolist() == [False, False, True, False, True, True, False]
+    assert (scale == 0).tolist() == found.tolist()
 
 
 def test_network_for_images_is_refused_for_vectors(tmp_path):

@@ -17,6 +17,7 @@ from pogm._system.terminal import printable
 from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training, find_unseen
 from pogm.data.tables.encoding import Encoding
+from pogm.data.transforms.arrays import CHUNK, CONSTANT
 
 Array = npt.NDArray[Any]
 LISTED = 10  # categories that a warning names
@@ -150,10 +151,15 @@ def fingerprint(paths: list[Path]) -> str:
 
 
 def find_constant_columns(domains: Sequence[Tensor]) -> Tensor:
-    """Return True for each column with at most one value, besides NaN, in all domains [N, columns] together."""
-    low = torch.stack([torch.where(x.isnan(), torch.inf, x).amin(0) for x in domains]).amin(0)
-    high = torch.stack([torch.where(x.isnan(), -torch.inf, x).amax(0) for x in domains]).amax(0)
-    return low >= high
+    """Return True for each column of all domains [N, columns] together that `Columns` sets to 0.
+
+    Such a column has no value besides NaN, or a standard deviation that is nothing beside its mean.
+    """
+    parts = [part for domain in domains for part in torch.split(domain, CHUNK)]
+    count = torch.stack([(~part.isnan()).sum(0) for part in parts]).sum(0).clamp(min=1)
+    mean = torch.stack([part.nansum(0, dtype=torch.float64) for part in parts]).sum(0) / count
+    squares = torch.stack([(part.double() - mean).square().nansum(0) for part in parts]).sum(0)
+    return (squares / count).sqrt() <= CONSTANT * mean.abs()
 
 
 def warn_of_unknown_categories(encoding: Encoding, columns: Mapping[str, Array], where: str) -> None:

@@ -262,7 +262,8 @@ class ArrayFile(InferredDataset):
         if constant := [name for name, found in zip(self.numbers, is_constant, strict=True) if found]:
             warnings.warn(
                 f"Expected columns with several values in the training domains; found {', '.join(constant)} constant "
-                "or missing there. The network does not see them.",
+                "or missing there. The network does not see them. A large offset, as in times, also makes a column "
+                "constant: subtract it.",
                 ArrayWarning,
                 stacklevel=2,
             )

@@ -48,7 +48,7 @@ class SampleFindings:
 
     @cached_property
     def constant(self) -> list[str]:
-        """Columns with one value, or none, in all domains together."""
+        """Columns with one value, or almost, or none, in all domains together; a network does not see them."""
         if not self.is_table:
             return []
         is_constant = find_constant_columns([domain.inputs for domain in self.domains])
@@ -213,7 +213,7 @@ class SampleFindings:
             unseen = "; their samples in a held-out domain are not really unseen" if shared else ""
             lines.append(f"{self.groups['all']} groups, {shared} of them in several domains{unseen}.")
         lists: dict[str, list[str]] = {
-            "Columns with one value": self.constant,
+            "Columns with one value, or almost": self.constant,
             "Domains with one class": self.single_class,
             "Domains with one target, where R² is undefined; leave them out if it stands for a missing value": [
                 f"{name} ({value:g})" for name, value in self.single_target.items()
