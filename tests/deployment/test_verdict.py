@@ -1,6 +1,7 @@
 """``pogm verdict``: each kind of shift is found where it is, and not where it is not."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -158,6 +159,22 @@ def test_command_prints_the_verdict_and_writes_all_numbers(photographs, tmp_path
     numbers = json.loads(path.read_text())
     assert list(numbers["sites"]) == ["a", "b", "c"]
     assert numbers["forecast"]["mean"] == pytest.approx(np.mean([s["held_out"] for s in numbers["sites"].values()]))
+
+
+def test_next_command_does_not_fail_for_a_class_of_one_site(photographs, tmp_path):
+    root = shutil.copytree(photographs[0], tmp_path / "sites")
+    shutil.copytree(root / "a" / "red", root / "a" / "green")
+    words = ("--network", "small_cnn", "--set", "weights=random", "--set", "image_size=32")
+    end = pogm("verdict", root, *words)
+    assert end.code == 0, end.err
+    command = end.out.splitlines()[-1].removeprefix("Next: pogm ").split()
+    assert command[-4:] == ["--set", "allow_unseen=true", "--out", "model"]
+    rows = [f"{'ab'[n % 2]},{n},{'dead' if n in (1, 3) else ('ill', 'well')[n % 4 < 2]}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["domain,age,label", *rows]) + "\n")
+    end = pogm("verdict", tmp_path / "t.csv")
+    assert end.out.splitlines()[-1].startswith(
+        "Next: rename or remove classes that one site alone has (dead), then: pogm train"
+    )
 
 
 def test_random_weights_are_those_of_the_seed(photographs):

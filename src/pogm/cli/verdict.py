@@ -78,15 +78,24 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
             for sentence in verdict.sentences():
                 print_line(sentence)
             small = [site.site for site in verdict.sites if site.images < 1 / HOLDOUT]
-            print_line(f"Next: {self._train_command(small if len(small) + 2 <= len(verdict.sites) else [])}")
+            classes = [set(found.tolist()) for found in labels]
+            alone = [label for label in sorted(set().union(*classes)) if sum(label in found for found in classes) == 1]
+            first = ""
+            if alone and isinstance(dataset, ArrayDataset):  # training would refuse them
+                names = ", ".join(dataset.label_names[label] for label in alone)
+                first = f"rename or remove classes that one site alone has ({names}), then: "
+            held_out = small if len(small) + 2 <= len(verdict.sites) else []
+            print_line(f"Next: {first}{self._train_command(held_out, allow_unseen=bool(alone) and not first)}")
 
         self.output.show("verdict", verdict.to_json(), show_text)
         return 0
 
-    def _train_command(self, small: Sequence[str]) -> str:
+    def _train_command(self, small: Sequence[str], *, allow_unseen: bool) -> str:
         """Return the command that trains a model on the same data, with the same network.
 
-        Sites that are too small for a training and a validation part are held out.
+        Args:
+            small: Sites that are too small for a training and a validation part, which are held out.
+            allow_unseen: Count images as errors whose class no other site has; otherwise the command refuses them.
         """
         given = {
             "--network": self.network,
@@ -95,7 +104,10 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
             "--on-bad-image": self.settings.on_bad_image,
         }
         words = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
-        words += [word for text in self.settings.settings for word in ("--set", text)]
+        settings = self.settings.settings
+        if allow_unseen and "allow_unseen=true" not in settings:
+            settings = (*settings, "allow_unseen=true")
+        words += [word for text in settings for word in ("--set", text)]
         words += [word for site in small for word in ("--hold-out", site)]
         return join(["pogm", "train", self.folder, *self.execution.data.words, *words, "--out", "model"])
 
