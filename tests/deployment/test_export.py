@@ -25,8 +25,9 @@ from pogm._system.files import digest
 from pogm.benchmark.runs.runner import run
 from pogm.data.images.intensity import Intensity
 from pogm.deployment import export_formats
-from pogm.deployment.export import SUFFIXES, Exported, ExportError, describe_preprocessing, export
-from pogm.deployment.export_comparison import compare, probe_inputs
+from pogm.deployment.export import SUFFIXES, Exported, ExportError, export
+from pogm.deployment.export_comparison import compare
+from pogm.deployment.export_inputs import describe_preprocessing, probe_inputs
 from pogm.deployment.model import TrainedModel
 
 SOURCES = str(Path(pogm.__file__).parent).encode()
@@ -216,7 +217,7 @@ def test_export_that_differs_is_refused_and_leaves_old_files(model, tmp_path, mo
 def test_models_that_adapt_are_refused(tmp_path):
     run(trial(ARM(), steps=2), tmp_path / "run")
     for to in SUFFIXES:
-        with pytest.raises(UsageError, match="found ARM, which adapts to the other images of its batch"):
+        with pytest.raises(UsageError, match="found ARM, which adapts to the other samples of its batch"):
             export(pogm.load(tmp_path / "run"), to, tmp_path / "file")
 
 

@@ -21,7 +21,9 @@ pogm export runs/first --to torch-export                    first.pt2, for torch
 pogm export runs/first --to safetensors                     the weights, with the names of torchvision or timm
 pogm export runs --layout domainbed --out runs-for-domainbed"""
     notes: ClassVar[str] = (
-        "A model is compared with the original before it is written. Its inputs are what model.transform returns.\n"
+        "A model is compared with the original before it is written. A model of images takes what model.transform "
+        "returns.\nOne of a table, series, audio or text contains its preprocessing (onnx and torch-export): it takes "
+        "rows of numbers;\nthe JSON file names the columns.\n"
         "ONNX needs: pip install 'pogm[onnx]'"
     )
 
@@ -40,7 +42,7 @@ pogm export runs --layout domainbed --out runs-for-domainbed"""
         metavar="PATH",
     )
     tolerance: float | None = option(
-        "Largest difference of the logits from those of the original, relative to the largest logit or to 1 "
+        "Largest difference of the outputs from those of the original, relative to the largest output or to 1 "
         "(default: 0.0001).",
         None,
         least=0,

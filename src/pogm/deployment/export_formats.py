@@ -16,23 +16,29 @@ from torch import Tensor, nn
 from pogm._system.errors import UsageError
 from pogm.deployment.ensemble import Ensemble
 from pogm.deployment.export_comparison import Predict
-from pogm.deployment.model import TrainedModel
+from pogm.deployment.export_inputs import make_zeros, module_to_export
+from pogm.deployment.model import ArrayTransform, TrainedModel
 from pogm.models.timm_models import PREFIX
 
 Format = Literal["onnx", "torch-export", "safetensors"]
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-INPUT, OUTPUT = "input", "logits"
+INPUT = "input"
 METADATA = "pogm.json"  # name of the description inside of an exported file
 TRACED_BATCH = 3
 
 Made = tuple[bytes, Predict, dict[str, Any]]  # the file, its predictions, and further entries of the description
 
 
+def name_output(model: TrainedModel) -> str:
+    """Return the name of the output of an exported file."""
+    return "prediction" if model.task == "regression" else "logits"
+
+
 def _export_program(model: TrainedModel) -> torch.export.ExportedProgram:
     """Return the traced program, with any batch size and without the paths of source files."""
-    inputs = torch.zeros(TRACED_BATCH, *model.transform.transform.shape)
+    module, inputs = module_to_export(model), make_zeros(model, TRACED_BATCH)
     try:
-        program = torch.export.export(model, (inputs,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+        program = torch.export.export(module, (inputs,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
     except Exception as error:  # torch raises many kinds of errors here
         raise _unsupported("torch.export", model, error) from error
     for module in program.graph_module.modules():
@@ -60,12 +66,12 @@ def _make_onnx(model: TrainedModel, description: Mapping[str, Any]) -> Made:
         )
     import onnxruntime
 
-    program = _export_program(model)
+    program, output = _export_program(model), name_output(model)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the exporter, about its own code
             made = torch.onnx.export(
-                program, (), input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False
+                program, (), input_names=[INPUT], output_names=[output], dynamo=True, verbose=False
             )
         assert made is not None
         proto = made.model_proto
@@ -84,8 +90,8 @@ def _make_onnx(model: TrainedModel, description: Mapping[str, Any]) -> Made:
         raise _unsupported("ONNX", model, error) from error
 
     def predict(x: Tensor) -> Tensor:
-        (logits,) = session.run([OUTPUT], {INPUT: x.numpy()})
-        return torch.from_numpy(logits)
+        (found,) = session.run([output], {INPUT: x.numpy()})
+        return torch.from_numpy(found)
 
     operators = {str(item.domain or "ai.onnx"): int(item.version) for item in proto.opset_import}
     return content, predict, {"load": "onnxruntime.InferenceSession(FILE)", "operator_sets": operators}
@@ -163,9 +169,10 @@ def _rebuild_own(model: TrainedModel, tensors: Mapping[str, Tensor]) -> Rebuilt:
 
 def _unsupported(what: str, model: TrainedModel, error: Exception) -> UsageError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    other = "such as safetensors" if not isinstance(model.transform, ArrayTransform) else "or use pogm.load in Python"
     return UsageError(
         f"Expected a network that {what} supports; found that {model.description.get('network')} gives: {reason} "
-        "Choose another format, such as safetensors."
+        f"Choose another format, {other}."
     )
 
 

@@ -285,16 +285,6 @@ class TrainedModel(nn.Module):
             return (self.forward(inputs) / self.temperature).softmax(-1)
 
 
-def image_transform(model: TrainedModel) -> ImageTransform:
-    """Return the preprocessing of a model of images; raise a `UsageError` for a model of other data."""
-    if not isinstance(model.transform, ImageTransform):
-        raise UsageError(
-            f"Expected a model of images to export; found one of {model.dataset.title}, whose preprocessing no other "
-            "program has. Use it in Python: pogm.load(FOLDER)."
-        )
-    return model.transform
-
-
 def load(folder: Path | str) -> TrainedModel:
     """Load the model that a run has selected, or that ``pogm train``, ``soup`` or ``ensemble`` has written.
 
