@@ -325,6 +325,15 @@ def test_the_start_of_processes_does_not_count_as_slow_runs():
     assert remaining.seconds(32.0) == 7.0
 
 
+def test_the_first_thousandth_of_the_work_gives_no_estimate():
+    """Its time is that of the start: 10 s for a step of 5,000, and then 0.01 s for each."""
+    remaining = RemainingSweepTime({"a": 0.0}, 0.0)
+    remaining.update({"a": 1 / 5000}, {"a": 1.0}, False, 10.0)
+    assert remaining.seconds(10.0) is None
+    remaining.update({"a": 501 / 5000}, {"a": 1.0}, False, 15.0)
+    assert remaining.seconds(15.0) == pytest.approx(44.99)
+
+
 def write_run(folder, one, begin, until, per_step, evaluation):
     """Write the folder of a run with records up to a step, and the times that its files would have."""
     run, points = folder / one.id, [point for point in one.schedule.points() if point <= until]

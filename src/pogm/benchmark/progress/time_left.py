@@ -7,6 +7,7 @@ from typing import Protocol
 from pogm.engine.trainer import Schedule
 
 BURST_SECONDS = 0.5  # items of a batch finish together, within this time
+LEAST_SHARE = 0.01  # of the work of a sweep, for an estimate from the first finished work alone
 
 
 class TimeEstimate(Protocol):
@@ -148,8 +149,9 @@ class RemainingSweepTime:
     """Estimate of the time left of many runs, from the finished part of each and from their costs.
 
     The costs may change, because they are measured while the runs train. The rate is the cost of what was finished
-    since the first new work, divided by the time since then: the time before contains the start of the processes. The
-    estimate is at least the rest of the longest run and, until there is such a rate, at most that of all runs in a row.
+    since the first new work, divided by the time since then: the time before contains the start of the processes. Until
+    there is such a rate, the first new work gives an estimate if it is more than a hundredth of all work, and at most
+    that of all runs in a row. The estimate is at least the rest of the longest run.
 
     Args:
         parts: Part of each run that was finished before, by id.
@@ -184,7 +186,7 @@ class RemainingSweepTime:
         is_first = self.base[1] is self.parts  # the time since the start contains the start of the processes
         start, base = self.start if is_first else self.base
         finished = sum(cost * (self.parts[name] - base[name]) for name, cost in costs.items())
-        if finished > 0:
+        if finished > (LEAST_SHARE * sum(costs.values()) if is_first else 0):
             rest = sum(rests) * (self.last - start) / finished
             if in_seconds:
                 rest = max(min(rest, sum(rests)) if is_first else rest, max(rests))
