@@ -286,9 +286,8 @@ class DomainGeneralizer(ClassifierMixin, _DomainEstimator):  # type: ignore[misc
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"Expected two or more classes in y; found one class, {self.classes_[0]!r}. Add samples of another."
-            )
+            (found,) = self.classes_.tolist()
+            raise ValueError(f"Expected two or more classes in y; found one class, {found!r}. Add samples of another.")
         return torch.from_numpy(labels.astype(np.int64))
 
     def _class_names(self) -> tuple[str, ...]:
