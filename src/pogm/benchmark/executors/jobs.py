@@ -12,6 +12,7 @@ from pogm._system.cpu import count_cores
 from pogm.benchmark.costs.compile_choice import choose_compile, shape_key
 from pogm.benchmark.executors.worker import has_begun
 from pogm.benchmark.plan.trial import Trial
+from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.runs.directory import newest_checkpoint, read_provenance
 from pogm.benchmark.runs.options import RunOptions
 from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
@@ -49,12 +50,13 @@ def take_job(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], boo
 
 
 def by_progress(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
-    """Divide trials into lists that can resume together: at the same checkpoint, or none, and all compiled or not."""
-    found: dict[tuple[str, bool | None], list[Trial]] = {}
+    """Divide trials into lists that can train together: all done, or at the same checkpoint and all compiled or not."""
+    found: dict[tuple[bool, str, bool | None], list[Trial]] = {}
     for trial in trials:
         folder = root / trial.id
         step = newest_checkpoint(folder)
-        found.setdefault((step, read_provenance("compiled", folder) if step else None), []).append(trial)
+        compiled = read_provenance("compiled", folder) if step else None
+        found.setdefault(((folder / DONE).exists(), step, compiled), []).append(trial)  # done: without a checkpoint
     return list(found.values())
 
 
