@@ -166,7 +166,9 @@ def test_every_sweep_with_two_complete_rows_has_tables_on_a_page(complete):
 def test_stored_runs_are_planned_once_and_deterministic(stored, complete):
     for sweep in complete:
         runs = sweep.find_runs(stored[sweep])
-        cells = Counter((run.label, run.test_domains, run.trial_seed, run.hparams_seed) for run in runs)
+        samples = [run.trial.get("samples") for run in runs]
+        where = [(run.label, run.test_domains, run.trial_seed, run.hparams_seed) for run in runs]
+        cells = Counter(zip(where, samples, strict=True))
         assert set(cells.values()) == {1}
         assert all(run.provenance["deterministic"] for run in runs if sweep.on_gpu)
 

@@ -31,6 +31,7 @@ PAGES = {  # file of the repository: page that shows it
     "results/ablation/README.md": "measurements/ablation.md",
     "results/agreement/README.md": "measurements/agreement.md",
     "results/fewer_domains/README.md": "measurements/fewer_domains.md",
+    "results/fewer_samples/README.md": "measurements/fewer_samples.md",
     "results/search/README.md": "measurements/search.md",
     "results/published/README.md": "measurements/published.md",
     "results/README.md": "measurements/results.md",
