@@ -37,6 +37,7 @@ def name_output(model: TrainedModel) -> str:
 def _export_program(model: TrainedModel) -> torch.export.ExportedProgram:
     """Return the traced program, with any batch size and without the paths of source files."""
     module, inputs = module_to_export(model), make_zeros(model, TRACED_BATCH)
+    module(inputs)  # fills caches, such as that of the mel filters: a trace would leave tensors without values in them
     try:
         program = torch.export.export(module, (inputs,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
     except Exception as error:  # torch raises many kinds of errors here
