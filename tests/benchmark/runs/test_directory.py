@@ -17,6 +17,7 @@ from pogm._system.files import lock_folder
 from pogm.benchmark import demo
 from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.plan.sweep import Sweep
+from pogm.benchmark.runs import runner
 from pogm.benchmark.runs.directory import change_run, check_owner, extend_run, load_trial, make_folder
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import find_problems, state_of
@@ -24,6 +25,7 @@ from pogm.benchmark.runs.sweep_directory import PLAN, load_plan, load_sweep, sav
 from pogm.cli import main
 from pogm.data.datasets.colored_digits import ColoredDigits
 from pogm.data.datasets.rotated_digits import RotatedDigits
+from pogm.engine.session import Session
 
 SWEEP = Sweep(("ERM", "POGM"), (ColoredDigits(),), configurations=2, trials=1, steps=5, evaluate_every=4)
 
@@ -217,6 +219,26 @@ def test_the_status_names_a_finished_run_that_lost_its_trial(folder):
     (folder / "trial.json").unlink()
     (problem,) = find_problems(folder.parent)
     assert problem.startswith(f"Expected trial.json in {folder}; found none, so that no table has this run.")
+
+
+def test_a_run_that_another_process_finishes_during_the_set_up_is_not_trained_again(tmp_path, monkeypatch):
+    """It has no checkpoint then, so that a resume would begin again and delete its records."""
+    one = trial(ERM())
+    folder = tmp_path / one.id
+
+    def finish_elsewhere(*args):
+        monkeypatch.setattr(runner, "Session", Session)
+        run(one, folder)
+        before.update(content(folder))
+        return Session(*args)
+
+    before: dict[Path, bytes] = {}
+    monkeypatch.setattr(runner, "Session", finish_elsewhere)
+    seen: list[object] = []
+    run(one, folder, on_evaluation=seen.append)
+    assert before
+    assert not seen
+    assert content(folder) == before
 
 
 def test_a_finished_run_of_a_sweep_has_no_checkpoint_since_it_cannot_be_extended(tmp_path):

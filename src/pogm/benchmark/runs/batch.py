@@ -97,8 +97,7 @@ class Batch:
             if errors[row] is not None:
                 continue
             check_owner(run.folder, run.trial)  # again: another process may have used the directory before the lock
-            is_done = self.session.has_trial_axis and (run.folder / DONE).exists()
-            if is_done or newest_checkpoint(run.folder) != first:
+            if (run.folder / DONE).exists() or newest_checkpoint(run.folder) != first:
                 errors[row] = UnevenBatchError(run.folder)
                 continue
             remove_temporary(run.folder)

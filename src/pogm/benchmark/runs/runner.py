@@ -105,6 +105,8 @@ def run_batch(
             resources.callback(session.close)
             batch = Batch(trials, folders, options, session, world, stop, on_record, on_round)
             batch.errors = world.run_on_first(lambda: batch.take_directories(resources))
+            if world.run_on_first(lambda: all((folder / DONE).exists() for folder in folders)):  # during the set-up
+                return [None] * len(trials)
             forget_scans()  # training does not need them
             with explain_out_of_memory(trials[0]):
                 batch.start_trackers(resources)
