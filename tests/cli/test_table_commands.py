@@ -434,6 +434,19 @@ def test_validation_parts_without_any_r2_are_refused(tmp_path, capsys):
     assert "found equal targets only, in samples: 1 in b, 1 in c" in " ".join(capsys.readouterr().err.split())
 
 
+def test_fewer_samples_are_those_of_the_plan_and_of_the_checks(tmp_path, capsys):
+    rows = [f"{site},{n},{n * (n % 12 == 0)}" for site in "abc" for n in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["domain,x,label", *rows]) + "\n")
+    words = ["run", "--dataset", f"{tmp_path / 't.csv'}:task=regression", "--algorithm", "ERM", "--test-domain", "a"]
+    words += ["--steps", "3", "--device", "cpu", "--out", str(tmp_path / "r"), "--samples"]
+    assert main([*words, "20", "--dry-run"]) == 0
+    shown = capsys.readouterr().err
+    assert "a: held out, 48 + 12 samples" in shown
+    assert "b: training, 16 + 4 samples" in shown
+    assert main([*words, "10"]) == 3
+    assert "found equal targets only, in samples: 2 in b, 2 in c" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.filterwarnings("default::pogm.data.datasets.array_dataset.ArrayWarning")
 def test_a_site_with_few_rows_can_be_held_out(tmp_path, capsys):
     write_table(tmp_path / "all.csv")

@@ -285,7 +285,7 @@ def show_run(trial: Trial, folder: Path, run_options: RunOptions) -> None:
         prepare([trial], run_options)
         for number, domain in enumerate(trial.task(run_options.data).load()):
             name, is_trained = trial.dataset.domains[number], number in trained
-            inside, outside = split_domain(domain, number, trial.trial_seed, name, is_trained)
+            inside, outside = split_domain(domain, number, trial.trial_seed, name, is_trained, trial.samples)
             use = "training" if is_trained else "held out"
             note(f"{name}: {use}, {len(inside)} + {len(outside)} samples (in + out split)")
         (found,) = estimates([sample], run_options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pogm.core import random, trees
 from pogm.core.batch import Batch
 from pogm.core.compilation import any_length, compiled
-from pogm.data.datasets.base import Domain, choose_samples, split_domain
+from pogm.data.datasets.base import Domain, split_domain
 from pogm.data.transforms.base import Part, Statistics, Transform
 from pogm.engine.input_store import InputStore
 
@@ -108,12 +108,9 @@ def build_sample_indices(
     names = names or [str(number) for number in range(len(domains))]
     trained_on = [number for number in range(len(domains)) if number not in test_domains]
     local = [
-        split_domain(domain, number, trial_seed, names[number], is_trained=number in trained_on)
+        split_domain(domain, number, trial_seed, names[number], number in trained_on, samples)
         for number, domain in enumerate(domains)
     ]
-    if samples is not None:
-        for number in trained_on:
-            local[number] = choose_samples(local[number], samples, number, trial_seed)
     starts = accumulate((len(domain.labels) for domain in domains), initial=offset)
     parts = [[start + part for part in pair] for start, pair in zip(starts, local, strict=False)]
     statistics: Statistics = {}

@@ -1,6 +1,7 @@
 """Soups and ensembles: equal to the naive mean, never worse than the best member on validation images."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -181,6 +182,16 @@ def test_validation_images_of_pooled_trials_are_those_that_no_run_has_trained_on
         assert not inside & outside
         assert outside < set(first.indices[number, "out"].tolist())
         assert inside > set(first.indices[number, "in"].tolist())
+
+
+def test_validation_images_of_runs_with_fewer_samples_are_those_of_the_runs(sweep, add_run):
+    add_run(samples=40)
+    (group,) = find_groups(read_runs(sweep))
+    few = replace(group, members=tuple(member for member in group.members if member.trial.samples == 40))
+    both, alone = Evaluator(group, None, Engine()), Evaluator(few, None, Engine())
+    for number in group.trial.train_domains:
+        assert [len(alone.indices[number, split]) for split in ("in", "out")] == [32, 8]
+        assert set(both.indices[number, "out"].tolist()) == set(alone.indices[number, "out"].tolist())
 
 
 def test_a_pooled_soup_is_a_row_of_its_own(sweep, add_run):

@@ -1,6 +1,7 @@
 """Evaluation of combined models: validation and test images, loaded once and kept on the device."""
 
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -161,15 +162,16 @@ def _is_live(module: nn.Module) -> TypeGuard[_BatchNorm]:
 
 def _split_indices(group: Group, domains: Sequence[Domain], device: torch.device) -> dict[Part, Tensor]:
     """Return the sample indices of every part: *out* of all members, and *in* of at least one."""
-    seeds = sorted({member.trial.trial_seed for member in group.members})
+    choices = sorted({(member.trial.trial_seed, member.trial.samples or sys.maxsize) for member in group.members})
     starts = accumulate((len(domain.labels) for domain in domains), initial=0)
     found: dict[Part, Tensor] = {}
     for number, (start, domain) in enumerate(zip(starts, domains, strict=False)):
         name = group.trial.dataset.domains[number]
         is_trained = number in group.trial.train_domains
-        inside, outside = split_domain(domain, number, seeds[0], name, is_trained)
-        for seed in seeds[1:]:
-            other_inside, other_outside = split_domain(domain, number, seed, name, is_trained)
+        (inside, outside), *others = (
+            split_domain(domain, number, seed, name, is_trained, samples) for seed, samples in choices
+        )
+        for other_inside, other_outside in others:
             inside = torch.unique(torch.cat([inside, other_inside]))
             outside = outside[torch.isin(outside, other_outside)]
         found[number, "in"], found[number, "out"] = (start + inside).to(device), (start + outside).to(device)

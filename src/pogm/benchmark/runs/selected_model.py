@@ -152,7 +152,8 @@ def check_validation_targets(trial: Trial, domains: Sequence[Domain]) -> None:
     found = []
     for number in trial.train_domains:
         name = trial.dataset.domains[number]
-        targets = domains[number].labels[split_domain(domains[number], number, trial.trial_seed, name)[1]]
+        _, outside = split_domain(domains[number], number, trial.trial_seed, name, samples=trial.samples)
+        targets = domains[number].labels[outside]
         if bool((targets != targets[0]).any()):
             return
         found.append(f"{len(targets)} in {name}")

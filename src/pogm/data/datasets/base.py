@@ -205,7 +205,12 @@ def split(count: int, domain: int, trial_seed: int, name: str = "", is_trained: 
 
 
 def split_domain(
-    domain: Domain, number: int, trial_seed: int, name: str = "", is_trained: bool = True
+    domain: Domain,
+    number: int,
+    trial_seed: int,
+    name: str = "",
+    is_trained: bool = True,
+    samples: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Split the images of a domain: as given, or at random with its groups and classes respected.
 
@@ -219,6 +224,7 @@ def split_domain(
         trial_seed: Seed of the split.
         name: Name of the domain, for the error.
         is_trained: The domain is used for training. A held-out domain may be smaller, and its only group is divided.
+        samples: Largest number of samples of a training domain in both parts together; None for all.
 
     Returns:
         Indices of the *in* part, used for training, and of the *out* part, used for validation.
@@ -226,6 +232,17 @@ def split_domain(
     Raises:
         DataError: If one of the parts would be empty.
     """
+    inside, outside = _split_all(domain, number, trial_seed, name, is_trained)
+    if samples is None or not is_trained or len(inside) + len(outside) <= samples:
+        return inside, outside
+    random = np.random.RandomState(seed_hash("samples", trial_seed, number))
+    orders = [torch.from_numpy(random.permutation(len(part))) for part in (inside, outside)]
+    held_out = int(samples * HOLDOUT)
+    return inside[orders[0][: samples - held_out]], outside[orders[1][:held_out]]
+
+
+def _split_all(domain: Domain, number: int, trial_seed: int, name: str, is_trained: bool) -> tuple[Tensor, Tensor]:
+    """Split all images of a domain, see `split_domain`."""
     used = torch.arange(len(domain.labels))
     if domain.splits is not None:
         parts = [torch.nonzero(domain.splits == kind).flatten() for kind in (TRAIN, VAL)]
@@ -242,29 +259,6 @@ def split_domain(
     else:
         inside, outside = split(len(used), number, trial_seed, name, is_trained)
     return used[inside], used[outside]
-
-
-def choose_samples(parts: tuple[Tensor, Tensor], most: int, number: int, trial_seed: int) -> tuple[Tensor, Tensor]:
-    """Return some samples of the *in* and the *out* part of a domain, ``most`` together, or all if there are fewer.
-
-    They are drawn at random, with the share of the *out* part of an ordinary split. With one seed, the samples of a
-    larger number contain those of a smaller one.
-
-    Args:
-        parts: Indices of both parts, see `split_domain`.
-        most: Largest number of samples, at least `LEAST_SAMPLES`.
-        number: Number of the domain.
-        trial_seed: Seed of the choice.
-    """
-    if sum(map(len, parts)) <= most:
-        return parts
-    random = np.random.RandomState(seed_hash("samples", trial_seed, number))
-    orders = [torch.from_numpy(random.permutation(len(part))) for part in parts]
-    held_out = int(most * HOLDOUT)
-    inside, outside = (
-        part[order[:count]] for part, order, count in zip(parts, orders, (most - held_out, held_out), strict=True)
-    )
-    return inside, outside
 
 
 def _split_classes(labels: Tensor, domain: int, trial_seed: int, name: str, is_trained: bool) -> tuple[Tensor, Tensor]:
