@@ -16,6 +16,7 @@ from pogm.benchmark.plan.parsing import find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.transforms.arrays import mel_filters
+from pogm.data.transforms.base import Transform
 from pogm.deployment.export import export
 from pogm.deployment.model import TrainedModel
 
@@ -104,6 +105,21 @@ def test_a_row_made_by_the_description_gives_the_prediction_of_the_table(regress
         "dtype": "float32",
     }
     assert ("probabilities" in described) == (not regression)
+
+
+def test_a_transform_of_a_plug_in_is_exported_without_known_statistics(tmp_path):
+    class Halved(Transform):
+        def to_inputs(self, stored, dtype):
+            return stored.to(dtype) / 2
+
+    model = train_arrays("series", tmp_path)
+    model.transform.transform = Halved(model.transform.transform.shape)
+    model._statistics = ()
+    model.transform.statistics = {}
+    stored = torch.from_numpy(ARRAYS["series"][0])
+    made = export(model, "torch-export", tmp_path / "model.pt2")
+    loaded: Any = torch.export.load(made.path).module()
+    np.testing.assert_allclose(loaded(stored).numpy(), model(stored / 2).numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_alone_are_refused_because_they_lack_the_preprocessing(tmp_path):

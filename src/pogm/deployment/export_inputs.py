@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pogm.data.images.intensity import LOWER, UPPER, Intensity
-from pogm.data.transforms.arrays import Columns, Counts, LogMel, TokenCounts
+from pogm.data.transforms.arrays import Columns, Counts, LogMel, Series, TokenCounts
 from pogm.data.transforms.base import Pixels
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
 from pogm.deployment.model import ArrayTransform, ImageTransform, TrainedModel
@@ -105,9 +105,10 @@ def _probe_arrays(array: ArrayTransform, zeros: Tensor, generator: torch.Generat
         yield "noise", noise.clamp(-3, 3) / 3
         yield f"noise divided by {EXTREME:g}", noise.clamp(-3, 3) / 3 / EXTREME
         return
-    scale = statistics["scale"].cpu()
-    deviation = torch.where(scale > 0, 1 / scale, 0)
-    values = statistics["mean"].cpu() + noise * deviation
+    values = noise
+    if isinstance(transform, Columns | Series):  # a transform of a plug-in has other statistics, or none
+        scale = statistics["scale"].cpu()
+        values = statistics["mean"].cpu() + noise * torch.where(scale > 0, 1 / scale, 0)
     yield "random samples", values
     yield f"random samples times {EXTREME:g}", values * EXTREME
     if isinstance(transform, Columns):
