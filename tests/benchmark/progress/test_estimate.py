@@ -13,6 +13,7 @@ from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.cli import main, planning
 from pogm.data.datasets import dataset_class
+from pogm.distributed.world import Launch
 
 
 def test_a_measured_estimate_counts_every_run_and_every_evaluation():
@@ -28,9 +29,20 @@ def test_a_measured_estimate_counts_every_run_and_every_evaluation():
 
 def test_the_time_of_a_run_includes_its_set_up_files_and_metrics(monkeypatch):
     plan = Sweep(("ERM",), (dataset_class("ColoredDigits")(),), 1, 1, steps=1).plan()
-    monkeypatch.setattr(estimate, "run", lambda trial, folder, options: time.sleep(3))
+    monkeypatch.setattr(estimate, "run_batch", lambda trials, folders, options: time.sleep(3))
     (erm,) = estimates(plan, RunOptions())
     assert erm.seconds == pytest.approx(3 * len(plan), rel=0.3)
+
+
+def test_an_estimate_waits_for_no_other_process_of_torchrun():
+    (trial, *_) = Sweep(("ERM",), (dataset_class("ColoredDigits")(),), 1, 1, steps=1).plan()
+    assert estimates([trial], RunOptions(launch=Launch(0, 2, timeout=5)))[0].runs == 1
+
+
+def test_a_configuration_that_diverges_has_an_estimate():
+    (trial, *_) = Sweep(("ERM",), (dataset_class("ColoredDigits")(),), 1, 1, steps=1).plan()
+    trial = replace(trial, training=replace(trial.training, lr=1e30))
+    assert estimates([trial], RunOptions())[0].runs == 1
 
 
 def test_the_estimate_of_a_sweep_counts_what_is_left_and_the_start_of_processes(tmp_path, capsys, monkeypatch):

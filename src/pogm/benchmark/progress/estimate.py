@@ -3,6 +3,7 @@
 import resource
 import statistics
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pogm.benchmark.executors.worker import Worker
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.options import RunOptions
-from pogm.benchmark.runs.runner import run
+from pogm.benchmark.runs.runner import run_batch
 from pogm.engine.session import Session
 
 MEASURE_SECONDS = 0.3  # duration of the measured steps of one kind of trial
@@ -59,9 +60,11 @@ def _measure_rest(trial: Trial, options: RunOptions, one_step: float) -> float:
     """
     if one_step > SLOW_SECONDS or options.engine.torch_device().type != "cpu":
         return 0.0
-    with TemporaryDirectory() as folder:
+    alone = replace(options, trackers=(), launch=None)  # no other process of torchrun takes part
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as those about a model that diverges, which does not matter here
         start = time.monotonic()
-        run(replace(trial, steps=1, evaluate_every=1), Path(folder) / "run", replace(options, trackers=()))
+        run_batch([replace(trial, steps=1, evaluate_every=1)], [Path(folder) / "run"], alone)
         return max(time.monotonic() - start - one_step, 0.0)
 
 
