@@ -121,7 +121,10 @@ def test_an_option_that_may_be_repeated_also_takes_several_values():
 def test_a_value_is_not_taken_for_the_argument_of_a_command(capsys):
     with pytest.raises(SystemExit):
         parse(["train", "--hold-out", "a", "b", "data", "--out", "m"])
-    assert "unrecognized arguments: data" in capsys.readouterr().err
+    assert "arguments: data. Write arguments such as a folder before the options." in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["train", "--hold-out", "a", "data", "--out", "m", "--bogus"])
+    assert "arguments: --bogus\n" in capsys.readouterr().err
 
 
 def test_choices_in_the_options_are_those_of_the_package():

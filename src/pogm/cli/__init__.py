@@ -123,8 +123,11 @@ def _parse(words: Sequence[str]) -> Command:
     top = parser(words[0] if words else None)
     values, unknown = top.parse_known_args(words)
     if unknown:
-        with suppress(MissingWordsError):  # one of the values is an argument of the command
+        try:
             values, unknown = top.parse_known_args(values.parser.repeat_options(words))
+        except MissingWordsError:  # one of the values is an argument of the command
+            if not any(word.startswith("-") for word in unknown):
+                values.parser.refuse_unknown(unknown, ". Write arguments such as a folder before the options.")
     if unknown:
         values.parser.refuse_unknown(unknown)
     command: Command = make(values.command, values)

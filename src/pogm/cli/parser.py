@@ -157,10 +157,10 @@ class Parser(argparse.ArgumentParser):
             message += _suggestion(found[1], re.findall(r"[\w-]+", found[2]))
         super().error(printable(message))
 
-    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
-        """Report words that are neither options nor arguments of this command."""
+    def refuse_unknown(self, words: Sequence[str], advice: str = "") -> NoReturn:
+        """Report words that are neither options nor arguments of this command, and a similar option or the advice."""
         hints = (_suggestion(word.partition("=")[0], self._flags) for word in words if word.startswith("--"))
-        self.error(f"unrecognized arguments: {' '.join(words)}{next((hint for hint in hints if hint), '')}")
+        self.error(f"unrecognized arguments: {' '.join(words)}{next((hint for hint in hints if hint), advice)}")
 
     def repeat_options(self, words: Sequence[str]) -> list[str]:
         """Return the words with ``--hold-out a b`` as ``--hold-out a --hold-out b``, for options that take several."""
