@@ -31,7 +31,7 @@ from pogm.experiments.base import ERM, Plan, Row, Scale, find_scale
 
 
 class Kind(NamedTuple):
-    """What the sweeps of an experiment have in common."""
+    """Common properties of the sweeps of an experiment."""
 
     plan: Callable[[Scale], Plan]
     title: str = ""  # end of their titles
