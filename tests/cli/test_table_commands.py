@@ -387,9 +387,12 @@ def test_missing_column_of_splits_is_named_by_its_role(folder, capsys):
     assert "name another one after the path: new.csv:split=COLUMN" in capsys.readouterr().err
 
 
-def test_export_of_a_table_model_is_refused(folder, tmp_path, capsys):
+def test_export_of_a_table_model_writes_onnx_and_refuses_weights_alone(folder, tmp_path, capsys):
+    assert main(["export", str(folder / "run_classes"), "--to", "onnx", "--out", str(tmp_path / "m.onnx")]) == 0
+    assert "Largest difference from the original in 15 batches" in capsys.readouterr().out
     assert main(["export", str(folder / "run_classes"), "--to", "safetensors", "--out", str(tmp_path / "m")]) == 2
-    assert "Expected a model of images to export" in capsys.readouterr().err
+    assert "Expected onnx or torch-export for a model of classes" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.glob("m*")) == ["m.onnx", "m.onnx.json"]
 
 
 @pytest.mark.filterwarnings("default::pogm.data.datasets.array_dataset.ArrayWarning")
