@@ -198,8 +198,8 @@ class Scheduling:
             )
         return executor(self.executor, self.workers, self.address, asdict(self.slurm))
 
-    def apply(self, run_options: "RunOptions") -> "RunOptions":
-        """Return options of the runner with what these options say about the files of a run."""
+    def set_kept_models(self, run_options: "RunOptions") -> "RunOptions":
+        """Return options of the runner that keep the models of finished runs, or delete them."""
         return replace(run_options, keep_models=not self.skip_model_save)
 
     def _slurm_flags(self) -> list[str]:

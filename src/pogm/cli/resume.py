@@ -65,7 +65,7 @@ pogm resume runs/sweep --retry-failed"""
             raise UsageError(f"Expected --steps for one run; found the sweep {self.folder}. Leave it out.")
         if self.distributed.spread:
             raise UsageError(f"Expected --spread for one run; found the sweep {self.folder}. Leave it out.")
-        sweep, run_options = load_sweep(self.folder), self.scheduling.apply(make_run_options(execution))
+        sweep, run_options = load_sweep(self.folder), self.scheduling.set_kept_models(make_run_options(execution))
         if self.dry_run:
             finished = read_finished(self.folder)
             counts = count_trials(sweep.plan(), finished)
