@@ -76,10 +76,8 @@ class Columns(Transform):
 
 def _column_medians(x: Tensor) -> Tensor:
     """Return the median of each column without NaN (the mean of the two middle values); 0 if all values are NaN."""
-    count = (~x.isnan()).sum(0)
-    ordered = x.sort(0).values  # NaN at the end
-    low, high = (ordered.gather(0, index.clamp(min=0)[None])[0] for index in ((count - 1) // 2, count // 2))
-    return torch.where(count > 0, (low + high) / 2, 0)
+    low, high = x.nanmedian(0).values, -(-x).nanmedian(0).values  # much faster than sorting the columns
+    return ((low + high) / 2).nan_to_num(0)
 
 
 def _inverse(deviation: Tensor, mean: Tensor) -> Tensor:
