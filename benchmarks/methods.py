@@ -40,7 +40,10 @@ from pogm.engine.task import Task
 from pogm.modifiers import all_modifiers
 
 COSTS = Path(catalogue.__file__).with_name("costs.json")
-STORED = [Path(__file__).parent / "results" / f"methods_{name}.json" for name in ("h200", "cpu", "more_h200")]
+STORED = [
+    Path(__file__).parent / "results" / f"methods_{name}.json"
+    for name in ("h200", "cpu", "more_h200", "more_cpu", "mlp_cpu")
+]
 PAGE = """# Methods
 
 Every method is one file in `src/pogm/algorithms` or `src/pogm/modifiers`. The docstring of its class has the equation,
