@@ -1,0 +1,104 @@
+"""``pogm data features``: the features of all images by a fixed network, as a dataset of vectors."""
+
+import numpy as np
+import pytest
+import torch
+from image_folders import write_folder
+from processes import pogm
+from sample_files import OPTIONS, write_table
+
+from pogm.benchmark.plan.parsing import build_trial
+from pogm.data.datasets.array_file import ArrayFile
+from pogm.deployment import features
+from pogm.deployment.features import write_features
+from pogm.engine.session import Engine
+from pogm.models import build_features
+
+SETTINGS = ("network=small_cnn", "weights=random", "image_size=16")
+WORDS = [word for text in SETTINGS for word in ("--set", text)]
+
+
+def no_progress(items, count):
+    """Return the items."""
+    return iter(items)
+
+
+def test_features_are_the_outputs_of_the_network_for_every_image(tmp_path):
+    """Recompute them image by image, from the pixels of the folder."""
+    folder = write_folder(tmp_path / "sites", images=5)
+    assert pogm("data", "features", folder, *WORDS, "--out", tmp_path / "f.npz").code == 0
+    found = np.load(tmp_path / "f.npz")
+    trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
+    torch.manual_seed(features.seed_hash("weights", 0))
+    module, width = build_features("small_cnn", (3, 16, 16))
+    transform, row = trial.dataset.transform(trial.training), 0
+    for number, domain in enumerate(trial.task(folder).load()):
+        for image, label in zip(domain.inputs, domain.labels, strict=True):
+            with torch.no_grad():
+                expected = module.eval()(transform.to_inputs(image[None], torch.float32)).flatten()
+            np.testing.assert_allclose(found["x"][row], expected.numpy(), rtol=1e-4, atol=1e-5)
+            assert found["y"][row] == ("cat", "dog")[int(label)]
+            assert found["domain"][row] == ("north", "south", "west")[number]
+            row += 1
+    assert found["x"].shape == (row, width) == (30, width)
+    assert (str(found["network"]), str(found["weights"]), int(found["image_size"])) == ("small_cnn", "random", 16)
+    assert found["stored_size"].tolist() == list(trial.task(folder).load()[0].inputs.shape[-2:])
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_file_is_a_dataset_with_the_groups_and_splits_of_the_images(tmp_path):
+    folder = write_folder(tmp_path / "sites", images=6)
+    lines = ["path,label,domain,patient,split"]
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        site, name = path.parts[-3:-1]
+        lines.append(f"{path.relative_to(folder)},{name},{site},p{number // 2},{('train', 'val')[number % 6 > 3]}")
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    words = ("--group", "patient", "--out", tmp_path / "f.npz")
+    end = pogm("data", "features", folder / "metadata.csv", *WORDS, *words)
+    assert end.code == 0, end.err
+    dataset = ArrayFile.from_path(tmp_path / "f.npz")
+    assert (dataset.domains, dataset.classes) == (("north", "south", "west"), ("cat", "dog"))
+    for domain in dataset.load(tmp_path, 0):
+        assert domain.groups.tolist() == [n // 2 + domain.groups[0].item() for n in range(12)]
+        assert domain.splits.tolist() == [int(n % 6 > 3) for n in range(12)]
+
+
+def test_interrupted_computation_continues(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "sites", images=16)
+    trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
+    write_features(trial, folder, Engine("cpu"), no_progress, tmp_path / "whole.npz")
+    calls = []
+
+    def stop_after_first(items, count):
+        for number, item in enumerate(items):
+            if number == 1:
+                raise KeyboardInterrupt
+            yield item
+
+    def count(items, count):
+        calls.append(count)
+        return iter(items)
+
+    with pytest.raises(KeyboardInterrupt):
+        write_features(trial, folder, Engine("cpu"), stop_after_first, tmp_path / "parts.npz")
+    assert not (tmp_path / "parts.npz").exists()
+    write_features(trial, folder, Engine("cpu"), count, tmp_path / "parts.npz")
+    assert calls == [2]  # of three batches of 32 images
+    for name, array in np.load(tmp_path / "whole.npz").items():
+        assert np.array_equal(array, np.load(tmp_path / "parts.npz")[name])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("RotatedDigits", "--out", "f.csv"), "suffix .npz in --out; found f.csv"),
+        ((f"./table.csv:{OPTIONS}", "--out", "f.npz"), "Expected a dataset of images"),
+        (("./absent", "--out", "f.npz"), "found none"),
+    ],
+)
+def test_wrong_arguments_are_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(write_table(tmp_path / "table.csv").parent)
+    end = pogm("data", "features", *words)
+    assert end.code == 2
+    assert message in end.err
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
