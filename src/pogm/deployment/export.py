@@ -20,7 +20,8 @@ from pogm._system.files import digest, readable_json, write_atomic
 from pogm.deployment.export_comparison import Comparison, compare
 from pogm.deployment.export_formats import EXPORTERS, INPUT, ONNX_PACKAGES, Format, name_output
 from pogm.deployment.export_inputs import describe_input, describe_preprocessing
-from pogm.deployment.model import ArrayTransform, TrainedModel
+from pogm.deployment.model import TrainedModel
+from pogm.deployment.preprocessing import ArrayTransform
 
 SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch-export": ".pt2", "safetensors": ".safetensors"}
 SCHEMA = 1  # version of the JSON file

@@ -17,7 +17,8 @@ from pogm._system.errors import UsageError
 from pogm.deployment.ensemble import Ensemble
 from pogm.deployment.export_comparison import Predict
 from pogm.deployment.export_inputs import make_zeros, module_to_export
-from pogm.deployment.model import ArrayTransform, TrainedModel
+from pogm.deployment.model import TrainedModel
+from pogm.deployment.preprocessing import ArrayTransform
 from pogm.models.timm_models import PREFIX
 
 Format = Literal["onnx", "torch-export", "safetensors"]

@@ -15,7 +15,8 @@ from pogm.data.images.intensity import LOWER, UPPER, Intensity
 from pogm.data.transforms.arrays import Columns, Counts, LogMel, Series, TokenCounts
 from pogm.data.transforms.base import Pixels
 from pogm.data.transforms.photographs import DEVIATION, MEAN, Photographs
-from pogm.deployment.model import ArrayTransform, ImageTransform, TrainedModel
+from pogm.deployment.model import TrainedModel
+from pogm.deployment.preprocessing import ArrayTransform, ImageTransform
 
 BATCH_SIZES = (1, 2, 5)  # an exported program is traced with another one
 EXTREME = 100.0  # factor of the random inputs that are far outside of the usual range

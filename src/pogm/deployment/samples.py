@@ -23,8 +23,9 @@ from pogm.data.images.metadata import SPLITS, split_options
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
 from pogm.deployment.evaluate import ALL, Evaluation, describe_model
 from pogm.deployment.labelled_images import Site
-from pogm.deployment.model import ArrayTransform, TrainedModel
+from pogm.deployment.model import TrainedModel
 from pogm.deployment.predict import Predictions, predict_stored
+from pogm.deployment.preprocessing import ArrayTransform
 
 BATCH = 1024
 
