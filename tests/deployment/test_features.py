@@ -10,7 +10,7 @@ from sample_files import OPTIONS, write_table
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment import features
-from pogm.deployment.features import write_features
+from pogm.deployment.feature_files import write_features
 from pogm.engine.session import Engine
 from pogm.models import build_features
 
@@ -26,8 +26,9 @@ def no_progress(items, count):
 def test_features_are_the_outputs_of_the_network_for_every_image(tmp_path):
     """Recompute them image by image, from the pixels of the folder."""
     folder = write_folder(tmp_path / "sites", images=5)
-    assert pogm("data", "features", folder, *WORDS, "--out", tmp_path / "f.npz").code == 0
-    found = np.load(tmp_path / "f.npz")
+    out = tmp_path / "new" / "f.npz"
+    assert pogm("data", "features", folder, *WORDS, "--out", out).code == 0
+    found = np.load(out)
     trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
     torch.manual_seed(features.seed_hash("weights", 0))
     module, width = build_features("small_cnn", (3, 16, 16))
@@ -43,7 +44,7 @@ def test_features_are_the_outputs_of_the_network_for_every_image(tmp_path):
     assert found["x"].shape == (row, width) == (30, width)
     assert (str(found["network"]), str(found["weights"]), int(found["image_size"])) == ("small_cnn", "random", 16)
     assert found["stored_size"].tolist() == list(trial.task(folder).load()[0].inputs.shape[-2:])
-    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+    assert [path.name for path in out.parent.iterdir()] == ["f.npz"]
 
 
 def test_file_is_a_dataset_with_the_groups_and_splits_of_the_images(tmp_path):
@@ -86,6 +87,44 @@ def test_interrupted_computation_continues(tmp_path, monkeypatch):
     assert calls == [2]  # of three batches of 32 images
     for name, array in np.load(tmp_path / "whole.npz").items():
         assert np.array_equal(array, np.load(tmp_path / "parts.npz")[name])
+
+
+def test_features_of_a_new_site_are_those_that_training_would_have_computed(tmp_path):
+    """The same images as a site of the training, with and without labels, and listed in another way."""
+    folder, site = write_folder(tmp_path / "sites", images=5), tmp_path / "sites" / "south"
+    trained = tmp_path / "f.npz"
+    assert pogm("data", "features", folder, *WORDS, "--out", trained).code == 0
+    known = np.load(trained)
+    rows = known["domain"] == "south"
+    for name, images in (("labelled", site), ("one class", site / "dog")):
+        out = tmp_path / f"{name}.npz"
+        end = pogm("data", "features", images, "--like", trained, "--out", out)
+        assert end.code == 0, end.err
+        found = np.load(out)
+        expected = known["x"][rows & (known["y"] == "dog")] if name == "one class" else known["x"][rows]
+        np.testing.assert_allclose(found["x"], expected, rtol=1e-5, atol=1e-6)
+        assert ("y" in found) == (name == "labelled")
+        assert set(found["domain"]) == {images.name}
+        assert [str(path) for path in sorted(images.rglob("*.png"))] == sorted(found["path"])
+    assert np.array_equal(np.load(tmp_path / "labelled.npz")["y"], known["y"][rows])
+
+
+def test_wrong_reference_or_weights_are_refused(tmp_path):
+    folder, plain = write_folder(tmp_path / "sites", images=3), tmp_path / "plain.npz"
+    np.savez(plain, x=np.zeros((2, 3)), y=["cat", "dog"])
+    assert pogm("data", "features", folder, *WORDS, "--out", tmp_path / "f.npz").code == 0
+    (tmp_path / "weights").write_bytes(b"other")
+    like = ("--like", tmp_path / "f.npz")
+    for words, message in (
+        (("--like", plain), "found no network, weights, image_size, stored_size, intensity"),
+        (("--like", tmp_path / "absent.npz"), "Expected a file of arrays"),
+        ((*like, "--network", "resnet50"), "Expected --like alone"),
+        ((*like, "--weights", tmp_path / "weights"), "Expected the weights with which"),
+    ):
+        end = pogm("data", "features", folder, *words, "--out", tmp_path / "new.npz")
+        assert end.code in (2, 3)
+        assert message in end.err.replace("\n", " ")
+        assert not (tmp_path / "new.npz").exists()
 
 
 @pytest.mark.parametrize(

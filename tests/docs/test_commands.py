@@ -48,7 +48,8 @@ def shorten(words: list[str], later: list[str]) -> list[str]:
     """
     verb, has_images = words[0], any(re.search("hospitals|sites/", word) for word in words)
     added = []
-    if has_images and verb in ("run", "sweep", "measure", "train", "verdict"):
+    computes_features = words[:2] == ["data", "features"] and "--like" not in words
+    if has_images and (verb in ("run", "sweep", "measure", "train", "verdict") or computes_features):
         added += [word for setting in SMALL_IMAGES for word in ("--set", setting)]
     if verb in ("run", "measure", "sweep", "train"):
         added += ["--steps", "2"]

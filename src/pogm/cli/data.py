@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from pogm._system.errors import FINDINGS, DataError, UsageError
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
+from pogm.cli.features import Features
 from pogm.cli.json_output import Output
 from pogm.cli.options import Data as DataOptions
-from pogm.cli.options import Execution, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class List(Command):
         found = {name: describe_dataset(dataset, self.data.folder) for name, dataset in named_datasets().items()}
 
         def show_text() -> None:
+            width = max(map(len, found))
             for name, text in found.items():
-                print_line(f"{name:<15} {text}")
+                print_line(f"{name:<{width}} {text}")
             print_line("Any other folder <folder>/<domain>/<class>/<image> is a dataset too: --dataset <folder>")
             print_line("So is a table or a file of arrays with labels and domains: --dataset <file>")
 
@@ -218,58 +219,6 @@ def _require_folder(options: DataOptions) -> Path:
     if options.folder is None:
         raise UsageError("Expected a data folder; found none given. Pass --data FOLDER or set POGM_DATA.")
     return options.folder
-
-
-@dataclass(frozen=True, kw_only=True)
-class Features(Command):
-    """Compute the features of all images by a fixed pretrained network, and write them as a dataset of vectors."""
-
-    examples: ClassVar[str] = """
-pogm data features ./hospitals --out hospitals.npz             then: pogm train hospitals.npz --out model
-pogm data features PACS --weights resnet50_imagenet_v1.safetensors --out PACS.npz
-pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
-    notes: ClassVar[str] = (
-        "A small network trains on the features in seconds on a CPU. To predict new images, compute their features\n"
-        "with the same network: pogm data features ./new_site --out new_site.npz; pogm evaluate model new_site.npz.\n"
-        "The same command again continues after a stop."
-    )
-
-    dataset: str = argument("Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.")
-    network: str | None = option(
-        "Network of the features (default: that of --weights, or of the dataset).", None, complete="networks"
-    )
-    settings: Hyperparameters = group(Hyperparameters)
-    out: Path = option("File to write, with the suffix .npz.", metavar="FILE")
-    execution: Execution = group(Execution)
-
-    def run(self) -> int:
-        """Write the file and name the next command."""
-        from functools import partial
-
-        from pogm._system.cpu import count_cores
-        from pogm.benchmark.plan.parsing import build_trial, find_dataset
-        from pogm.benchmark.progress.run_progress import show_image_progress, show_progress
-        from pogm.benchmark.runs.context import use_threads
-        from pogm.cli.execution import make_run_options, network_settings, prepare
-        from pogm.data.images.index import reuse_scans
-        from pogm.data.images.metadata import add_options
-        from pogm.deployment.features import write_features
-
-        if self.out.suffix.lower() != ".npz":
-            raise UsageError(f"Expected a file with the suffix .npz in --out; found {self.out}. Add the suffix.")
-        run_options = make_run_options(self.execution, [self.dataset])
-        run_options.enter()
-        with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
-            name = add_options(self.dataset, group=self.settings.group_column)
-            dataset = find_dataset(name, run_options.data, show_image_progress)
-            settings = network_settings(self.settings, self.execution.weights, self.network)
-            trial = build_trial(dataset, "ERM", (), settings=settings)
-            prepare([trial], run_options)
-            progress = partial(show_progress, what="batches of images")
-            count, width = write_features(trial, run_options.data, run_options.engine, progress, self.out)
-        print_line(f"{count} images, {width} features of {trial.training.network}: {self.out}")
-        note(f"Next: {join(['pogm', 'train', str(self.out), '--out', 'model'])}")
-        return 0
 
 
 class Data(Command):

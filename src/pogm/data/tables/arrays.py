@@ -45,6 +45,8 @@ def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, Arr
             return {name: _to_plain(file[name]) for name in (names or file.files)}
     except DataError:
         raise
+    except FileNotFoundError as error:
+        raise DataError(f"Expected a file of arrays at {path}; found none. Check the path.") from error
     except Exception as error:  # damaged files raise any exception
         why = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise DataError(

@@ -1,0 +1,103 @@
+"""``pogm data features``: features of images by a fixed network, as a dataset of vectors."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+from typing import TYPE_CHECKING, ClassVar
+
+from pogm._system.errors import UsageError
+from pogm._system.messages import note
+from pogm._system.terminal import print_line
+from pogm.cli.options import Execution, Hyperparameters
+from pogm.cli.parser import Command, argument, group, option
+
+if TYPE_CHECKING:
+    from pogm.benchmark.runs.runner import RunOptions
+    from pogm.deployment.feature_files import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features(Command):
+    """Compute the features of all images by a fixed pretrained network, and write them as a dataset of vectors."""
+
+    examples: ClassVar[str] = """
+pogm data features ./hospitals --out hospitals.npz             then: pogm train hospitals.npz --out model
+pogm data features ./new_site --like hospitals.npz --out new_site.npz    then: pogm evaluate model new_site.npz
+pogm data features PACS --weights resnet50_imagenet_v1.safetensors --out PACS.npz
+pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
+    notes: ClassVar[str] = (
+        "A small network trains on the features in seconds on a CPU. The same command again continues after a stop.\n"
+        "With --like, images without labels are accepted, too; predict them with: pogm predict model new_site.npz"
+    )
+
+    dataset: str = argument("Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.")
+    network: str | None = option(
+        "Network of the features (default: that of --weights, or of the dataset).", None, complete="networks"
+    )
+    like: Path | None = option(
+        "File of features of the training sites. The images are those of a new site, and their features are computed "
+        "in the same way, with the same network and weights.",
+        None,
+        metavar="FILE",
+    )
+    settings: Hyperparameters = group(Hyperparameters)
+    out: Path = option("File to write, with the suffix .npz.", metavar="FILE")
+    execution: Execution = group(Execution)
+
+    def run(self) -> int:
+        """Write the file and name the next command."""
+        from functools import partial
+
+        from pogm._system.cpu import count_cores
+        from pogm.benchmark.progress.run_progress import show_progress
+        from pogm.benchmark.runs.context import use_threads
+        from pogm.cli.execution import make_run_options
+
+        if self.out.suffix.lower() != ".npz":
+            raise UsageError(f"Expected a file with the suffix .npz in --out; found {self.out}. Add the suffix.")
+        run_options = make_run_options(self.execution, [] if self.like else [self.dataset])
+        run_options.enter()
+        progress = partial(show_progress, what="batches of images")
+        with use_threads(max(run_options.threads, count_cores())):
+            write = self._write_all if self.like is None else self._write_similar
+            count, width = write(run_options, progress)
+        print_line(f"{count} images, {width} features: {self.out}")
+        train, predict = ["train", str(self.out), "--out", "model"], ["predict", "model", str(self.out)]
+        note(f"Next: {join(['pogm', *(predict if self.like else train)])}")
+        return 0
+
+    def _write_all(self, run_options: "RunOptions", progress: "Progress") -> tuple[int, int]:
+        """Write the features of a dataset."""
+        from pogm.benchmark.plan.parsing import build_trial, find_dataset
+        from pogm.benchmark.progress.run_progress import show_image_progress
+        from pogm.cli.execution import network_settings, prepare
+        from pogm.data.images.index import reuse_scans
+        from pogm.data.images.metadata import add_options
+        from pogm.deployment.feature_files import write_features
+
+        with reuse_scans():
+            name = add_options(self.dataset, group=self.settings.group_column)
+            dataset = find_dataset(name, run_options.data, show_image_progress)
+            settings = network_settings(self.settings, self.execution.weights, self.network)
+            trial = build_trial(dataset, "ERM", (), settings=settings)
+            prepare([trial], run_options)
+            return write_features(trial, run_options.data, run_options.engine, progress, self.out)
+
+    def _write_similar(self, run_options: "RunOptions", progress: "Progress") -> tuple[int, int]:
+        """Write the features of a new site, computed as those of --like."""
+        from pogm.deployment.feature_files import Extraction, write_similar_features
+        from pogm.models.weights import hash_weights
+
+        assert self.like is not None
+        if self.network or self.settings != Hyperparameters():
+            raise UsageError(
+                "Expected --like alone, which sets the network and the image size; found --network, --set or another "
+                "option of the data. Leave it out."
+            )
+        weights = Extraction.read(self.like).weights
+        if self.execution.weights and (given := hash_weights(self.execution.weights)) != weights:
+            raise UsageError(
+                f"Expected the weights with which {self.like} was computed, {weights}; found {given} in "
+                f"{self.execution.weights}. Give the same file."
+            )
+        return write_similar_features(self.like, self.dataset, run_options.engine, progress, self.out)

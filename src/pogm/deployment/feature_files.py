@@ -1,0 +1,212 @@
+"""Files of features, which `pogm data features` writes: outputs of a fixed network, as a dataset of vectors."""
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from pogm._system.errors import DataError, UsageError
+from pogm._system.files import TEMPORARY, canonical_json, digest, write_atomic
+from pogm.benchmark.plan.trial import Trial
+from pogm.data.datasets.array_dataset import ArrayDataset
+from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
+from pogm.data.images.intensity import Intensity
+from pogm.data.images.metadata import SPLITS, is_table, split_options
+from pogm.data.images.parallel import map_in_order
+from pogm.data.tables.arrays import read_arrays
+from pogm.deployment.features import BATCH, build_extractor
+from pogm.deployment.labelled_images import read_sites
+from pogm.deployment.predict import find_images
+from pogm.deployment.preprocessing import ImageTransform
+from pogm.engine.session import Engine
+
+FACTS = ("network", "weights", "image_size", "stored_size", "intensity")  # arrays that describe an `Extraction`
+Batch = torch.Tensor | tuple[str, ...]  # stored images [N, C, H, W], or paths of images
+Progress = Callable[[Iterable[Batch], int], Iterator[Batch]]
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """How the features in a file were computed, and the classes of its images."""
+
+    network: str
+    weights: str
+    image_size: int
+    stored_size: tuple[int, int]  # height and width to which an image is resized first
+    intensity: str  # scaling of images with more than 8 bits per channel; empty if there are none
+    classes: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read it from a file of features.
+
+        Raises:
+            DataError: The file was not written by `write_features`.
+        """
+        found = read_arrays(path)
+        if missing := [name for name in (*FACTS, "y") if name not in found]:
+            raise DataError(
+                f"Expected a file of features in {path}; found no {', '.join(missing)} in it. Write one with: "
+                "pogm data features FOLDER --out FILE"
+            )
+        height, width = found["stored_size"].tolist()
+        return cls(
+            network=str(found["network"]),
+            weights=str(found["weights"]),
+            image_size=int(found["image_size"]),
+            stored_size=(height, width),
+            intensity=str(found["intensity"]),
+            classes=tuple(sorted(set(found["y"].tolist()))),
+        )
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays that a file stores besides the samples."""
+        return {name: np.array(getattr(self, name)) for name in FACTS}
+
+
+def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Progress, out: Path) -> tuple[int, int]:
+    """Write the features of all images of a dataset as an ``.npz`` file, which is a dataset of vectors itself.
+
+    Its arrays are ``x`` [N, F], ``y`` (names of the classes), ``domain``, ``group`` and ``split`` if the images have
+    them, and the fields of `Extraction`. Features that are computed are kept in a file beside it until it is complete,
+    so that the same call continues after a stop.
+
+    Args:
+        trial: Trial that names the dataset, the network and its weights.
+        data: Data folder.
+        engine: Device.
+        progress: Shows how many batches are done.
+        out: The file.
+
+    Returns:
+        Number of images and of features.
+
+    Raises:
+        UsageError: The dataset does not consist of images.
+    """
+    dataset, training = trial.dataset, trial.training
+    if isinstance(dataset, ArrayDataset) or len(dataset.input_shape) != 3:
+        raise UsageError(
+            f"Expected a dataset of images, of which a network computes features; found {dataset.title}. Train on it "
+            "as it is."
+        )
+    transform, facts = dataset.transform(training), dataset.describe_data(data)
+    domains = trial.task(data).load()
+    batches = [part for domain in domains for part in torch.split(domain.inputs, BATCH)]
+    extraction = Extraction(
+        training.network,
+        training.weights,
+        transform.shape[-1],
+        (batches[0].shape[-2], batches[0].shape[-1]),
+        facts.get("intensity", ""),
+        dataset.class_names(data),
+    )
+    labels = torch.cat([domain.labels for domain in domains]).numpy()
+    arrays: dict[str, Any] = {
+        "y": np.array(extraction.classes)[labels],
+        "domain": np.repeat(np.array(dataset.domains), [len(domain.labels) for domain in domains]),
+    }
+    groups = [domain.groups for domain in domains if domain.groups is not None]
+    splits = [domain.splits for domain in domains if domain.splits is not None]
+    arrays |= {"group": torch.cat(groups).numpy()} if groups else {}
+    arrays |= {"split": np.array(list(SPLITS))[torch.cat(splits).numpy()]} if splits else {}
+    extract = build_extractor(training, transform, engine)
+    return _write(extract, batches, progress, out, extraction, arrays, {"trial": trial.to_json(), **facts})
+
+
+def write_similar_features(
+    reference: Path, images: str, engine: Engine, progress: Progress, out: Path
+) -> tuple[int, int]:
+    """Write the features of the images of new sites, computed as those in another file.
+
+    The images may have labels (``<class>/<image>``, ``<site>/<class>/<image>``, a metadata file), with names of classes
+    of the other file. Otherwise the file has no array ``y``: it can be predicted, but not evaluated. The array ``path``
+    has the paths of the images.
+
+    Args:
+        reference: File of features of the training sites.
+        images: Folder, image or metadata file.
+        engine: Device.
+        progress: Shows how many batches are done.
+        out: The file.
+
+    Returns:
+        Number of images and of features.
+
+    Raises:
+        DataError: The first file was not written by `write_features`, or an image cannot be read.
+    """
+    extraction = Extraction.read(reference)
+    arrays = _list_images(images, extraction.classes)
+    paths = arrays["path"].tolist()
+    training = LargeImages(network=extraction.network, weights=extraction.weights, image_size=extraction.image_size)
+    transform = training.transform(ImageDataset.input_shape)
+    scaling = Intensity.parse(extraction.intensity) if extraction.intensity else None
+    preprocessing = ImageTransform(transform, extraction.stored_size, scaling)
+    extract = build_extractor(training, transform, engine)
+
+    def decode_and_extract(some: tuple[str, ...]) -> torch.Tensor:
+        return extract(torch.stack(list(map_in_order(preprocessing.to_stored, some))))
+
+    batches = [tuple(paths[start : start + BATCH]) for start in range(0, len(paths), BATCH)]
+    files = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    identity = {"files": files, "reference": digest(reference.read_bytes())}
+    return _write(decode_and_extract, batches, progress, out, extraction, arrays, identity)
+
+
+def _list_images(images: str, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the arrays path, domain and, if the images have labels, y."""
+    folder = Path(split_options(images)[0])
+    inner = [path.name for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir()]
+    if is_table(folder) or not set(classes).isdisjoint(inner):
+        sites, _ = read_sites(images, classes)
+        rows = [
+            (path, site.name, classes[n]) for site in sites for path, n in zip(site.paths, site.labels, strict=True)
+        ]
+    else:
+        rows = [(path, Path(group.name).name, "") for group in find_images([folder]) for path in group.paths]
+    path, domain, label = (np.array(column) for column in zip(*rows, strict=True))
+    return {"path": path, "domain": domain, **({"y": label} if label[0] else {})}
+
+
+def _write(
+    extract: Callable[[Any], torch.Tensor],
+    batches: Sequence[Batch],
+    progress: Progress,
+    out: Path,
+    extraction: Extraction,
+    arrays: dict[str, Any],
+    identity: dict[str, Any],
+) -> tuple[int, int]:
+    """Compute the features of all batches and write them with the other arrays; return their shape."""
+    partial = out.with_name(f"{out.name}.{digest(canonical_json(identity).encode())[:8]}.partial")
+    x = _compute_rows(extract, batches, partial, progress)
+    content = io.BytesIO()
+    np.savez(content, x=x, **arrays, **extraction.arrays())
+    write_atomic(out, content.getvalue())
+    partial.unlink()
+    return len(x), x.shape[1]
+
+
+def _compute_rows(
+    extract: Callable[[Any], torch.Tensor], batches: Sequence[Batch], partial: Path, progress: Progress
+) -> "np.memmap[Any, np.dtype[np.float32]]":
+    """Compute the features [N, F] of batches of images that a memory-mapped file lacks: its rows of zeros."""
+    if not partial.exists():
+        shape = (sum(map(len, batches)), extract(batches[0][:1]).shape[1])
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = partial.with_name(partial.name + TEMPORARY)
+        np.lib.format.open_memmap(unfinished, "w+", np.float32, shape).flush()
+        os.replace(unfinished, partial)
+    rows = np.lib.format.open_memmap(partial, "r+")
+    ends = np.cumsum([len(batch) for batch in batches])
+    places = [slice(end - len(batch), end) for end, batch in zip(ends, batches, strict=True)]
+    missing = [n for n, place in enumerate(places) if not rows[place].any(1).all()]
+    for n, batch in zip(missing, progress([batches[n] for n in missing], len(missing)), strict=True):
+        rows[places[n]] = extract(batch).numpy()
+    return rows
