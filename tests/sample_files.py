@@ -73,6 +73,25 @@ def write_amazon_reviews(root: Path, each: int = 20) -> Path:
     return root
 
 
+def write_features(root: Path, name: str = "PACS", each: int = 14, network: str = "resnet50_v1") -> Path:
+    """Write features of photographs, of which the one with the number of the class is larger."""
+    (root / "features").mkdir(parents=True)
+    domains, classes = {"PACS": ("ACPS", 7), "OfficeCaltech10": ("ACDW", 10)}[name]
+    labels = np.arange(len(domains) * each) % classes
+    x = np.random.default_rng(0).exponential(1, (len(labels), 2048)).astype(np.float32)
+    x[np.arange(len(labels)), labels] += 9
+    np.savez(
+        root / "features" / f"{name}.npz",
+        x=x,
+        y=np.char.add("class ", labels.astype(str)),
+        domain=np.repeat(list(domains), each),
+        network=network,
+        weights="random",
+        image_size=224,
+    )
+    return root
+
+
 def write_table(path: Path, regression: bool = False, rows: int = 120, seed: int = 0) -> Path:
     """Write a table of four sites with numbers, missing values, a category, a constant column and patients.
 

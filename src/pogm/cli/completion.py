@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 BASES = {"algorithms": "Algorithm", "data/datasets": "DomainDataset", "modifiers": "Modifier"}
-SCALES = ("embedded", "small", "mnist", "pacs", "office_caltech", "full")
+SCALES = ("embedded", "small", "features", "mnist", "pacs", "office_caltech", "full")
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 Completer = Callable[..., list[str]]
 

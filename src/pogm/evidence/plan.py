@@ -13,8 +13,14 @@ from pogm.experiments.base import Row
 from pogm.experiments.pogm_variants import METHODS, decided_rows
 
 SIMILAR_METHODS = dict.fromkeys(("OfficialPOGM", "MeasurementPOGM", "PaperTextPOGM", METHODS), "POGM")
-CPU_SECONDS = {"HeartDisease": 0.4, "SpokenDigits": 2.6, "AmazonReviews": 4.0}  # of a run of ERM, see docs/tables.md
-CPU_COLUMN = "CPU, mnist_cnn"
+CPU_SECONDS = {  # of a run of ERM, see docs/tables.md
+    "HeartDisease": 0.4,
+    "SpokenDigits": 2.6,
+    "AmazonReviews": 4.0,
+    "PACSFeatures": 2.0,
+    "OfficeCaltech10Features": 1.0,
+}
+CPU_COLUMNS = {"cnn1d": "CPU, mnist_cnn"}  # of the measured costs, for networks without a column of their own
 HEAD = """\
 # Plan of the evidence sweeps
 
@@ -58,7 +64,8 @@ def missing_rows(sweep: Sweep, runs: Sequence[Run]) -> list[MissingRow]:
 def _seconds(sweep: Sweep, row: Row, trials: Sequence[Trial]) -> float | None:
     method = SIMILAR_METHODS.get(row.algorithm.partition(":")[0], row.algorithm)
     if not sweep.on_gpu:
-        ratios = cost_ratios(" + ".join((method, *row.modifiers)), CPU_COLUMN)
+        column = CPU_COLUMNS.get(sweep.network, f"CPU, {sweep.network}")
+        ratios = cost_ratios(" + ".join((method, *row.modifiers)), column)
         return None if ratios is None else ratios[0] * CPU_SECONDS[sweep.dataset] * len(trials)
     if any(modifier.sees_at_test for modifier in trials[0].modifiers):
         return None  # adapting to batches of test images takes most of the time, and was not measured

@@ -65,7 +65,14 @@ WEIGHTS = {  # by network of photographs
         "sha256:73c0d2c683e077662b1de4dedd63eda6b9cb75932985656c36e000227f6f15a0", "mobilenet_v2_imagenet.safetensors"
     ),
 }
-SELECTION_ONLY = ("RotatedMNIST", "PACS", "OfficeCaltech10")  # datasets on which training images are not evaluated
+ON_CPU = ("small", "features")  # scales whose runs are made on a CPU
+SELECTION_ONLY = (  # datasets on which training images are not evaluated
+    "RotatedMNIST",
+    "PACS",
+    "OfficeCaltech10",
+    "PACSFeatures",
+    "OfficeCaltech10Features",
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Sweep:
     @property
     def on_gpu(self) -> bool:
         """True if the protocol asks for a GPU."""
-        return self.scale_name != "small"
+        return self.scale_name not in ON_CPU
 
     @property
     def title(self) -> str:
@@ -208,6 +215,8 @@ ROTATED_MNIST = ("rotated_mnist", "mnist", "RotatedMNIST", "mnist_cnn")
 HEART_DISEASE = ("heart_disease", "small", "HeartDisease", "mlp")
 SPOKEN_DIGITS = ("spoken_digits", "small", "SpokenDigits", "cnn1d")
 AMAZON_REVIEWS = ("amazon_reviews", "small", "AmazonReviews", "mlp")
+PACS_FEATURES = ("pacs_features", "features", "PACSFeatures", "mlp")
+OFFICE_CALTECH_FEATURES = ("office_caltech_features", "features", "OfficeCaltech10Features", "mlp")
 PACS = ("pacs", "pacs", "PACS", "resnet50_v1")
 OFFICE_CALTECH = ("office_caltech", "office_caltech", "OfficeCaltech10", "resnet50_v1")
 SMALL = (HEART_DISEASE, SPOKEN_DIGITS, AMAZON_REVIEWS)
@@ -218,6 +227,8 @@ SWEEPS = (
     Sweep(*HEART_DISEASE, 10, 63),
     Sweep(*SPOKEN_DIGITS, 10, 64),
     Sweep(*AMAZON_REVIEWS, 10, 63),
+    Sweep(*PACS_FEATURES, 10, 63),
+    Sweep(*OFFICE_CALTECH_FEATURES, 10, 63),
     Sweep(*PACS, 5, 18),
     Sweep(*OFFICE_CALTECH, 5, 18),
     Sweep("office_caltech_mobilenet", "office_caltech", "OfficeCaltech10", "mobilenet_v2", 5, 18),

@@ -21,6 +21,7 @@ LENGTHS: dict[str, dict[str, Any]] = {  # by scale: longer runs and more seeds t
     "pacs": PHOTOGRAPHS | {"seeds": 3},
     "office_caltech": PHOTOGRAPHS | {"steps": 301, "evaluate_every": 50, "latest_start": 100, "seeds": 5},
     "small": {"seeds": 10},
+    "features": {"seeds": 10},
 }
 OPTIONS = {  # command-line options that set a field of a scale
     "steps": ("--steps",),

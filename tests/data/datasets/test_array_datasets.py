@@ -1,12 +1,13 @@
-"""Test HeartDisease, SpokenDigits and AmazonReviews on small files of the published format, and on the real ones."""
+"""Test datasets that are not images on small files of the published format, and on the real ones."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from sample_files import HEADER, write_amazon_reviews, write_heart, write_spoken_digits
+from sample_files import HEADER, write_amazon_reviews, write_features, write_heart, write_spoken_digits
 
 from pogm._system.errors import DataError
 from pogm.data.datasets import dataset_class
@@ -20,6 +21,8 @@ WRITE = {
     "HeartDisease": write_heart,
     "SpokenDigits": write_spoken_digits,
     "AmazonReviews": write_amazon_reviews,
+    "PACSFeatures": write_features,
+    "OfficeCaltech10Features": partial(write_features, name="OfficeCaltech10"),
 }
 PUBLISHED = {  # samples of each domain, and samples of class 1 in each domain
     "HeartDisease": ((303, 294, 123, 200), (139, 106, 115, 149)),
@@ -157,3 +160,21 @@ def test_classes_of_the_domains_are_checked():
         heart.check(domains([0, 0], [0, 0], [0, 0], [0, 1]), (3,))
     with pytest.warns(ArrayWarning, match="found only 1 in switzerland"):
         heart.check(domains([0, 1], [0, 1], [1, 1], [0, 1]), (3,))
+
+
+def test_features_of_another_network_or_dataset_are_refused(tmp_path):
+    dataset = dataset_class("PACSFeatures")()
+    with pytest.raises(DataError, match=r"found none.*pogm data features PACS --weights"):
+        dataset.load(tmp_path, 0)
+    with pytest.raises(DataError, match=r"Expected 2048 features of resnet50_v1.*of resnet50. Compute them again"):
+        dataset.load(write_features(tmp_path / "network", network="resnet50"), 0)
+    other = write_features(tmp_path / "images", name="OfficeCaltech10") / "features"
+    (other / "OfficeCaltech10.npz").rename(other / "PACS.npz")
+    with pytest.raises(DataError, match=r"7 classes in the domains A, C, P, S.*found 10 classes in A, C, D, W"):
+        dataset.load(tmp_path / "images", 0)
+
+
+def test_feature_labels_follow_the_names_of_the_classes(tmp_path):
+    domains = dataset_class("PACSFeatures")().load(write_features(tmp_path), 0)
+    for domain in domains:
+        assert torch.equal(domain.inputs[:, :7].argmax(1), domain.labels)

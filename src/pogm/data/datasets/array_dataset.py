@@ -62,10 +62,15 @@ class ArrayDataset(DomainDataset):
         paths = [root / self.folder / file for file in self.files]
         if missing := [path for path in paths if not path.is_file()]:
             raise DataError(
-                f"Expected {missing[0].name} in {missing[0].parent}; found none. Copy the published files of "
-                f"{self.title} there, or pass another --data."
+                f"Expected {missing[0].name} in {missing[0].parent}; found none. Pass another --data, or: "
+                f"{self.how_to_get}"
             )
         return paths
+
+    @property
+    def how_to_get(self) -> str:
+        """What to do if the files are missing."""
+        return f"copy {', '.join(self.files)} to <data folder>/{self.folder}"
 
     def prepare(self, root: Path | None, progress: Any) -> None:
         """Check that the files exist."""
