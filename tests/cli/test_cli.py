@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
-from processes import SHORT, pogm, torchrun_variables
+from image_folders import write_folder
+from processes import SHORT, pogm, start, torchrun_variables
 from run_folders import write_run
 from sample_files import OPTIONS, write_table
 
@@ -670,6 +672,31 @@ def test_run_with_bf16_trajectories_resumes_with_bf16(tmp_path):
     assert pogm("resume", folder, "--device", "cpu").code == 0
     saved = json.loads((folder / "trial.json").read_text())["provenance"]
     assert saved["trajectories"] == "bf16"
+
+
+@pytest.mark.parametrize("folder", ["run", "sweep"])
+def test_recorded_data_folder_counts_more_than_the_environment_and_less_than_the_option(tmp_path, folder):
+    """A user may set POGM_DATA after the training on a folder of images elsewhere, or always."""
+    (tmp_path / "env").mkdir()
+    sites = write_folder(tmp_path / "hospitals", images=4)
+    small = ("network=small_cnn", "weights=random", "image_size=16", "batch_size=2")
+    words = ["--device", "cpu", "--out", str(tmp_path / folder), *(word for one in small for word in ("--set", one))]
+    if folder == "run":
+        chosen = ["run", "--dataset", str(sites), "--algorithm", "ERM", "--test-domain", "west", "--steps", "3"]
+    else:
+        limits = ["--configurations", "1", "--trials", "1", "--workers", "1", "--steps", "3"]
+        chosen = ["sweep", "--algorithms", "ERM", "--datasets", str(sites), *limits]
+    if folder == "run":
+        assert pogm(*chosen, *words, fault="term@step:2").code == 75
+    else:
+        assert pogm(*chosen, *words).code == 0
+        shutil.rmtree(next((tmp_path / folder).glob("*/done")).parent)
+    resume, environment = ("resume", tmp_path / folder, "--device", "cpu"), {"POGM_DATA": str(tmp_path / "env")}
+    absent = start(*resume, "--data", tmp_path / "other", **environment).wait()
+    assert absent.code != 0
+    assert "other" in absent.err
+    end = start(*resume, **environment).wait()
+    assert end.code == 0, end.err
 
 
 def test_resume_of_a_sweep_refuses_spread(tmp_path):

@@ -156,6 +156,7 @@ def test_models_of_images_are_evaluated_predicted_and_exported_like_others(tmp_p
         for number in range(3):
             picture(number, (20, 30), int(name == "dog")).save(tmp_path / "new" / name / f"{number}.png")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POGM_DATA", str(tmp_path / "new"))  # the runs recorded another folder, which counts more
     for command, rule in (("soup", "uniform"), ("ensemble", "logits")):
         more = ("--rule", "uniform") if command == "soup" else ()
         assert main([command, "runs", *DEVICE, *more, "-q"]) == 0

@@ -70,7 +70,7 @@ class Combining:
             document = {"dry_run": True, "folder": out, "groups": [one.to_json() for one in planned]}
             output.show(command, document, lambda: print_plan(planned))
             return 0
-        data = self.data.folder or read_provenance_path("data", groups[0].members[0].run.folder)
+        data = self.data.for_run(read_provenance_path("data", groups[0].members[0].run.folder)).folder
         with reuse_scans():  # an image folder is listed once
             for dataset in {one.group.trial.dataset for one in planned if one.left}:
                 dataset.prepare(data, show_image_progress)

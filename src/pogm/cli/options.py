@@ -3,7 +3,7 @@
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
@@ -72,6 +72,10 @@ class Data:
     def words(self) -> list[str]:
         """The option for another command; empty if the folder is that of the environment."""
         return [] if self.data is None or self.data == _data_from_environment() else ["--data", str(self.data)]
+
+    def for_run(self, recorded: Path | None) -> Self:
+        """Return the option for a run that recorded its data folder, which counts more than the environment."""
+        return self if recorded is None or self.words else replace(self, data=recorded)
 
 
 @dataclass(frozen=True, kw_only=True)

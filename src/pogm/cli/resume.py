@@ -98,7 +98,7 @@ pogm resume runs/sweep --retry-failed"""
                 device["no_capture"] = given.device.no_capture or not read_provenance("captured", self.folder)
         return replace(
             given,
-            data=replace(given.data, data=given.data.data or read_provenance_path("data", self.folder)),
+            data=given.data.for_run(read_provenance_path("data", self.folder)),
             weights=given.weights or read_provenance_path("weights", self.folder),
             device=replace(given.device, **device),
         )
