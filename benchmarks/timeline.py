@@ -29,6 +29,7 @@ from pogm.report.figure import Figure, Line, Panel, Point
 
 SAMPLE_MS = 250
 IDLE = 5  # percent of the time with a kernel on the GPU, below which a sample counts as idle
+TOGETHER = 1.0  # seconds between the ends of two runs of a batch
 WINDOW = 8  # samples of the drawn mean
 QUERY = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"--loop-ms={SAMPLE_MS}"]
 
@@ -59,14 +60,23 @@ def measure(command: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def batches(folder: Path, began: float) -> list[dict[str, float]]:
-    """Return start, end and number of runs of each batch, in seconds after ``began``; older runs do not count."""
+    """Return start, end and number of runs of each batch, in seconds after ``began``; older runs do not count.
+
+    Runs that start in one second and end together are one batch. Processes may start in the same second, too.
+    """
     spans = []
     for done in folder.rglob(DONE):
         start, end = (path.stat().st_mtime - began for path in (done.with_name(TRIAL), done))
         if start >= 0:
             spans.append((start, end))
-    groups = [list(group) for _, group in groupby(sorted(spans), key=lambda span: round(span[0]))]
-    return [{"start": group[0][0], "end": max(end for _, end in group), "runs": len(group)} for group in groups]
+    found: list[dict[str, float]] = []
+    for start, end in sorted(spans, key=lambda span: (round(span[0]), span[1])):
+        last = found[-1] if found else None
+        if last and round(last["start"]) == round(start) and end - last["end"] < TOGETHER:
+            last |= {"start": min(last["start"], start), "end": end, "runs": last["runs"] + 1}
+        else:
+            found.append({"start": start, "end": end, "runs": 1})
+    return found
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -101,17 +111,19 @@ def figure(found: dict[str, Any]) -> Figure:
     period = found["seconds"] / len(samples)
     means = [samples[i : i + WINDOW] for i in range(0, len(samples), WINDOW)]
     points = tuple(Point((i + 0.5) * WINDOW * period, sum(some) / len(some)) for i, some in enumerate(means))
+    batches, lane_of = found["batches"], lanes(found["batches"])
     rows = tuple(
         Line("", (Point(batch["start"], lane + 1), Point(batch["end"] - 0.5, lane + 1)), number % 2)
-        for number, (batch, lane) in enumerate(zip(found["batches"], lanes(found["batches"]), strict=True))
+        for number, (batch, lane) in enumerate(zip(batches, lane_of, strict=True))
     )
+    count = max(lane_of, default=0) + 1
     whole = (0.0, found["seconds"])
     return Figure(
         "timeline",
         "A sweep on one GPU",
         (
             Panel("GPU in use", (Line("", points),), "seconds", "% of the time", x_range=whole, y_range=(0.0, 100.0)),
-            Panel("batches of trials", rows, "seconds", "process", x_range=whole),
+            Panel("batches of trials", rows, "seconds", "process", x_range=whole, y_range=(0.0, count + 0.5)),
         ),
     )
 

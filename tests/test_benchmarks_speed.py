@@ -12,7 +12,8 @@ import pytest
 import torch
 from support import needs_gpu
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
 
 import bare
 import clock
@@ -178,6 +179,14 @@ def test_benchmarks_run_and_write_one_page(tmp_path, capsys, monkeypatch):
     assert "![an evaluation against images N](images/growth_images_cpu.svg)" in text
     growth.main(["--plot", str(tmp_path), str(grown)])
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["growth_images_cpu.svg", "growth_weights_cpu.svg"]
+
+
+def test_tables_of_the_page_are_those_of_the_stored_results(tmp_path):
+    page = ROOT / "docs" / "speed.md"
+    copy = tmp_path / "speed.md"
+    copy.write_text(page.read_text().replace("| ERM |", "| changed |"))
+    speed.main(["--page", str(copy)])
+    assert copy.read_text() == page.read_text()
 
 
 def test_pacs_is_measured_with_its_augmentation():
