@@ -612,6 +612,13 @@ def test_report_without_finished_runs_is_an_error(tmp_path, capsys):
     assert "found nothing at" in capsys.readouterr().err
 
 
+def test_report_names_the_settings_that_differ_between_runs_of_one_cell(tmp_path, capsys):
+    for kappa in (0.1, 0.2):
+        write_run(tmp_path / str(kappa), kappa=kappa)
+    assert main(["report", str(tmp_path)]) == 2
+    assert "found 2 runs of ERM on Toy that differ in algorithm.kappa. Report them" in capsys.readouterr().err
+
+
 def test_report_that_cannot_be_written_is_an_error_without_traceback(runs, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["report", str(runs), "--format", "html", "--out", str(tmp_path / "file" / "below")]) == 3

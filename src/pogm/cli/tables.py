@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +62,11 @@ def find_tables(
             )
         if not runs:
             raise UsageError("Expected a folder with runs; found no run in it. Start one with: pogm run, or pogm sweep")
+        if text := _describe_rivals(runs):
+            raise UsageError(
+                "Expected runs of one method and one held-out domain with different seeds, or the runs of a sweep; "
+                f"found {text}. Report them one by one, or compare them with: pogm board FOLDER"
+            )
         if done := sum(run.done for run in runs):
             raise UsageError(
                 f"Expected finished runs with accuracies at held-out domains, for tables; found {done} without them. "
@@ -75,6 +80,31 @@ def find_tables(
     if against and not compared:
         print_line(f"pogm: Nothing here to compare with {find_publication(against).title}.", file=sys.stderr)
     return ResultTables(shown, [table for table in metrics if table], compared)
+
+
+def _describe_rivals(runs: Sequence[Run]) -> str:
+    """Describe finished runs that would have the same place in a table, and their settings that differ."""
+    places: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        if run.done:
+            place = (run.dataset, run.label, run.test_domains, run.trial_seed, run.hparams_seed)
+            places.setdefault(place, []).append(run)
+    for found in places.values():
+        if len(found) > 1:
+            settings = [dict(_flatten(run.trial)) for run in found]
+            names = sorted({name for one in settings for name in one})
+            different = [name for name in names if len({one.get(name) for one in settings}) > 1]
+            return f"{len(found)} runs of {found[0].label} on {found[0].dataset} that differ in {', '.join(different)}"
+    return ""
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each setting of a trial, such as "algorithm.kappa"."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, str(value)
 
 
 def show_tables(
