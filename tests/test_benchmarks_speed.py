@@ -12,8 +12,7 @@ import pytest
 import torch
 from support import needs_gpu
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import bare
 import clock
@@ -31,6 +30,7 @@ from pogm.engine.engine import Engine
 from pogm.engine.session import Session
 from pogm.engine.trainer import Schedule
 
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 CPU = torch.device("cpu")
 SHAPES = {"mlp": (2, 8, 8), "mnist_cnn": (2, 8, 8), "resnet18": (3, 32, 32)}
 
@@ -182,11 +182,10 @@ def test_benchmarks_run_and_write_one_page(tmp_path, capsys, monkeypatch):
 
 
 def test_tables_of_the_page_are_those_of_the_stored_results(tmp_path):
-    page = ROOT / "docs" / "speed.md"
     copy = tmp_path / "speed.md"
-    copy.write_text(page.read_text().replace("| ERM |", "| changed |"))
+    copy.write_text(PAGE.read_text().replace("| ERM |", "| changed |"))
     speed.main(["--page", str(copy)])
-    assert copy.read_text() == page.read_text()
+    assert copy.read_text() == PAGE.read_text()
 
 
 def test_pacs_is_measured_with_its_augmentation():
