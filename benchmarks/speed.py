@@ -56,7 +56,7 @@ def measure(run: Run, rows: Sequence[str], each: Callable[[Figure], None]) -> li
     return figures
 
 
-BELOW = "<!-- results of benchmarks/speed.py; to write them again: python benchmarks/speed.py --page docs/speed.md -->\n"
+BELOW = "<!-- results of: python benchmarks/speed.py --page docs/speed.md -->\n"
 STORED = [  # results whose tables the page has
     Path(__file__).parent / "results" / f"{name}.json"
     for name in ("speed_h200", "speed_cpu", "precision_h200", "precision_cpu", "growth_h200", "growth_cpu")
