@@ -102,6 +102,11 @@ def test_json_in_a_file_is_written_beside_the_text_and_a_folder_is_refused(run, 
     assert "Write --json at the end" in capsys.readouterr().err
 
 
+def test_verbosity_may_come_before_the_command():
+    assert parse(["-q", "data", "check", "PACS"]) == parse(["data", "check", "PACS", "-q"])
+    assert parse(["--verbose", "list", "algorithms"]).common.verbose
+
+
 def test_a_missing_argument_is_reported_once(capsys):
     with pytest.raises(SystemExit) as end:
         parse(["status", "--json"])

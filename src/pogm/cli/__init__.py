@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
+from itertools import takewhile
 
 from pogm import __version__
 from pogm._system.errors import DataError, DivergedError, PogmError, StoppedError, UsageError, file_error_text
@@ -46,6 +47,7 @@ VERBS = {  # one file each, in the order of the help
     "research": ("measure", "experiment", "new"),
 }
 
+VERBOSITY = ("-q", "--quiet", "-v", "--verbose")  # options that may also come before the command
 EPILOG = """examples:
   pogm demo                                          train four methods on two small datasets, write a report
   pogm doctor                                        what is installed and found, and what to do if something is not
@@ -108,6 +110,8 @@ def parse(words: Sequence[str]) -> Command:
         except ImportError:  # the shell uses that of another environment; a message would disturb the command line
             raise SystemExit(1) from None
         argcomplete.autocomplete(parser())
+    before = [*takewhile(lambda word: word in VERBOSITY, words)]  # pogm -v run is pogm run -v
+    words = [*words[len(before) :], *before]
     try:
         return _parse(words)
     except MissingWordsError as missing:
