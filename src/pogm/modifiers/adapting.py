@@ -5,11 +5,12 @@ from functools import partial
 from torch import Tensor
 from torch.func import grad
 
+from pogm.core import random
 from pogm.core.model import Model
 from pogm.core.optimizers import Adam, Scalar
 from pogm.core.trees import Params, Tree
 from pogm.modifiers.base import Predictor
-from pogm.modifiers.twin import TWIN, Twin, apply_affine, consistency_layers
+from pogm.modifiers.twin import TWIN, Styles, Twin, apply_affine, consistency_layers, draw_styles
 
 MAPS = 5  # affine maps after each block
 
@@ -31,15 +32,17 @@ class Adapting:
         if not self.maps:
             self.maps = self._identity(x[:1])
             self.moments = self.optimizer.init(self.maps)
-        gradient = grad(self._loss)(self.maps, x)
+        key, alpha = (self.model.buffers[f"{TWIN}.{name}"] for name in ("key", "alpha"))
+        styles = draw_styles(random.fold(key, self.batches), alpha, len(x))  # before `grad`, where it can be compiled
+        gradient = grad(self._loss)(self.maps, x, styles)
         self.maps, self.moments = self.optimizer.update(self.maps, gradient, self.moments)
         self.batches += 1
         with self.twin.change_outputs(partial(apply_maps, self.maps)):
             return self.predict(x)
 
-    def _loss(self, maps: Params, x: Tensor) -> Tensor:
+    def _loss(self, maps: Params, x: Tensor, styles: Styles) -> Tensor:
         with self.twin.change_outputs(partial(apply_maps, maps)):
-            twin, z = self.model.part(TWIN)(x, self.batches), self.model.features(x)
+            twin, z = self.model.part(TWIN)(x, styles), self.model.features(x)
         return self.weight * apply_affine(consistency_layers(self.model.buffers), twin - z).square().mean()
 
     def _identity(self, x: Tensor) -> Params:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pogm.core import random
+from pogm.core.compilation import compiled
 from pogm.core.model import Model, over_samples
 from pogm.core.random_layers import RandomLayer
 from pogm.core.trees import Params
@@ -18,6 +20,14 @@ TWIN = "twin"  # name of the part in the network
 LAYERS = 10  # affine layers of A
 
 Change = Callable[[int, Tensor], Tensor]  # (index of a block, its output) -> new output
+
+
+class Styles(NamedTuple):
+    """Random mixtures of the styles of N images."""
+
+    after_first: Tensor  # [] True: after block 0; False: after block 1
+    share: Tensor  # [N] λ
+    partner: Tensor  # [N] index of the partner of each image
 
 
 class Twin(RandomLayer):
@@ -40,9 +50,10 @@ class Twin(RandomLayer):
         for index, block in enumerate(blocks):
             features.get_submodule(block).register_forward_hook(partial(self._apply_changes, index))
 
-    def forward(self, x: Tensor, number: int = 0) -> Tensor:
-        """Return z'; each ``number`` has its own random numbers."""
-        with self.change_outputs(partial(self._mix, random.fold(self.key, number))):
+    def forward(self, x: Tensor, styles: Styles | None = None) -> Tensor:
+        """Return z', with styles that are drawn from the key of the layer if none are given."""
+        styles = draw_styles(random.fold(self.key, 0), self.alpha, len(x)) if styles is None else styles
+        with self.change_outputs(partial(_mix, styles)):
             z: Tensor = self._features[0](x)
         return z
 
@@ -61,15 +72,21 @@ class Twin(RandomLayer):
             maps = change(index, maps)
         return maps
 
-    def _mix(self, key: Tensor, index: int, maps: Tensor) -> Tensor:
-        """Mix styles after block 0 or block 1, each with probability one half."""
-        if index > 1:
-            return maps
-        count = maps.shape[0]
-        first = random.uniform(random.fold(key, 0), ()) < 0.5
-        share = random.beta(random.fold(key, 1), self.alpha, (count,))
-        partner = random.permutation(random.fold(key, 2), count)
-        return torch.where(first if index == 0 else ~first, mix_styles(maps, share, partner), maps)
+
+@compiled
+def draw_styles(key: Tensor, alpha: Tensor, count: int) -> Styles:
+    """Draw the block after which styles are mixed, each with probability one half, and the mixtures of some images."""
+    after_first = random.uniform(random.fold(key, 0), ()) < 0.5
+    share = random.beta(random.fold(key, 1), alpha, (count,))
+    return Styles(after_first, share, random.permutation(random.fold(key, 2), count))
+
+
+def _mix(styles: Styles, index: int, maps: Tensor) -> Tensor:
+    """Mix styles after block 0 or block 1."""
+    if index > 1:
+        return maps
+    is_here = styles.after_first if index == 0 else ~styles.after_first
+    return torch.where(is_here, mix_styles(maps, styles.share, styles.partner), maps)
 
 
 def both_features(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
