@@ -130,6 +130,8 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("./sites", "--out", "folder.npz"), "found the folder folder.npz"),
+        (("./sites", "--like", "f.npz", "--out", "./f.npz"), "found f.npz in both"),
         (("RotatedDigits", "--out", "f.csv"), "suffix .npz in --out; found f.csv"),
         ((f"./table.csv:{OPTIONS}", "--out", "f.npz"), "Expected a dataset of images"),
         (("./absent", "--out", "f.npz"), "found none"),
@@ -137,7 +139,8 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
 )
 def test_wrong_arguments_are_refused(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(write_table(tmp_path / "table.csv").parent)
+    (tmp_path / "folder.npz").mkdir()
     end = pogm("data", "features", *words)
     assert end.code == 2
     assert message in end.err
-    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.npz", "table.csv"]

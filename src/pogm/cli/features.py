@@ -55,6 +55,13 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
 
         if self.out.suffix.lower() != ".npz":
             raise UsageError(f"Expected a file with the suffix .npz in --out; found {self.out}. Add the suffix.")
+        if self.out.is_dir():
+            raise UsageError(f"Expected a file in --out; found the folder {self.out}. Choose another name.")
+        if self.like and self.like.resolve() == self.out.resolve():
+            raise UsageError(
+                f"Expected another file in --out than in --like, whose features would be lost; found {self.out} in "
+                "both. Choose another name."
+            )
         run_options = make_run_options(self.execution, [] if self.like else [self.dataset])
         run_options.enter()
         progress = partial(show_progress, what="batches of images")
