@@ -109,6 +109,20 @@ def test_features_of_a_new_site_are_those_that_training_would_have_computed(tmp_
     assert np.array_equal(np.load(tmp_path / "labelled.npz")["y"], known["y"][rows])
 
 
+def test_class_mapping_of_a_new_site_is_used_and_missing_labels_are_named(tmp_path):
+    folder, trained = write_folder(tmp_path / "sites", images=3), tmp_path / "f.npz"
+    new = write_folder(tmp_path / "all", domains=("new",), classes=("felis", "canis"), images=3) / "new"
+    (tmp_path / "map.csv").write_text("from,to\nfelis,cat\ncanis,dog\n")
+    assert pogm("data", "features", folder, *WORDS, "--out", trained).code == 0
+    for name, labels in ((f"{new}:classes={tmp_path / 'map.csv'}", ["dog"] * 3 + ["cat"] * 3), (new, None)):
+        end = pogm("data", "features", name, "--like", trained, "--out", tmp_path / "new.npz")
+        assert end.code == 0, end.err
+        found = np.load(tmp_path / "new.npz")
+        assert (found["y"].tolist() if "y" in found else None) == labels
+        assert ("no labels" in end.err) == (labels is None)
+        assert f"pogm {'predict' if labels is None else 'evaluate'} model" in end.err
+
+
 def test_wrong_reference_or_weights_are_refused(tmp_path):
     folder, plain = write_folder(tmp_path / "sites", images=3), tmp_path / "plain.npz"
     np.savez(plain, x=np.zeros((2, 3)), y=["cat", "dog"])

@@ -13,7 +13,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
-    from pogm.deployment.feature_files import Progress
+    from pogm.deployment.feature_files import Progress, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +67,15 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
         progress = partial(show_progress, what="batches of images")
         with use_threads(max(run_options.threads, count_cores())):
             write = self._write_all if self.like is None else self._write_similar
-            count, width = write(run_options, progress)
-        print_line(f"{count} images, {width} features: {self.out}")
-        train, predict = ["train", str(self.out), "--out", "model"], ["predict", "model", str(self.out)]
-        note(f"Next: {join(['pogm', *(predict if self.like else train)])}")
+            written = write(run_options, progress)
+        print_line(f"{written.images} images, {written.features} features: {self.out}")
+        if not written.has_labels:
+            note("The images have no labels: no folder has the name of a class of the training sites.")
+        use = ["evaluate" if written.has_labels else "predict", "model", str(self.out)]
+        note(f"Next: {join(['pogm', *(use if self.like else ['train', str(self.out), '--out', 'model'])])}")
         return 0
 
-    def _write_all(self, run_options: "RunOptions", progress: "Progress") -> tuple[int, int]:
+    def _write_all(self, run_options: "RunOptions", progress: "Progress") -> "Written":
         """Write the features of a dataset."""
         from pogm.benchmark.plan.parsing import build_trial, find_dataset
         from pogm.benchmark.progress.run_progress import show_image_progress
@@ -90,7 +92,7 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
             prepare([trial], run_options)
             return write_features(trial, run_options.data, run_options.engine, progress, self.out)
 
-    def _write_similar(self, run_options: "RunOptions", progress: "Progress") -> tuple[int, int]:
+    def _write_similar(self, run_options: "RunOptions", progress: "Progress") -> "Written":
         """Write the features of a new site, computed as those of --like."""
         from pogm.deployment.feature_files import Extraction, write_similar_features
         from pogm.models.weights import hash_weights

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
 from pogm.data.images.intensity import Intensity
-from pogm.data.images.metadata import SPLITS, is_table, split_options
+from pogm.data.images.metadata import SPLITS, is_table, make_listing, split_options, to_pairs
 from pogm.data.images.parallel import map_in_order
 from pogm.data.tables.arrays import read_arrays
 from pogm.deployment.features import BATCH, build_extractor
@@ -28,6 +28,14 @@ from pogm.engine.session import Engine
 FACTS = ("network", "weights", "image_size", "stored_size", "intensity")  # arrays that describe an `Extraction`
 Batch = torch.Tensor | tuple[str, ...]  # stored images [N, C, H, W], or paths of images
 Progress = Callable[[Iterable[Batch], int], Iterator[Batch]]
+
+
+class Written(NamedTuple):
+    """Contents of a file that was written."""
+
+    images: int
+    features: int  # of an image
+    has_labels: bool
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class Extraction:
         return {name: np.array(getattr(self, name)) for name in FACTS}
 
 
-def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Progress, out: Path) -> tuple[int, int]:
+def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Progress, out: Path) -> Written:
     """Write the features of all images of a dataset as an ``.npz`` file, which is a dataset of vectors itself.
 
     Its arrays are ``x`` [N, F], ``y`` (names of the classes), ``domain``, ``group`` and ``split`` if the images have
@@ -82,9 +90,6 @@ def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Pr
         engine: Device.
         progress: Shows how many batches are done.
         out: The file.
-
-    Returns:
-        Number of images and of features.
 
     Raises:
         UsageError: The dataset does not consist of images.
@@ -119,9 +124,7 @@ def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Pr
     return _write(extract, batches, progress, out, extraction, arrays, {"trial": trial.to_json(), **facts})
 
 
-def write_similar_features(
-    reference: Path, images: str, engine: Engine, progress: Progress, out: Path
-) -> tuple[int, int]:
+def write_similar_features(reference: Path, images: str, engine: Engine, progress: Progress, out: Path) -> Written:
     """Write the features of the images of new sites, computed as those in another file.
 
     The images may have labels (``<class>/<image>``, ``<site>/<class>/<image>``, a metadata file), with names of classes
@@ -134,9 +137,6 @@ def write_similar_features(
         engine: Device.
         progress: Shows how many batches are done.
         out: The file.
-
-    Returns:
-        Number of images and of features.
 
     Raises:
         DataError: The first file was not written by `write_features`, or an image cannot be read.
@@ -161,9 +161,11 @@ def write_similar_features(
 
 def _list_images(images: str, classes: Sequence[str]) -> dict[str, Any]:
     """Return the arrays path, domain and, if the images have labels, y."""
-    folder = Path(split_options(images)[0])
+    name, options = split_options(images)
+    folder = Path(name)
+    renamed = to_pairs(make_listing(folder, options).mapping) if folder.is_dir() else {}
     inner = [path.name for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir()]
-    if is_table(folder) or not set(classes).isdisjoint(inner):
+    if is_table(folder) or not {*classes, *renamed}.isdisjoint(inner):
         sites, _ = read_sites(images, classes)
         rows = [
             (path, site.name, classes[n]) for site in sites for path, n in zip(site.paths, site.labels, strict=True)
@@ -182,15 +184,15 @@ def _write(
     extraction: Extraction,
     arrays: dict[str, Any],
     identity: dict[str, Any],
-) -> tuple[int, int]:
-    """Compute the features of all batches and write them with the other arrays; return their shape."""
+) -> Written:
+    """Compute the features of all batches and write them with the other arrays."""
     partial = out.with_name(f"{out.name}.{digest(canonical_json(identity).encode())[:8]}.partial")
     x = _compute_rows(extract, batches, partial, progress)
     content = io.BytesIO()
     np.savez(content, x=x, **arrays, **extraction.arrays())
     write_atomic(out, content.getvalue())
     partial.unlink()
-    return len(x), x.shape[1]
+    return Written(len(x), x.shape[1], "y" in arrays)
 
 
 def _compute_rows(
