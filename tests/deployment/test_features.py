@@ -123,6 +123,20 @@ def test_class_mapping_of_a_new_site_is_used_and_missing_labels_are_named(tmp_pa
         assert f"pogm {'predict' if labels is None else 'evaluate'} model" in end.err
 
 
+def test_images_of_unknown_classes_can_be_left_out_as_the_error_says(tmp_path):
+    trained = tmp_path / "f.npz"
+    assert pogm("data", "features", write_folder(tmp_path / "sites", images=3), *WORDS, "--out", trained).code == 0
+    new = write_folder(tmp_path / "all", domains=("new",), classes=("cat", "fox"), images=3) / "new"
+    words = ("data", "features", new, "--like", trained, "--out", tmp_path / "new.npz")
+    end = pogm(*words)
+    assert end.code == 3
+    assert "fox (3 images)" in end.err
+    assert "leave their images out: map them to an empty name in classes.csv" in end.err
+    (new / "classes.csv").write_text("from,to\nfox,\n")
+    assert pogm(*words).code == 0
+    assert np.load(tmp_path / "new.npz")["y"].tolist() == ["cat"] * 3
+
+
 def test_wrong_reference_or_weights_are_refused(tmp_path):
     folder, plain = write_folder(tmp_path / "sites", images=3), tmp_path / "plain.npz"
     np.savez(plain, x=np.zeros((2, 3)), y=["cat", "dog"])

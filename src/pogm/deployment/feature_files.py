@@ -166,7 +166,7 @@ def _list_images(images: str, classes: Sequence[str]) -> dict[str, Any]:
     renamed = to_pairs(make_listing(folder, options).mapping) if folder.is_dir() else {}
     inner = [path.name for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir()]
     if is_table(folder) or not {*classes, *renamed}.isdisjoint(inner):
-        sites, _ = read_sites(images, classes)
+        sites, _ = read_sites(images, classes, to_ignore="map them to an empty name in classes.csv")
         rows = [
             (path, site.name, classes[n]) for site in sites for path, n in zip(site.paths, site.labels, strict=True)
         ]

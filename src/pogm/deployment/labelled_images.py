@@ -34,6 +34,7 @@ def read_sites(
     split: str | None = None,
     mapping: Mapping[str, str] | None = None,
     ignore_unknown_classes: bool = False,
+    to_ignore: str = "--ignore-unknown-classes",
 ) -> tuple[list[Site], dict[str, int]]:
     """List the labelled images of one or more sites, from a folder or a metadata file.
 
@@ -46,6 +47,7 @@ def read_sites(
         split: As in `evaluate`.
         mapping: New names of classes, if ``images`` names no class mapping. An empty name leaves the class out.
         ignore_unknown_classes: Leave out images of other classes.
+        to_ignore: How a user leaves them out, for the error.
 
     Returns:
         The sites, and the number of images of each class that was left out.
@@ -75,7 +77,7 @@ def read_sites(
         known = [(path, classes.index(label)) for path, label in rows if label in classes]
         found.append(Site(site, tuple(path for path, _ in known), tuple(label for _, label in known)))
     if unknown and not ignore_unknown_classes:
-        raise _unknown_classes_error(name, "labels" if has_table else "folders", unknown, classes)
+        raise _unknown_classes_error(name, "labels" if has_table else "folders", unknown, classes, to_ignore)
     if empty := [site.name for site in found if not site.paths]:
         raise DataError(
             f"Expected images of the classes {_join(classes)}; found none in {_join(empty)}. Check the path. {LAYOUT}"
@@ -157,7 +159,9 @@ def _list_folders(walker: Walker, directory: Directory, root: Path) -> list[Dire
     return directories
 
 
-def _unknown_classes_error(images: str, what: str, unknown: Mapping[str, int], classes: Sequence[str]) -> DataError:
+def _unknown_classes_error(
+    images: str, what: str, unknown: Mapping[str, int], classes: Sequence[str], to_ignore: str
+) -> DataError:
     listed = ", ".join(f"{printable(name)} ({count} images)" for name, count in unknown.items())
     folded = {name.casefold(): name for name in classes}
     near = {
@@ -168,7 +172,7 @@ def _unknown_classes_error(images: str, what: str, unknown: Mapping[str, int], c
     hint = "".join(f"Did you mean {printable(right)!r} by {printable(name)!r}? " for name, right in near.items())
     return DataError(
         f"Expected {what} with the names of the classes of the model, {_join(classes)}, in {printable(images)}; "
-        f"found {listed}. {hint}Rename the {what}, or leave their images out: --ignore-unknown-classes. {LAYOUT}"
+        f"found {listed}. {hint}Rename the {what}, or leave their images out: {to_ignore}. {LAYOUT}"
     )
 
 
