@@ -155,6 +155,17 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
         assert not (tmp_path / "new.npz").exists()
 
 
+def test_images_without_files_are_no_reference_for_a_new_site(tmp_path):
+    """The digits have one channel, for which the network has other weights than for an image file."""
+    out = tmp_path / "digits.npz"
+    assert pogm("data", "features", "RotatedDigits", "--set", "weights=random", "--out", out).code == 0
+    folder = write_folder(tmp_path / "sites", images=1)
+    end = pogm("data", "features", folder, "--like", out, "--out", tmp_path / "new.npz")
+    assert end.code == 3
+    assert "Expected features of image files" in end.err
+    assert not (tmp_path / "new.npz").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

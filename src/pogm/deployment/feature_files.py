@@ -45,7 +45,7 @@ class Extraction:
     network: str
     weights: str
     image_size: int
-    stored_size: tuple[int, int]  # height and width to which an image is resized first
+    stored_size: tuple[int, int] | None  # height and width to which an image is resized first; None if it is no file
     intensity: str  # scaling of images with more than 8 bits per channel; empty if there are none
     classes: tuple[str, ...]
 
@@ -54,9 +54,14 @@ class Extraction:
         """Read it from a file of features.
 
         Raises:
-            DataError: The file was not written by `write_features`.
+            DataError: The file was not written by `write_features`, or its images are not files.
         """
         found = read_arrays(path)
+        if "network" in found and "stored_size" not in found:
+            raise DataError(
+                f"Expected features of image files in {path}; found those of a dataset whose images are not files. "
+                "Compute features of a folder of images, and name their file."
+            )
         if missing := [name for name in (*FACTS, "y") if name not in found]:
             raise DataError(
                 f"Expected a file of features in {path}; found no {', '.join(missing)} in it. Write one with: "
@@ -74,7 +79,8 @@ class Extraction:
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that a file stores besides the samples."""
-        return {name: np.array(getattr(self, name)) for name in FACTS}
+        values = {name: getattr(self, name) for name in FACTS}
+        return {name: np.array(value) for name, value in values.items() if value is not None}
 
 
 def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Progress, out: Path) -> Written:
@@ -107,7 +113,7 @@ def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Pr
         training.network,
         training.weights,
         transform.shape[-1],
-        (batches[0].shape[-2], batches[0].shape[-1]),
+        (batches[0].shape[-2], batches[0].shape[-1]) if isinstance(dataset, ImageDataset) else None,
         facts.get("intensity", ""),
         dataset.class_names(data),
     )
@@ -147,6 +153,7 @@ def write_similar_features(reference: Path, images: str, engine: Engine, progres
     training = LargeImages(network=extraction.network, weights=extraction.weights, image_size=extraction.image_size)
     transform = training.transform(ImageDataset.input_shape)
     scaling = Intensity.parse(extraction.intensity) if extraction.intensity else None
+    assert extraction.stored_size is not None  # `read` checks it
     preprocessing = ImageTransform(transform, extraction.stored_size, scaling)
     extract = build_extractor(training, transform, engine)
 
