@@ -109,6 +109,15 @@ def test_features_of_a_new_site_are_those_that_training_would_have_computed(tmp_
     assert np.array_equal(np.load(tmp_path / "labelled.npz")["y"], known["y"][rows])
 
 
+def test_site_without_labels_has_the_name_of_its_folder(tmp_path, monkeypatch):
+    trained = tmp_path / "f.npz"
+    assert pogm("data", "features", write_folder(tmp_path / "sites", images=1), *WORDS, "--out", trained).code == 0
+    monkeypatch.chdir(tmp_path / "sites" / "south" / "dog")
+    for images in (".", "000.png"):
+        assert pogm("data", "features", images, "--like", trained, "--out", tmp_path / "new.npz").code == 0
+        assert np.load(tmp_path / "new.npz")["domain"].tolist() == ["dog"]
+
+
 def test_class_mapping_of_a_new_site_is_used_and_missing_labels_are_named(tmp_path):
     folder, trained = write_folder(tmp_path / "sites", images=3), tmp_path / "f.npz"
     new = write_folder(tmp_path / "all", domains=("new",), classes=("felis", "canis"), images=3) / "new"

@@ -178,7 +178,7 @@ def _list_images(images: str, classes: Sequence[str]) -> dict[str, Any]:
             (path, site.name, classes[n]) for site in sites for path, n in zip(site.paths, site.labels, strict=True)
         ]
     else:
-        rows = [(path, Path(group.name).name, "") for group in find_images([folder]) for path in group.paths]
+        rows = [(path, Path(group.name).resolve().name, "") for group in find_images([folder]) for path in group.paths]
     path, domain, label = (np.array(column) for column in zip(*rows, strict=True))
     return {"path": path, "domain": domain, **({"y": label} if label[0] else {})}
 
