@@ -64,7 +64,7 @@ def test_file_is_a_dataset_with_the_groups_and_splits_of_the_images(tmp_path):
         assert domain.splits.tolist() == [int(n % 6 > 3) for n in range(12)]
 
 
-def test_interrupted_computation_continues(tmp_path, monkeypatch):
+def test_interrupted_computation_continues(tmp_path):
     folder = write_folder(tmp_path / "sites", images=16)
     trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
     write_features(trial, folder, Engine("cpu"), no_progress, tmp_path / "whole.npz")
@@ -80,13 +80,16 @@ def test_interrupted_computation_continues(tmp_path, monkeypatch):
         calls.append(count)
         return iter(items)
 
-    with pytest.raises(KeyboardInterrupt):
-        write_features(trial, folder, Engine("cpu"), stop_after_first, tmp_path / "parts.npz")
+    other = build_trial(str(folder), "ERM", (), settings=(*SETTINGS[:2], "image_size=12"))
+    for stopped in (other, trial):
+        with pytest.raises(KeyboardInterrupt):
+            write_features(stopped, folder, Engine("cpu"), stop_after_first, tmp_path / "parts.npz")
     assert not (tmp_path / "parts.npz").exists()
     write_features(trial, folder, Engine("cpu"), count, tmp_path / "parts.npz")
     assert calls == [2]  # of three batches of 32 images
     for name, array in np.load(tmp_path / "whole.npz").items():
         assert np.array_equal(array, np.load(tmp_path / "parts.npz")[name])
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_features_of_a_new_site_are_those_that_training_would_have_computed(tmp_path):

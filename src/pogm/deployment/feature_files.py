@@ -1,5 +1,6 @@
 """Files of features, which `pogm data features` writes: outputs of a fixed network, as a dataset of vectors."""
 
+import glob
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,7 +89,7 @@ def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Pr
 
     Its arrays are ``x`` [N, F], ``y`` (names of the classes), ``domain``, ``group`` and ``split`` if the images have
     them, and the fields of `Extraction`. Features that are computed are kept in a file beside it until it is complete,
-    so that the same call continues after a stop.
+    so that the same call continues after a stop. Then such files of stopped calls with other settings are removed, too.
 
     Args:
         trial: Trial that names the dataset, the network and its weights.
@@ -198,7 +199,8 @@ def _write(
     content = io.BytesIO()
     np.savez(content, x=x, **arrays, **extraction.arrays())
     write_atomic(out, content.getvalue())
-    partial.unlink()
+    for unfinished in out.parent.glob(f"{glob.escape(out.name)}.*.partial*"):  # also those with other settings
+        unfinished.unlink(missing_ok=True)
     return Written(len(x), x.shape[1], "y" in arrays)
 
 
