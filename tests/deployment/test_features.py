@@ -159,7 +159,7 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
         (("--like", plain), "found no network, weights, image_size, stored_size, intensity"),
         (("--like", tmp_path / "absent.npz"), "Expected a file of arrays"),
         ((*like, "--network", "resnet50"), "Expected --like alone"),
-        ((*like, "--weights", tmp_path / "weights"), "Expected the weights with which"),
+        ((*like, "--weights", tmp_path / "weights"), "Leave out --weights"),
     ):
         end = pogm("data", "features", folder, *words, "--out", tmp_path / "new.npz")
         assert end.code in (2, 3)
@@ -186,6 +186,7 @@ def test_images_without_files_are_no_reference_for_a_new_site(tmp_path):
         (("RotatedDigits", "--out", "f.csv"), "suffix .npz in --out; found f.csv"),
         ((f"./table.csv:{OPTIONS}", "--out", "f.npz"), "Expected a dataset of images"),
         (("./absent", "--out", "f.npz"), "found none"),
+        (("./sites", "--task", "regression", "--out", "f.npz"), "Expected a metadata file for task=regression"),
     ],
 )
 def test_wrong_arguments_are_refused(words, message, tmp_path, monkeypatch):

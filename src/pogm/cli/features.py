@@ -85,7 +85,7 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
         from pogm.deployment.feature_files import write_features
 
         with reuse_scans():
-            name = add_options(self.dataset, group=self.settings.group_column)
+            name = add_options(self.dataset, **self.settings.column_options)
             dataset = find_dataset(name, run_options.data, show_image_progress)
             settings = network_settings(self.settings, self.execution.weights, self.network)
             trial = build_trial(dataset, "ERM", (), settings=settings)
@@ -95,7 +95,7 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
     def _write_similar(self, run_options: "RunOptions", progress: "Progress") -> "Written":
         """Write the features of a new site, computed as those of --like."""
         from pogm.deployment.feature_files import Extraction, write_similar_features
-        from pogm.models.weights import hash_weights
+        from pogm.models.weights import HASH_PREFIX, hash_weights
 
         assert self.like is not None
         if self.network or self.settings != Hyperparameters():
@@ -105,8 +105,9 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
             )
         weights = Extraction.read(self.like).weights
         if self.execution.weights and (given := hash_weights(self.execution.weights)) != weights:
+            advice = "Give the same file" if weights.startswith(HASH_PREFIX) else "Leave out --weights"
             raise UsageError(
                 f"Expected the weights with which {self.like} was computed, {weights}; found {given} in "
-                f"{self.execution.weights}. Give the same file."
+                f"{self.execution.weights}. {advice}."
             )
         return write_similar_features(self.like, self.dataset, run_options.engine, progress, self.out)
