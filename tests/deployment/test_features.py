@@ -154,10 +154,12 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
     np.savez(plain, x=np.zeros((2, 3)), y=["cat", "dog"])
     assert pogm("data", "features", folder, *WORDS, "--out", tmp_path / "f.npz").code == 0
     (tmp_path / "weights").write_bytes(b"other")
-    like = ("--like", tmp_path / "f.npz")
+    like, given = ("--like", tmp_path / "f.npz"), tmp_path / "given.npz"
+    np.savez(given, **{**np.load(tmp_path / "f.npz"), "weights": f"sha256:{'0' * 64}"})
     for words, message in (
         (("--like", plain), "found no network, weights, image_size, stored_size, intensity"),
         (("--like", tmp_path / "absent.npz"), "Expected a file of arrays"),
+        (("--like", given), "Pass the file with --weights"),
         ((*like, "--network", "resnet50"), "Expected --like alone"),
         ((*like, "--weights", tmp_path / "weights"), "Leave out --weights"),
     ):

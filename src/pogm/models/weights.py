@@ -243,7 +243,7 @@ def _find_file(weights: str) -> tuple[Path, bytes]:
     if not os.environ.get(WEIGHTS_VARIABLE):
         raise DataError(
             f"Expected {WEIGHTS_VARIABLE} to be the path of a file with {weights}; found it not set. "
-            "Set it to the file or to its folder."
+            "Pass the file with --weights, or set the variable to it or to its folder."
         )
     location = Path(os.environ[WEIGHTS_VARIABLE])
     paths = _list_files(location)
