@@ -178,7 +178,7 @@ def test_options_are_read_into_a_typed_dataclass(monkeypatch):
     command = parse([*words, "--set", "b=2", "--memory-gb", "3", "--evaluate", "5"])
     assert (command.algorithms, command.datasets, command.out) == (("ERM", "POGM"), ("PACS",), Path("there"))
     assert command.settings.settings == ("a=1", "b=2")
-    assert (command.execution.data.data, command.execution.device.memory_gb) == (Path("somewhere"), 3.0)
+    assert (command.execution.data.folder, command.execution.device.memory_gb) == (Path("somewhere"), 3.0)
     assert (command.training.steps, command.training.evaluate_every) == (None, 5)
 
 
@@ -684,7 +684,7 @@ def test_run_with_bf16_trajectories_resumes_with_bf16(tmp_path):
 @pytest.mark.parametrize("folder", ["run", "sweep"])
 def test_recorded_data_folder_counts_more_than_the_environment_and_less_than_the_option(tmp_path, folder):
     """A user may set POGM_DATA after the training on a folder of images elsewhere, or always."""
-    (tmp_path / "env").mkdir()
+    (tmp_path / "other").mkdir()
     sites = write_folder(tmp_path / "hospitals", images=4)
     small = ("network=small_cnn", "weights=random", "image_size=16", "batch_size=2")
     words = ["--device", "cpu", "--out", str(tmp_path / folder), *(word for one in small for word in ("--set", one))]
@@ -698,8 +698,8 @@ def test_recorded_data_folder_counts_more_than_the_environment_and_less_than_the
     else:
         assert pogm(*chosen, *words).code == 0
         shutil.rmtree(next((tmp_path / folder).glob("*/done")).parent)
-    resume, environment = ("resume", tmp_path / folder, "--device", "cpu"), {"POGM_DATA": str(tmp_path / "env")}
-    absent = start(*resume, "--data", tmp_path / "other", **environment).wait()
+    resume, environment = ("resume", tmp_path / folder, "--device", "cpu"), {"POGM_DATA": str(tmp_path / "other")}
+    absent = start(*resume, "--data", tmp_path / "other", **environment).wait()  # given, though equal
     assert absent.code != 0
     assert "other" in absent.err
     end = start(*resume, **environment).wait()

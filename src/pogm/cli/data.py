@@ -46,7 +46,7 @@ class List(Command):
 
         present = ("here", "comes with")  # first words of `describe_dataset`
         listed = [{"name": name, "present": text.startswith(present), "state": text} for name, text in found.items()]
-        self.output.show("data list", {"data": self.data.data, "datasets": listed}, show_text)
+        self.output.show("data list", {"data": self.data.folder, "datasets": listed}, show_text)
         return 0
 
 

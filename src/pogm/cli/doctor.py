@@ -56,7 +56,7 @@ class Doctor(Command):
             document["datasets"] = describe_datasets(self.data.folder, warnings) if not missing else None
         else:
             document["datasets"] = None
-        document["data"] = describe_folder(self.data.data, "data folder", warnings) if self.data.data else None
+        document["data"] = describe_folder(self.data.folder, "data folder", warnings) if self.data.folder else None
         document["cache"] = {**describe_folder(cache_folder(), "cache", warnings), "bytes": folder_size(cache_folder())}
         document["current_folder"] = describe_folder(Path(), "current folder", warnings)
         document |= {"warnings": warnings, "ok": not missing}

@@ -49,33 +49,26 @@ def probe_option() -> Any:
     )
 
 
-def _data_from_environment() -> Path | None:
-    return Path(os.environ["POGM_DATA"]) if os.environ.get("POGM_DATA") else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Location of the datasets."""
 
-    data: Path | None = option(
-        "Folder that contains the datasets (default: $POGM_DATA).",
-        default_factory=_data_from_environment,
-        metavar="FOLDER",
-    )
+    data: Path | None = option("Folder that contains the datasets (default: $POGM_DATA).", None, metavar="FOLDER")
 
     @property
     def folder(self) -> Path | None:
-        """The folder, in which ~ is replaced by the home directory."""
-        return None if self.data is None else self.data.expanduser()
+        """The folder, given or of the environment, in which ~ is replaced by the home directory."""
+        found = self.data or os.environ.get("POGM_DATA")
+        return Path(found).expanduser() if found else None
 
     @property
     def words(self) -> list[str]:
-        """The option for another command; empty if the folder is that of the environment."""
-        return [] if self.data is None or self.data == _data_from_environment() else ["--data", str(self.data)]
+        """The option for another command; empty if it was not given."""
+        return ["--data", str(self.data)] if self.data else []
 
     def for_run(self, recorded: Path | None) -> Self:
         """Return the option for a run that recorded its data folder, which counts more than the environment."""
-        return self if recorded is None or self.words else replace(self, data=recorded)
+        return replace(self, data=self.data or recorded)
 
 
 @dataclass(frozen=True, kw_only=True)
