@@ -36,7 +36,7 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
     )
     like: Path | None = option(
         "File of features of the training sites. The images are those of a new site, and their features are computed "
-        "in the same way, with the same network and weights.",
+        "in the same way, with the same network and weights (default: none).",
         None,
         metavar="FILE",
     )
