@@ -223,7 +223,7 @@ def test_evidence_keeps_the_order_of_its_rows():
     assert on_photographs[: len(evidence.ON_PHOTOGRAPHS)] == [row.name for row in evidence.ON_PHOTOGRAPHS]
 
 
-@pytest.mark.parametrize("name", ["small", "pacs", "office_caltech"])
+@pytest.mark.parametrize("name", ["small", "features", "pacs", "office_caltech"])
 def test_schedules_of_the_evidence_start_within_the_first_third_of_a_run(name):
     for trial in all_experiments()["evidence"].trials(replace(SCALES[name], seeds=1, changed_by=("--trials", "1"))):
         for method in (trial.algorithm, *trial.modifiers):

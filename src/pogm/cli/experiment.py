@@ -92,7 +92,8 @@ pogm list experiments                              names and scales"""
         complete="experiments",
     )
     scale: str = option(
-        "Datasets, number of runs and length: embedded, small, mnist, pacs, office_caltech or full.", complete="scales"
+        "Datasets, number of runs and length: embedded, small, features, mnist, pacs, office_caltech or full.",
+        complete="scales",
     )
     out: Path = option(
         "Folder for runs, tables and figures; each scale has a subfolder.", Path("runs/paper"), metavar="FOLDER"
