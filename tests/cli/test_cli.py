@@ -212,7 +212,9 @@ def test_list_has_a_line_for_every_name(capsys):
 
 def test_list_says_which_datasets_come_with_the_package(capsys):
     main(["list", "datasets"])
-    found = {line.split()[0]: line.rpartition("(")[2] for line in capsys.readouterr().out.splitlines() if "(" in line}
+    lines = [line for line in capsys.readouterr().out.splitlines() if "(" in line]
+    found = {line.split()[0]: line.rpartition("(")[2] for line in lines}
+    assert len({re.match(r"\S+ +", line).end() for line in lines}) == 1  # one column
     assert (found["RotatedDigits"], found["PACS"]) == ("comes with the package)", "needs --data)")
 
 

@@ -37,9 +37,10 @@ def algorithms() -> Iterator[str]:
 
 def datasets() -> Iterator[str]:
     """Yield a line for every dataset: name, domains and summary."""
+    width = max(WIDTH, *map(len, all_datasets()))
     for name, kind in all_datasets().items():
         source = "comes with the package" if kind().embedded else "needs --data"
-        yield f"{name:<{WIDTH}} {first_line(kind)} ({source})"
+        yield f"{name:<{width}} {first_line(kind)} ({source})"
     yield from _plugin_lines(all_datasets(), all_datasets().plugins, _name_lines)
     yield "\nDomains, training settings and search spaces of one: pogm list datasets NAME"
 
