@@ -91,6 +91,17 @@ def test_damaged_parquet_is_refused(tmp_path):
         find_dataset(str(tmp_path / "trial.parquet"))
 
 
+def test_texts_in_a_file_of_arrays_are_classes_even_if_they_are_digits(tmp_path):
+    """pogm data features writes the names of class folders, which may be numbers."""
+    y = np.arange(50) % 25
+    arrays = {"x": np.ones((50, 2)), "domain": np.repeat(["a", "b"], 25)}
+    np.savez(tmp_path / "texts.npz", y=y.astype(str), **arrays)
+    np.savez(tmp_path / "numbers.npz", y=y, **arrays)
+    dataset = find_dataset(str(tmp_path / "texts.npz"))
+    assert (dataset.task, dataset.classes) == ("classification", tuple(map(str, range(25))))
+    assert find_dataset(str(tmp_path / "numbers.npz")).task == "regression"
+
+
 def test_numbers_with_many_values_are_a_regression(tmp_path):
     path = write_table(tmp_path / "trial.csv", regression=True)
     dataset = find_dataset(f"{path}:{OPTIONS}")

@@ -265,6 +265,8 @@ def _find_kind(arrays: Mapping[str, Column], options: Mapping[str, str], path: P
 def find_task(file: SampleFile, given: str | None) -> str:
     """Return the task: the given one; regression if the label is a number with more than 20 different values.
 
+    Texts in an ``.npz`` file are names of classes, even if they are the digits of numbers.
+
     Raises:
         UsageError: The given task is unknown.
     """
@@ -273,8 +275,9 @@ def find_task(file: SampleFile, given: str | None) -> str:
             raise unknown_name_error("a task", given, TASKS)
         return given
     column = file.columns[file.roles["label"]]
+    are_names = file.kind != "table" and column.dtype.kind == "U"
     many = column.ndim == 1 and is_numeric(column) and len(set(column.tolist())) > FEW_VALUES
-    return "regression" if many else "classification"
+    return "regression" if many and not are_names else "classification"
 
 
 def sort_names(texts: Sequence[str]) -> tuple[str, ...]:
