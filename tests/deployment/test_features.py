@@ -169,6 +169,15 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
         assert not (tmp_path / "new.npz").exists()
 
 
+def test_images_for_a_model_of_features_are_refused_with_the_command_that_computes_them(tmp_path):
+    folder, trained = write_folder(tmp_path / "sites", images=4), tmp_path / "f.npz"
+    assert pogm("data", "features", folder, *WORDS, "--out", trained).code == 0
+    assert pogm("train", trained, "--algorithm", "ERM", "--steps", "2", "--out", tmp_path / "model").code == 0
+    end = pogm("evaluate", tmp_path / "model", folder)
+    assert end.code == 3
+    assert "found a folder. Check the path. Features of images: pogm data features IMAGES --like FILE" in end.err
+
+
 def test_images_without_files_are_no_reference_for_a_new_site(tmp_path):
     """The digits have one channel, for which the network has other weights than for an image file."""
     out = tmp_path / "digits.npz"

@@ -196,9 +196,11 @@ def _read_file(model: TrainedModel, name: str, required: Sequence[str] = ()) -> 
     path, dataset = Path(text), _dataset(model)
     wanted = "CSV, TSV or Parquet" if dataset.kind == "table" else ".npz"
     if not path.is_file() or (dataset.kind == "table") == text.lower().endswith(ARRAYS) or path.suffix == "":
+        found = "a folder" if path.is_dir() else "another kind of file" if path.is_file() else "none"
+        features = " Features of images: pogm data features IMAGES --like FILE --out NEW_FILE"
         raise DataError(
-            f"Expected a {wanted} file, as the model was trained on, at {printable(text)}; found "
-            f"{'another kind of file' if path.is_file() else 'none'}. Check the path."
+            f"Expected a {wanted} file, as the model was trained on, at {printable(text)}; found {found}. Check the "
+            f"path.{features if dataset.kind == 'vectors' else ''}"
         )
     columns = read_columns(path, given)
     roles = {role: column for role, column in {**dataset.options, **given}.items() if role in ROLES}
