@@ -73,7 +73,9 @@ def write_amazon_reviews(root: Path, each: int = 20) -> Path:
     return root
 
 
-def write_features(root: Path, name: str = "PACS", each: int = 14, network: str = "resnet50_v1") -> Path:
+def write_features(
+    root: Path, name: str = "PACS", each: int = 14, network: str = "resnet50_v1", weights: str = "sha256:0"
+) -> Path:
     """Write features of photographs, of which the one with the number of the class is larger."""
     (root / "features").mkdir(parents=True)
     domains, classes = {"PACS": ("ACPS", 7), "OfficeCaltech10": ("ACDW", 10)}[name]
@@ -86,7 +88,7 @@ def write_features(root: Path, name: str = "PACS", each: int = 14, network: str 
         y=np.char.add("class ", labels.astype(str)),
         domain=np.repeat(list(domains), each),
         network=network,
-        weights="random",
+        weights=weights,
         image_size=224,
     )
     return root

@@ -166,8 +166,10 @@ def test_features_of_another_network_or_dataset_are_refused(tmp_path):
     dataset = dataset_class("PACSFeatures")()
     with pytest.raises(DataError, match=r"found none.*pogm data features PACS --weights"):
         dataset.load(tmp_path, 0)
-    with pytest.raises(DataError, match=r"Expected 2048 features of resnet50_v1.*of resnet50. Compute them again"):
+    with pytest.raises(DataError, match=r"Expected 2048 features of resnet50_v1.*of resnet50 with.*Compute them again"):
         dataset.load(write_features(tmp_path / "network", network="resnet50"), 0)
+    with pytest.raises(DataError, match=r"with ImageNet weights.*of resnet50_v1 with weights random. Compute them"):
+        dataset.load(write_features(tmp_path / "weights", weights="random"), 0)
     other = write_features(tmp_path / "images", name="OfficeCaltech10") / "features"
     (other / "OfficeCaltech10.npz").rename(other / "PACS.npz")
     with pytest.raises(DataError, match=r"7 classes in the domains A, C, P, S.*found 10 classes in A, C, D, W"):

@@ -44,13 +44,14 @@ class ImageFeatures(ArrayDataset):
     def load(self, root: Path | None, seed: int) -> list[Domain]:
         """Load all domains; raise a `DataError` if the features are of another network or of other images."""
         (path,) = self.paths(root)
-        found = read_arrays(path, ("x", "y", "domain", "network"))
+        found = read_arrays(path, ("x", "y", "domain", "network", "weights"))
         names, domains = np.unique(found["y"]), found["domain"].tolist()
         counts = tuple(map(domains.count, self.domains))
-        if (str(found["network"]), found["x"].shape[1:]) != (NETWORK, self.input_shape):
+        network, weights, shape = str(found["network"]), str(found["weights"]), found["x"].shape[1:]
+        if (network, shape) != (NETWORK, self.input_shape) or weights == "random":
             raise DataError(
-                f"Expected {WIDTH} features of {NETWORK} in {path}; found {list(found['x'].shape[1:])} of "
-                f"{found['network']}. Compute them again: {self.how_to_get}"
+                f"Expected {WIDTH} features of {NETWORK} with ImageNet weights in {path}; found {list(shape)} of "
+                f"{network} with weights {weights}. Compute them again: {self.how_to_get}"
             )
         if sum(counts) != len(domains) or 0 in counts or len(names) != self.num_classes:
             raise DataError(
