@@ -41,7 +41,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Extraction:
-    """How the features in a file were computed, and the classes of its images."""
+    """Network and preprocessing of the features in a file, and the classes of its images."""
 
     network: str
     weights: str
@@ -52,7 +52,7 @@ class Extraction:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read it from a file of features.
+        """Read the extraction from a file of features.
 
         Raises:
             DataError: The file was not written by `write_features`, or its images are not files.

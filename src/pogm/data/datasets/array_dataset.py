@@ -69,7 +69,7 @@ class ArrayDataset(DomainDataset):
 
     @property
     def how_to_get(self) -> str:
-        """What to do if the files are missing."""
+        """Advice for missing files."""
         return f"copy {', '.join(self.files)} to <data folder>/{self.folder}"
 
     def prepare(self, root: Path | None, progress: Any) -> None:
