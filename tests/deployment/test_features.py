@@ -7,6 +7,7 @@ from image_folders import write_folder
 from processes import pogm
 from sample_files import OPTIONS, write_table
 
+from pogm._system.errors import InUseError
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment import features
@@ -70,9 +71,9 @@ def test_interrupted_computation_continues(tmp_path):
     write_features(trial, folder, Engine("cpu"), no_progress, tmp_path / "whole.npz")
     calls = []
 
-    def stop_after_first(items, count):
+    def stop_after_two(items, count):
         for number, item in enumerate(items):
-            if number == 1:
+            if number == 2:
                 raise KeyboardInterrupt
             yield item
 
@@ -83,13 +84,31 @@ def test_interrupted_computation_continues(tmp_path):
     other = build_trial(str(folder), "ERM", (), settings=(*SETTINGS[:2], "image_size=12"))
     for stopped in (other, trial):
         with pytest.raises(KeyboardInterrupt):
-            write_features(stopped, folder, Engine("cpu"), stop_after_first, tmp_path / "parts.npz")
+            write_features(stopped, folder, Engine("cpu"), stop_after_two, tmp_path / "parts.npz")
     assert not (tmp_path / "parts.npz").exists()
+    for partial in tmp_path.glob("*.partial"):  # a power failure: the second batch is lost, and a part of the third
+        content = partial.read_bytes()
+        partial.write_bytes(content[: len(content) // 2] + bytes(len(content) // 2 + 10))
     write_features(trial, folder, Engine("cpu"), count, tmp_path / "parts.npz")
     assert calls == [2]  # of three batches of 32 images
     for name, array in np.load(tmp_path / "whole.npz").items():
         assert np.array_equal(array, np.load(tmp_path / "parts.npz")[name])
     assert not list(tmp_path.glob("*.partial"))
+    assert write_features(trial, folder, Engine("cpu"), count, tmp_path / "parts.npz") == (96, 256, True)
+    assert calls == [2], "a file that is complete is not computed again"
+
+
+def test_file_is_written_by_one_process_at_a_time(tmp_path):
+    folder = write_folder(tmp_path / "sites", images=1)
+    trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
+
+    def start_another(items, count):
+        with pytest.raises(InUseError, match="another process"):
+            write_features(trial, folder, Engine("cpu"), no_progress, tmp_path / "f.npz")
+        return iter(items)
+
+    write_features(trial, folder, Engine("cpu"), start_another, tmp_path / "f.npz")
+    assert len(np.load(tmp_path / "f.npz")["x"]) == 6
 
 
 def test_features_of_a_new_site_are_those_that_training_would_have_computed(tmp_path):

@@ -1,18 +1,23 @@
 """Files of features, which `pogm data features` writes: outputs of a fixed network, as a dataset of vectors."""
 
+import fcntl
 import glob
 import io
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from pogm._system.errors import DataError, UsageError
-from pogm._system.files import TEMPORARY, canonical_json, digest, write_atomic
+from pogm._system.errors import DataError, InUseError, UsageError
+from pogm._system.files import canonical_json, digest, open_own_file, write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
@@ -27,6 +32,7 @@ from pogm.deployment.preprocessing import ImageTransform
 from pogm.engine.session import Engine
 
 FACTS = ("network", "weights", "image_size", "stored_size", "intensity")  # arrays that describe an `Extraction`
+FLOAT_BYTES = 4
 Batch = torch.Tensor | tuple[str, ...]  # stored images [N, C, H, W], or paths of images
 Progress = Callable[[Iterable[Batch], int], Iterator[Batch]]
 
@@ -90,6 +96,7 @@ def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Pr
     Its arrays are ``x`` [N, F], ``y`` (names of the classes), ``domain``, ``group`` and ``split`` if the images have
     them, and the fields of `Extraction`. Features that are computed are kept in a file beside it until it is complete,
     so that the same call continues after a stop. Then such files of stopped calls with other settings are removed, too.
+    The array ``call`` identifies the call, which computes nothing if the file exists.
 
     Args:
         trial: Trial that names the dataset, the network and its weights.
@@ -193,11 +200,18 @@ def _write(
     arrays: dict[str, Any],
     identity: dict[str, Any],
 ) -> Written:
-    """Compute the features of all batches and write them with the other arrays."""
-    partial = out.with_name(f"{out.name}.{digest(canonical_json(identity).encode())[:8]}.partial")
+    """Compute the features of all batches and write them with the other arrays, unless the file has them already."""
+    columns = {name: column.tolist() for name, column in arrays.items()}
+    call = digest(canonical_json({"columns": columns, **identity}).encode())
+    with suppress(DataError):  # the file is absent, or another one
+        known = read_arrays(out, ("x", "call"))
+        if known["call"] == call:
+            count, width = known["x"].shape
+            return Written(count, width, "y" in arrays)
+    partial = out.with_name(f"{out.name}.{call[:8]}.partial")
     x = _compute_rows(extract, batches, partial, progress)
     content = io.BytesIO()
-    np.savez(content, x=x, **arrays, **extraction.arrays())
+    np.savez(content, x=x, call=call, **arrays, **extraction.arrays())
     write_atomic(out, content.getvalue())
     for unfinished in out.parent.glob(f"{glob.escape(out.name)}.*.partial*"):  # also those with other settings
         unfinished.unlink(missing_ok=True)
@@ -206,18 +220,25 @@ def _write(
 
 def _compute_rows(
     extract: Callable[[Any], torch.Tensor], batches: Sequence[Batch], partial: Path, progress: Progress
-) -> "np.memmap[Any, np.dtype[np.float32]]":
-    """Compute the features [N, F] of batches of images that a memory-mapped file lacks: its rows of zeros."""
-    if not partial.exists():
-        shape = (sum(map(len, batches)), extract(batches[0][:1]).shape[1])
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = partial.with_name(partial.name + TEMPORARY)
-        np.lib.format.open_memmap(unfinished, "w+", np.float32, shape).flush()
-        os.replace(unfinished, partial)
-    rows = np.lib.format.open_memmap(partial, "r+")
-    ends = np.cumsum([len(batch) for batch in batches])
-    places = [slice(end - len(batch), end) for end, batch in zip(ends, batches, strict=True)]
-    missing = [n for n, place in enumerate(places) if not rows[place].any(1).all()]
-    for n, batch in zip(missing, progress([batches[n] for n in missing], len(missing)), strict=True):
-        rows[places[n]] = extract(batch).numpy()
-    return rows
+) -> npt.NDArray[np.float32]:
+    """Compute the features [N, F] of batches of images, and append them to a file, which may have the first of them.
+
+    Raises:
+        InUseError: Another process writes the file.
+    """
+    width = extract(batches[0][:1]).shape[1]
+    ends = list(accumulate(map(len, batches)))
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with open(partial, "ab", opener=open_own_file) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InUseError(f"Expected to write {partial}; found that another process does. Wait for it.") from error
+        complete = bisect_right(ends, file.tell() // (width * FLOAT_BYTES))
+        done = max(complete - 1, 0)  # after a power failure the content of the last batch may be missing
+        file.truncate(ends[done - 1] * width * FLOAT_BYTES if done else 0)
+        for batch in progress(batches[done:], len(batches) - done):
+            file.write(extract(batch).numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+    return np.memmap(partial, np.float32, "r", shape=(ends[-1], width))
