@@ -29,7 +29,7 @@ from pogm.report.figure import Figure, Line, Panel, Point
 
 SAMPLE_MS = 250
 IDLE = 5  # percent of the time with a kernel on the GPU, below which a sample counts as idle
-TOGETHER = 1.0  # seconds between the ends of two runs of a batch
+TOGETHER = 1.0  # seconds between the starts, and between the ends, of runs of a batch
 WINDOW = 8  # samples of the drawn mean
 QUERY = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"--loop-ms={SAMPLE_MS}"]
 
@@ -62,7 +62,7 @@ def measure(command: Sequence[str], folder: Path) -> dict[str, Any]:
 def batches(folder: Path, began: float) -> list[dict[str, float]]:
     """Return start, end and number of runs of each batch, in seconds after ``began``; older runs do not count.
 
-    Runs that start in one second and end together are one batch. Processes may start in the same second, too.
+    Runs that start together and end together are one batch. Several processes may start together, too.
     """
     spans = []
     for done in folder.rglob(DONE):
@@ -70,13 +70,13 @@ def batches(folder: Path, began: float) -> list[dict[str, float]]:
         if start >= 0:
             spans.append((start, end))
     found: list[dict[str, float]] = []
-    for start, end in sorted(spans, key=lambda span: (round(span[0]), span[1])):
-        last = found[-1] if found else None
-        if last and round(last["start"]) == round(start) and end - last["end"] < TOGETHER:
-            last |= {"start": min(last["start"], start), "end": end, "runs": last["runs"] + 1}
+    for start, end in sorted(spans, key=lambda span: span[1]):
+        near = [one for one in found if max(abs(start - one["start"]), end - one["end"]) < TOGETHER]
+        if near:
+            near[-1] |= {"end": end, "runs": near[-1]["runs"] + 1}
         else:
             found.append({"start": start, "end": end, "runs": 1})
-    return found
+    return sorted(found, key=lambda one: one["start"])
 
 
 def summary(found: dict[str, Any]) -> str:
