@@ -3,7 +3,7 @@
 import pytest
 from digests import RELEASED
 
-from pogm.benchmark.catalogue import CATALOGUES
+from pogm.benchmark.catalogue import CATALOGUES, costs
 from pogm.benchmark.descriptions import describe, describe_all, description_lines
 from pogm.benchmark.families import FAMILIES, FAMILY
 
@@ -26,8 +26,12 @@ def test_every_description_has_family_paper_idea_requirements_and_cost(kind):
         text = "\n".join(description_lines(found))
         for expected in (f"Family: {found['family']}", f"Paper: {found['paper']}", "relative to ERM"):
             assert expected in text, found["name"]
-    texts = ["\n".join(description_lines(found)) for found in describe_all(kind)]
-    assert any("relative to ERM: not measured" in text for text in texts)
+
+
+def test_costs_that_were_not_measured_are_said_to_be(monkeypatch):
+    assert "relative to ERM: not measured" not in "\n".join(description_lines(describe("algorithms", "VREx")))
+    monkeypatch.delitem(costs(), "VREx")
+    assert "relative to ERM: not measured" in "\n".join(description_lines(describe("algorithms", "VREx")))
 
 
 def test_method_without_a_family_is_listed_last(monkeypatch):

@@ -234,7 +234,7 @@ def test_missing_weights_are_refused(folder, monkeypatch):
     with pytest.raises(DataError, match="nowhere; found"):
         build_features(NAME, (3, 32, 32), weights=wanted)
     monkeypatch.delenv("POGM_WEIGHTS")
-    with pytest.raises(DataError, match="Set it to the file"):
+    with pytest.raises(DataError, match="set the variable to it"):
         build_features(NAME, (3, 32, 32), weights=wanted)
 
 
