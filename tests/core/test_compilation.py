@@ -1,6 +1,8 @@
 """Compile regions: eager by default, compiled on request, and eager again if the compiler fails."""
 
 import shutil
+import subprocess
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -180,3 +182,12 @@ def test_too_many_recompilations_disable_compilation_without_ending_the_run(monk
             result = function(X[:4], 2.0)
         torch.testing.assert_close(result, (X[:4] * 2).sin().sum())
         function(X[:5], 2.0)
+
+
+def test_compiler_is_imported_in_another_thread():
+    """In a new process, which has not imported it; the thread has to end before the import is complete."""
+    code = (
+        "import sys; from pogm.core.compilation import import_compiler; name = 'torch._inductor.compile_fx'\n"
+        "assert name not in sys.modules; thread = import_compiler(); thread.join(); assert name in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

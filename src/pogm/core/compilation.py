@@ -9,10 +9,12 @@ Code is compiled for the shapes of its arguments. Inside ``compiling(True, dynam
 """
 
 import functools
+import importlib
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -49,6 +51,19 @@ def compiling(enabled: bool, dynamic: bool = False) -> Iterator[None]:
     finally:
         _active.reset(before[0])
         _dynamic.reset(before[1])
+
+
+def import_compiler() -> threading.Thread:
+    """Begin to import torch's compiler in a thread, and return it: the import takes seconds, in which data can load."""
+
+    def import_in_thread() -> None:
+        with suppress(Exception):  # the first compilation imports it again, and reports the error
+            importlib.import_module("torch._inductor.compile_fx")
+
+    importlib.import_module("torch._dynamo")  # not in the thread: other modules of a set-up may import it, too
+    thread = threading.Thread(target=import_in_thread)
+    thread.start()
+    return thread
 
 
 def is_compiling_enabled() -> bool:

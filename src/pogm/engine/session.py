@@ -13,7 +13,7 @@ from pogm._system.errors import UsageError
 from pogm._system.messages import log
 from pogm._system.runtime import configure_runtime
 from pogm.core import trees
-from pogm.core.compilation import compiling
+from pogm.core.compilation import compiling, import_compiler
 from pogm.core.flat_params import flatten
 from pogm.core.micro_batches import MicroBatches
 from pogm.core.model import Model, Network, evaluation_mode
@@ -82,7 +82,10 @@ class Session:
         tasks[0].loss.check_method([tasks[0].algorithm, *tasks[0].modifiers])
         dtype = configure_runtime(self.device, tasks[0].precision, self.deterministic)
 
-        networks = [task.build_network().to(self.device, dtype) for task in tasks]
+        networks = [task.build_network() for task in tasks]
+        if self.compiles:
+            import_compiler()
+        networks = [network.to(self.device, dtype) for network in networks]
         self.network = networks[0].train().requires_grad_(False)
         has_one_size = len({task.training.batch_size for task in tasks}) == 1
         self.uses_vmap = self.has_trial_axis and has_one_size and engine.uses_vmap_for_trials(self.network)
