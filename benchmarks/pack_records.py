@@ -14,15 +14,17 @@ import io
 import json
 import sys
 import tarfile
+from collections.abc import Container
 from pathlib import Path
 
 KEPT = ("trial.json", "records.jsonl", "done")
 PATHS = ("data", "weights")
 
 
-def pack(runs: Path, archive: Path) -> int:
-    """Write the archive and return the number of runs in it."""
+def pack(runs: Path, archive: Path, names: Container[str] | None = None) -> int:
+    """Write the archive and return the number of runs in it: all finished runs, or those with the given names."""
     finished = sorted(folder for folder in runs.iterdir() if (folder / "done").exists())
+    finished = [folder for folder in finished if names is None or folder.name in names]
     with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for folder in finished:
             for name in KEPT:

@@ -33,10 +33,15 @@ and docs/tables.md for the CPU). GPU time is that of one NVIDIA H200, with evalu
 `--workers` runs several processes. Methods whose cost was not measured are counted as unknown; variants of POGM are
 counted as POGM.
 
-To run a sweep, unpack its archives into `OUT/SCALE/runs` (finished runs are not computed again), give the command, and
-pack the runs: `python benchmarks/pack_records.py OUT/SCALE/runs results/FOLDER/NAME.tar.gz`. For one row, add
-`--algorithms "ROW"`. Sweeps of variants and ablations of POGM, and of fewer domains, have some runs in common with the
-evidence: unpack the archives of both.
+To continue a sweep, name its archive; it is written if it does not exist yet:
+
+    python benchmarks/continue_sweep.py results/mnist/colored_mnist.tar.gz --data DATA --minutes 60
+
+The script unpacks the finished runs, runs the command of the sweep until the time is over, and packs the runs that have
+finished since. Options of `pogm experiment` can follow, such as `--workers 2`, `--algorithms "ROW"`, or `--weights`
+with the path of the file. Then `python benchmarks/update_results.py` updates the tables and this plan. Sweeps of
+variants and ablations of POGM, and of fewer domains, have some runs in common with the evidence; these are trained and
+packed once.
 """
 
 
@@ -107,6 +112,8 @@ def _section(sweep: Sweep, rows: Sequence[MissingRow], unneeded: Sequence[str]) 
     if not rows:
         return
     yield from (
+        "",
+        f"Archive: `results/{sweep.archive}`. Command:",
         "",
         f"    {sweep.command()}",
         "",

@@ -105,6 +105,11 @@ class Sweep:
         return title + EXPERIMENTS[self.experiment].title
 
     @property
+    def archive(self) -> str:
+        """Path of the archive of its packed records, in the folder of all results."""
+        return f"{EXPERIMENTS[self.experiment].folder or self.scale_name}/{self.name}.tar.gz"
+
+    @property
     def words(self) -> tuple[str, ...]:
         """Options of `pogm experiment` that choose the trials."""
         found = ["--scale", self.scale_name, "--datasets", self.dataset]
