@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from pogm._system.files import write_atomic
-from pogm.benchmark.executors.local import executor, run_waiting_trials
+from pogm.benchmark.executors.waiting_trials import executor, run_waiting_trials
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import read_runs

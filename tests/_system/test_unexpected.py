@@ -9,7 +9,7 @@ from processes import Deadly
 
 from pogm._system.unexpected import PACKAGE, find_position, find_position_in_text, report_unexpected
 from pogm.algorithms.erm import ERM
-from pogm.benchmark.executors.local import Outcome
+from pogm.benchmark.executors.outcomes import Outcome
 from pogm.benchmark.executors.worker import run_job
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.runner import RunOptions

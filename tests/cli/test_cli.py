@@ -21,7 +21,7 @@ from sample_files import OPTIONS, write_table
 import pogm as pogm_package
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.catalogue import CATALOGUES, DOMAINBED
-from pogm.benchmark.executors.local import EXECUTORS
+from pogm.benchmark.executors.waiting_trials import EXECUTORS
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.published import SOURCES
 from pogm.benchmark.runs.directory import write_trial

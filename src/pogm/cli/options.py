@@ -10,7 +10,7 @@ from pogm._system.errors import UsageError
 from pogm.cli.parser import group, option
 
 if TYPE_CHECKING:
-    from pogm.benchmark.executors.local import Execute
+    from pogm.benchmark.executors.outcomes import Execute
     from pogm.benchmark.runs.options import RunOptions
 
 MOST_STEPS = 10**8  # minibatches of a run
@@ -186,7 +186,7 @@ class Scheduling:
         Raises:
             UsageError: If options of one executor are given with another.
         """
-        from pogm.benchmark.executors.local import executor
+        from pogm.benchmark.executors.waiting_trials import executor
 
         if self.executor != "slurm" and self.slurm != Slurm():
             raise UsageError(

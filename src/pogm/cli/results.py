@@ -11,7 +11,8 @@ from pathlib import Path
 from pogm._system.messages import log, note, suggest
 from pogm._system.terminal import print_line
 from pogm._system.unexpected import find_position_in_text
-from pogm.benchmark.executors.local import Outcome, run_waiting_trials
+from pogm.benchmark.executors.outcomes import Outcome
+from pogm.benchmark.executors.waiting_trials import run_waiting_trials
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.sweep_progress import track_sweep

@@ -237,7 +237,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         self, trials: "Sequence[Trial]", run_options: "RunOptions", deadline: float | None
     ) -> set[str] | None:
         """Run what is left of the trials. Return the ids of those that were stopped in time; None if one failed."""
-        from pogm.benchmark.executors.local import run_all, run_waiting_trials
+        from pogm.benchmark.executors.local import run_all
+        from pogm.benchmark.executors.waiting_trials import run_waiting_trials
         from pogm.benchmark.progress.sweep_progress import track_steps
         from pogm.cli.results import print_failures
         from pogm.deployment.training import RUNS

@@ -20,7 +20,9 @@ from pogm._system.cpu import count_cores
 from pogm._system.errors import UsageError
 from pogm._system.files import is_locked, lock_folder
 from pogm.benchmark.executors import jobs, local, worker
-from pogm.benchmark.executors.local import Outcome, RunningElsewhereWarning, run_all, run_waiting_trials
+from pogm.benchmark.executors.local import run_all
+from pogm.benchmark.executors.outcomes import Outcome
+from pogm.benchmark.executors.waiting_trials import RunningElsewhereWarning, run_waiting_trials
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.results.record_digest import RECORDS
 from pogm.benchmark.results.records import read_runs

@@ -24,7 +24,8 @@ from pogm._system.errors import UsageError
 from pogm._system.files import lock_folder
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.executors import ray_cluster
-from pogm.benchmark.executors.local import ATTEMPTS, GIVEN_UP, run_all
+from pogm.benchmark.executors.local import run_all
+from pogm.benchmark.executors.outcomes import ATTEMPTS, GIVEN_UP
 from pogm.benchmark.executors.ray_cluster import DIED, IN_USE, run_on_ray
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.datasets.base import Training

@@ -19,9 +19,9 @@ from pogm import ERM, POGM
 from pogm._system.errors import PogmError, StoppedError, UsageError
 from pogm._system.files import lock_folder
 from pogm.benchmark.executors import slurm_cluster, slurm_job
-from pogm.benchmark.executors.local import executor, run_waiting_trials
 from pogm.benchmark.executors.slurm_cluster import JobOptions, run_on_slurm
 from pogm.benchmark.executors.slurm_job import FOLDER, SweepJob
+from pogm.benchmark.executors.waiting_trials import executor, run_waiting_trials
 from pogm.benchmark.executors.worker import describe_versions
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.state import state_of

@@ -4,7 +4,7 @@ import pytest
 from support import trial
 
 from pogm import ERM
-from pogm.benchmark.executors.local import Outcome
+from pogm.benchmark.executors.outcomes import Outcome
 from pogm.benchmark.progress import display, run_progress
 from pogm.benchmark.progress.run_progress import (
     EvaluationLines,

@@ -8,7 +8,7 @@ from run_folders import record
 from support import trial
 
 from pogm import ERM, POGM
-from pogm.benchmark.executors.local import Outcome
+from pogm.benchmark.executors.outcomes import Outcome
 from pogm.benchmark.progress import sweep_progress
 from pogm.benchmark.progress.sweep_progress import SweepState, _LiveTable, track_steps, track_sweep
 from pogm.benchmark.results.records import append_record

@@ -12,7 +12,8 @@ from support import trial
 
 from pogm import ERM
 from pogm.benchmark.domainbed import export_domainbed
-from pogm.benchmark.executors.local import Outcome, run_waiting_trials
+from pogm.benchmark.executors.outcomes import Outcome
+from pogm.benchmark.executors.waiting_trials import run_waiting_trials
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.model_metrics import confusions, selected_metrics_table
 from pogm.benchmark.results.records import RecordWarning, read_failure, read_runs

@@ -19,7 +19,7 @@ from pogm._system.cpu import count_cores
 from pogm._system.errors import DiskFullError, PogmError, StoppedError, UsageError
 from pogm._system.files import TEMPORARY, is_locked
 from pogm.benchmark.executors.jobs import by_progress, make_jobs
-from pogm.benchmark.executors.local import ATTEMPTS, GIVEN_UP, Outcome, split_done, stop_sweep
+from pogm.benchmark.executors.outcomes import ATTEMPTS, GIVEN_UP, Outcome, split_done, stop_sweep
 from pogm.benchmark.executors.worker import describe_versions, note_failure, run_job
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import catch_stop_signals

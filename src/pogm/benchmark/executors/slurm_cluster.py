@@ -20,7 +20,7 @@ from pogm._system.errors import PogmError, StoppedError, UsageError
 from pogm._system.files import read_json, readable_json, write_atomic
 from pogm._system.saved import check_form
 from pogm._system.terminal import print_line
-from pogm.benchmark.executors.local import Outcome, split_done
+from pogm.benchmark.executors.outcomes import Outcome, split_done
 from pogm.benchmark.executors.slurm_job import FOLDER, SweepJob, import_submitit
 from pogm.benchmark.executors.worker import describe_versions
 from pogm.benchmark.plan.trial import Trial

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from pogm._system.errors import StoppedError, UsageError
-from pogm.benchmark.executors.local import ATTEMPTS, run_in_workers
+from pogm.benchmark.executors.local import run_in_workers
+from pogm.benchmark.executors.outcomes import ATTEMPTS
 from pogm.benchmark.executors.worker import describe_versions
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import Stop, catch_stop_signals

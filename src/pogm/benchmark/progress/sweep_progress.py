@@ -36,7 +36,7 @@ from pogm.benchmark.results.records import (
 from pogm.benchmark.runs.state import state_of
 
 if TYPE_CHECKING:
-    from pogm.benchmark.executors.local import Outcome
+    from pogm.benchmark.executors.outcomes import Outcome
 
 POLL_SECONDS = 1.0  # between two looks at the run folders
 POLL_SHARE = 20  # a look takes at most this part of the time
