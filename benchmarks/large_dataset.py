@@ -46,7 +46,7 @@ TRAIN = """
 import json, resource, sys, time
 import torch
 from pathlib import Path
-from pogm.benchmark.plan.parsing import find_dataset
+from pogm.benchmark.plan.datasets import find_dataset
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.engine.session import Engine, Session

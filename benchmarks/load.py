@@ -144,7 +144,7 @@ def encode_png(pixels: bytes) -> bytes:
 START = """
 import sys
 from pathlib import Path
-from pogm.benchmark.plan.parsing import find_dataset
+from pogm.benchmark.plan.datasets import find_dataset
 from pogm.data.images.index import reuse_scans
 root = Path(sys.argv[1])
 with reuse_scans():  # what `pogm run` does before the first step

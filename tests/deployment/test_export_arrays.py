@@ -12,7 +12,7 @@ from sample_files import OPTIONS, write_table
 import pogm
 from pogm import ERM
 from pogm._system.errors import UsageError
-from pogm.benchmark.plan.parsing import find_dataset
+from pogm.benchmark.plan.datasets import find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.data.transforms.arrays import mel_filters

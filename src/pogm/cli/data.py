@@ -16,7 +16,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.data.datasets import DomainDataset
-    from pogm.data.images.metadata import Listing
+    from pogm.data.images.image_listing import Listing
     from pogm.data.tables.check import SampleFindings
 
 DOWNLOADS = "downloads"  # subfolder of the data folder
@@ -125,10 +125,10 @@ class Check(Command):
 
     def _check_samples(self) -> "SampleFindings | None":
         """Check a dataset that is not images; return None if it is images."""
-        from pogm.benchmark.plan.parsing import data_folder, find_data_path, find_dataset
+        from pogm.benchmark.plan.datasets import data_folder, find_data_path, find_dataset
+        from pogm.data.dataset_paths import add_options, split_options
         from pogm.data.datasets import dataset_class, is_named_dataset
         from pogm.data.datasets.array_dataset import ArrayDataset
-        from pogm.data.images.metadata import add_options, split_options
         from pogm.data.tables.check import check_samples
         from pogm.data.tables.samples import is_array_file
 
@@ -145,11 +145,12 @@ class Check(Command):
 
     def _listing(self) -> "Listing":
         """Return where the images of the dataset are; they need not be readable."""
-        from pogm.benchmark.plan.parsing import find_data_path, no_data_error
+        from pogm.benchmark.plan.datasets import find_data_path, no_data_error
+        from pogm.data.dataset_paths import add_options, split_options
         from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
-        from pogm.data.images.metadata import Listing, add_options, make_listing, split_options
+        from pogm.data.images.image_listing import Listing, make_listing
 
         name, data = self.dataset, self.data.folder
         found = dataset_class(name) if is_dataset(name) else None

@@ -15,7 +15,7 @@ from pogm._system.errors import PogmError, UsageError
 from pogm._system.files import read_json
 from pogm._system.messages import log, log_time, note, suggest
 from pogm._system.terminal import message_text, print_line
-from pogm.benchmark.plan.parsing import data_folder
+from pogm.benchmark.plan.datasets import data_folder
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import duration, estimates
 from pogm.benchmark.progress.run_progress import RunProgress, show_image_progress

@@ -161,7 +161,7 @@ pogm list experiments                              names and scales"""
             UsageError: If a name is unknown or given twice.
         """
         from pogm.algorithms import all_algorithms
-        from pogm.benchmark.plan.parsing import algorithm_names
+        from pogm.benchmark.plan.combination import algorithm_names
         from pogm.data.datasets import is_named_dataset
         from pogm.experiments.base import find_scale
         from pogm.models import check_network
@@ -201,7 +201,7 @@ pogm list experiments                              names and scales"""
 
     def _find_folder(self, path: str) -> "DomainDataset":
         """Return the dataset at a path. Its images are read in a dry run, too: the ids of trials depend on them."""
-        from pogm.benchmark.plan.parsing import find_dataset
+        from pogm.benchmark.plan.datasets import find_dataset
         from pogm.benchmark.progress.run_progress import show_image_progress
 
         return find_dataset(path, self.execution.data.folder, show_image_progress)

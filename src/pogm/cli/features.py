@@ -77,11 +77,12 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
 
     def _write_all(self, run_options: "RunOptions", progress: "Progress") -> "Written":
         """Write the features of a dataset."""
-        from pogm.benchmark.plan.parsing import build_trial, find_dataset
+        from pogm.benchmark.plan.datasets import find_dataset
+        from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import network_settings, prepare
+        from pogm.data.dataset_paths import add_options
         from pogm.data.images.index import reuse_scans
-        from pogm.data.images.metadata import add_options
         from pogm.deployment.feature_files import write_features
 
         with reuse_scans():

@@ -104,16 +104,12 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
 
     def plan(self, run_options: "runner.RunOptions") -> list["Trial"]:
         """Return a trial for every algorithm and seed. Algorithms share data, first weights and minibatches."""
-        from pogm.benchmark.plan.parsing import (
-            Combination,
-            algorithm_names,
-            build_trial,
-            check_settings,
-            settings_for,
-        )
+        from pogm.benchmark.plan.combination import Combination, algorithm_names
+        from pogm.benchmark.plan.parsing import build_trial
+        from pogm.benchmark.plan.settings import check_settings, settings_for
         from pogm.cli.execution import setting_texts, warn_late_schedules
         from pogm.cli.planning import find_planned_dataset
-        from pogm.data.images.metadata import add_options
+        from pogm.data.dataset_paths import add_options
         from pogm.diagnostics import Probe
 
         algorithms = algorithm_names(self.algorithms)

@@ -13,15 +13,15 @@ from typing import Any
 
 from pogm._system.terminal import print_line
 from pogm.benchmark.costs.reference import reference_lines, weigh
-from pogm.benchmark.plan.parsing import find_data_path, find_dataset
+from pogm.benchmark.plan.datasets import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import duration, estimates, measure_start
 from pogm.benchmark.progress.run_progress import show_image_progress
 from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
 from pogm.benchmark.runs.runner import RunOptions
+from pogm.data.dataset_paths import split_options
 from pogm.data.datasets import DomainDataset, is_named_dataset
 from pogm.data.datasets.folder import Folder
-from pogm.data.images.metadata import split_options
 from pogm.data.tables.samples import is_array_file
 
 SAMPLES = 3  # finished runs of each kind whose time is read

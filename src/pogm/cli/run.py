@@ -115,7 +115,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             show_run,
             train_run,
         )
-        from pogm.data.images.metadata import add_options
+        from pogm.data.dataset_paths import add_options
         from pogm.data.images.parallel import no_progress
         from pogm.diagnostics import Probe
 

@@ -90,10 +90,10 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
     def _train(self) -> int:
         from pogm._system.errors import UsageError
-        from pogm.benchmark.plan.parsing import find_dataset
+        from pogm.benchmark.plan.datasets import find_dataset
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import check_weights_exist, make_run_options, prepare
-        from pogm.data.images.metadata import add_options
+        from pogm.data.dataset_paths import add_options
         from pogm.deployment import training_plan
 
         start = time.monotonic()
@@ -253,7 +253,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
     def _summarise(self, chosen: str, final: "Trial") -> None:
         from pogm.cli.execution import model_commands
-        from pogm.data.images.metadata import ARRAY_FILES, TABLES, split_options
+        from pogm.data.dataset_paths import is_file_name, split_options
 
         print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
         commands = model_commands(final, self.out)
@@ -263,7 +263,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         what = "IMAGES" if (self.out / "hardest_images.png").exists() else "FILE"
         new = "NEW_SITE" if what == "IMAGES" else "FILE"
         if self.hold_out:
-            is_file = split_options(self.folder)[0].lower().endswith((*TABLES, *ARRAY_FILES))
+            is_file = is_file_name(split_options(self.folder)[0])
             site, folder = self.hold_out[0], self.folder.rstrip("/")
             new = f"{quote(folder)} --site {quote(site)}" if is_file else quote(f"{folder}/{site}")
         out = quote(str(self.out))

@@ -42,14 +42,15 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         """Print the table of the sites and the verdict in words."""
         from pogm._system.cpu import count_cores
         from pogm._system.errors import UsageError
-        from pogm.benchmark.plan.parsing import build_trial, find_dataset
+        from pogm.benchmark.plan.datasets import find_dataset
+        from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.progress.run_progress import show_image_progress, show_progress
         from pogm.benchmark.runs.context import use_threads
         from pogm.cli.execution import make_run_options, network_settings, prepare
+        from pogm.data.dataset_paths import add_options
         from pogm.data.datasets.array_dataset import ArrayDataset
         from pogm.data.datasets.base import HOLDOUT
         from pogm.data.images.index import reuse_scans
-        from pogm.data.images.metadata import add_options
         from pogm.deployment.features import extract_features
         from pogm.deployment.verdict import analyse
 

@@ -18,7 +18,7 @@ from pogm.benchmark.results.classification import (
     scale_temperature,
 )
 from pogm.benchmark.results.classification_tables import calibration_table, confusion_table, metrics_table, recall_table
-from pogm.data.images.metadata import to_pairs
+from pogm.data.images.image_listing import to_pairs
 from pogm.data.images.parallel import Progress, no_progress
 from pogm.deployment.labelled_images import Site, read_sites
 from pogm.deployment.model import TrainedModel

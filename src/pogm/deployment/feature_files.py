@@ -19,10 +19,12 @@ import torch
 from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.files import canonical_json, digest, open_own_file, write_atomic
 from pogm.benchmark.plan.trial import Trial
+from pogm.data.dataset_paths import is_table, split_options
 from pogm.data.datasets.array_dataset import ArrayDataset
 from pogm.data.datasets.image_dataset import ImageDataset, LargeImages
+from pogm.data.images.image_listing import make_listing, to_pairs
 from pogm.data.images.intensity import Intensity
-from pogm.data.images.metadata import SPLITS, is_table, make_listing, split_options, to_pairs
+from pogm.data.images.metadata import SPLITS
 from pogm.data.images.parallel import map_in_order
 from pogm.data.tables.arrays import read_arrays
 from pogm.deployment.features import BATCH, build_extractor

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm._system.terminal import printable
+from pogm.data.dataset_paths import is_table, split_options
 from pogm.data.images.decode import IMAGE_SUFFIXES
+from pogm.data.images.image_listing import make_listing, to_pairs
 from pogm.data.images.listing import Directory, Walker
-from pogm.data.images.metadata import SPLITS, is_table, make_listing, read_table, split_options, to_pairs
+from pogm.data.images.metadata import SPLITS, read_table
 
 LAYOUT = (
     "Arrange the images as <class>/<image> for one site, or <site>/<class>/<image> for several, or list them in a "

@@ -17,9 +17,10 @@ from torch import Tensor
 from pogm._system.errors import DataError, UsageError
 from pogm._system.terminal import printable
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics, regression_table
+from pogm.data.dataset_paths import split_options
 from pogm.data.datasets.array_dataset import warn_of_unknown_categories
 from pogm.data.datasets.array_file import ArrayFile
-from pogm.data.images.metadata import SPLITS, split_options
+from pogm.data.images.metadata import SPLITS
 from pogm.data.tables.samples import ARRAYS, ROLES, SampleFile, read_columns
 from pogm.deployment.evaluate import ALL, Evaluation, describe_model
 from pogm.deployment.labelled_images import Site

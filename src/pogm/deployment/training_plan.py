@@ -12,7 +12,9 @@ from typing import Any
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm._system.saved import check_form
-from pogm.benchmark.plan.parsing import Combination, build_trial, check_settings, settings_for
+from pogm.benchmark.plan.combination import Combination
+from pogm.benchmark.plan.parsing import build_trial
+from pogm.benchmark.plan.settings import check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import measure_cost
 from pogm.benchmark.runs.context import use_threads

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pogm._system.errors import unknown_name_error
-from pogm.benchmark.plan.parsing import Combination
+from pogm.benchmark.plan.combination import Combination
 from pogm.benchmark.plan.trial import Trial, check_reports_test
 from pogm.benchmark.results.comparison import Comparison
 from pogm.benchmark.results.records import Run

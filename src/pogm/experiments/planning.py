@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pogm._system.errors import UsageError, unknown_name_error
-from pogm.benchmark.plan.parsing import check_settings
+from pogm.benchmark.plan.settings import check_settings
 from pogm.benchmark.plan.trial import Trial
 from pogm.experiments.base import Experiment, Row, Scale, normalize_row_name
 from pogm.experiments.trials import trial_datasets

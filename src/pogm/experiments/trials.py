@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from pogm.algorithms import algorithm_class
 from pogm.algorithms.base import Algorithm
-from pogm.benchmark.plan.parsing import apply, settings_for
+from pogm.benchmark.plan.settings import apply, settings_for
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.core.hyperparameters import apply_large_defaults, fields

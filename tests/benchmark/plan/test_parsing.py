@@ -7,7 +7,7 @@ import pytest
 from pogm import POGM, Mixup
 from pogm._system.errors import UsageError
 from pogm.algorithms.eqrm import EQRM
-from pogm.benchmark.plan import parsing
+from pogm.benchmark.plan import combination, parsing
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.core.hyperparameters import hyper
 from pogm.modifiers.base import Modifier
@@ -93,7 +93,8 @@ def test_an_invalid_name_or_value_is_an_error_with_the_nearest_name_or_the_range
 
 def test_a_name_that_two_parts_have_needs_a_prefix(monkeypatch):
     """No two parts of the package have a common name, so the test defines a modifier with a name of POGM."""
-    monkeypatch.setattr(parsing, "modifier_class", lambda name: Twin)
+    for module in (combination, parsing):
+        monkeypatch.setattr(module, "modifier_class", lambda name: Twin)
     with pytest.raises(UsageError, match=r"'kappa', which is algorithm.kappa, Twin.kappa. Choose one"):
         build_trial("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["kappa=2"])
     made = build_trial("RotatedDigits", "POGM", ["0"], modifiers=["Twin"], settings=["Twin.kappa=2"])

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from sample_files import OPTIONS, write_table
 
 from pogm._system.errors import DataError, PogmError, UsageError
-from pogm.benchmark.plan.parsing import build_trial, data_folder, find_dataset
+from pogm.benchmark.plan.datasets import data_folder, find_dataset
+from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
+from pogm.data.dataset_paths import split_options
 from pogm.data.datasets.array_dataset import ArrayWarning, find_constant_columns
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import split_domain
-from pogm.data.images.metadata import split_options
 from pogm.data.tables.encoding import Encoding
 from pogm.data.tables.samples import read_samples
 from pogm.data.transforms.arrays import Columns, Counts, LogMel, Series, TokenCounts

@@ -9,7 +9,7 @@ import torch
 from image_folders import write_folder
 
 from pogm._system.errors import DataError
-from pogm.benchmark.plan.parsing import data_folder, find_dataset
+from pogm.benchmark.plan.datasets import data_folder, find_dataset
 from pogm.benchmark.plan.trial import dataset_from_json
 from pogm.data.datasets.base import split_domain
 from pogm.data.datasets.folder import Folder

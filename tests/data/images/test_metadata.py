@@ -7,17 +7,12 @@ import pytest
 from image_files import encode, picture, png, write_files, write_small_dataset
 
 from pogm._system.errors import DataError, UsageError
+from pogm.data.dataset_paths import add_options, split_options
 from pogm.data.images.check import check
 from pogm.data.images.class_folders import map_classes, read_tree
+from pogm.data.images.image_listing import Listing, make_listing, read_mapping
 from pogm.data.images.index import fingerprint, read_index
-from pogm.data.images.metadata import (
-    Listing,
-    add_options,
-    make_listing,
-    read_mapping,
-    read_table,
-    split_options,
-)
+from pogm.data.images.metadata import read_table
 
 ROWS = [
     ("b/1.png", "dog", "south", "p1", "train"),

@@ -14,14 +14,8 @@ from pogm._system.collector import pause_collector
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm._system.saved import check_form
 from pogm.algorithms import algorithm_class
-from pogm.benchmark.plan.parsing import (
-    Combination,
-    algorithm_names,
-    apply,
-    check_settings,
-    modifier_names,
-    settings_for,
-)
+from pogm.benchmark.plan.combination import Combination, algorithm_names, modifier_names
+from pogm.benchmark.plan.settings import apply, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial, check_reports_test, dataset_from_json, differences
 from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
 from pogm.data.datasets.base import DomainDataset, seed_hash

@@ -3,8 +3,8 @@
 from functools import cache
 
 from pogm.core.registry import Registry
+from pogm.data.dataset_paths import is_file_name
 from pogm.data.datasets.base import DomainDataset as DomainDataset
-from pogm.data.images.metadata import ARRAY_FILES, TABLES
 
 
 @cache
@@ -25,8 +25,7 @@ def dataset_class(name: str) -> type[DomainDataset]:
 
 def is_dataset(name: str) -> bool:
     """Return True if a name is that of a dataset class, and not the path of a folder or a file."""
-    is_file = name.partition(":")[0].lower().endswith((*TABLES, *ARRAY_FILES))
-    return name in all_datasets() or (all_datasets().plugins.has(name) and not is_file)
+    return name in all_datasets() or (all_datasets().plugins.has(name) and not is_file_name(name.partition(":")[0]))
 
 
 def is_named_dataset(name: str) -> bool:

@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 from pogm._system.errors import DataError
 from pogm.core.hyperparameters import hyper
 from pogm.data.datasets.image_dataset import ImageDataset
+from pogm.data.images.image_listing import Listing, make_listing
 from pogm.data.images.index import FolderScan, scan_folder
-from pogm.data.images.metadata import Listing, make_listing
 from pogm.data.images.parallel import Progress, no_progress
 
 

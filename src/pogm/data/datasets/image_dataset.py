@@ -14,9 +14,10 @@ from pogm.core.hyperparameters import MOST_SAMPLES, Power, hyper
 from pogm.data.datasets.base import Domain, DomainDataset, Training, find_unseen
 from pogm.data.images.cache import ON_BAD_IMAGE, CachedImages, load_cached
 from pogm.data.images.class_folders import FolderWarning, ImageTree
+from pogm.data.images.image_listing import Listing
 from pogm.data.images.index import FolderScan, scan_folder
 from pogm.data.images.intensity import Intensity
-from pogm.data.images.metadata import SPLITS, Listing
+from pogm.data.images.metadata import SPLITS
 from pogm.data.images.parallel import Progress, no_progress
 from pogm.data.transforms.base import Transform
 from pogm.data.transforms.photographs import Photographs

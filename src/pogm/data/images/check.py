@@ -13,8 +13,9 @@ from pogm.data.images.class_folders import ImageFile, ImageTree
 from pogm.data.images.decode import BadImage, decode, is_dicom, read_header, read_values
 from pogm.data.images.dicom import read_dicom
 from pogm.data.images.duplicates import Thumbnail, find_near_duplicates, reduce_image
+from pogm.data.images.image_listing import Listing
 from pogm.data.images.intensity import Intensity, Levels, measure_levels, resolve
-from pogm.data.images.metadata import SPLITS, Listing
+from pogm.data.images.metadata import SPLITS
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 
 LISTED = 20  # findings of a kind that the text names; the JSON names all

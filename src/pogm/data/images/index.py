@@ -14,8 +14,8 @@ from pogm._system.collector import pause_collector
 from pogm._system.files import canonical_json, digest, write_atomic
 from pogm.data.images.class_folders import ImageTree
 from pogm.data.images.decode import BadImage, Kind, read_header, read_levels
+from pogm.data.images.image_listing import Listing
 from pogm.data.images.intensity import Levels
-from pogm.data.images.metadata import Listing
 from pogm.data.images.parallel import Progress, map_in_order, no_progress
 from pogm.data.images.store import cache_directory, lock_directory
 

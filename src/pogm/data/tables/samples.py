@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from pogm._system.errors import DataError, UsageError, unknown_name_error
 from pogm._system.terminal import printable
-from pogm.data.images.metadata import SPLIT_OF, SPLITS, USUAL, is_table
+from pogm.data.dataset_paths import is_table
+from pogm.data.images.metadata import SPLIT_OF, SPLITS, USUAL
 from pogm.data.tables.arrays import CSR, check_sparse, densify, read_arrays
 from pogm.data.tables.encoding import Column, is_missing, is_numeric, to_numbers, to_texts
 from pogm.data.tables.reading import PARQUET, read_table, read_table_names
