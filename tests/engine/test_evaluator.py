@@ -82,7 +82,7 @@ def test_validation_loss_uses_training_domains_and_plain_images(run, monkeypatch
     for pixels in (2**21, 5 * 16 * 16):
         monkeypatch.setattr(evaluator, "PIXELS", {"cpu": pixels})
         arguments = session.config, session.train_state.state, session.sample_indices, session.segments
-        assert evaluator.validation_loss(*arguments).item() == approx_loss
+        assert evaluator.TrialEvaluator(*arguments).validation_loss().item() == approx_loss
 
 
 def test_accuracies_do_not_depend_on_the_size_of_passes_or_on_batched_trials(run, monkeypatch):

@@ -25,15 +25,7 @@ from pogm.diagnostics.probe import Rounds
 from pogm.distributed.world import World
 from pogm.engine.capture import GraphedStep
 from pogm.engine.engine import Engine as Engine
-from pogm.engine.evaluator import (
-    SCORES,
-    partial_scores,
-    predict_logits,
-    scores,
-    selection_segments,
-    validation_loss,
-    validation_segments,
-)
+from pogm.engine.evaluator import SCORES, TrialEvaluator, predict_logits
 from pogm.engine.input_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
 from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
@@ -257,23 +249,12 @@ class Session:
         return dict(zip(self.score_names, found, strict=True))
 
     def _scores(self, config: TrainConfig, state: State, sample_indices: SampleIndices, row: int | None) -> Tensor:
-        """Return the scores on each segment; NaN for segments that the task does not evaluate.
+        """Return the scores on each segment; with ``row`` None, the state is that of several tasks under ``vmap``."""
+        test_domains = None if row is None else self.tasks[row].test_domains
+        return self._evaluator(config, state, sample_indices).scores(self.tasks[0].evaluation, test_domains)
 
-        With ``row`` None, the state is that of several tasks under ``vmap``.
-        """
-        arguments = (config, state, sample_indices, self.segments)
-        evaluation, trials = self.tasks[0].evaluation, self._trials_at_once
-        if evaluation == "validation":
-            return partial_scores(*arguments, validation_segments(self.segments), trials)
-        if evaluation == "selection" and row is not None:
-            chosen = selection_segments(self.segments, self.tasks[row].test_domains)
-            return partial_scores(*arguments, chosen, trials)
-        found = scores(*arguments, trials)
-        if evaluation == "selection":  # vmap needs the same segments of all tasks
-            is_trained = torch.stack([part[0] for part in torch.split(sample_indices.trained, self.segments)])
-            is_out = torch.tensor(validation_segments(self.segments), device=found.device)
-            found = torch.where(is_out | ~is_trained, found, torch.nan)
-        return found
+    def _evaluator(self, config: TrainConfig, state: State, sample_indices: SampleIndices) -> TrialEvaluator:
+        return TrialEvaluator(config, state, sample_indices, self.segments, len(self.tasks) if self.uses_vmap else 1)
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
         """Show the validation loss to the modifiers, if one needs it. Return it for every task, as a metric."""
@@ -283,8 +264,7 @@ class Session:
         def evaluate(
             config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
         ) -> tuple[Tree, Tensor]:
-            state = config.evaluated(train_state)
-            loss = validation_loss(config, state, sample_indices, self.segments, self._trials_at_once)
+            loss = self._evaluator(config, config.evaluated(train_state), sample_indices).validation_loss()
             return config.observe(train_state.modifiers, loss, step), loss
 
         memory, losses = self._evaluate_tasks(evaluate)
@@ -376,11 +356,6 @@ class Session:
     def _copies_trials(self) -> bool:
         """True if every trial of a batch is copied before it is used; see ``select_trial``."""
         return self.deterministic or self.compiles
-
-    @property
-    def _trials_at_once(self) -> int:
-        """Number of trials that are evaluated at once and share the memory."""
-        return len(self.tasks) if self.uses_vmap else 1
 
     def fetch_metrics(self) -> list[dict[str, float | list[float]]]:
         """Return the mean of each metric since the last call, for every task."""
