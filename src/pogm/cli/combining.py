@@ -82,7 +82,7 @@ class Combining:
         from pogm.benchmark.results.accuracy_tables import dataset_table
         from pogm.benchmark.results.records import read_runs
         from pogm.benchmark.results.selection import TRAINING_DOMAIN
-        from pogm.cli.execution import model_commands
+        from pogm.cli.single_run import model_commands
         from pogm.cli.tables import find_tables
 
         inside = out.resolve().is_relative_to(folder.resolve())

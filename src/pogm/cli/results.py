@@ -22,9 +22,9 @@ from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import MODEL
 from pogm.benchmark.runs.sweep_directory import index_plan
-from pogm.cli.execution import model_commands
 from pogm.cli.json_output import Output
 from pogm.cli.options import Scheduling
+from pogm.cli.single_run import model_commands
 from pogm.cli.tables import find_tables, show_tables, write_html
 from pogm.report.draw import MissingPackageError
 

@@ -34,7 +34,8 @@ pogm resume runs/sweep --retry-failed"""
     def run(self) -> int:
         """Continue with the data, weights and numerical options that the run began with, unless others are given."""
         from pogm.benchmark.runs.directory import extend_run, extend_trial, load_trial
-        from pogm.cli.execution import add_launch, make_run_options, print_summary, run_document, show_run, train_run
+        from pogm.cli.execution import add_launch, make_run_options
+        from pogm.cli.single_run import run_document, show_run, train_run
 
         execution = self.options_of_the_run()
         if (self.folder / "sweep.json").exists():
@@ -47,11 +48,7 @@ pogm resume runs/sweep --retry-failed"""
                 self.output.show("resume", {"dry_run": True, **run_document(trial, self.folder)})
             return 0
         trial = load_trial(self.folder) if self.steps is None else extend_run(self.folder, self.steps)
-        train_run(trial, self.folder, run_options)
-        if run_options.is_first_process:
-            self.output.show(
-                "resume", run_document(trial, self.folder), lambda: print_summary(trial, self.folder, run_options)
-            )
+        train_run(trial, self.folder, run_options, self.output, "resume")
         return 0
 
     def _resume_sweep(self, execution: Execution) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
@@ -18,6 +18,10 @@ from pogm.cli.options import (
     probe_option,
 )
 from pogm.cli.parser import Command, group, option
+
+if TYPE_CHECKING:
+    from pogm.benchmark.plan.trial import Trial
+    from pogm.benchmark.runs.options import RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,31 +97,9 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
 
     def run(self) -> int:
         """Train, print a line for each evaluation, and print a summary."""
-        from pogm.data.images.index import reuse_scans
-
-        with reuse_scans():  # an image folder is listed once
-            return self._train()
-
-    def _train(self) -> int:
         from pogm._system.errors import UsageError
-        from pogm._system.files import canonical_json
-        from pogm.benchmark.plan.parsing import build_trial
-        from pogm.benchmark.progress.run_progress import show_image_progress
-        from pogm.benchmark.results.record_digest import TRIAL
-        from pogm.benchmark.runs.directory import change_run, check_change, check_owner
-        from pogm.cli.execution import (
-            add_launch,
-            make_run_options,
-            prepare,
-            print_summary,
-            run_document,
-            setting_texts,
-            show_run,
-            train_run,
-        )
-        from pogm.data.dataset_paths import add_options
-        from pogm.data.images.parallel import no_progress
-        from pogm.diagnostics import Probe
+        from pogm.cli.execution import add_launch, make_run_options
+        from pogm.data.images.index import reuse_scans
 
         if bool(self.test_domain) == self.train_on_all:
             found = "both" if self.train_on_all else "neither"
@@ -126,7 +108,20 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
                 "pogm list datasets shows the names."
             )
         run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
-        trial = build_trial(
+        with reuse_scans():  # an image folder is listed once
+            trial = self._make_trial(run_options)
+            (self._show if self.dry_run else self._train)(trial, run_options)
+        return 0
+
+    def _make_trial(self, run_options: "RunOptions") -> "Trial":
+        from pogm.benchmark.plan.parsing import build_trial
+        from pogm.benchmark.progress.run_progress import show_image_progress
+        from pogm.cli.execution import setting_texts
+        from pogm.data.dataset_paths import add_options
+        from pogm.data.images.parallel import no_progress
+        from pogm.diagnostics import Probe
+
+        return build_trial(
             add_options(self.dataset, **self.settings.column_options),
             self.algorithm,
             self.test_domain,
@@ -146,14 +141,31 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             probe=Probe.each(self.probe_every),
             progress=show_image_progress if run_options.launch is None else no_progress,
         )
-        changes = self.allow_change and (self.out / TRIAL).exists()
-        if self.dry_run:
-            (check_change if changes else check_owner)(self.out, trial)
-            plan = {"dry_run": True, "folder": self.out, "trial": trial.id, "content": trial.to_json()}
-            if run_options.is_first_process:
-                self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
-            show_run(trial, self.out, run_options)
-            return 0
+
+    @property
+    def _changes_run(self) -> bool:
+        """True if an earlier run may continue with other settings."""
+        from pogm.benchmark.results.record_digest import TRIAL
+
+        return self.allow_change and (self.out / TRIAL).exists()
+
+    def _show(self, trial: "Trial", run_options: "RunOptions") -> None:
+        """Print the trial, its sizes and its time."""
+        from pogm._system.files import canonical_json
+        from pogm.benchmark.runs.directory import check_change, check_owner
+        from pogm.cli.single_run import show_run
+
+        (check_change if self._changes_run else check_owner)(self.out, trial)
+        plan = {"dry_run": True, "folder": self.out, "trial": trial.id, "content": trial.to_json()}
+        if run_options.is_first_process:
+            self.output.show("run", plan, lambda: print_line(canonical_json(trial.to_json()), flush=True))
+        show_run(trial, self.out, run_options)
+
+    def _train(self, trial: "Trial", run_options: "RunOptions") -> None:
+        from pogm.benchmark.runs.directory import change_run
+        from pogm.cli.execution import prepare
+        from pogm.cli.single_run import train_run
+
         launch = run_options.launch
         if launch is None or launch.local_rank == 0:  # one process of each machine; the others wait for it
             prepare([trial], run_options)
@@ -161,12 +173,9 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
             where = f"{trial.dataset.title}, trial {trial.id}, into {self.out}"
             count = f", with {launch.world_size} processes" if launch and launch.world_size > 1 else ""
             note(f"{trial.label} on {where}{count}")
-        if changes and run_options.is_first_process:
-            note(f"Changes of {self.out}: {change_run(self.out, trial) or 'none'}")
-        train_run(trial, self.out, run_options)
-        if run_options.is_first_process:
-            self.output.show("run", run_document(trial, self.out), lambda: print_summary(trial, self.out, run_options))
-        return 0
+            if self._changes_run:
+                note(f"Changes of {self.out}: {change_run(self.out, trial) or 'none'}")
+        train_run(trial, self.out, run_options, self.output, "run")
 
 
 COMMAND = Run

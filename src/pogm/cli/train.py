@@ -252,7 +252,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         return {outcome.trial.id for outcome in outcomes if outcome.is_cut}
 
     def _summarise(self, chosen: str, final: "Trial") -> None:
-        from pogm.cli.execution import model_commands
+        from pogm.cli.single_run import model_commands
         from pogm.data.dataset_paths import is_file_name, split_options
 
         print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
