@@ -21,7 +21,8 @@ from pogm.core.state import Metrics, Purpose, State
 from pogm.core.trees import Params
 from pogm.engine.per_domain import gradient, map_by_loop
 from pogm.learner.capture import GraphedRounds, Memory
-from pogm.learner.inputs import Samples, check_finite, move_samples, split_domains, stack_domains
+from pogm.learner.inputs import Samples, check_finite
+from pogm.learner.minibatches import MinibatchReader
 from pogm.learner.network import Forward, LearnerNetwork
 from pogm.learner.optimizer import Group, Schedule, group_rates, make_optimizer, make_schedule, read_groups
 from pogm.learner.saved_state import (
@@ -109,23 +110,27 @@ class Learner:
         if precision not in (None, "bf16"):
             raise unknown_name_error("a precision", precision, ["bf16"])
         self.state: State | None = None  # created with the first minibatch, which has the number of domains
-        self.domains = None if domains is None else tuple(domains)
+        self._reader = MinibatchReader(self.loss, target, domains)
         self._optimizer = make_optimizer(algorithm, optimizer, lr, weight_decay, momentum, clip_norm)
         self._schedule = make_schedule(schedule, steps)
         self._groups = read_groups(groups)
         self._autocast = torch.bfloat16 if precision == "bf16" else None
-        self._target, self._compile = target, compile
+        self._compile = compile
         self._key = random.key(seed)
         self._network = LearnerNetwork(module, head, forward, self.modifiers)
         self._memory: Memory = {}
         self._waiting: list[Batch] = []
         self._minibatches = 0
-        self._latest: dict[Hashable, Samples] = {}  # last minibatch of every domain
         self._finished = 0  # steps
         self._targets: tuple[torch.Size, torch.dtype] | None = None  # shape and type of the last targets
         self._outputs = torch.Size()  # shape of the outputs for one sample
         self._problem: Problem  # created with the state
         self._graphed = GraphedRounds()
+
+    @property
+    def domains(self) -> tuple[Hashable, ...] | None:
+        """Names of all domains; None before the first minibatch, if none were given."""
+        return self._reader.domains
 
     def step(self, batches: Any, domains: Any = None) -> Metrics | None:
         """Train on one minibatch of each domain.
@@ -148,12 +153,12 @@ class Learner:
         Raises:
             UsageError: The minibatches do not fit the module or the loss.
         """
-        before = self._latest, self.domains
-        try:
-            batch = self._read_checked(batches, domains)
-        except UsageError:
-            self._latest, self.domains = before  # a minibatch that was refused has no effect
-            raise
+        reader = copy.copy(self._reader)  # a minibatch that is refused has no effect
+        batch = reader.read(batches, domains, self._network.first_tensor(), self._key, self._minibatches)
+        if batch is not None:
+            assert reader.domains is not None
+            self._check(batch, reader.domains)
+        self._reader = reader
         if batch is None:
             return None
         assert self.state is not None
@@ -220,10 +225,9 @@ class Learner:
             }
         return saved | {
             "key": self._key.clone(),
-            "domains": None if self.domains is None else list(self.domains),
             "minibatches": self._minibatches,
             "waiting": [save_samples(Samples(*batch)) for batch in self._waiting],
-            "latest": {name: save_samples(samples) for name, samples in self._latest.items()},
+            **self._reader.state_dict(),
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -238,10 +242,9 @@ class Learner:
         restored = self._restore(saved, device) if saved["started"] else None
         self.module.load_state_dict(saved["module"])
         set_generators(saved["rng"], device)
-        self.domains = None if saved["domains"] is None else tuple(saved["domains"])
+        self._reader.load_state_dict(saved, device)
         self._key, self._minibatches = saved["key"].cpu().clone(), saved["minibatches"]
         self._waiting = [Batch(*load_samples(one, device)) for one in saved["waiting"]]
-        self._latest = {name: load_samples(one, device) for name, one in saved["latest"].items()}
         self.state, self._finished, self._graphed = None, 0, GraphedRounds()
         if restored is not None:
             self.state, self._memory, self._problem = restored
@@ -270,57 +273,17 @@ class Learner:
         )
         return state, tree["modifiers"], problem
 
-    def _read_checked(self, batches: Any, labels: Any) -> Batch | None:
-        """Return a minibatch of all domains that fits the module and the loss; create the state with the first one."""
-        batch = self._read(batches, labels)
-        if batch is None:
-            return None
+    def _check(self, batch: Batch, domains: Sequence[Hashable]) -> None:
+        """Check that a minibatch of all domains fits the module and the loss; create the state with the first one."""
         if self.state is None:
-            self._start(batch)
+            self._start(batch, domains)
         self._check_targets(batch.y)
-        assert self.domains is not None
         if not trees.leaves(batch.x)[0].is_cuda:
-            check_finite(batch.x, self.domains)
-        return batch
+            check_finite(batch.x, domains)
 
-    def _read(self, batches: Any, labels: Any) -> Batch | None:
-        """Return a minibatch of all domains, or None if a domain has never occurred."""
-        like = self._network.first_tensor()
-        if isinstance(batches, Batch) and labels is None:
-            return self._check_batch(batches)
-        found = move_samples(split_domains(batches, labels, self._target), like)
-        if not found:
-            raise UsageError("Expected a minibatch of at least one domain; found none.")
-        if self.domains is None:
-            self.domains = tuple(sorted(found, key=_sort_key)) if labels is not None else tuple(found)
-        unknown = [name for name in found if name not in self.domains]
-        if unknown:
-            raise UsageError(
-                f"Expected minibatches of the domains {', '.join(map(repr, self.domains))}; found "
-                f"{', '.join(map(repr, unknown))}. Name all domains at the start: Learner(..., domains=[...])."
-            )
-        self._latest = self._latest | found
-        if len(self._latest) < len(self.domains):
-            return None
-        key = random.fold(random.fold(self._key, int(Purpose.DATA)), self._minibatches)
-        batch = stack_domains({name: self._latest[name] for name in self.domains}, key)
-        return batch._replace(y=self.loss.convert_targets(batch.y))
-
-    def _check_batch(self, batch: Batch) -> Batch:
-        if self.domains is None:
-            self.domains = tuple(range(len(batch.y)))
-        shapes = {leaf.shape[:2] for leaf in trees.leaves(batch)}
-        if len(shapes) != 1 or len(batch.y) != len(self.domains):
-            found = " and ".join(str(list(leaf.shape)) for leaf in trees.leaves(batch))
-            raise UsageError(
-                f"Expected a Batch with inputs and targets [K, B, ...] of {len(self.domains)} domains; found {found}."
-            )
-        return batch._replace(y=self.loss.convert_targets(batch.y))
-
-    def _start(self, batch: Batch) -> None:
+    def _start(self, batch: Batch, domains: Sequence[Hashable]) -> None:
         """Check the first minibatch, and create the problem and the state."""
         count = batch.y.shape[0]
-        assert self.domains is not None
         if count < self.algorithm.min_domains:
             raise UsageError(
                 f"Expected minibatches of at least {self.algorithm.min_domains} domains for "
@@ -332,7 +295,7 @@ class Learner:
                 f"Expected inputs that are one tensor of floats for {', '.join(changing)}; found "
                 f"{batch.x.dtype if isinstance(batch.x, Tensor) else type(batch.x).__name__}. Leave the modifier out."
             )
-        check_finite(batch.x, self.domains)
+        check_finite(batch.x, domains)
         outputs = self._network.inspect(trees.index(batch.x, 0))
         self.loss.check(outputs, batch.y[0])
         self.loss.check_values(outputs, batch.y.flatten(0, 1))
@@ -450,8 +413,3 @@ def _check_modifiers(modifiers: Sequence[Modifier]) -> None:
             f"found {type(modifiers[index]).__name__}. Leave it out, or let it override evaluated()."
         )
     Modifier.find_evaluated(modifiers)  # raises an error if there are two
-
-
-def _sort_key(name: Hashable) -> tuple[str, Any]:
-    """Sort names of one type as usual, and names of different types by their type."""
-    return type(name).__name__, name
