@@ -11,7 +11,7 @@ from pogm._system.errors import InUseError
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment import features
-from pogm.deployment.feature_files import write_features
+from pogm.deployment.feature_files import FeatureFile
 from pogm.engine.session import Engine
 from pogm.models import build_features
 
@@ -68,7 +68,7 @@ def test_file_is_a_dataset_with_the_groups_and_splits_of_the_images(tmp_path):
 def test_interrupted_computation_continues(tmp_path):
     folder = write_folder(tmp_path / "sites", images=16)
     trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
-    write_features(trial, folder, Engine("cpu"), no_progress, tmp_path / "whole.npz")
+    FeatureFile.of_dataset(trial, folder, Engine("cpu")).write(tmp_path / "whole.npz", no_progress)
     calls = []
 
     def stop_after_two(items, count):
@@ -84,17 +84,17 @@ def test_interrupted_computation_continues(tmp_path):
     other = build_trial(str(folder), "ERM", (), settings=(*SETTINGS[:2], "image_size=12"))
     for stopped in (other, trial):
         with pytest.raises(KeyboardInterrupt):
-            write_features(stopped, folder, Engine("cpu"), stop_after_two, tmp_path / "parts.npz")
+            FeatureFile.of_dataset(stopped, folder, Engine("cpu")).write(tmp_path / "parts.npz", stop_after_two)
     assert not (tmp_path / "parts.npz").exists()
     for partial in tmp_path.glob("*.partial"):  # a power failure: the second batch is lost, and a part of the third
         content = partial.read_bytes()
         partial.write_bytes(content[: len(content) // 2] + bytes(len(content) // 2 + 10))
-    write_features(trial, folder, Engine("cpu"), count, tmp_path / "parts.npz")
+    FeatureFile.of_dataset(trial, folder, Engine("cpu")).write(tmp_path / "parts.npz", count)
     assert calls == [2]  # of three batches of 32 images
     for name, array in np.load(tmp_path / "whole.npz").items():
         assert np.array_equal(array, np.load(tmp_path / "parts.npz")[name])
     assert not list(tmp_path.glob("*.partial"))
-    assert write_features(trial, folder, Engine("cpu"), count, tmp_path / "parts.npz") == (96, 256, True)
+    assert FeatureFile.of_dataset(trial, folder, Engine("cpu")).write(tmp_path / "parts.npz", count) == (96, 256, True)
     assert calls == [2], "a file that is complete is not computed again"
 
 
@@ -104,10 +104,10 @@ def test_file_is_written_by_one_process_at_a_time(tmp_path):
 
     def start_another(items, count):
         with pytest.raises(InUseError, match="another process"):
-            write_features(trial, folder, Engine("cpu"), no_progress, tmp_path / "f.npz")
+            FeatureFile.of_dataset(trial, folder, Engine("cpu")).write(tmp_path / "f.npz", no_progress)
         return iter(items)
 
-    write_features(trial, folder, Engine("cpu"), start_another, tmp_path / "f.npz")
+    FeatureFile.of_dataset(trial, folder, Engine("cpu")).write(tmp_path / "f.npz", start_another)
     assert len(np.load(tmp_path / "f.npz")["x"]) == 6
 
 

@@ -13,7 +13,7 @@ from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
     from pogm.benchmark.runs.runner import RunOptions
-    from pogm.deployment.feature_files import Progress, Written
+    from pogm.deployment.feature_files import FeatureFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +64,9 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
             )
         run_options = make_run_options(self.execution, [] if self.like else [self.dataset])
         run_options.enter()
-        progress = partial(show_progress, what="batches of images")
         with use_threads(max(run_options.threads, count_cores())):
-            write = self._write_all if self.like is None else self._write_similar
-            written = write(run_options, progress)
+            file = self._plan_all(run_options) if self.like is None else self._plan_similar(self.like, run_options)
+            written = file.write(self.out, partial(show_progress, what="batches of images"))
         print_line(f"{written.images} images, {written.features} features: {self.out}")
         if not written.has_labels:
             note("The images have no labels: no folder has the name of a class of the training sites.")
@@ -75,15 +74,15 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
         note(f"Next: {join(['pogm', *(use if self.like else ['train', str(self.out), '--out', 'model'])])}")
         return 0
 
-    def _write_all(self, run_options: "RunOptions", progress: "Progress") -> "Written":
-        """Write the features of a dataset."""
+    def _plan_all(self, run_options: "RunOptions") -> "FeatureFile":
+        """Return the file of a dataset."""
         from pogm.benchmark.plan.datasets import find_dataset
         from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import network_settings, prepare
         from pogm.data.dataset_paths import add_options
         from pogm.data.images.index import reuse_scans
-        from pogm.deployment.feature_files import write_features
+        from pogm.deployment.feature_files import FeatureFile
 
         with reuse_scans():
             name = add_options(self.dataset, **self.settings.column_options)
@@ -91,24 +90,23 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
             settings = network_settings(self.settings, self.execution.weights, self.network)
             trial = build_trial(dataset, "ERM", (), settings=settings)
             prepare([trial], run_options)
-            return write_features(trial, run_options.data, run_options.engine, progress, self.out)
+            return FeatureFile.of_dataset(trial, run_options.data, run_options.engine)
 
-    def _write_similar(self, run_options: "RunOptions", progress: "Progress") -> "Written":
-        """Write the features of a new site, computed as those of --like."""
-        from pogm.deployment.feature_files import Extraction, write_similar_features
+    def _plan_similar(self, reference: Path, run_options: "RunOptions") -> "FeatureFile":
+        """Return the file of a new site, with features that are computed as those of --like."""
+        from pogm.deployment.feature_files import Extraction, FeatureFile
         from pogm.models.weights import HASH_PREFIX, hash_weights
 
-        assert self.like is not None
         if self.network or self.settings != Hyperparameters():
             raise UsageError(
                 "Expected --like alone, which sets the network and the image size; found --network, --set or another "
                 "option of the data. Leave it out."
             )
-        weights = Extraction.read(self.like).weights
+        weights = Extraction.read(reference).weights
         if self.execution.weights and (given := hash_weights(self.execution.weights)) != weights:
             advice = "Give the same file" if weights.startswith(HASH_PREFIX) else "Leave out --weights"
             raise UsageError(
-                f"Expected the weights with which {self.like} was computed, {weights}; found {given} in "
+                f"Expected the weights with which {reference} was computed, {weights}; found {given} in "
                 f"{self.execution.weights}. {advice}."
             )
-        return write_similar_features(self.like, self.dataset, run_options.engine, progress, self.out)
+        return FeatureFile.of_new_sites(reference, self.dataset, run_options.engine)

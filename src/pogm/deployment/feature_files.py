@@ -63,7 +63,7 @@ class Extraction:
         """Read the extraction from a file of features.
 
         Raises:
-            DataError: The file was not written by `write_features`, or its images are not files.
+            DataError: The file is not a `FeatureFile`, or its images are not files.
         """
         found = read_arrays(path)
         if "network" in found and "stored_size" not in found:
@@ -92,88 +92,145 @@ class Extraction:
         return {name: np.array(value) for name, value in values.items() if value is not None}
 
 
-def write_features(trial: Trial, data: Path | None, engine: Engine, progress: Progress, out: Path) -> Written:
-    """Write the features of all images of a dataset as an ``.npz`` file, which is a dataset of vectors itself.
+@dataclass(frozen=True)
+class FeatureFile:
+    """Features of images, to be computed, and the other arrays of their file.
 
-    Its arrays are ``x`` [N, F], ``y`` (names of the classes), ``domain``, ``group`` and ``split`` if the images have
-    them, and the fields of `Extraction`. Features that are computed are kept in a file beside it until it is complete,
-    so that the same call continues after a stop. Then such files of stopped calls with other settings are removed, too.
-    The array ``call`` identifies the call, which computes nothing if the file exists.
-
-    Args:
-        trial: Trial that names the dataset, the network and its weights.
-        data: Data folder.
-        engine: Device.
-        progress: Shows how many batches are done.
-        out: The file.
-
-    Raises:
-        UsageError: The dataset does not consist of images.
+    The file is an ``.npz`` file, which is a dataset of vectors itself. Its arrays are ``x`` [N, F], ``y`` (names of the
+    classes), ``domain``, ``group`` and ``split`` if the images have them, and the fields of `Extraction`. The array
+    ``call`` identifies the call that wrote it.
     """
-    dataset, training = trial.dataset, trial.training
-    if isinstance(dataset, ArrayDataset) or len(dataset.input_shape) != 3:
-        raise UsageError(
-            f"Expected a dataset of images, of which a network computes features; found {dataset.title}. Train on it "
-            "as it is."
+
+    extraction: Extraction
+    extract: Callable[[Any], torch.Tensor]  # from a batch to its features
+    batches: Sequence[Batch]
+    arrays: dict[str, Any]  # arrays with an entry for each image, besides the features
+    identity: dict[str, Any]  # everything else that the features depend on, as JSON values
+
+    @classmethod
+    def of_dataset(cls, trial: Trial, data: Path | None, engine: Engine) -> Self:
+        """Return the file of all images of a dataset.
+
+        Args:
+            trial: Trial that names the dataset, the network and its weights.
+            data: Data folder.
+            engine: Device.
+
+        Raises:
+            UsageError: The dataset does not consist of images.
+        """
+        dataset, training = trial.dataset, trial.training
+        if isinstance(dataset, ArrayDataset) or len(dataset.input_shape) != 3:
+            raise UsageError(
+                f"Expected a dataset of images, of which a network computes features; found {dataset.title}. Train on "
+                "it as it is."
+            )
+        transform, facts = dataset.transform(training), dataset.describe_data(data)
+        domains = trial.task(data).load()
+        batches = [part for domain in domains for part in torch.split(domain.inputs, BATCH)]
+        extraction = Extraction(
+            training.network,
+            training.weights,
+            transform.shape[-1],
+            (batches[0].shape[-2], batches[0].shape[-1]) if isinstance(dataset, ImageDataset) else None,
+            facts.get("intensity", ""),
+            dataset.class_names(data),
         )
-    transform, facts = dataset.transform(training), dataset.describe_data(data)
-    domains = trial.task(data).load()
-    batches = [part for domain in domains for part in torch.split(domain.inputs, BATCH)]
-    extraction = Extraction(
-        training.network,
-        training.weights,
-        transform.shape[-1],
-        (batches[0].shape[-2], batches[0].shape[-1]) if isinstance(dataset, ImageDataset) else None,
-        facts.get("intensity", ""),
-        dataset.class_names(data),
-    )
-    labels = torch.cat([domain.labels for domain in domains]).numpy()
-    arrays: dict[str, Any] = {
-        "y": np.array(extraction.classes)[labels],
-        "domain": np.repeat(np.array(dataset.domains), [len(domain.labels) for domain in domains]),
-    }
-    groups = [domain.groups for domain in domains if domain.groups is not None]
-    splits = [domain.splits for domain in domains if domain.splits is not None]
-    arrays |= {"group": torch.cat(groups).numpy()} if groups else {}
-    arrays |= {"split": np.array(list(SPLITS))[torch.cat(splits).numpy()]} if splits else {}
-    extract = build_extractor(training, transform, engine)
-    return _write(extract, batches, progress, out, extraction, arrays, {"trial": trial.to_json(), **facts})
+        labels = torch.cat([domain.labels for domain in domains]).numpy()
+        arrays: dict[str, Any] = {
+            "y": np.array(extraction.classes)[labels],
+            "domain": np.repeat(np.array(dataset.domains), [len(domain.labels) for domain in domains]),
+        }
+        groups = [domain.groups for domain in domains if domain.groups is not None]
+        splits = [domain.splits for domain in domains if domain.splits is not None]
+        arrays |= {"group": torch.cat(groups).numpy()} if groups else {}
+        arrays |= {"split": np.array(list(SPLITS))[torch.cat(splits).numpy()]} if splits else {}
+        extract = build_extractor(training, transform, engine)
+        return cls(extraction, extract, batches, arrays, {"trial": trial.to_json(), **facts})
 
+    @classmethod
+    def of_new_sites(cls, reference: Path, images: str, engine: Engine) -> Self:
+        """Return the file of the images of new sites, whose features are computed as those in another file.
 
-def write_similar_features(reference: Path, images: str, engine: Engine, progress: Progress, out: Path) -> Written:
-    """Write the features of the images of new sites, computed as those in another file.
+        The images may have labels (``<class>/<image>``, ``<site>/<class>/<image>``, a metadata file), with names of
+        classes of the other file. Otherwise the file has no array ``y``: it can be predicted, but not evaluated. The
+        array ``path`` has the paths of the images.
 
-    The images may have labels (``<class>/<image>``, ``<site>/<class>/<image>``, a metadata file), with names of classes
-    of the other file. Otherwise the file has no array ``y``: it can be predicted, but not evaluated. The array ``path``
-    has the paths of the images.
+        Args:
+            reference: File of features of the training sites.
+            images: Folder, image or metadata file.
+            engine: Device.
 
-    Args:
-        reference: File of features of the training sites.
-        images: Folder, image or metadata file.
-        engine: Device.
-        progress: Shows how many batches are done.
-        out: The file.
+        Raises:
+            DataError: The first file has no `Extraction`, or an image cannot be read.
+        """
+        extraction = Extraction.read(reference)
+        arrays = _list_images(images, extraction.classes)
+        paths = arrays["path"].tolist()
+        training = LargeImages(network=extraction.network, weights=extraction.weights, image_size=extraction.image_size)
+        transform = training.transform(ImageDataset.input_shape)
+        scaling = Intensity.parse(extraction.intensity) if extraction.intensity else None
+        assert extraction.stored_size is not None  # `read` checks it
+        preprocessing = ImageTransform(transform, extraction.stored_size, scaling)
+        extract = build_extractor(training, transform, engine)
 
-    Raises:
-        DataError: The first file was not written by `write_features`, or an image cannot be read.
-    """
-    extraction = Extraction.read(reference)
-    arrays = _list_images(images, extraction.classes)
-    paths = arrays["path"].tolist()
-    training = LargeImages(network=extraction.network, weights=extraction.weights, image_size=extraction.image_size)
-    transform = training.transform(ImageDataset.input_shape)
-    scaling = Intensity.parse(extraction.intensity) if extraction.intensity else None
-    assert extraction.stored_size is not None  # `read` checks it
-    preprocessing = ImageTransform(transform, extraction.stored_size, scaling)
-    extract = build_extractor(training, transform, engine)
+        def decode_and_extract(some: tuple[str, ...]) -> torch.Tensor:
+            return extract(torch.stack(list(map_in_order(preprocessing.to_stored, some))))
 
-    def decode_and_extract(some: tuple[str, ...]) -> torch.Tensor:
-        return extract(torch.stack(list(map_in_order(preprocessing.to_stored, some))))
+        batches = [tuple(paths[start : start + BATCH]) for start in range(0, len(paths), BATCH)]
+        files = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+        identity = {"files": files, "reference": digest(reference.read_bytes())}
+        return cls(extraction, decode_and_extract, batches, arrays, identity)
 
-    batches = [tuple(paths[start : start + BATCH]) for start in range(0, len(paths), BATCH)]
-    files = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
-    identity = {"files": files, "reference": digest(reference.read_bytes())}
-    return _write(decode_and_extract, batches, progress, out, extraction, arrays, identity)
+    def write(self, out: Path, progress: Progress) -> Written:
+        """Compute the features and write the file, unless the same call has written it.
+
+        Features that are computed are kept in a file beside it until it is complete, so that the same call continues
+        after a stop. Then such files of stopped calls with other settings are removed, too.
+
+        Args:
+            out: The file.
+            progress: Shows how many batches are done.
+        """
+        columns = {name: column.tolist() for name, column in self.arrays.items()}
+        call = digest(canonical_json({"columns": columns, **self.identity}).encode())
+        with suppress(DataError):  # the file is absent, or another one
+            known = read_arrays(out, ("x", "call"))
+            if known["call"] == call:
+                count, width = known["x"].shape
+                return Written(count, width, "y" in self.arrays)
+        x = self._compute_rows(out.with_name(f"{out.name}.{call[:8]}.partial"), progress)
+        content = io.BytesIO()
+        np.savez(content, x=x, call=call, **self.arrays, **self.extraction.arrays())
+        write_atomic(out, content.getvalue())
+        for unfinished in out.parent.glob(f"{glob.escape(out.name)}.*.partial*"):  # also those with other settings
+            unfinished.unlink(missing_ok=True)
+        return Written(len(x), x.shape[1], "y" in self.arrays)
+
+    def _compute_rows(self, partial: Path, progress: Progress) -> npt.NDArray[np.float32]:
+        """Compute the features [N, F], and append them to a file, which may have the first of them.
+
+        Raises:
+            InUseError: Another process writes the file.
+        """
+        width = self.extract(self.batches[0][:1]).shape[1]
+        ends = list(accumulate(map(len, self.batches)))
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "ab", opener=open_own_file) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InUseError(
+                    f"Expected to write {partial}; found that another process does. Wait for it."
+                ) from error
+            complete = bisect_right(ends, file.tell() // (width * FLOAT_BYTES))
+            done = max(complete - 1, 0)  # after a power failure the content of the last batch may be missing
+            file.truncate(ends[done - 1] * width * FLOAT_BYTES if done else 0)
+            for batch in progress(self.batches[done:], len(self.batches) - done):
+                file.write(self.extract(batch).numpy().tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+        return np.memmap(partial, np.float32, "r", shape=(ends[-1], width))
 
 
 def _list_images(images: str, classes: Sequence[str]) -> dict[str, Any]:
@@ -191,56 +248,3 @@ def _list_images(images: str, classes: Sequence[str]) -> dict[str, Any]:
         rows = [(path, Path(group.name).resolve().name, "") for group in find_images([folder]) for path in group.paths]
     path, domain, label = (np.array(column) for column in zip(*rows, strict=True))
     return {"path": path, "domain": domain, **({"y": label} if label[0] else {})}
-
-
-def _write(
-    extract: Callable[[Any], torch.Tensor],
-    batches: Sequence[Batch],
-    progress: Progress,
-    out: Path,
-    extraction: Extraction,
-    arrays: dict[str, Any],
-    identity: dict[str, Any],
-) -> Written:
-    """Compute the features of all batches and write them with the other arrays, unless the file has them already."""
-    columns = {name: column.tolist() for name, column in arrays.items()}
-    call = digest(canonical_json({"columns": columns, **identity}).encode())
-    with suppress(DataError):  # the file is absent, or another one
-        known = read_arrays(out, ("x", "call"))
-        if known["call"] == call:
-            count, width = known["x"].shape
-            return Written(count, width, "y" in arrays)
-    partial = out.with_name(f"{out.name}.{call[:8]}.partial")
-    x = _compute_rows(extract, batches, partial, progress)
-    content = io.BytesIO()
-    np.savez(content, x=x, call=call, **arrays, **extraction.arrays())
-    write_atomic(out, content.getvalue())
-    for unfinished in out.parent.glob(f"{glob.escape(out.name)}.*.partial*"):  # also those with other settings
-        unfinished.unlink(missing_ok=True)
-    return Written(len(x), x.shape[1], "y" in arrays)
-
-
-def _compute_rows(
-    extract: Callable[[Any], torch.Tensor], batches: Sequence[Batch], partial: Path, progress: Progress
-) -> npt.NDArray[np.float32]:
-    """Compute the features [N, F] of batches of images, and append them to a file, which may have the first of them.
-
-    Raises:
-        InUseError: Another process writes the file.
-    """
-    width = extract(batches[0][:1]).shape[1]
-    ends = list(accumulate(map(len, batches)))
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    with open(partial, "ab", opener=open_own_file) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InUseError(f"Expected to write {partial}; found that another process does. Wait for it.") from error
-        complete = bisect_right(ends, file.tell() // (width * FLOAT_BYTES))
-        done = max(complete - 1, 0)  # after a power failure the content of the last batch may be missing
-        file.truncate(ends[done - 1] * width * FLOAT_BYTES if done else 0)
-        for batch in progress(batches[done:], len(batches) - done):
-            file.write(extract(batch).numpy().tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-    return np.memmap(partial, np.float32, "r", shape=(ends[-1], width))
