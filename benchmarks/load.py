@@ -27,7 +27,7 @@ from pogm._system.files import readable_json
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import RecordDigest
-from pogm.benchmark.results.records import record_line
+from pogm.benchmark.results.record_file import record_line
 from pogm.benchmark.runs.directory import _description
 from pogm.data.datasets import dataset_class
 

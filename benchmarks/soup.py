@@ -33,7 +33,7 @@ from pogm import ERM
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS, RecordDigest
-from pogm.benchmark.results.records import append_record, record_line
+from pogm.benchmark.results.record_file import append_record, record_line
 from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.benchmark.runs.selected_model import SelectedModel, describe
 from pogm.data.datasets.folder import Folder

@@ -24,7 +24,7 @@ from torch import nn
 
 from pogm._system.errors import PogmError
 from pogm.benchmark.executors import worker
-from pogm.benchmark.results.records import Record, read_records
+from pogm.benchmark.results.record_file import Record, read_records
 from pogm.cli import main
 from pogm.core.batch import Batch
 from pogm.distributed.world import Launch, connect

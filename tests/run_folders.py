@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from pogm.benchmark.results.classification import classification_metrics, scale_temperature, softmax
-from pogm.benchmark.results.records import Run, append_record, read_runs
+from pogm.benchmark.results.record_file import append_record
+from pogm.benchmark.results.records import Run, read_runs
 from pogm.benchmark.results.table import Column, Row, Table
 
 MakeRun = Callable[..., Path]

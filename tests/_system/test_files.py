@@ -25,7 +25,7 @@ from pogm._system.files import (
     remove_temporary,
     write_atomic,
 )
-from pogm.benchmark.results.records import append_record
+from pogm.benchmark.results.record_file import append_record
 from pogm.benchmark.runs.directory import make_folder
 
 json_values = st.recursive(

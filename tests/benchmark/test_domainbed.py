@@ -9,7 +9,8 @@ import pytest
 from pogm._system.errors import UsageError
 from pogm.benchmark.domainbed import export_domainbed, job_name
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
-from pogm.benchmark.results.records import RecordWarning, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import LEAVE_ONE_DOMAIN_OUT, SELECTIONS, TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.cli import main
 from pogm.data.datasets.base import seed_hash

@@ -11,7 +11,7 @@ from processes import pogm, start, until
 from run_folders import record, write_run
 
 from pogm._system.files import lock_folder
-from pogm.benchmark.results.records import append_record
+from pogm.benchmark.results.record_file import append_record
 from pogm.cli import main
 from pogm.report import page as page_module
 from pogm.report.board import Board

@@ -13,7 +13,7 @@ from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import read_records
+from pogm.benchmark.results.record_file import read_records
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.data.datasets.base import Domain
 from pogm.engine.session import Engine, Session

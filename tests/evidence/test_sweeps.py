@@ -10,7 +10,8 @@ from evidence_runs import COLORED, HEART, PACS, runs_of
 from run_folders import record, write_run
 
 from pogm._system.errors import DataError
-from pogm.benchmark.results.records import RecordWarning, append_record, read_runs
+from pogm.benchmark.results.record_file import RecordWarning, append_record
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import write_trial
 from pogm.cli import main, parse
 from pogm.evidence.archives import find_archives, read_packed, sweeps_with_runs

@@ -8,7 +8,7 @@ import pytest
 from run_folders import record, write_run, write_sweep
 
 from pogm._system.files import lock_folder
-from pogm.benchmark.results.records import append_record
+from pogm.benchmark.results.record_file import append_record
 from pogm.report.board import Board
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'

@@ -10,7 +10,7 @@ from support import trial
 from pogm import ERM
 from pogm._system.files import lock_folder
 from pogm.benchmark.plan.sweep import Sweep
-from pogm.benchmark.results.records import append_record
+from pogm.benchmark.results.record_file import append_record
 from pogm.benchmark.runs.runner import run
 from pogm.benchmark.runs.sweep_directory import save_sweep
 from pogm.data.datasets import dataset_class

@@ -17,7 +17,8 @@ from typing import Any
 from pogm._system.errors import UsageError
 from pogm._system.files import canonical_json, digest, is_empty, write_atomic
 from pogm._system.moved import rename_metrics
-from pogm.benchmark.results.records import Record, RecordWarning, Run, accuracy, read_records
+from pogm.benchmark.results.record_file import Record, RecordWarning, accuracy, read_records
+from pogm.benchmark.results.records import Run
 
 RESULTS = "results.jsonl"
 LAYOUT = "DomainBed"  # marks a run that was read from a job folder, in its provenance

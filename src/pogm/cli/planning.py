@@ -17,7 +17,8 @@ from pogm.benchmark.plan.datasets import find_data_path, find_dataset
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import duration, estimates, measure_start
 from pogm.benchmark.progress.run_progress import show_image_progress
-from pogm.benchmark.results.records import RecordWarning, finite, read_runs, read_trial_file
+from pogm.benchmark.results.record_file import RecordWarning, finite
+from pogm.benchmark.results.records import read_runs, read_trial_file
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.dataset_paths import split_options
 from pogm.data.datasets import DomainDataset, is_named_dataset

@@ -19,7 +19,7 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import duration, estimates
 from pogm.benchmark.progress.run_progress import RunProgress
 from pogm.benchmark.results.record_digest import DONE, RECORDS
-from pogm.benchmark.results.records import accuracy, is_final, read_records
+from pogm.benchmark.results.record_file import accuracy, is_final, read_records
 from pogm.benchmark.results.selection import UNDEFINED
 from pogm.benchmark.runs.directory import read_provenance
 from pogm.benchmark.runs.runner import RunOptions, run

@@ -7,7 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pogm._system.errors import DataError
-from pogm.benchmark.results.records import RecordWarning, Run, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import Run, read_runs
 from pogm.evidence.sweeps import ALL_SWEEPS, FOLDERS, SWEEPS, Sweep
 from pogm.experiments.base import ERM
 

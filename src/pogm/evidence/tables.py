@@ -9,7 +9,8 @@ from typing import NamedTuple
 from pogm.benchmark.results.accuracy_tables import AVERAGE, averages_table, dataset_table, labels_of
 from pogm.benchmark.results.paired import detectable, differences, interval
 from pogm.benchmark.results.published import find_publication
-from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.record_file import finite
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN, Selection
 from pogm.benchmark.results.table import Column, Estimate, Row, Table, estimate
 from pogm.evidence.archives import Complete

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import chain
 
 from pogm.benchmark.results.measurements import Measured, gaps, mean
-from pogm.benchmark.results.records import Record, Run, accuracy
+from pogm.benchmark.results.record_file import Record, accuracy
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import Column, Row, Table, estimate
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from pogm.benchmark.results.measurements import Measured, mean
-from pogm.benchmark.results.records import Record, Run, accuracy
+from pogm.benchmark.results.record_file import Record, accuracy
+from pogm.benchmark.results.records import Run
 from pogm.experiments import measured
 from pogm.experiments.base import Exhibit, Plan, Scale
 from pogm.report.figure import Figure, Panel, y_extent

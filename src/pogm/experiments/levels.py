@@ -6,7 +6,8 @@ from statistics import fmean
 
 from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.paired import UNIT, paired_difference
-from pogm.benchmark.results.records import Run, accuracy
+from pogm.benchmark.results.record_file import accuracy
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Table, estimate
 from pogm.benchmark.results.table import Row as TableRow

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.results.measurements import Measured, read_measurements
-from pogm.benchmark.results.records import Record, Run
+from pogm.benchmark.results.record_file import Record
+from pogm.benchmark.results.records import Run
 from pogm.diagnostics import Probe
 from pogm.experiments.base import Plan, Row, Scale
 from pogm.experiments.palette import METHODS

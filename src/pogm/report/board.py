@@ -10,7 +10,8 @@ from pogm._system.errors import PogmError
 from pogm.benchmark.progress.estimate import duration
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table, labels_of
 from pogm.benchmark.results.finding import find_main
-from pogm.benchmark.results.records import Record, Run, mean_score
+from pogm.benchmark.results.record_file import Record, mean_score
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import SELECTIONS, Choice
 from pogm.benchmark.runs.state import STATES
 from pogm.report.figure import Figure, Line, Point

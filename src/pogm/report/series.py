@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from pogm.benchmark.results.accuracy_tables import R2
-from pogm.benchmark.results.records import Run, accuracy, finite
+from pogm.benchmark.results.record_file import accuracy, finite
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.statistics import mean_of
 from pogm.report.figure import Figure, Line, Panel, Point, y_extent
 

@@ -14,13 +14,8 @@ from pogm._system.files import read_json
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.packed_records import PackedRecords
 from pogm.benchmark.results.record_digest import RECORDS, SWEEP, TRIAL
-from pogm.benchmark.results.records import (
-    UNREADABLE,
-    RecordWarning,
-    Run,
-    finite,
-    read_run,
-)
+from pogm.benchmark.results.record_file import RecordWarning, finite
+from pogm.benchmark.results.records import UNREADABLE, Run, read_run
 from pogm.benchmark.results.run_names import name_runs
 from pogm.benchmark.runs.state import state_of
 from pogm.benchmark.runs.sweep_directory import PLAN, PLAN_BYTES, load_plan, load_sweep

@@ -11,7 +11,8 @@ from pogm.benchmark.combining import members
 from pogm.benchmark.combining.combine import plan_combinations
 from pogm.benchmark.combining.initial_weights import digest_initial_weights
 from pogm.benchmark.combining.members import find_groups
-from pogm.benchmark.results.records import RecordWarning, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import load_trial
 
 

@@ -11,7 +11,7 @@ from pogm import ERM, POGM
 from pogm.benchmark.executors.outcomes import Outcome
 from pogm.benchmark.progress import sweep_progress
 from pogm.benchmark.progress.sweep_progress import SweepState, _LiveTable, track_steps, track_sweep
-from pogm.benchmark.results.records import append_record
+from pogm.benchmark.results.record_file import append_record
 from pogm.benchmark.runs.directory import make_folder, write_trial
 
 KINDS = [(algorithm, seed) for algorithm in (ERM(), POGM()) for seed in range(2)]

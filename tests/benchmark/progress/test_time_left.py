@@ -15,7 +15,7 @@ from pogm.benchmark.costs.run_costs import RunCosts, RunTimes
 from pogm.benchmark.plan.sweep import Sweep
 from pogm.benchmark.progress.sweep_progress import SweepState
 from pogm.benchmark.progress.time_left import RemainingRunTime, RemainingSweepTime, RemainingTime, RemainingTransferTime
-from pogm.benchmark.results.records import record_line
+from pogm.benchmark.results.record_file import record_line
 from pogm.benchmark.runs.directory import make_folder, write_trial
 from pogm.data.datasets import dataset_class
 from pogm.data.images.cache import load_cached

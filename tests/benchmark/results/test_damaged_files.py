@@ -16,7 +16,8 @@ from pogm.benchmark.executors.outcomes import Outcome
 from pogm.benchmark.executors.waiting_trials import run_waiting_trials
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.model_metrics import confusions, selected_metrics_table
-from pogm.benchmark.results.records import RecordWarning, read_failure, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import read_failure, read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.statistics import mean_of
 from pogm.benchmark.runs.runner import RunOptions

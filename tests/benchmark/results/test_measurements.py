@@ -31,7 +31,8 @@ from pogm.benchmark.results.measurements import (
     summary,
     worst,
 )
-from pogm.benchmark.results.records import RecordWarning, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.runner import run
 from pogm.diagnostics import Probe
 from pogm.pareto import gramian

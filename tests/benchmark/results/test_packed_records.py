@@ -8,7 +8,8 @@ import pytest
 
 from pogm.benchmark.results import packed_records
 from pogm.benchmark.results.packed_records import PackedRecords, pack_records
-from pogm.benchmark.results.records import _validate_regular_record, parse_records, read_runs, record_line
+from pogm.benchmark.results.record_file import parse_records, record_line, validate_regular_record
+from pogm.benchmark.results.records import read_runs
 
 PLAIN = {
     "step": 0,
@@ -21,7 +22,7 @@ PLAIN = {
 
 
 def pack(content):
-    return pack_records(content, _validate_regular_record)
+    return pack_records(content, validate_regular_record)
 
 
 def file_of(*records):

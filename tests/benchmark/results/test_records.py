@@ -11,14 +11,8 @@ from run_folders import record, write_run
 
 from pogm._system.errors import DataError
 from pogm._system.terminal import printable
-from pogm.benchmark.results.records import (
-    RecordWarning,
-    accuracy,
-    append_record,
-    mean_score,
-    read_records,
-    read_runs,
-)
+from pogm.benchmark.results.record_file import RecordWarning, accuracy, append_record, mean_score, read_records
+from pogm.benchmark.results.records import read_runs
 
 
 def test_record_is_one_line_of_json_with_sorted_keys(tmp_path):

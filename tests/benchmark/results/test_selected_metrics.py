@@ -10,7 +10,8 @@ from run_folders import metrics_of
 
 from pogm.benchmark.results.accuracy_tables import averages_table, dataset_table
 from pogm.benchmark.results.model_metrics import confusions, selected_metrics_table
-from pogm.benchmark.results.records import RecordWarning, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TEST_DOMAIN, TRAINING_DOMAIN
 from pogm.benchmark.results.table_formats import tables_csv
 from pogm.cli.tables import show_tables

@@ -12,7 +12,8 @@ from support import trial
 from pogm import ERM
 from pogm._system.errors import IntegrityError, StoppedError
 from pogm.benchmark.results.record_digest import RecordDigest, read_verified
-from pogm.benchmark.results.records import RecordWarning, read_runs
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.runs.directory import extend_run
 from pogm.benchmark.runs.runner import RunOptions, run
 

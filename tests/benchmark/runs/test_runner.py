@@ -22,7 +22,7 @@ from support import trial
 
 from pogm import ERM, POGM
 from pogm._system.errors import DataError, IntegrityError, MemoryLimitError
-from pogm.benchmark.results.records import append_record
+from pogm.benchmark.results.record_file import append_record
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import main
 from pogm.engine.session import Session
@@ -102,7 +102,7 @@ def test_resume_from_the_files_at_any_write_gives_identical_records_and_weights(
 
     with monkeypatch.context() as patch:
         patch.setattr("pogm._system.files.fault_point", copy_folder)
-        patch.setattr("pogm.benchmark.results.records.fault_point", copy_folder)
+        patch.setattr("pogm.benchmark.results.record_file.fault_point", copy_folder)
         assert main([*map(str, command(clean, *words, steps=7))]) == 0
     assert passed == {"write": 14, "replace": 14, "append": 3}
     for folder in copies:

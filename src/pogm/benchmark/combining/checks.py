@@ -9,7 +9,7 @@ from torch import Tensor
 from pogm._system.errors import IntegrityError, UsageError
 from pogm.benchmark.combining.initial_weights import digest_initial_weights
 from pogm.benchmark.combining.members import Group, Member
-from pogm.benchmark.results.records import RecordWarning
+from pogm.benchmark.results.record_file import RecordWarning
 from pogm.engine.session import STATISTICS
 
 

@@ -22,7 +22,7 @@ from pogm.benchmark.combining.members import Group, Member
 from pogm.benchmark.combining.soups import Combined
 from pogm.benchmark.results.combined import COMBINATION
 from pogm.benchmark.results.record_digest import DONE, RECORDS, TRIAL, RecordDigest, read_verified
-from pogm.benchmark.results.records import record_line
+from pogm.benchmark.results.record_file import record_line
 from pogm.benchmark.runs.directory import SCHEMA, make_folder
 from pogm.benchmark.runs.model_metrics import reported_parts, save_metrics
 from pogm.benchmark.runs.selected_model import DESCRIPTION, ENSEMBLE_FORMAT, FORMAT, MODEL, WEIGHT_BYTES

@@ -15,7 +15,8 @@ from pogm._system.messages import note
 from pogm._system.saved import check_form
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.combined import COMBINATION
-from pogm.benchmark.results.records import RecordWarning, Run
+from pogm.benchmark.results.record_file import RecordWarning
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description, read_weights
 

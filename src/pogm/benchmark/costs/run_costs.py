@@ -10,7 +10,7 @@ from statistics import fmean, median, pvariance
 from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS, TRIAL
-from pogm.benchmark.results.records import Record, finite
+from pogm.benchmark.results.record_file import Record, finite
 
 OVERHEADS = (256, 0, 16, 64, 1024, 4096)  # candidates for the fixed cost of a step, as a number of images; 256: default
 

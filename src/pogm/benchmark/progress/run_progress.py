@@ -13,7 +13,7 @@ from pogm._system.terminal import printable
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.display import Display, make_display
 from pogm.benchmark.progress.time_left import RemainingRunTime, RemainingTime, TimeEstimate
-from pogm.benchmark.results.records import is_final, mean_score
+from pogm.benchmark.results.record_file import is_final, mean_score
 
 Item = TypeVar("Item")
 IMAGE_SECONDS = 2.0  # before the progress of listing or reading images is shown

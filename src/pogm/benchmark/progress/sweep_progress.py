@@ -24,15 +24,8 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.display import REFRESHES, Lines, clock_text, make_console, make_display
 from pogm.benchmark.progress.time_left import RemainingSweepTime
 from pogm.benchmark.results.record_digest import RECORDS
-from pogm.benchmark.results.records import (
-    UNREADABLE,
-    Record,
-    RecordWarning,
-    accuracy,
-    is_final,
-    read_records,
-    read_run,
-)
+from pogm.benchmark.results.record_file import Record, RecordWarning, accuracy, is_final, read_records
+from pogm.benchmark.results.records import UNREADABLE, read_run
 from pogm.benchmark.runs.state import state_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.record_file import finite
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Selection
 
 COMBINATION = "combination"  # entry of the trial of a combination of runs

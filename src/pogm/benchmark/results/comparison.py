@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pogm.benchmark.domainbed import SUFFIX
 from pogm.benchmark.results.accuracy_tables import ALL_DATASETS, AVERAGE, averages_table, dataset_table
 from pogm.benchmark.results.published import Result, Source
-from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.record_file import finite
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import SELECTIONS, Selection
 from pogm.benchmark.results.table import INCOMPLETE, Column, Estimate, Row, Table, Tabular
 from pogm.benchmark.results.table_formats import tables_csv

@@ -20,7 +20,8 @@ from pogm.benchmark.results.measurements import (
     summary,
     worst,
 )
-from pogm.benchmark.results.records import Run, finite
+from pogm.benchmark.results.record_file import finite
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.table import NUMBERS, Column, Row, Table, estimate
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pogm.benchmark.results.records import RecordWarning, Run, finite
+from pogm.benchmark.results.record_file import RecordWarning, finite
+from pogm.benchmark.results.records import Run
 from pogm.diagnostics.probe import RADIUS
 from pogm.pareto import (
     agreement,

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from pogm._system.files import read_json
 from pogm._system.saved import check_form
-from pogm.benchmark.results.records import NUMBER, RecordWarning, Run, finite
+from pogm.benchmark.results.record_file import NUMBER, RecordWarning, finite
+from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN, Choice
 from pogm.benchmark.results.table import Column, Row, Table, estimate
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pogm.benchmark.results.records import Record, Run, accuracy, is_final, is_undefined
+from pogm.benchmark.results.record_file import Record, accuracy, is_final, is_undefined
+from pogm.benchmark.results.records import Run
 
 UNDEFINED = "R² undefined"  # all targets are equal
 

@@ -15,7 +15,7 @@ from pogm._system.files import lock_folder, remove_temporary
 from pogm.benchmark.costs.compile_choice import note_cached
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
-from pogm.benchmark.results.records import FINAL
+from pogm.benchmark.results.record_file import FINAL
 from pogm.benchmark.runs.context import Stop, note_failures
 from pogm.benchmark.runs.directory import check_owner, make_folder, newest_checkpoint, write_trial
 from pogm.benchmark.runs.options import RunOptions

@@ -12,7 +12,7 @@ from pogm._system.errors import DivergedError, IntegrityError
 from pogm._system.files import write_atomic
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS, RecordDigest, check_records, read_content
-from pogm.benchmark.results.records import Record, append_record, is_final, parse_records, read_records, record_line
+from pogm.benchmark.results.record_file import Record, append_record, is_final, parse_records, read_records, record_line
 from pogm.benchmark.runs.context import write_failure
 from pogm.benchmark.runs.directory import is_in_sweep, read_provenance
 from pogm.benchmark.runs.model_metrics import write_metrics

@@ -20,7 +20,7 @@ from pogm._system.errors import DataError, IntegrityError, UsageError
 from pogm._system.files import digest, read_json, readable_json, remove_temporary, write_atomic
 from pogm._system.saved import read_regular
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.records import Record, mean_score
+from pogm.benchmark.results.record_file import Record, mean_score
 from pogm.data.datasets.base import Domain, split_domain
 from pogm.engine.checkpoint import read_manifest
 
