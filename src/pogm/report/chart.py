@@ -172,7 +172,7 @@ def _panel(panel: Panel, width: int) -> Spec:
     y = {"field": "y", "type": "quantitative", "scale": {"domain": y_range, "nice": nice, "zero": False}}
     return {
         "description": printable(f"{panel.title}: {panel.y_label} against {panel.x_label}, {names}"),
-        "title": {"text": printable(panel.title), "subtitle": printable(panel.y_label) or " ", "limit": width + AXIS},
+        "title": _title(panel, width),
         "width": width,
         "height": round(width * ratio),
         "data": {"values": rows},
@@ -188,40 +188,18 @@ def _panel(panel: Panel, width: int) -> Spec:
 
 def _rows_panel(panel: Panel, width: int) -> Spec:
     """Return a panel with a row for each name: a dot, ± one standard error, and a thin line for the wider interval."""
-    shown = [mark for mark in panel.marks if isinstance(mark, Row) and mark.points and mark.points[0].is_finite]
-    rows: list[Spec] = []
-    for index, mark in enumerate(panel.marks):
-        if isinstance(mark, Row) and mark in shown:
-            point = mark.points[0]
-            error, (low, high) = point.stderr or 0.0, mark.span or (point.y, point.y)
-            value = {"kind": "row", "mark": index, "name": printable(mark.name), "x": point.y, "n": point.n}
-            rows.append(value | {"low": point.y - error, "high": point.y + error, "start": low, "end": high})
-            rows[-1]["value"] = _value_text(point, mark.span)
+    marks = enumerate(panel.marks)
+    rows = [_interval(number, mark) for number, mark in marks if isinstance(mark, Row) and _is_known(mark)]
     ends = [row[key] for row in rows for key in ("low", "high", "start", "end")]
     ends += [] if panel.reference is None else [panel.reference]
     domain = _widen((min(ends), max(ends)) if ends else None, 1.1)
     names = [printable(mark.name) for mark in panel.marks]
     axis: Spec = {"grid": False, "title": None, "domain": False, "minExtent": NAMES, "maxExtent": NAMES}
     axis |= {"labelLimit": NAMES - 10, "labelExpr": "datum.label", "labelColor": "var(--ink)", "labelFontSize": 12}
-    rule = {"type": "rule", "aria": False, "tooltip": None}
-    layers: list[Spec] = [
-        {"mark": rule | {"strokeWidth": 1.2}, "encoding": {"x": {"field": "start"}, "x2": {"field": "end"}}},
-        {"mark": rule | {"strokeWidth": 4}, "encoding": {"x": {"field": "low"}, "x2": {"field": "high"}}},
-        {"mark": {"type": "circle", "size": 90, "opacity": 1, "aria": False}},
-    ]
-    if panel.reference is not None:
-        line = {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "aria": False}
-        zero = {"x": {"datum": panel.reference}, "y": None, "color": None, "tooltip": None}
-        layers.insert(0, {"mark": line, "encoding": zero})
     y_label = f"{panel.y_label}, " if panel.y_label else ""
     return {
         "description": printable(f"{panel.title}: {y_label}{', '.join(names)}"),
-        "title": {
-            "text": printable(panel.title),
-            "subtitle": printable(panel.y_label) or " ",
-            "limit": width + AXIS,
-            "dx": -NAMES,
-        },
+        "title": _title(panel, width) | {"dx": -NAMES},
         "width": width + AXIS - NAMES,
         "height": ROW * max(1, len(names)),
         "data": {"values": rows},
@@ -236,8 +214,39 @@ def _rows_panel(panel: Panel, width: int) -> Spec:
             "color": _by_mark(panel, colour_of),
             "tooltip": [{"field": "name", "title": "name"}, {"field": "value", "title": printable(panel.title)}],
         },
-        "layer": layers,
+        "layer": _interval_layers(panel),
     }
+
+
+def _is_known(mark: Mark) -> bool:
+    return bool(mark.points) and mark.points[0].is_finite
+
+
+def _interval(number: int, mark: Row) -> Spec:
+    """Return the data of a row: the value, the ends of ± one standard error, and the ends of the wider interval."""
+    point = mark.points[0]
+    error, (start, end) = point.stderr or 0.0, mark.span or (point.y, point.y)
+    known = {"kind": "row", "mark": number, "name": printable(mark.name), "x": point.y, "n": point.n}
+    ends = {"low": point.y - error, "high": point.y + error, "start": start, "end": end}
+    return known | ends | {"value": _value_text(point, mark.span)}
+
+
+def _interval_layers(panel: Panel) -> list[Spec]:
+    rule = {"type": "rule", "aria": False, "tooltip": None}
+    layers: list[Spec] = [
+        {"mark": rule | {"strokeWidth": 1.2}, "encoding": {"x": {"field": "start"}, "x2": {"field": "end"}}},
+        {"mark": rule | {"strokeWidth": 4}, "encoding": {"x": {"field": "low"}, "x2": {"field": "high"}}},
+        {"mark": {"type": "circle", "size": 90, "opacity": 1, "aria": False}},
+    ]
+    if panel.reference is None:
+        return layers
+    line = {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "aria": False}
+    reference = {"x": {"datum": panel.reference}, "y": None, "color": None, "tooltip": None}
+    return [{"mark": line, "encoding": reference}, *layers]
+
+
+def _title(panel: Panel, width: int) -> Spec:
+    return {"text": printable(panel.title), "subtitle": printable(panel.y_label) or " ", "limit": width + AXIS}
 
 
 def _value_text(point: Point, span: Range | None) -> str:
