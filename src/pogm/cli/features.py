@@ -80,12 +80,11 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
         from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import network_settings, prepare
-        from pogm.data.dataset_paths import add_options
         from pogm.data.images.index import reuse_scans
         from pogm.deployment.feature_files import FeatureFile
 
         with reuse_scans():
-            name = add_options(self.dataset, **self.settings.column_options)
+            name = self.settings.add_to(self.dataset)
             dataset = find_dataset(name, run_options.data, show_image_progress)
             settings = network_settings(self.settings, self.execution.weights, self.network)
             trial = build_trial(dataset, "ERM", (), settings=settings)

@@ -109,7 +109,6 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         from pogm.benchmark.plan.settings import check_settings, settings_for
         from pogm.cli.execution import setting_texts, warn_late_schedules
         from pogm.cli.planning import find_planned_dataset
-        from pogm.data.dataset_paths import add_options
         from pogm.diagnostics import Probe
 
         algorithms = algorithm_names(self.algorithms)
@@ -122,7 +121,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
             target=self.target,
             divergence=self.divergence,
         )
-        name, reads_images = add_options(self.dataset, **self.settings.column_options), not self.planning.only_count
+        name, reads_images = self.settings.add_to(self.dataset), not self.planning.only_count
         data = find_planned_dataset(name, run_options.data, read_images=reads_images)
         if self.divergence and data.task == "regression":
             raise UsageError(

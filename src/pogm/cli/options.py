@@ -250,10 +250,11 @@ class Hyperparameters:
         None,
     )
 
-    @property
-    def column_options(self) -> dict[str, str | None]:
-        """Options that are written after the path of a table: FILE:group=COLUMN,task=TASK."""
-        return {"group": self.group_column, "task": self.task}
+    def add_to(self, dataset: str) -> str:
+        """Return the name of a dataset with --group and --task written after its path: FILE:group=COLUMN,task=TASK."""
+        from pogm.data.dataset_paths import add_options
+
+        return add_options(dataset, group=self.group_column, task=self.task)
 
 
 @dataclass(frozen=True, kw_only=True)

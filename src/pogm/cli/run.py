@@ -117,12 +117,11 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
         from pogm.benchmark.plan.parsing import build_trial
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import setting_texts
-        from pogm.data.dataset_paths import add_options
         from pogm.data.images.parallel import no_progress
         from pogm.diagnostics import Probe
 
         return build_trial(
-            add_options(self.dataset, **self.settings.column_options),
+            self.settings.add_to(self.dataset),
             self.algorithm,
             self.test_domain,
             data=run_options.data,

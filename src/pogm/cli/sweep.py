@@ -107,9 +107,8 @@ pogm status runs/sweep"""
         from pogm.benchmark.plan import sweep as sweeps
         from pogm.cli.execution import setting_texts
         from pogm.cli.planning import find_planned_dataset
-        from pogm.data.dataset_paths import add_options
 
-        names = [add_options(name, **self.settings.column_options) for name in self.datasets]
+        names = [self.settings.add_to(name) for name in self.datasets]
         reads_images = not self.planning.only_count
         return sweeps.Sweep(
             algorithms=self.algorithms,

@@ -93,14 +93,13 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.benchmark.plan.datasets import find_dataset
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import check_weights_exist, make_run_options, prepare
-        from pogm.data.dataset_paths import add_options
         from pogm.deployment import training_plan
 
         start = time.monotonic()
         if self.minutes is not None and self.steps is not None:
             raise UsageError("Expected --minutes or --steps; found both. Leave one out.")
         run_options = make_run_options(self.execution, [self.folder])
-        name = add_options(self.folder, **self.settings.column_options)
+        name = self.settings.add_to(self.folder)
         dataset = find_dataset(name, run_options.data, show_image_progress)
         options = self._plan_options(dataset)
         steps = training_plan.read_steps(self.out, options)

@@ -47,7 +47,6 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         from pogm.benchmark.progress.run_progress import show_image_progress, show_progress
         from pogm.benchmark.runs.context import use_threads
         from pogm.cli.execution import make_run_options, network_settings, prepare
-        from pogm.data.dataset_paths import add_options
         from pogm.data.datasets.array_dataset import ArrayDataset
         from pogm.data.datasets.base import HOLDOUT
         from pogm.data.images.index import reuse_scans
@@ -57,7 +56,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         run_options = make_run_options(self.execution, [self.folder])
         run_options.enter()
         with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
-            name = add_options(self.folder, **self.settings.column_options)
+            name = self.settings.add_to(self.folder)
             dataset = find_dataset(name, run_options.data, show_image_progress)
             if len(dataset.domains) < 2:
                 raise UsageError(
