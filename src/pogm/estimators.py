@@ -31,7 +31,7 @@ from pogm.data.datasets.base import TRAIN, VAL, Domain
 from pogm.data.datasets.table_in_memory import TableInMemory
 from pogm.data.tables.encoding import find_encoding
 from pogm.deployment.model import TrainedModel, set_tensors
-from pogm.engine.session import STATISTICS, Engine, Session
+from pogm.engine.session import Engine, Session, split_statistics
 from pogm.engine.trainer import final, train
 from pogm.modifiers import Modifier, modifier_class
 
@@ -202,13 +202,10 @@ class _DomainEstimator(BaseEstimator):  # type: ignore[misc]
         assert best is not None
         score, step, tensors = best
         network = task.build_network().double()
-        set_tensors(network, {name: leaf for name, leaf in tensors.items() if not name.startswith(STATISTICS)})
-        statistics = {
-            name.removeprefix(STATISTICS): leaf.double()
-            for name, leaf in tensors.items()
-            if name.startswith(STATISTICS)
-        }
+        weights, statistics = split_statistics(tensors)
+        set_tensors(network, weights)
         description = {"classes": list(self._class_names()), "stored_size": None}
+        statistics = {name: leaf.double() for name, leaf in statistics.items()}
         return TrainedModel(network, trial, description, statistics), step, score
 
     def _outputs(self, X: Any) -> Tensor:

@@ -26,7 +26,7 @@ from pogm.data.transforms.base import Statistics
 from pogm.deployment.ensemble import Ensemble
 from pogm.deployment.preprocessing import ArrayTransform, ImageTransform
 from pogm.engine.sampling import denormalise_outputs
-from pogm.engine.session import STATISTICS
+from pogm.engine.session import split_statistics
 from pogm.modifiers.base import Modifier, Predictor
 
 
@@ -183,7 +183,6 @@ def load(folder: Path | str) -> TrainedModel:
     folder = find_model(Path(folder))
     description = read_description(folder)
     members = list(read_members(folder, description))
-    tensors = members[0]
     try:
         trial = Trial.from_json(description["trial"])
         training = replace(trial.training, weights="random")  # the weights of the model replace the initial ones
@@ -193,9 +192,8 @@ def load(folder: Path | str) -> TrainedModel:
             raise ValueError(f"{trial.dataset.num_classes} classes, and {len(description['classes'])} names of them.")
         network = trial.task(None).build_network()
         networks = [network, *(copy.deepcopy(network) for _ in members[1:])]
-        statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}
         for each, leaves in zip(networks, members, strict=True):
-            set_tensors(each, {name: leaf for name, leaf in leaves.items() if not name.startswith(STATISTICS)})
+            set_tensors(each, split_statistics(leaves)[0])
         combined: Network | Ensemble = network.float()
         if description["format"] == ENSEMBLE_FORMAT:
             parts = [Network(each.features, each.head).float() for each in networks]
@@ -206,7 +204,7 @@ def load(folder: Path | str) -> TrainedModel:
             f"Expected weights of the network {description.get('network')} in {folder}; found others: {reason} "
             f"Install pogm {version_of(description)}, which wrote the model, or train it again."
         ) from error
-    return TrainedModel(combined, trial, description, statistics)
+    return TrainedModel(combined, trial, description, split_statistics(members[0])[1])
 
 
 def set_tensors(network: Network, tensors: dict[str, Tensor]) -> None:

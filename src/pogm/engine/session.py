@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +51,15 @@ from pogm.modifiers.base import Modifier
 
 STATISTICS = "transform."  # prefix of statistics among the tensors of a model
 DOMAIN_STRATEGIES = {"loop": map_by_loop, "streams": map_by_streams, "vmap": map_by_vmap}
+
+
+class _Evaluated(NamedTuple):
+    """One task while it is evaluated."""
+
+    config: TrainConfig
+    train_state: TrainState
+    sample_indices: SampleIndices
+    test_domains: tuple[int, ...] | None  # None for several tasks under ``vmap``
 
 
 class Session:
@@ -232,13 +242,8 @@ class Session:
 
     def scores(self) -> list[dict[str, list[float]]]:
         """Return the scores of every task on each segment, by name."""
-
-        def evaluate(
-            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
-        ) -> Tensor:
-            return self._scores(config, config.evaluated(train_state), sample_indices, row)
-
-        return [self._name_scores(found) for found in self._evaluate_tasks(evaluate).tolist()]
+        found = self._evaluate_tasks(lambda task: self._scores(task, task.config.evaluated(task.train_state)))
+        return [self._name_scores(values) for values in found.tolist()]
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -248,24 +253,21 @@ class Session:
     def _name_scores(self, found: list[list[float]]) -> dict[str, list[float]]:
         return dict(zip(self.score_names, found, strict=True))
 
-    def _scores(self, config: TrainConfig, state: State, sample_indices: SampleIndices, row: int | None) -> Tensor:
-        """Return the scores on each segment; with ``row`` None, the state is that of several tasks under ``vmap``."""
-        test_domains = None if row is None else self.tasks[row].test_domains
-        return self._evaluator(config, state, sample_indices).scores(self.tasks[0].evaluation, test_domains)
+    def _scores(self, task: _Evaluated, state: State) -> Tensor:
+        return self._evaluator(task, state).scores(self.tasks[0].evaluation, task.test_domains)
 
-    def _evaluator(self, config: TrainConfig, state: State, sample_indices: SampleIndices) -> TrialEvaluator:
-        return TrialEvaluator(config, state, sample_indices, self.segments, len(self.tasks) if self.uses_vmap else 1)
+    def _evaluator(self, task: _Evaluated, state: State) -> TrialEvaluator:
+        trials = len(self.tasks) if self.uses_vmap else 1
+        return TrialEvaluator(task.config, state, task.sample_indices, self.segments, trials)
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
         """Show the validation loss to the modifiers, if one needs it. Return it for every task, as a metric."""
         if not Modifier.needs_validation_loss(self.config.modifiers):
             return [{} for _ in self.tasks]
 
-        def evaluate(
-            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
-        ) -> tuple[Tree, Tensor]:
-            loss = self._evaluator(config, config.evaluated(train_state), sample_indices).validation_loss()
-            return config.observe(train_state.modifiers, loss, step), loss
+        def evaluate(task: _Evaluated) -> tuple[Tree, Tensor]:
+            loss = self._evaluator(task, task.config.evaluated(task.train_state)).validation_loss()
+            return task.config.observe(task.train_state.modifiers, loss, step), loss
 
         memory, losses = self._evaluate_tasks(evaluate)
         memory = memory if self.has_trial_axis else trees.index(memory, 0)
@@ -278,12 +280,10 @@ class Session:
         if index is None:
             return []
 
-        def evaluate(
-            config: TrainConfig, train_state: TrainState, sample_indices: SampleIndices, row: int | None
-        ) -> tuple[Tensor, Tensor]:
-            params, step = config.modifiers[index].final(train_state.modifiers[str(index)], train_state.state.params)
-            state = train_state.state._replace(params=params)
-            return step, self._scores(config, state, sample_indices, row)
+        def evaluate(task: _Evaluated) -> tuple[Tensor, Tensor]:
+            modifiers, state = task.train_state.modifiers, task.train_state.state
+            params, step = task.config.modifiers[index].final(modifiers[str(index)], state.params)
+            return step, self._scores(task, state._replace(params=params))
 
         steps, numbers = self._evaluate_tasks(evaluate)
         return list(zip(steps.tolist(), map(self._name_scores, numbers.tolist()), strict=True))
@@ -322,34 +322,32 @@ class Session:
         config = self.configs[row]
         sample_indices = trees.index(self.sample_indices, row) if self.has_trial_axis else self.sample_indices
         chosen = [torch.split(sample_indices.evaluate, self.segments)[segment] for segment in segments]
-        names = {name for name, _ in self.network.named_parameters()}
-        on_device = {name: leaf.to(self.device) for name, leaf in tensors.items()}
-        params = {name: leaf for name, leaf in on_device.items() if name in names}
-        buffers = {n: leaf for n, leaf in on_device.items() if n not in names and not n.startswith(STATISTICS)}
-        model = Model(self.network, params, buffers, autocast=config.problem.autocast)
+        model = Model(self.network, *self.divide(tensors), autocast=config.problem.autocast)
         with self._deterministic_mode(), evaluation_mode(self.network), compiling(False):
             predict = partial(predict_logits, config, model, statistics=sample_indices.statistics)
             return [(predict(part), config.table.labels[part].cpu()) for part in chosen]
 
-    def _evaluate_tasks(self, function: Callable[[TrainConfig, TrainState, SampleIndices, int | None], Tree]) -> Tree:
-        """Apply a function to every task in evaluation mode, and stack the results.
+    def divide(self, tensors: Mapping[str, Tensor]) -> tuple[Params, Params]:
+        """Return weights and buffers on the device, from tensors as `predicting_tensors` returns them."""
+        names = {name for name, _ in self.network.named_parameters()}
+        on_device = {name: leaf.to(self.device) for name, leaf in split_statistics(tensors)[0].items()}
+        params = {name: leaf for name, leaf in on_device.items() if name in names}
+        return params, {name: leaf for name, leaf in on_device.items() if name not in names}
 
-        The last argument of the function is the number of the task; None under ``vmap``.
-        """
+    def _evaluate_tasks(self, function: Callable[[_Evaluated], Tree]) -> Tree:
+        """Apply a function to every task in evaluation mode, and stack the results."""
 
         def evaluate(train_state: TrainState, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> Tree:
-            return function(with_floats(self.config, floats), train_state, sample_indices, None)
+            return function(_Evaluated(with_floats(self.config, floats), train_state, sample_indices, None))
 
         with self._deterministic_mode(), evaluation_mode(self.network), compiling(self.compiles, self.is_dynamic):
             if self.uses_vmap:
                 return vmap(evaluate)(self.train_state, self.sample_indices, self.floats)
-            if not self.has_trial_axis:
-                return trees.stack([function(self.config, self.train_state, self.sample_indices, 0)])
+            both = self.train_state, self.sample_indices
             found = []
-            for row, config in enumerate(self.configs):
-                both = (self.train_state, self.sample_indices)
-                train_state, sample_indices = select_trial(both, row, self._copies_trials)
-                found.append(function(config, train_state, sample_indices, row))
+            for row, (config, task) in enumerate(zip(self.configs, self.tasks, strict=True)):
+                train_state, indices = select_trial(both, row, self._copies_trials) if self.has_trial_axis else both
+                found.append(function(_Evaluated(config, train_state, indices, task.test_domains)))
             return trees.stack(found)
 
     @property
@@ -388,3 +386,9 @@ def _params(network: Network) -> Params:
 
 def _buffers(network: Network) -> Params:
     return dict(network.named_buffers())
+
+
+def split_statistics(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Split the tensors of a model into its weights and buffers, and the statistics of the training data by name."""
+    statistics = {n.removeprefix(STATISTICS): leaf for n, leaf in tensors.items() if n.startswith(STATISTICS)}
+    return {name: leaf for name, leaf in tensors.items() if not name.startswith(STATISTICS)}, statistics

@@ -18,13 +18,12 @@ from pogm.benchmark.combining.members import Group
 from pogm.core import random
 from pogm.core.compilation import compiling
 from pogm.core.model import Model, evaluation_mode
-from pogm.core.trees import Params
 from pogm.data.datasets.base import Domain, split_domain
 from pogm.diagnostics import Probe
 from pogm.engine.engine import Engine
 from pogm.engine.evaluator import SCORES, predict_logits
 from pogm.engine.sampling import SPLITS, draw_indices
-from pogm.engine.session import STATISTICS, Session
+from pogm.engine.session import Session
 from pogm.models.weights import RANDOM
 
 NORM_BATCHES = 50  # minibatches from which the statistics of batch norm are computed again
@@ -95,7 +94,7 @@ class Evaluator:
     def predict(self, tensors: Mapping[str, Tensor], parts: Sequence[Part]) -> Predictions:
         """Return the outputs of a model and the labels on some parts; parts without images are left out."""
         session, config = self.session, self.session.config
-        params, buffers = self._divide(tensors)
+        params, buffers = self.session.divide(tensors)
         model = Model(session.network, params, buffers, autocast=config.problem.autocast)
         statistics = session.sample_indices.statistics
         with evaluation_mode(session.network), compiling(False):
@@ -126,7 +125,7 @@ class Evaluator:
         if not self.norms:
             return tensors
         session, config = self.session, self.session.config
-        params, buffers = self._divide(tensors)
+        params, buffers = self.session.divide(tensors)
         fresh = {name: torch.zeros_like(buffers[name]) for name in config.problem.live}  # passes write to them
         model = Model(session.network, params, {**buffers, **fresh}, autocast=config.problem.autocast)
         key, pool = random.key(self.trial.seed, session.device), session.sample_indices.train
@@ -144,15 +143,6 @@ class Evaluator:
                 norm.momentum = momentum
         reached = {name.rpartition(".")[0] for name, leaf in fresh.items() if not leaf.is_floating_point() and leaf > 0}
         return {**tensors, **{n: leaf for n, leaf in fresh.items() if n.rpartition(".")[0] in reached}}
-
-    def _divide(self, tensors: Mapping[str, Tensor]) -> tuple[Params, Params]:
-        """Return weights and buffers on the device, without the statistics of the inputs."""
-        names = {name for name, _ in self.session.network.named_parameters()}
-        on_device = {
-            name: leaf.to(self.session.device) for name, leaf in tensors.items() if not name.startswith(STATISTICS)
-        }
-        params = {name: leaf for name, leaf in on_device.items() if name in names}
-        return params, {name: leaf for name, leaf in on_device.items() if name not in names}
 
 
 def _is_live(module: nn.Module) -> TypeGuard[_BatchNorm]:
