@@ -15,7 +15,7 @@ from pogm.modifiers.twin import TWIN, Styles, Twin, apply_affine, consistency_la
 MAPS = 5  # affine maps after each block
 
 
-class Adapting:
+class AdaptingPredictor:
     """Predictor for the images of one domain and split. It trains affine maps on each batch before predicting it."""
 
     def __init__(self, weight: Scalar, predict: Predictor, model: Model):
@@ -23,7 +23,7 @@ class Adapting:
         assert isinstance(twin, Twin)
         self.weight, self.predict, self.model, self.twin = weight, predict, model, twin
         self.optimizer = Adam(model.buffers[f"{TWIN}.rate"])
-        self.maps: dict[str, Tensor] = {}  # shaped like the outputs of the blocks; created with the first batch
+        self.maps: dict[str, Tensor] = {}  # affine maps, shaped like the outputs of the blocks; set by the first batch
         self.moments: Tree = {}
         self.batches = 0  # number of batches so far
 
@@ -46,7 +46,7 @@ class Adapting:
         return self.weight * apply_affine(consistency_layers(self.model.buffers), twin - z).square().mean()
 
     def _identity(self, x: Tensor) -> Params:
-        """Return maps that are the identity, with the shapes of the block outputs."""
+        """Return affine maps that are the identity, with the shapes of the block outputs."""
         maps: Params = {}
 
         def create(block: int, output: Tensor) -> Tensor:
@@ -60,6 +60,6 @@ class Adapting:
 
 
 def apply_maps(maps: Params, block: int, h: Tensor) -> Tensor:
-    """Apply the maps of a block to its output; negative values are not changed."""
+    """Apply the affine maps of a block to its output; negative values are not changed."""
     layers = {name: maps[f"{block}.{name}"] for name in ("weight", "bias")}
     return (apply_affine(layers, h) + h.clamp(max=0)).to(h.dtype)

@@ -15,7 +15,7 @@ from pogm.core.optimizers import Adam, Scalar
 from pogm.core.problem import Problem
 from pogm.core.state import Purpose, State
 from pogm.core.trees import Params, Tree
-from pogm.modifiers.adapting import Adapting
+from pogm.modifiers.adapting import AdaptingPredictor
 from pogm.modifiers.base import ONLINE, Modifier, Predictor, add_part
 from pogm.modifiers.twin import TWIN, Twin, apply_affine, both_features, consistency_layers
 
@@ -107,7 +107,7 @@ class ITTA(Modifier):
 
     def predictor(self, predict: Predictor, model: Model) -> Predictor:
         """Return a predictor that adapts to each batch before predicting it."""
-        return Adapting(self.adaptation, predict, model) if self.adapts else predict
+        return AdaptingPredictor(self.adaptation, predict, model) if self.adapts else predict
 
 
 def mismatch_gradient(layers: Params, state: State, batch: Batch, problem: Problem) -> Params:

@@ -17,7 +17,7 @@ from pogm.modifiers.base import check_head_takes
 from pogm.modifiers.styles import mix_styles
 
 TWIN = "twin"  # name of the part in the network
-LAYERS = 10  # affine layers of A
+LAYERS = 10  # affine layers of A, the learned map in the consistency loss of `ITTA`
 
 Change = Callable[[int, Tensor], Tensor]  # (index of a block, its output) -> new output
 
@@ -33,7 +33,8 @@ class Styles(NamedTuple):
 class Twin(RandomLayer):
     """The second branch of a featurizer: it shares all weights and mixes styles after block 1 or block 2.
 
-    It also stores A and the learning rate of the test-time maps, as buffers, which no algorithm trains.
+    Its buffers, which no algorithm trains, are A (weight and bias) and the learning rate of the maps that `ITTA` trains
+    at test time.
     """
 
     alpha: Tensor
@@ -67,10 +68,10 @@ class Twin(RandomLayer):
         finally:
             self._changes = before
 
-    def _apply_changes(self, index: int, block: nn.Module, inputs: tuple[Tensor, ...], maps: Tensor) -> Tensor:
+    def _apply_changes(self, index: int, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         for change in self._changes:
-            maps = change(index, maps)
-        return maps
+            output = change(index, output)
+        return output
 
 
 @compiled
@@ -104,5 +105,5 @@ def apply_affine(layers: Params, h: Tensor) -> Tensor:
 
 
 def consistency_layers(buffers: Params) -> Params:
-    """Return the weights and biases of A."""
+    """Return the weights and biases of A, the learned map in the consistency loss."""
     return {name: buffers[f"{TWIN}.{name}"] for name in ("weight", "bias")}
