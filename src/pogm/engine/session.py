@@ -93,17 +93,10 @@ class Session:
         self.uses_vmap = self.has_trial_axis and has_one_size and engine.uses_vmap_for_trials(self.network)
         domains, sample_indices, self.segments = load_domains(tasks, self.device)
         table, self.prefetcher = self._build_table(domains, sample_indices, engine)
-        configs = [self._build_config(task, engine, table, dtype) for task in tasks]
-        alone = not self.has_trial_axis and world is None and not tasks[0].probe.every
-        self.trajectory_storage = choose_storage(engine, configs[0], dict(self.network.named_parameters()), alone)
-        if self.trajectory_storage != "device":
-            configs = [offload_trajectories(configs[0], self.trajectory_storage, self.device)]
-        self.parallel = None if world is None else ParallelStrategy(tasks[0], world)
-        if self.parallel is not None:
-            configs = [self.parallel.apply(configs[0])]
+        configs = self._build_configs(engine, table, dtype, world)
         with self._deterministic_mode():
             starts = [
-                config.start(_params(network), _buffers(network), task.seed, len(task.test_domains))
+                config.start(_params(network), dict(network.named_buffers()), task.seed, len(task.test_domains))
                 for config, network, task in zip(configs, networks, tasks, strict=True)
             ]
         floats = [float_hyperparameters(config) for config in configs]
@@ -113,12 +106,7 @@ class Session:
         self.sample_indices: SampleIndices = trees.stack(sample_indices) if self.has_trial_axis else sample_indices[0]
         self.floats = trees.stack(floats)
         self.train_state: TrainState = trees.stack(starts) if self.has_trial_axis else starts[0]
-        if self.uses_vmap:
-            step = make_vmap_step(self.config, self.sample_indices, self.floats)
-        elif self.has_trial_axis:
-            step = make_separate_step(configs, sample_indices, copies=self._copies_trials)
-        else:
-            step = make_single_step(self.config, self.sample_indices)
+        step = self._make_step(sample_indices)
         self.captured = engine.capture and self.device.type == "cuda" and self.trajectory_storage != "host"
         self.advance: Step = GraphedStep(step) if self.captured else step
         self._steps_done = 0  # steps that led to `_counted_state`, for the phase of the next step
@@ -149,6 +137,25 @@ class Session:
         size, turns, target = task.training.batch_size, task.algorithm.minibatches, task.probe.target
         prefetcher = Streamed(inputs, sample_indices[0], size, turns, self.device, held_out=target)
         return SampleTable(prefetcher, labels, sizes), prefetcher
+
+    def _build_configs(
+        self, engine: Engine, table: SampleTable, dtype: torch.dtype, world: World | None
+    ) -> list[TrainConfig]:
+        """Return the configuration of each task, with the chosen storage of trajectories and parallel strategy."""
+        configs = [self._build_config(task, engine, table, dtype) for task in self.tasks]
+        alone = not self.has_trial_axis and world is None and not self.tasks[0].probe.every
+        self.trajectory_storage = choose_storage(engine, configs[0], dict(self.network.named_parameters()), alone)
+        if self.trajectory_storage != "device":
+            configs = [offload_trajectories(configs[0], self.trajectory_storage, self.device)]
+        self.parallel = None if world is None else ParallelStrategy(self.tasks[0], world)
+        return configs if self.parallel is None else [self.parallel.apply(configs[0])]
+
+    def _make_step(self, sample_indices: list[SampleIndices]) -> Step:
+        if self.uses_vmap:
+            return make_vmap_step(self.config, self.sample_indices, self.floats)
+        if self.has_trial_axis:
+            return make_separate_step(self.configs, sample_indices, copies=self._copies_trials)
+        return make_single_step(self.config, self.sample_indices)
 
     def _build_config(self, task: Task, engine: Engine, table: SampleTable, dtype: torch.dtype) -> TrainConfig:
         rates = Rates(task.training.lr, task.training.weight_decay)
@@ -382,10 +389,6 @@ class Session:
 
 def _params(network: Network) -> Params:
     return flatten({name: leaf.detach() for name, leaf in network.named_parameters()})
-
-
-def _buffers(network: Network) -> Params:
-    return dict(network.named_buffers())
 
 
 def split_statistics(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
