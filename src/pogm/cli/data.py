@@ -145,8 +145,8 @@ class Check(Command):
 
     def _listing(self) -> "Listing":
         """Return where the images of the dataset are; they need not be readable."""
-        from pogm.benchmark.plan.datasets import find_data_path, no_data_error
-        from pogm.data.dataset_paths import add_options, split_options
+        from pogm.benchmark.plan.datasets import locate
+        from pogm.data.dataset_paths import add_options
         from pogm.data.datasets import dataset_class, is_dataset
         from pogm.data.datasets.folder import Folder
         from pogm.data.datasets.image_dataset import ImageDataset
@@ -160,11 +160,7 @@ class Check(Command):
                     f"Expected a dataset in folders of images to check; found {name}, which is not. Nothing to do."
                 )
             return Listing(found().directory(data))
-        path, options = split_options(add_options(name, group=self.group_column))
-        folder = find_data_path(path, data)
-        if folder is None:
-            raise no_data_error(path)
-        return make_listing(folder, options)
+        return make_listing(*locate(add_options(name, group=self.group_column), data))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,13 @@ from typing import Any
 
 from pogm._system.terminal import print_line
 from pogm.benchmark.costs.reference import reference_lines, weigh
-from pogm.benchmark.plan.datasets import find_data_path, find_dataset
+from pogm.benchmark.plan.datasets import find_dataset, locate
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import duration, estimates, measure_start
 from pogm.benchmark.progress.run_progress import show_image_progress
 from pogm.benchmark.results.record_file import RecordWarning, finite
 from pogm.benchmark.results.records import read_runs, read_trial_file
 from pogm.benchmark.runs.runner import RunOptions
-from pogm.data.dataset_paths import split_options
 from pogm.data.datasets import DomainDataset, is_named_dataset
 from pogm.data.datasets.folder import Folder
 from pogm.data.tables.samples import is_array_file
@@ -48,13 +47,12 @@ def trial_kind(content: Mapping[str, Any]) -> Kind:
 
 def find_planned_dataset(name: str, data: Path | None, *, read_images: bool) -> DomainDataset:
     """Return a dataset for planning; without its images, only the names of subfolders or a metadata file are read."""
-    if read_images:
+    if read_images or is_named_dataset(name):
         return find_dataset(name, data, show_image_progress)
-    path, options = split_options(name)
-    folder = None if is_named_dataset(name) else find_data_path(path, data)
-    if folder is None or is_array_file(folder, options):
-        return find_dataset(name, data, show_image_progress)
-    dataset = Folder.from_path(folder, options, show_image_progress, read_images=False)
+    path, options = locate(name, data)
+    if is_array_file(path, options):
+        return find_dataset(name, data)
+    dataset = Folder.from_path(path, options, show_image_progress, read_images=False)
     where = "in its rows" if dataset.file else "subfolders"
     print_line(f"{name}: {len(dataset.domains)} domains, as many as it has {where} now.")
     return dataset

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pogm._system.errors import UsageError, unknown_name_error
-from pogm.data.dataset_paths import is_table, split_options
+from pogm.data.dataset_paths import is_file_name, split_options
 from pogm.data.datasets import dataset_class, is_named_dataset, named_datasets
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.data.datasets.base import DomainDataset
@@ -23,19 +23,29 @@ def find_dataset(name: str, data: Path | None = None, progress: Progress = no_pr
     """
     if is_named_dataset(name):
         return dataset_class(name)()
+    path, options = locate(name, data)
+    if is_array_file(path, options):
+        return ArrayFile.from_path(path, options)
+    return Folder.from_path(path, options, progress)
+
+
+def locate(name: str, data: Path | None) -> tuple[Path, dict[str, str]]:
+    """Return the path of images, a table or arrays, and the options that follow it in the name.
+
+    Raises:
+        UsageError: If there is nothing at this path, also below the data folder.
+    """
     path, options = split_options(name)
     found = find_data_path(path, data)
-    if found is not None:
-        if is_array_file(found, options):
-            return ArrayFile.from_path(found, options)
-        return Folder.from_path(found, options, progress)
-    raise no_data_error(path)
+    if found is None:
+        raise _no_data_error(path)
+    return found, options
 
 
-def no_data_error(path: str) -> UsageError:
+def _no_data_error(path: str) -> UsageError:
     """Return the error for a dataset that is neither a known name nor an existing path."""
     folder, name = os.path.split(path.rstrip(os.sep))
-    is_path = bool(folder) or is_table(path) or is_array_file(Path(path))
+    is_path = bool(folder) or is_file_name(path)
     near = difflib.get_close_matches(name, _data_names(folder), n=1, cutoff=0.7)
     if is_path or near:
         hint = f"Did you mean {os.path.join(folder, near[0])}?" if near else "Check the path."
@@ -50,16 +60,13 @@ def _data_names(folder: str) -> list[str]:
         entries = list(os.scandir(folder or "."))
     except OSError:
         return []
-    return [
-        entry.name for entry in entries if entry.is_dir() or is_table(entry.name) or is_array_file(Path(entry.name))
-    ]
+    return [entry.name for entry in entries if entry.is_dir() or is_file_name(entry.name)]
 
 
 def find_data_path(name: str, data: Path | None) -> Path | None:
     """Return the path of images, a table or arrays, or of this name in the data folder; None if it is missing."""
     paths = [Path(name), *([data / name] if data else [])]
-    is_data = (path.is_dir() or (path.is_file() and (is_table(path) or is_array_file(path))) for path in paths)
-    return next((path for path, found in zip(paths, is_data, strict=True) if found), None)
+    return next((path for path in paths if path.is_dir() or (path.is_file() and is_file_name(str(path)))), None)
 
 
 def data_folder(names: Sequence[str], data: Path | None) -> Path | None:
