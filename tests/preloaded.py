@@ -10,6 +10,7 @@ for name in (
     "pogm.algorithms.erm",
     "pogm.algorithms.pogm",
     "pogm.cli.execution",
+    "pogm.cli.single_run",
     "pogm.cli.planning",
     "pogm.cli.results",
     "pogm.cli.resume",

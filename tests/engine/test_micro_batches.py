@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pogm import CORAL, ERM, POGM, Fish, MixStyle
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
-from pogm.benchmark.runs.directory import read_provenance
+from pogm.benchmark.runs.provenance import read_provenance
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.cli import parse
 from pogm.cli.execution import make_run_options

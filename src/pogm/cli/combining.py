@@ -53,7 +53,7 @@ class Combining:
         from pogm.benchmark.combining.members import find_groups
         from pogm.benchmark.progress.run_progress import show_image_progress, show_progress
         from pogm.benchmark.results.records import read_runs
-        from pogm.benchmark.runs.directory import read_provenance_path
+        from pogm.benchmark.runs.provenance import read_provenance_path
         from pogm.data.images.index import reuse_scans
         from pogm.engine.engine import Engine
 

@@ -77,7 +77,7 @@ pogm resume runs/sweep --retry-failed"""
     def options_of_the_run(self) -> Execution:
         """Return the options of the command line, completed by those that the run recorded."""
         from pogm.benchmark.results.record_digest import TRIAL
-        from pogm.benchmark.runs.directory import read_provenance, read_provenance_path
+        from pogm.benchmark.runs.provenance import read_provenance, read_provenance_path
 
         given = self.execution
         device: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from pogm.benchmark.progress.run_progress import RunProgress
 from pogm.benchmark.results.record_digest import DONE, RECORDS
 from pogm.benchmark.results.record_file import accuracy, is_final, read_records
 from pogm.benchmark.results.selection import UNDEFINED
-from pogm.benchmark.runs.directory import read_provenance
+from pogm.benchmark.runs.provenance import read_provenance
 from pogm.benchmark.runs.runner import RunOptions, run
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL
 from pogm.cli.execution import prepare

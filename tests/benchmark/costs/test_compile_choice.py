@@ -92,6 +92,6 @@ def test_a_resumed_run_keeps_its_first_choice(tmp_path, compiled, monkeypatch):
 def test_the_choice_is_in_the_provenance(tmp_path):
     trial = make_trial(ERM(), dataset="ColoredDigits", steps=1)
     run(trial, tmp_path, RunOptions(engine=Engine(compile="auto")))
-    from pogm.benchmark.runs.directory import read_provenance
+    from pogm.benchmark.runs.provenance import read_provenance
 
     assert read_provenance("compiled", tmp_path) is False

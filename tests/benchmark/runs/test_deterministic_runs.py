@@ -20,13 +20,8 @@ from pogm._system.determinism import FIXED_WORKSPACES, WORKSPACE
 from pogm._system.errors import StoppedError, UsageError
 from pogm.benchmark.results.record_digest import TRIAL
 from pogm.benchmark.results.records import read_runs
-from pogm.benchmark.runs.directory import (
-    DeterminismWarning,
-    load_trial,
-    read_provenance,
-    stays_deterministic,
-    write_trial,
-)
+from pogm.benchmark.runs.directory import load_trial, write_trial
+from pogm.benchmark.runs.provenance import DeterminismWarning, read_provenance, stays_deterministic
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.cli.options import Execution
 from pogm.engine.session import Engine

@@ -13,8 +13,9 @@ from pogm.benchmark.costs.compile_choice import choose_compile, shape_key
 from pogm.benchmark.executors.worker import has_begun
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
-from pogm.benchmark.runs.directory import newest_checkpoint, read_provenance
+from pogm.benchmark.runs.directory import newest_checkpoint
 from pogm.benchmark.runs.options import RunOptions
+from pogm.benchmark.runs.provenance import read_provenance
 from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
 
 BATCH_SIZE = 16  # maximum number of trials in a batch

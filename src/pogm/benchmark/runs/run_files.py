@@ -14,8 +14,9 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, RECORDS, RecordDigest, check_records, read_content
 from pogm.benchmark.results.record_file import Record, append_record, is_final, parse_records, read_records, record_line
 from pogm.benchmark.runs.context import write_failure
-from pogm.benchmark.runs.directory import is_in_sweep, read_provenance
+from pogm.benchmark.runs.directory import is_in_sweep
 from pogm.benchmark.runs.model_metrics import write_metrics
+from pogm.benchmark.runs.provenance import read_provenance
 from pogm.benchmark.runs.selected_model import (
     SelectedModel,
     delete_model,

@@ -22,8 +22,9 @@ from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, read_verified
 from pogm.benchmark.runs.batch import Batch, OnRecord, OnRound
 from pogm.benchmark.runs.context import catch_stop_signals, explain_out_of_memory, use_threads
-from pogm.benchmark.runs.directory import check_owner, read_provenance
+from pogm.benchmark.runs.directory import check_owner
 from pogm.benchmark.runs.options import RunOptions as RunOptions
+from pogm.benchmark.runs.provenance import read_provenance
 from pogm.benchmark.runs.selected_model import check_validation_targets
 from pogm.data.images.index import forget_scans, reuse_scans
 from pogm.distributed.world import World
