@@ -3,9 +3,10 @@
 import http.client
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from email.message import Message
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -74,46 +75,65 @@ def transfer(
         raise InterruptedTransferError(f"no byte {have} in its file, which has changed") from error
 
     with response:
-        if response.status not in ((200, 206) if have else (200,)):
-            raise RefusedError(f"status {response.status} ({response.reason})")
-        given = response.headers
-        start = have if response.status == 206 else 0
-        total = _read_total(given, start)
-        changed = tag and given.get("ETag") not in (tag, None)
-        if start and (changed or not (given.get("Content-Range") or "").startswith(f"bytes {have}-")):
-            part.unlink()
-            raise InterruptedTransferError("another range than requested")
+        start, total = _read_start(response, part, have, tag)
         if size is not None and total is not None and total != size:
             raise RefusedError(f"a file of {total} bytes, not {size}")
-
         most = MOST_BYTES if size is None else size
         chunks = _read_chunks(response)
         first = next(chunks, b"")
         if not first and not total:
             raise RefusedError("an empty answer")
-        if not start and (PAGE.match(first) or given.get_content_type() == "text/html"):
+        if not start and (PAGE.match(first) or response.headers.get_content_type() == "text/html"):
             raise RefusedError(f"a web page instead of the file{_read_title(first)}")
+        wanted = size if total is None else total
         with open(part, "ab" if start else "wb", opener=open_own_file) as file:
             # Written only now: after a crash, the note must not describe content of an older response.
-            write_atomic(note, readable_json({"address": address, "tag": _strong_tag(given.get("ETag"))}))
-            done, wanted = start, size if total is None else total
-            if progress:
-                progress(done, wanted)  # an attempt begins
-            while first:
-                fault_point("write")
-                file.write(first)
-                done += len(first)
-                if done > most:
-                    break
-                if progress:
-                    progress(done, wanted)
-                first = next(chunks, b"")
+            etag = _strong_tag(response.headers.get("ETag"))
+            write_atomic(note, readable_json({"address": address, "tag": etag}))
+            body = chain([first] if first else [], chunks)
+            done = _write_chunks(body, file, start, most, lambda count: progress(count, wanted) if progress else None)
     if done > most:
         part.unlink()
         raise RefusedError(f"more than the expected {most} bytes")
     if wanted is not None and done < wanted:
         raise InterruptedTransferError(f"the connection was closed after {done} of {wanted} bytes")
     return start > 0
+
+
+def _read_start(response: Any, part: Path, have: int, tag: str | None) -> tuple[int, int | None]:
+    """Return the position in the file at which the answer begins, and the size of the file if it is known.
+
+    Args:
+        response: The answer.
+        part: The partial file, which is deleted if the answer belongs to another one.
+        have: Size of the partial file.
+        tag: Entity tag of the partial file, if it is known.
+    """
+    if response.status not in ((200, 206) if have else (200,)):
+        raise RefusedError(f"status {response.status} ({response.reason})")
+    given = response.headers
+    start = have if response.status == 206 else 0
+    changed = tag and given.get("ETag") not in (tag, None)
+    if start and (changed or not (given.get("Content-Range") or "").startswith(f"bytes {have}-")):
+        part.unlink()
+        raise InterruptedTransferError("another range than requested")
+    return start, _read_total(given, start)
+
+
+def _write_chunks(
+    chunks: Iterable[bytes], file: IO[bytes], start: int, most: int, progress: Callable[[int], None]
+) -> int:
+    """Write chunks until the file has more than ``most`` bytes; return its size, which begins with ``start``."""
+    done = start
+    progress(done)  # an attempt begins
+    for chunk in chunks:
+        fault_point("write")
+        file.write(chunk)
+        done += len(chunk)
+        if done > most:
+            break
+        progress(done)
+    return done
 
 
 def refuse_insecure(address: str) -> None:
