@@ -163,6 +163,16 @@ def test_columns_without_standard_errors_and_with_empty_cells_are_datasets(tmp_p
     assert not [finding for finding in audit([table]) if finding.check == "mean"]
 
 
+@pytest.mark.parametrize("dash", ["-", "–", "—"])
+def test_dash_is_an_empty_cell(tmp_path, dash):
+    """A column with a dash was left out, so that the average of every other row seemed wrong."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"algorithm,A,B,avg\nERM,80.0,70.0,75.0\nX,{dash},70.0,70.0\n", encoding="utf-8")
+    (table,) = read_table(path)
+    assert [[*row.cells] for row in table.rows] == [["A", "B"], ["B"]]
+    assert audit([table]) == []
+
+
 @pytest.mark.parametrize("header", ["algorithm,A,B,avg", "Method,A,B,Avg", "Algorithm ,A,B,Average", "MODEL,A,B,mean"])
 def test_a_wrong_average_is_found_whatever_the_case_of_the_heading(tmp_path, header):
     """With the heading "Avg", which tables of pogm have, the average counted as a dataset, and nothing was wrong."""
@@ -189,6 +199,10 @@ def test_command_writes_findings_as_json(tmp_path, capsys):
         ("algorithm,b\nx,y\n", "columns of numbers"),
         ("algorithm,A,A_stderr\nx,1 ± 2,0\n", "numbers in percent"),
         ("algorithm,A,A_stderr\nx,1,n/a\n", "numbers in percent in .*; found 'n/a'"),
+        ("algorithm,A,B,avg\nx,1,3,2\ny,1,?,1\n", r"numbers in percent in .*; found '\?'"),
+        ("algorithm,A\nx,185.5\n", "from 0 to 100; found '185.5'"),
+        ("algorithm,A,A_stderr\nx,80,-0.2\n", "from 0 to 100; found '-0.2'"),
+        ("algorithm,A\nx,1\nx,2\n", "one line for each method in .*; found several of x"),
         ("algorithm,A,avg\nx,1,²\n", "numbers in percent in .*; found '²'"),
         ("algorithm,A,rank_median\nx,1,first\n", "numbers in percent in .*; found 'first'"),
         ("algorithm,A,A_mark\nx,1,bold\n", "best, second, below_erm as mark in .*; found 'bold'"),

@@ -19,6 +19,7 @@ RULES = ("training-domain", "test-domain", "leave-one-domain-out")
 NOT_DATASETS = ("year", "selection", "model_selection", MEAN, *RANKS.values())
 LONG = {"dataset", "value"}  # columns of a file with one line per cell
 METHODS = ("algorithm", "method", "variant", "model")
+EMPTY = ("-", "–", "—")  # cells without a value, as tables print them
 
 
 class Value(NamedTuple):
@@ -90,7 +91,8 @@ def read_table(path: Path, selection: str = "") -> list[PublishedTable]:
         if stated not in ("", *RULES):
             rules = ", ".join(RULES)
             raise DataError(f"Expected {rules} as selection in {path}; found {stated!r}. Write one of these.")
-        groups.setdefault(stated, []).append({name: (text or "").strip() for name, text in line.items()})
+        cells = {name: (text or "").strip() for name, text in line.items()}
+        groups.setdefault(stated, []).append({name: "" if text in EMPTY else text for name, text in cells.items()})
     if len(missing := LONG - set(names)) == 1:
         (there,) = LONG - missing
         raise DataError(
@@ -114,6 +116,11 @@ def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
     columns = [name for name in lines[0] if name != method]
     if not (datasets := _dataset_columns(lines, columns)):
         raise DataError(f"Expected columns of numbers in {path}; found {', '.join(columns)}. See: pogm audit --help")
+    if repeated := [name for name, count in Counter(line[method] for line in lines).items() if count > 1]:
+        raise DataError(
+            f"Expected one line for each method in {path}; found several of {repeated[0]}. Give each one a name of its "
+            "own."
+        )
     return [
         Row(
             line[method],
@@ -127,12 +134,12 @@ def _read_wide(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
 
 
 def _dataset_columns(lines: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Return the columns with a standard error or a mark, and other columns of numbers. Cells may be empty."""
+    """Return the columns with a standard error or a mark, and other columns with numbers. Cells may be empty."""
     others = {f"{name}_{kind}" for name in columns for kind in ("stderr", "mark")} | {*NOT_DATASETS}
 
     def is_dataset(name: str) -> bool:
-        texts = [line[name] for line in lines if line[name]]
-        return f"{name}_stderr" in columns or f"{name}_mark" in columns or (bool(texts) and all(map(_is_number, texts)))
+        marked = f"{name}_stderr" in columns or f"{name}_mark" in columns
+        return marked or any(_is_number(line[name]) for line in lines)
 
     return [name for name in columns if name not in others and is_dataset(name)]
 
@@ -165,8 +172,11 @@ def _read_long(lines: Sequence[Mapping[str, str]], path: Path) -> list[Row]:
 
 
 def _number(text: str, path: Path) -> str:
-    if not _is_number(text):
-        raise DataError(f"Expected numbers in percent in {path}; found {text!r}. Put ± into a column of its own.")
+    if not _is_number(text) or not 0 <= float(text) <= 100:
+        raise DataError(
+            f"Expected numbers in percent in {path}, from 0 to 100; found {text!r}. Put ± into a column of its own, "
+            "and leave out columns that are not accuracies."
+        )
     return text
 
 
