@@ -5,6 +5,7 @@ from evidence_runs import HEART, PACS, runs_of
 
 from pogm._system.errors import UsageError
 from pogm.evidence.leaderboard import evidence_tables, leaderboard, summary, write_evidence
+from pogm.evidence.tables import evidence_table
 
 
 def test_leaderboard_counts_datasets_with_intervals_above_and_below_zero():
@@ -16,6 +17,22 @@ def test_leaderboard_counts_datasets_with_intervals_above_and_below_zero():
     assert summary({HEART: runs}) == (
         "3 comparisons with ERM on 1 dataset: 1 better, 1 worse, 1 tied (95 %, corrected)."
     )
+
+
+def test_rows_on_all_datasets_come_before_larger_differences_on_some():
+    """TENT was second, with the result of one dataset."""
+    complete = {
+        HEART: runs_of(HEART, {"ERM": 0.0, "Fish": 0.01, "SD": 0.02, "MTL": 0.2}),
+        PACS: runs_of(PACS, {"ERM": 0.0, "Fish": 0.01, "CORAL": 0.1}),
+    }
+    assert [row.key for row in leaderboard(complete).rows] == ["Fish", "ERM", "MTL", "CORAL", "SD"]
+
+
+def test_tables_name_methods_that_see_other_test_samples():
+    runs = runs_of(HEART, {"ERM": 0.0, "MTL": 0.0, "ERM + T3A": 0.0})
+    for table in (leaderboard({HEART: runs}), evidence_table(HEART, runs)):
+        notes = [note for note in table.footnotes if note.startswith("Predictions also use")]
+        assert [note.rsplit(": ")[-1] for note in notes] == ["MTL.", "ERM + T3A."]
 
 
 def test_rows_with_fewer_than_five_seeds_are_not_counted():

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from pogm._system.errors import UsageError
 from pogm.benchmark.results.accuracy_tables import labels_of
+from pogm.benchmark.results.adaptation import adaptation_notes
 from pogm.benchmark.results.paired import differences
 from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
@@ -45,7 +46,8 @@ def evidence_tables(complete: Complete) -> list[Table]:
 def leaderboard(complete: Complete) -> Table:
     """Return all methods against all sweeps: paired differences to ERM, and how many of them differ from 0.
 
-    The method with the largest mean difference is first.
+    Methods with results on more datasets come first; of those with equally many, the one with the largest mean
+    difference.
     """
     gains = {sweep.title: first_cells(differences(runs, ERM.name)) for sweep, runs in complete.items()}
     labels = dict.fromkeys(label for found in gains.values() for label in found)
@@ -54,9 +56,9 @@ def leaderboard(complete: Complete) -> Table:
     for label in labels:
         found = [by_label.get(label, Estimate()) for by_label in gains.values()]
         known = [gain for gain in found if gain.mean is not None]
-        order = fmean(gain.mean for gain in known if gain.mean is not None)
+        order = -len(known), -fmean(gain.mean for gain in known if gain.mean is not None)
         rows.append((order, Row((*found, *signs[label], len(known), min(gain.n for gain in known)), label)))
-    rows.sort(key=lambda row: -row[0])
+    rows.sort(key=lambda row: row[0])
     return Table(
         title="Leaderboard",
         columns=(
@@ -68,11 +70,12 @@ def leaderboard(complete: Complete) -> Table:
         footnotes=(
             "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
             "points. Default hyperparameters. seeds: the smallest number of seeds of a difference in the row.",
-            "Rows are ordered by the mean of their differences. This is no ranking: rows differ in their datasets, and "
-            "most differences are within the noise.",
+            "Rows with results on more datasets come first, then those with a larger mean of their differences. This "
+            "is no ranking: most differences are within the noise.",
             "better, tied and worse: on how many datasets the 95 % interval, corrected for the planned comparisons, is "
             "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects. "
             f"Differences of fewer than {LEAST_SEEDS} seeds are not counted.",
+            *adaptation_notes(run for runs in complete.values() for run in runs),
         ),
         row_key="algorithm",
     )

@@ -7,6 +7,7 @@ from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from pogm.benchmark.results.accuracy_tables import AVERAGE, averages_table, dataset_table, labels_of
+from pogm.benchmark.results.adaptation import adaptation_notes
 from pogm.benchmark.results.paired import detectable, differences, interval
 from pogm.benchmark.results.published import find_publication
 from pogm.benchmark.results.record_file import finite
@@ -62,7 +63,7 @@ def evidence_table(sweep: Sweep, runs: Sequence[Run]) -> Table:
             Row((c.chosen, *c.gain, c.oracle, *c.oracle_gain[:2], c.n, *costs[label]), label)
             for label, c in compared.items()
         ),
-        footnotes=(NOTES[0].format(rows=sweep.comparisons), NOTES[1]),
+        footnotes=(NOTES[0].format(rows=sweep.comparisons), NOTES[1], *adaptation_notes(runs)),
         row_key="algorithm",
     )
 
