@@ -3,6 +3,7 @@
 import math
 from itertools import combinations
 
+import pytest
 import torch
 from support import batches, toy
 from torch.func import grad
@@ -45,6 +46,14 @@ def test_known_value():
     z = torch.tensor([[[0.0, 0.0]], [[0.6, 0.8]]], dtype=torch.float64)
     expected = 2 * sum(1 - math.exp(-gamma) for gamma in GAMMAS)
     torch.testing.assert_close(mean_discrepancy(z).item(), expected)
+
+
+def test_equal_distributions_have_a_discrepancy_because_pairs_contain_each_sample_with_itself():
+    """Samples of one distribution, far from each other: 2/B for each kernel, and 0 only if all features are equal."""
+    torch.manual_seed(0)
+    z = 1000 * torch.randn(2, 64, 3, dtype=torch.float64)
+    assert mean_discrepancy(z).item() == pytest.approx(2 / 64 * len(GAMMAS), rel=0.05)
+    assert mean_discrepancy(torch.ones_like(z)) == 0
 
 
 def test_order_of_samples_does_not_matter():

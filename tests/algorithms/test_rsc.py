@@ -56,6 +56,18 @@ def test_loss_matches_the_definition(cls, drops, domains):
     torch.testing.assert_close(loss.metrics["muted"], 1 - kept.double().mean())
 
 
+def test_mask_of_a_linear_head_tells_the_label():
+    """The gradient of the true class's logit is a row of the weights, so that images of one class have one mask."""
+    rsc = RSC(sample_drop=1.0)  # all samples are masked
+    state, problem = toy(rsc)
+    model = problem.model(state.params, state)
+    z = torch.randn(40, WIDTH, dtype=torch.float64)
+    y = torch.arange(40) % C
+    mask = rsc.mask(model, z, y)
+    assert all(torch.equal(mask[i], mask[i % C]) for i in range(40))
+    assert len({tuple(row.tolist()) for row in mask}) == C
+
+
 def test_gradient_treats_masks_as_constants():
     rsc = DeepHead()
     state, problem = toy(rsc)

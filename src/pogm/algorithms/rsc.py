@@ -32,7 +32,8 @@ class RSC(Algorithm):
     percentile, and :math:`\Delta_j` the decrease of the probability of the true class caused by the mask :math:`m^f`.
     The mask is applied to the samples with the largest decrease. If labels are probabilities, they weight the classes.
     As in DomainBed, values equal to their percentile are masked: with f = 0 one feature, with b = 0 one sample, and
-    more if there are ties.
+    more if there are ties. With a linear head, :math:`m^f` depends only on the label, so the network can read the label
+    from the mask, and the training loss says little about predictions without masks.
 
     Args:
         feature_drop: Fraction f of the features to mask.
