@@ -13,7 +13,7 @@ from processes import SHORT
 
 from pogm.algorithms import all_algorithms
 from pogm.benchmark.descriptions import DESCRIBED, describe_all
-from pogm.cli import completion, doctor, main, parse
+from pogm.cli import completion, doctor, main, parse, parser
 from pogm.core.hyperparameters import fields
 from pogm.data.datasets import named_datasets
 from pogm.data.images.store import CACHE_VARIABLE, cache_directory
@@ -174,6 +174,35 @@ def test_completion_of_set_has_every_hyperparameter_of_the_algorithm(name):
     expected = {field.name for field in fields(all_algorithms()[name])}
     expected |= {field.name for field in fields(named_datasets()["RotatedDigits"]().training)}
     assert {one.removesuffix("=") for one in completion.setting_names(values)} == expected
+
+
+def complete(*words):
+    """Return what a shell suggests for the last word: the completer of the action, given the words before it."""
+    (top,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
+    command = top.choices[words[0]]
+    if isinstance(nested := command._actions[-1], argparse._SubParsersAction):
+        command = nested.choices[words[1]]
+    *_, before, prefix = words
+    flags = {flag: one for one in command._actions for flag in one.option_strings}
+    action = flags.get(before) or next(one for one in command._actions if not one.option_strings)
+    return action.completer(prefix, argparse.Namespace(algorithms=["ERM", "POGM"]))
+
+
+def test_completion_of_a_setting_of_one_algorithm():
+    assert complete("sweep", "--set", "POGM.kap") == ["POGM.kappa="]
+    assert complete("sweep", "--set", "Mixup.alp") == ["Mixup.alpha="]
+    assert complete("sweep", "--set", "POGN.") == []
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--dataset"), ("train",), ("verdict",), ("data", "check"), ("data", "features")]
+)
+def test_completion_of_a_dataset_has_its_name_and_paths(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "Rotated.csv").touch()
+    assert complete(*words, "Rotated") == ["RotatedDigits", "RotatedMNIST", "Rotated.csv"]
+    assert complete(*words, "./si") == ["./sites/"]
 
 
 def test_completion_does_not_import_torch():

@@ -78,7 +78,7 @@ options in a file: pogm sweep --config sweep.toml, for every command; --save-con
 results for programs: --json; less or more text: -q, -v
 
 shell completion: pip install 'pogm[completion]', then add to the start-up file of bash or zsh:
-  eval "$(register-python-argcomplete pogm)"
+  eval "$(register-python-argcomplete pogm)"         in zsh below the lines: autoload -U compinit; compinit
 """
 
 

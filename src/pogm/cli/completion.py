@@ -6,6 +6,8 @@ because torch takes seconds to import. The names of plug-ins come from their ent
 
 import argparse
 import ast
+import glob
+import os
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -93,13 +95,25 @@ COMPLETERS: dict[str, Callable[[argparse.Namespace | None], list[str]]] = {
 
 
 def add_completer(action: argparse.Action, name: str) -> None:
-    """Let argcomplete suggest names for an action; paths stay possible because it also completes those."""
+    """Let argcomplete suggest names for an action."""
     if name:
         action.completer = partial(_complete, name)  # type: ignore[attr-defined]
 
 
 def _complete(name: str, prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    return [found for found in COMPLETERS[name](parsed_args) if found.startswith(prefix)]
+    owner, dot, _rest = prefix.partition(".")
+    if name == "settings" and dot:  # ALGORITHM.NAME=VALUE
+        own = (*_hyperparameters("algorithms", owner), *_hyperparameters("modifiers", owner))
+        names = [f"{owner}.{one}=" for one in own]
+    else:
+        names = COMPLETERS[name](parsed_args)
+    found = [one for one in names if one.startswith(prefix)]
+    return found + _paths(prefix) if name == "datasets" and prefix else found
+
+
+def _paths(prefix: str) -> list[str]:
+    """Return files and folders. bash adds them itself to an option that has no suggestions; zsh does not."""
+    return sorted(f"{path}/" if os.path.isdir(path) else path for path in glob.glob(f"{glob.escape(prefix)}*"))
 
 
 def _given(values: argparse.Namespace | None, *names: str) -> list[str]:

@@ -89,7 +89,9 @@ class Check(Command):
     )
     notes: ClassVar[str] = f"Exit code: 0 if nothing is wrong, {FINDINGS} if something is, 3 if the data are missing."
 
-    dataset: str = argument("Name of a dataset, a folder of images, a metadata file, a table, or a file of arrays.")
+    dataset: str = argument(
+        "Name of a dataset, a folder of images, a metadata file, a table, or a file of arrays.", complete="datasets"
+    )
     group_column: str | None = option(
         "Column of a metadata file with the group of each image, such as a patient (default: the column group).",
         None,
@@ -169,7 +171,9 @@ class Fetch(Command):
 
     examples: ClassVar[str] = "pogm data fetch PACS --data ~/data"
 
-    datasets: tuple[str, ...] = argument("Names of datasets (see: pogm data list).", metavar="DATASET")
+    datasets: tuple[str, ...] = argument(
+        "Names of datasets (see: pogm data list).", metavar="DATASET", complete="datasets"
+    )
     data: DataOptions = group(DataOptions)
 
     def run(self) -> int:
@@ -195,7 +199,7 @@ class Prepare(Command):
 
     examples: ClassVar[str] = "pogm data prepare TerraIncognita --from ~/downloads/terra --data ~/data"
 
-    dataset: str = argument("Name of a dataset.")
+    dataset: str = argument("Name of a dataset.", complete="datasets")
     raw: Path = option("Folder with the downloaded files.", flag="--from", metavar="FOLDER")
     data: DataOptions = group(DataOptions)
 

@@ -30,7 +30,9 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
         "With --like, images without labels are accepted, too; predict them with: pogm predict model new_site.npz"
     )
 
-    dataset: str = argument("Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.")
+    dataset: str = argument(
+        "Folder of images <site>/<class>/<image>, a metadata file, or the name of a dataset.", complete="datasets"
+    )
     network: str | None = option(
         "Network of the features (default: that of --weights, or of the dataset).", None, complete="networks"
     )

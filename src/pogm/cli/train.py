@@ -38,7 +38,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         "and again --minutes of time."
     )
 
-    folder: str = argument("Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.")
+    folder: str = argument(
+        "Folder of images <site>/<class>/<image>, a metadata file, a table, or a dataset.", complete="datasets"
+    )
     algorithm: str = option(
         "Algorithm that trains the model, alone or with modifiers: 'ERM + SWAD' (see: pogm list).",
         "ERM",

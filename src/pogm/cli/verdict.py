@@ -27,7 +27,9 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         "the forecast for a trained network. The last line is the command that trains one on the same data."
     )
 
-    folder: str = argument("Folder of images <site>/<class>/<image>, a table, or the name of a dataset.")
+    folder: str = argument(
+        "Folder of images <site>/<class>/<image>, a table, or the name of a dataset.", complete="datasets"
+    )
     network: str | None = option(
         "Network of the features (default: that of --weights, or of the dataset).", None, complete="networks"
     )
