@@ -102,6 +102,26 @@ def test_bad_test_domains_are_refused_before_images_are_decoded(sites, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("inside", ["", "model", "north/model"])
+@pytest.mark.parametrize("here", [False, True])
+@pytest.mark.parametrize("verb", ["run", "train", "sweep", "measure"])
+def test_output_in_the_folder_of_the_images_is_refused(sites, monkeypatch, capsys, verb, here, inside):
+    before = sorted(sites.rglob("*"))
+    if here:
+        monkeypatch.chdir(sites)
+    name = "." if here else str(sites)
+    out = ["--out", str(sites / inside)]
+    words = {
+        "run": ["run", "--dataset", name, "--algorithm", "ERM", "--test-domain", "west", *BRIEF],
+        "train": ["train", name, *BRIEF],
+        "sweep": ["sweep", "--datasets", name, "--algorithms", "ERM", *BRIEF],
+        "measure": ["measure", "--dataset", name, "--algorithms", "ERM", *BRIEF],
+    }
+    assert main([*words[verb], *SMALL, *out]) == 2
+    assert "Expected a folder in --out outside the images of" in capsys.readouterr().err
+    assert sorted(sites.rglob("*")) == before
+
+
 class Malicious:
     """Object that creates a folder when it is unpickled."""
 

@@ -11,29 +11,34 @@ from pathlib import Path
 from pogm._system.errors import UsageError
 from pogm._system.messages import log, log_time
 from pogm._system.terminal import print_line
-from pogm.benchmark.plan.datasets import data_folder
+from pogm.benchmark.plan.datasets import data_folder, find_data_path
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.run_progress import show_image_progress
 from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.cli.options import Distributed, Execution, Hyperparameters
 from pogm.core.hyperparameters import fields
+from pogm.data.dataset_paths import split_options
+from pogm.data.datasets import is_named_dataset
 from pogm.distributed.world import Launch
 from pogm.engine.session import Engine
 from pogm.models import build_features, has_batch_norm
 from pogm.models.weights import RANDOM, find_network, hash_weights
 
 
-def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOptions:
+def make_run_options(options: Execution, datasets: Sequence[str] = (), out: Path | None = None) -> RunOptions:
     """Return validated options of the runner.
 
     Args:
         options: Options of the command line.
         datasets: Datasets of the command line. One given as a path determines the data folder.
+        out: Folder that the command writes, which must be outside the datasets.
 
     Raises:
-        UsageError: If the datasets are not in one folder.
+        UsageError: If the datasets are not in one folder, or the output is in the folder of one.
     """
+    if out is not None:
+        _check_outside(out, datasets, options.data.folder)
     device = options.device
     engine = Engine(
         device=device.device,
@@ -49,6 +54,17 @@ def make_run_options(options: Execution, datasets: Sequence[str] = ()) -> RunOpt
     trackers = tuple(dict.fromkeys(options.track))
     log.info("Device %s; data folder %s; weights %s", engine.device, data, weights or "as published")
     return RunOptions(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
+
+
+def _check_outside(out: Path, datasets: Sequence[str], data: Path | None) -> None:
+    """Raise an error if a folder of images contains the output, which would count as one of its domains or classes."""
+    for name in datasets:
+        images = None if is_named_dataset(name) else find_data_path(split_options(name)[0], data)
+        if images is not None and images.is_dir() and out.resolve().is_relative_to(images.resolve()):
+            raise UsageError(
+                f"Expected a folder in --out outside the images of {name}, where it would count as a domain; found "
+                f"{out}. Choose another folder."
+            )
 
 
 def add_launch(run_options: RunOptions, options: Distributed) -> RunOptions:

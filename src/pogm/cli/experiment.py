@@ -125,7 +125,7 @@ pogm list experiments                              names and scales"""
 
         chosen, scale, workers = find_experiments(self.names), self.make_scale(), self.scheduling.workers
         check_scale(chosen, scale)
-        run_options = self.scheduling.set_kept_models(make_run_options(self.execution, self.changes.datasets))
+        run_options = self.scheduling.set_kept_models(make_run_options(self.execution, self.changes.datasets, self.out))
         plans = {one.name: one.rows(scale) for one in chosen}
         for first in {row: first_trial(found) for plan in plans.values() for row, found in plan.items()}.values():
             warn_late_schedules(first)

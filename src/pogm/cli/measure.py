@@ -91,7 +91,7 @@ pogm measure --dataset VLCS --data ~/data --every 10 --lag 20 --set network=resn
         from pogm.cli.execution import make_run_options, prepare
         from pogm.cli.results import wait_for_all
 
-        run_options = make_run_options(self.execution, [self.dataset])
+        run_options = make_run_options(self.execution, [self.dataset], self.out)
         trials = self.plan(run_options)
         if self.planning.only_plan:
             self._show_plan(trials, run_options)

@@ -107,7 +107,7 @@ torchrun --nproc-per-node 4 -m pogm run --dataset DomainNet ...     one model on
                 f"Expected --test-domain DOMAIN or --train-on-all; found {found}. Name the domain to hold out; "
                 "pogm list datasets shows the names."
             )
-        run_options = add_launch(make_run_options(self.execution, [self.dataset]), self.distributed)
+        run_options = add_launch(make_run_options(self.execution, [self.dataset], self.out), self.distributed)
         with reuse_scans():  # an image folder is listed once
             trial = self._make_trial(run_options)
             (self._show if self.dry_run else self._train)(trial, run_options)

@@ -85,7 +85,7 @@ pogm status runs/sweep"""
         from pogm.cli.planning import show_estimates
         from pogm.cli.results import run_sweep
 
-        run_options = self.scheduling.set_kept_models(make_run_options(self.execution, self.datasets))
+        run_options = self.scheduling.set_kept_models(make_run_options(self.execution, self.datasets, self.out))
         sweep = self.sweep(run_options)
         if self.planning.usable_weights(self.execution.weights) == self.execution.weights:  # else its hash is unknown
             check_sweep_owner(self.out, sweep, self.allow_change)

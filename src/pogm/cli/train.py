@@ -100,7 +100,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         start = time.monotonic()
         if self.minutes is not None and self.steps is not None:
             raise UsageError("Expected --minutes or --steps; found both. Leave one out.")
-        run_options = make_run_options(self.execution, [self.folder])
+        run_options = make_run_options(self.execution, [self.folder], self.out)
         name = self.settings.add_to(self.folder)
         dataset = find_dataset(name, run_options.data, show_image_progress)
         options = self._plan_options(dataset)
