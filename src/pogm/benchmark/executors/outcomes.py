@@ -41,11 +41,12 @@ def stop_sweep(trials: Sequence[Trial], root: Path, reason: DiskFullError) -> Di
     """Return the error that ends a sweep on a full disk: the space that the trials need, and how to continue."""
     done, left = split_done(trials, root)  # running trials have checkpoints, and are larger
     needed = max(_count_bytes(root / trial.id) for trial in done or trials) * len(left)
+    free = shutil.disk_usage(root).free
+    space = f"about {needed / 2**20:.1f} MiB" if needed > free else "more space"  # no run may have a model yet
     command = f"pogm resume {shlex.quote(str(root))}" if (root / SWEEP).exists() else "the same command"
     return DiskFullError(
-        f"Expected about {needed / 2**20:.1f} MiB for {len(left)} runs that are left in {root}; found "
-        f"{shutil.disk_usage(root).free / 2**20:.1f} MiB free. {reason} The runs are interrupted. Continue with: "
-        f"{command}"
+        f"Expected {space} for {len(left)} runs that are left in {root}; found {free / 2**20:.1f} MiB free. {reason} "
+        f"The runs are interrupted. Continue with: {command}"
     )
 
 
