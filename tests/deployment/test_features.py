@@ -1,5 +1,8 @@
 """``pogm data features``: the features of all images by a fixed network, as a dataset of vectors."""
 
+import json
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from image_folders import write_folder
 from processes import pogm
 from sample_files import OPTIONS, write_table
 
-from pogm._system.errors import InUseError
+from pogm._system.errors import DataError, InUseError
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment import features
@@ -98,6 +101,30 @@ def test_interrupted_computation_continues(tmp_path):
     assert calls == [2], "a file that is complete is not computed again"
 
 
+def test_a_limit_of_the_file_size_is_named_with_the_file_and_what_was_written_is_kept(tmp_path):
+    """A full disk gives the same error of a write, with another reason."""
+    folder = write_folder(tmp_path / "sites", images=16)
+    trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
+    features = FeatureFile.of_dataset(trial, folder, Engine("cpu"))
+    features.write(tmp_path / "whole.npz", no_progress)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50 * np.load(tmp_path / "whole.npz")["x"].shape[1] * 4, hard))
+    try:
+        with pytest.raises(DataError, match=r"write .*f.npz.*partial; found: File too large. Free some space"):
+            features.write(tmp_path / "f.npz", no_progress)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    features.write(tmp_path / "f.npz", no_progress)
+    assert (tmp_path / "f.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_json_has_the_file_and_the_numbers_of_images_and_features(tmp_path):
+    folder, out = write_folder(tmp_path / "sites", images=2), tmp_path / "f.npz"
+    end = pogm("data", "features", folder, *WORDS, "--out", out, "--json")
+    expected = {"command": "data features", "out": str(out), "images": 12, "has_labels": True}
+    assert json.loads(end.out) == {**expected, "features": np.load(out)["x"].shape[1]}
+
+
 def test_file_is_written_by_one_process_at_a_time(tmp_path):
     folder = write_folder(tmp_path / "sites", images=1)
     trial = build_trial(str(folder), "ERM", (), settings=SETTINGS)
@@ -178,6 +205,7 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
     for words, message in (
         (("--like", plain), "found no network, weights, image_size, stored_size, intensity"),
         (("--like", tmp_path / "absent.npz"), "Expected a file of arrays"),
+        (("--like", folder), "Expected a file of features, with the suffix .npz; found"),
         (("--like", given), "Pass the file with --weights"),
         ((*like, "--network", "resnet50"), "Expected --like alone"),
         ((*like, "--weights", tmp_path / "weights"), "Leave out --weights"),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pogm._system.errors import UsageError
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
-from pogm.cli.options import Execution, Hyperparameters
+from pogm.cli.json_output import Output
+from pogm.cli.options import FixedNetwork, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
     )
     settings: Hyperparameters = group(Hyperparameters)
     out: Path = option("File to write, with the suffix .npz.", metavar="FILE")
-    execution: Execution = group(Execution)
+    execution: FixedNetwork = group(FixedNetwork)
+    output: Output = group(Output)
 
     def run(self) -> int:
         """Write the file and name the next command."""
@@ -64,12 +66,16 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
                 f"Expected another file in --out than in --like, whose features would be lost; found {self.out} in "
                 "both. Choose another name."
             )
-        run_options = make_run_options(self.execution, [] if self.like else [self.dataset])
+        run_options = make_run_options(self.execution.make_execution(), [] if self.like else [self.dataset])
         run_options.enter()
         with use_threads(max(run_options.threads, count_cores())):
             file = self._plan_all(run_options) if self.like is None else self._plan_similar(self.like, run_options)
             written = file.write(self.out, partial(show_progress, what="batches of images"))
-        print_line(f"{written.images} images, {written.features} features: {self.out}")
+        self.output.show(
+            "data features",
+            {"out": self.out, **written._asdict()},
+            lambda: print_line(f"{written.images} images, {written.features} features: {self.out}"),
+        )
         if not written.has_labels:
             note("The images have no labels: no folder has the name of a class of the training sites.")
         use = ["evaluate" if written.has_labels else "predict", "model", str(self.out)]

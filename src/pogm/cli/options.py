@@ -19,6 +19,7 @@ MOST_PROCESSES = 1024  # processes, or threads of a process
 MOST_SAMPLES = 10**8
 MOST_SECONDS = 10**8
 MOST_SEED = 2**63 - 1
+WEIGHTS = "File with the pretrained weights of the network (default: the published weights, downloaded once)."
 
 
 def workers_option() -> Any:
@@ -120,11 +121,7 @@ class Execution:
 
     title: ClassVar[str] = "data, weights and records"
     data: Data = group(Data)
-    weights: Path | None = option(
-        "File with the pretrained weights of the network (default: the published weights, downloaded once).",
-        None,
-        metavar="FILE",
-    )
+    weights: Path | None = option(WEIGHTS, None, metavar="FILE")
     checkpoint_seconds: float = option(
         "Minimum time between two checkpoints, in seconds.", 30.0, least=0, most=MOST_SECONDS
     )
@@ -136,6 +133,20 @@ class Execution:
         complete="trackers",
     )
     device: Device = group(Device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedNetwork:
+    """Location of the data, weights and device of a network that is not trained."""
+
+    title: ClassVar[str] = "data, weights and device"
+    data: Data = group(Data)
+    weights: Path | None = option(WEIGHTS, None, metavar="FILE")
+    device: str = option("cpu, cuda, cuda:1, ... (default: cuda if a GPU is found, else cpu).", "auto")
+
+    def make_execution(self) -> Execution:
+        """Return these options with the defaults of those for training."""
+        return Execution(data=self.data, weights=self.weights, device=Device(device=self.device))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ pogm status runs/paper                              all scales of pogm experimen
         if not found.started and not found.waiting:
             raise UsageError(
                 f"Expected the folder of a sweep, with sweep.json, or a folder of runs; found none in {self.folder}. "
-                "Start one with: pogm sweep"
+                "Start one with: pogm sweep (--dry-run writes nothing)"
             )
         failed = [one.run for one in found.started if one.state == "failed"]
         problems = [*found.problems, *(f"{run.folder} failed: {run.failure}" for run in failed)]

@@ -65,6 +65,11 @@ class Extraction:
         Raises:
             DataError: The file is not a `FeatureFile`, or its images are not files.
         """
+        if path.suffix.lower() != ".npz":
+            raise DataError(
+                f"Expected a file of features, with the suffix .npz; found {path}. Name the file that pogm data "
+                "features wrote for the training sites."
+            )
         found = read_arrays(path)
         if "network" in found and "stored_size" not in found:
             raise DataError(
@@ -212,6 +217,7 @@ class FeatureFile:
 
         Raises:
             InUseError: Another process writes the file.
+            DataError: The file cannot be written, for example on a full disk.
         """
         width = self.extract(self.batches[0][:1]).shape[1]
         ends = list(accumulate(map(len, self.batches)))
@@ -227,9 +233,16 @@ class FeatureFile:
             done = max(complete - 1, 0)  # after a power failure the content of the last batch may be missing
             file.truncate(ends[done - 1] * width * FLOAT_BYTES if done else 0)
             for batch in progress(self.batches[done:], len(self.batches) - done):
-                file.write(self.extract(batch).numpy().tobytes())
-                file.flush()
-                os.fsync(file.fileno())
+                rows = self.extract(batch).numpy().tobytes()
+                try:
+                    file.write(rows)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError as error:
+                    raise DataError(
+                        f"Expected to write {partial}; found: {error.strerror}. Free some space; then the same command "
+                        "continues."
+                    ) from error
         return np.memmap(partial, np.float32, "r", shape=(ends[-1], width))
 
 
