@@ -1,6 +1,7 @@
 """Output that cannot be written does not end a command that trains."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -44,6 +45,18 @@ def test_output_is_written_in_order(monkeypatch, tmp_path):
             print("one")
         print("two")
     assert (tmp_path / "log").read_text() == "one\ntwo\n"
+
+
+def test_unbuffered_output_appears_at_once():
+    """With PYTHONUNBUFFERED, as in many containers, both streams arrive in the order of the calls."""
+    program = (
+        "import sys\nfrom pogm._system.output import ignore_output_errors\n"
+        "with ignore_output_errors():\n    print('table')\n    print('next', file=sys.stderr)\n    print('end')\n"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    assert found.stdout.split() == [b"table", b"next", b"end"]
 
 
 def test_a_stream_without_a_file_stays(capsys):

@@ -37,10 +37,10 @@ def _forgiving(stream: TextIO) -> TextIO:
         file = _ForgivingFile(os.dup(stream.fileno()), "w")
     except (AttributeError, OSError, ValueError):
         return stream
+    is_unbuffered = getattr(stream, "write_through", False)  # PYTHONUNBUFFERED
     return io.TextIOWrapper(
         io.BufferedWriter(file),
         encoding=stream.encoding,
         errors="backslashreplace",
-        line_buffering=getattr(stream, "line_buffering", True),
-        write_through=getattr(stream, "write_through", False),
+        line_buffering=is_unbuffered or getattr(stream, "line_buffering", True),
     )
