@@ -198,8 +198,10 @@ def _print(found: dict[str, Any]) -> None:
         print_line(f"Data folder: {one['path']}{'' if one['exists'] else ' (missing)'}, {gib(one['free_bytes'])} free")
     else:
         print_line("Data folder: not set")
-    for name, state in (found["datasets"] or {}).items():
-        print_line(f"  {name:<15} {state}")
+    datasets = found["datasets"] or {}
+    width = max(map(len, datasets), default=0)
+    for name, state in datasets.items():
+        print_line(f"  {name:<{width}} {state}")
     one = found["cache"]
     print_line(f"Cache: {one['path']}, {gib(one['bytes'])} used, {gib(one['free_bytes'])} free")
     one = found["current_folder"]
