@@ -216,13 +216,18 @@ def test_wrong_reference_or_weights_are_refused(tmp_path):
         assert not (tmp_path / "new.npz").exists()
 
 
-def test_images_for_a_model_of_features_are_refused_with_the_command_that_computes_them(tmp_path):
+def test_images_for_a_model_of_features_are_predicted_by_the_command_that_the_error_names(tmp_path):
     folder, trained = write_folder(tmp_path / "sites", images=4), tmp_path / "f.npz"
     assert pogm("data", "features", folder, *WORDS, "--out", trained).code == 0
     assert pogm("train", trained, "--algorithm", "ERM", "--steps", "2", "--out", tmp_path / "model").code == 0
     end = pogm("evaluate", tmp_path / "model", folder)
     assert end.code == 3
     assert "found a folder. Check the path. Features of images: pogm data features IMAGES --like FILE" in end.err
+    images, new = folder / "south" / "dog", tmp_path / "new.npz"
+    assert pogm("data", "features", images, "--like", trained, "--out", new).code == 0
+    lines = pogm("predict", tmp_path / "model", new).out.splitlines()
+    assert lines[0] == "path,prediction,probability_cat,probability_dog"
+    assert sorted(line.partition(",")[0] for line in lines[1:]) == [str(path) for path in sorted(images.iterdir())]
 
 
 def test_images_without_files_are_no_reference_for_a_new_site(tmp_path):

@@ -99,8 +99,9 @@ class RegressionEvaluation:
 def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbers:
     """Predict the samples of a file; labels and domains are not needed.
 
-    A model that adapts to its batch predicts the samples of each domain on their own, if the file has the column of the
-    domain; otherwise the file is one domain.
+    If the file has an array of paths, as `pogm data features --like` writes it, they identify the samples instead of
+    numbers of rows. A model that adapts to its batch predicts the samples of each domain on their own, if the file has
+    the column of the domain; otherwise the file is one domain.
 
     Args:
         model: A model of a table or of arrays.
@@ -111,7 +112,11 @@ def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbe
         UsageError: The model was not trained on a file.
     """
     file = _read_file(model, name)
-    return _predict(model, read_inputs(model, file), _sites(file) if model.adapts else None)
+    found = _predict(model, read_inputs(model, file), _sites(file) if model.adapts else None)
+    paths = np.asarray(file.columns.get("path", ()))
+    if isinstance(found, PredictedNumbers) or file.kind == "table" or paths.shape != (file.count,):
+        return found
+    return replace(found, paths=tuple(map(str, paths.tolist())), key="path")
 
 
 def evaluate_file(
