@@ -88,9 +88,10 @@ def test_help_of_every_command_has_an_example(capsys, name):
     assert f"\n  pogm {name} " in capsys.readouterr().out.partition("example")[2]
 
 
-def test_help_of_the_program_lists_every_command_in_a_group_and_has_an_example_of_each(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
+@pytest.mark.parametrize("words", [["--help"], []], ids=["help", "no command"])
+def test_help_of_the_program_lists_every_command_in_a_group_and_has_an_example_of_each(capsys, words):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(words)
     listed, _, examples = capsys.readouterr().out.partition("examples:")
     assert all(f"pogm {name}" in examples for name in COMMANDS)
     assert all(f"\n{title}:\n" in listed for title in VERBS)
@@ -501,7 +502,7 @@ def test_invalid_variables_of_torchrun_are_named(capsys, monkeypatch, name, valu
     assert f"pogm: Expected the environment variable {name} to be a whole number from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["trian"], ["run"], ["run", "--steps", "many"], ["list", "colours"]])
+@pytest.mark.parametrize("words", [["-v"], ["trian"], ["run"], ["run", "--steps", "many"], ["list", "colours"]])
 def test_unknown_words_exit_with_code_2_and_show_the_usage(capsys, words):
     with pytest.raises(SystemExit) as end:
         main(words)

@@ -111,7 +111,7 @@ def parse(words: Sequence[str]) -> Command:
             raise SystemExit(1) from None
         argcomplete.autocomplete(parser())
     before = [*takewhile(lambda word: word in VERBOSITY, words)]  # pogm -v run is pogm run -v
-    words = [*words[len(before) :], *before]
+    words = [*words[len(before) :], *before] or ["--help"]
     try:
         return _parse(words)
     except MissingWordsError as missing:
