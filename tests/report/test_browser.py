@@ -413,6 +413,18 @@ def test_a_phone_does_not_scroll_sideways(page_at, report):
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
+def test_a_wide_table_uses_the_window_and_a_narrow_one_is_as_wide_as_the_text(page_at, tmp_path):
+    names, cells = tuple(f"Dataset {number}" for number in range(9)), ("+0.10 ± 0.18",) * 9
+    tables = [text_table(f"{n} columns", names[:n], (cells[:n],)) for n in (9, 2)]
+    shown = write_page(tmp_path / "page.html", render("Tables", [Section("S", tuple(tables))]))
+    page = page_at(shown, viewport={"width": 1280, "height": 800})
+    wide, narrow = (page.locator("figure.table").nth(n) for n in (0, 1))
+    assert wide.locator(".scroll").evaluate("e => e.scrollWidth - e.clientWidth") == 0
+    assert wide.locator("table").bounding_box()["width"] > page.locator("h1").bounding_box()["width"]
+    assert narrow.locator("table").bounding_box()["width"] == page.locator("h1").bounding_box()["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
 def test_dark_mode_has_a_dark_background(page_at, report):
     backgrounds = [
         page_at(report, color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")
