@@ -51,6 +51,15 @@ def test_features_are_the_outputs_of_the_network_for_every_image(tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["f.npz"]
 
 
+def test_file_in_a_new_folder_of_the_images_is_refused(tmp_path):
+    """The folder would count as a domain without images, and every later command on the images would fail."""
+    folder = write_folder(tmp_path / "sites", images=5)
+    end = pogm("data", "features", folder, *WORDS, "--out", folder / "new" / "f.npz")
+    assert end.code == 2
+    assert "Expected a folder in --out outside the images of" in end.err
+    assert not (folder / "new").exists()
+
+
 def test_file_is_a_dataset_with_the_groups_and_splits_of_the_images(tmp_path):
     folder = write_folder(tmp_path / "sites", images=6)
     lines = ["path,label,domain,patient,split"]

@@ -66,7 +66,9 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
                 f"Expected another file in --out than in --like, whose features would be lost; found {self.out} in "
                 "both. Choose another name."
             )
-        run_options = make_run_options(self.execution.make_execution(), [] if self.like else [self.dataset])
+        new_folder = None if self.out.parent.is_dir() else self.out.parent  # in the images it would count as a domain
+        execution = self.execution.make_execution()
+        run_options = make_run_options(execution, [] if self.like else [self.dataset], new_folder)
         run_options.enter()
         with use_threads(max(run_options.threads, count_cores())):
             file = self._plan_all(run_options) if self.like is None else self._plan_similar(self.like, run_options)
