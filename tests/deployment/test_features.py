@@ -51,10 +51,14 @@ def test_features_are_the_outputs_of_the_network_for_every_image(tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["f.npz"]
 
 
-def test_file_in_a_new_folder_of_the_images_is_refused(tmp_path):
-    """The folder would count as a domain without images, and every later command on the images would fail."""
+@pytest.mark.parametrize("like", [False, True])
+def test_file_in_a_new_folder_of_the_images_is_refused(tmp_path, like):
+    """The folder would count as a domain or a class, and every later command on the images would fail."""
     folder = write_folder(tmp_path / "sites", images=5)
-    end = pogm("data", "features", folder, *WORDS, "--out", folder / "new" / "f.npz")
+    words = ["--like", tmp_path / "f.npz"] if like else WORDS
+    if like:
+        assert pogm("data", "features", folder, *WORDS, "--out", tmp_path / "f.npz").code == 0
+    end = pogm("data", "features", folder, *words, "--out", folder / "new" / "f.npz")
     assert end.code == 2
     assert "Expected a folder in --out outside the images of" in end.err
     assert not (folder / "new").exists()

@@ -38,7 +38,7 @@ def make_run_options(options: Execution, datasets: Sequence[str] = (), out: Path
         UsageError: If the datasets are not in one folder, or the output is in the folder of one.
     """
     if out is not None:
-        _check_outside(out, datasets, options.data.folder)
+        check_outside(out, datasets, options.data.folder)
     device = options.device
     engine = Engine(
         device=device.device,
@@ -56,7 +56,7 @@ def make_run_options(options: Execution, datasets: Sequence[str] = (), out: Path
     return RunOptions(data, engine, device.threads, options.checkpoint_seconds, weights, trackers)
 
 
-def _check_outside(out: Path, datasets: Sequence[str], data: Path | None) -> None:
+def check_outside(out: Path, datasets: Sequence[str], data: Path | None) -> None:
     """Raise an error if a folder of images contains the output, which would count as one of its domains or classes."""
     for name in datasets:
         images = None if is_named_dataset(name) else find_data_path(split_options(name)[0], data)

@@ -55,7 +55,7 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
         from pogm._system.cpu import count_cores
         from pogm.benchmark.progress.run_progress import show_progress
         from pogm.benchmark.runs.context import use_threads
-        from pogm.cli.execution import make_run_options
+        from pogm.cli.execution import check_outside, make_run_options
 
         if self.out.suffix.lower() != ".npz":
             raise UsageError(f"Expected a file with the suffix .npz in --out; found {self.out}. Add the suffix.")
@@ -66,9 +66,9 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
                 f"Expected another file in --out than in --like, whose features would be lost; found {self.out} in "
                 "both. Choose another name."
             )
-        new_folder = None if self.out.parent.is_dir() else self.out.parent  # in the images it would count as a domain
-        execution = self.execution.make_execution()
-        run_options = make_run_options(execution, [] if self.like else [self.dataset], new_folder)
+        if not self.out.parent.is_dir():  # a new folder in the images would count as a domain or a class
+            check_outside(self.out.parent, [self.dataset], self.execution.data.folder)
+        run_options = make_run_options(self.execution.make_execution(), [] if self.like else [self.dataset])
         run_options.enter()
         with use_threads(max(run_options.threads, count_cores())):
             file = self._plan_all(run_options) if self.like is None else self._plan_similar(self.like, run_options)
