@@ -17,6 +17,8 @@ import tarfile
 from collections.abc import Container
 from pathlib import Path
 
+from pogm._system.files import write_atomic
+
 KEPT = ("trial.json", "records.jsonl", "done")
 PATHS = ("data", "weights")
 
@@ -25,15 +27,17 @@ def pack(runs: Path, archive: Path, names: Container[str] | None = None) -> int:
     """Write the archive and return the number of runs in it: all finished runs, or those with the given names."""
     finished = sorted(folder for folder in runs.iterdir() if (folder / "done").exists())
     finished = [folder for folder in finished if names is None or folder.name in names]
-    with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+    content = io.BytesIO()
+    with gzip.GzipFile("", "wb", fileobj=content, mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for folder in finished:
             for name in KEPT:
-                content = (folder / name).read_bytes()
+                record = (folder / name).read_bytes()
                 if name == "trial.json":
-                    content = _without_paths(content)
+                    record = _without_paths(record)
                 entry = tarfile.TarInfo(f"{folder.name}/{name}")
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
+                entry.size = len(record)
+                tar.addfile(entry, io.BytesIO(record))
+    write_atomic(archive, content.getvalue())
     return len(finished)
 
 
