@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pack_records import pack
 
+from pogm.benchmark.results.record_digest import DONE
 from pogm.evidence.archives import find_archives
 from pogm.evidence.sweeps import ALL_SWEEPS, Sweep
 
@@ -62,12 +63,14 @@ def continue_sweep(
     _, *words = shlex.split(sweep.command())
     for option in {"--data", "--out", "--weights"} & {*words}:
         if option != "--weights" or option in options:  # the caller has the paths
-            place = words.index(option)
-            del words[place : place + 2]
+            index = words.index(option)
+            del words[index : index + 2]
     code = run([sys.executable, "-m", "pogm", *words, *options, "--out", str(out)], minutes)
-    archive = results / sweep.archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{pack(runs, archive, set(sweep.row_names) - of_others)} runs: {archive}")
+    own = {name for name in sweep.row_names if (runs / name / DONE).exists()} - of_others
+    if own:
+        archive = results / sweep.archive
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        print(f"{pack(runs, archive, own)} runs: {archive}")
     return code
 
 
