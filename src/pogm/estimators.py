@@ -196,7 +196,7 @@ class _DomainEstimator(BaseEstimator):  # type: ignore[misc]
                 is_last = found.step == trial.steps - 1
                 if best is None or score > best[0] or (is_last and self.validation_fraction == 0):
                     best = (score, found.step, _predicting_tensors(session))
-            for found in final(session):  # a modifier chooses the weights, as SWAD does
+            for found in filter(None, final(session)):  # a modifier chooses the weights, as SWAD does
                 best = (_validation_score(found.scores[0]), found.step, _predicting_tensors(session))
             session.close()
         assert best is not None

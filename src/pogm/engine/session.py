@@ -62,10 +62,20 @@ class _Evaluated(NamedTuple):
     test_domains: tuple[int, ...] | None  # None for several tasks under ``vmap``
 
 
+class Row(NamedTuple):
+    """One run of a session."""
+
+    task: int  # index of the task that trains it
+    modifiers: tuple[int, ...]  # indices of its modifiers among those of the task
+
+
 class Session:
     """Tasks that train together.
 
     With one task, tensors have no trial axis. With several tasks, the trial axis is the first axis of every tensor.
+
+    A task trains one run, or several runs that share the training (`Task.shared_by`). Results of a session have one
+    entry for each run: the runs of the first task, then those of the second one, and so on.
 
     Args:
         tasks: Tasks that differ only in floats, seeds and held-out domains, and in the minibatch size if
@@ -80,6 +90,7 @@ class Session:
         self.compiles, self.is_dynamic = engine.compiles(), engine.compile == "dynamic"
         self.deterministic = engine.deterministic
         self.has_trial_axis = len(tasks) > 1
+        self.rows = [Row(number, modifiers) for number, task in enumerate(tasks) for modifiers in task.runs]
         check_alike(tasks, engine.mixes_batch_sizes())
         tasks[0].loss.check_method([tasks[0].algorithm, *tasks[0].modifiers])
         dtype = configure_runtime(self.device, tasks[0].precision, self.deterministic)
@@ -176,12 +187,14 @@ class Session:
             autocast=torch.bfloat16 if task.precision == "bf16" else None,
             loss=task.loss,
             live=live_buffers(self.network),
-            mixes=any(modifier.mixes_samples for modifier in task.modifiers),
+            mixes=any(modifier.mixes_samples for modifier in task.modifiers if modifier.changes_training),
             micro_batches=MicroBatches.for_network(self.network, engine.micro_batch) if engine.micro_batch else None,
         )
-        Modifier.find_final(task.modifiers)  # these three raise an error before the run if two modifiers do not combine
-        Modifier.find_evaluated(task.modifiers)
-        Modifier.check_test_time(task.modifiers)
+        for chosen in task.runs:  # raise an error before the run if two of its modifiers do not combine
+            modifiers = [task.modifiers[index] for index in chosen]
+            Modifier.find_final(modifiers)
+            Modifier.find_evaluated(modifiers)
+            Modifier.check_test_time(modifiers)
         return TrainConfig(
             algorithm=task.algorithm,
             modifiers=task.modifiers,
@@ -242,15 +255,48 @@ class Session:
         elif gathered is not None:
             self.train_state = gathered
 
+    def run_state(self, row: int) -> TrainState:
+        """Return the state of one run: that of its task, with the memories of its own modifiers."""
+        number, chosen = self.rows[row]
+        return self._task_state(number).with_modifiers(chosen)
+
+    def restore_runs(self, states: Mapping[int, TrainState]) -> None:
+        """Continue from the states of some runs, by row. They are at one step.
+
+        Runs that share a task have the same state apart from their modifiers. A task without a state gets that of
+        another task, so that all are at the same step.
+        """
+        restored = []
+        for number in range(len(self.tasks)):
+            own = {row: state for row, state in states.items() if self.rows[row].task == number}
+            memory = dict(self._task_state(number).modifiers)
+            for row, state in (own or states).items():
+                memory |= {str(old): state.modifiers[str(new)] for new, old in enumerate(self.rows[row].modifiers)}
+            restored.append(next(iter((own or states).values()))._replace(modifiers=memory))
+        self.train_state = trees.stack(restored) if self.has_trial_axis else restored[0]
+
+    def _task_state(self, number: int) -> TrainState:
+        found: TrainState = trees.index(self.train_state, number) if self.has_trial_axis else self.train_state
+        return found
+
     def accuracies(self) -> list[list[float]]:
-        """Return the accuracy, or the R² of a regression, of every task on each segment (domain and split)."""
+        """Return the accuracy, or the R² of a regression, of every run on each segment (domain and split)."""
         name = self.score_names[0]
         return [found[name] for found in self.scores()]
 
     def scores(self) -> list[dict[str, list[float]]]:
-        """Return the scores of every task on each segment, by name."""
-        found = self._evaluate_tasks(lambda task: self._scores(task, task.config.evaluated(task.train_state)))
-        return [self._name_scores(values) for values in found.tolist()]
+        """Return the scores of every run on each segment, by name."""
+        found: dict[tuple[int, ...], list[list[list[float]]]] = {}  # by the modifiers that change the evaluation
+        for chosen in map(self._evaluated_by, self.tasks[0].runs):
+            if chosen not in found:
+                found[chosen] = self._evaluate_tasks(
+                    lambda task: self._scores(task, task.config.evaluated(task.train_state)), chosen
+                ).tolist()
+        return [self._name_scores(found[self._evaluated_by(row.modifiers)][row.task]) for row in self.rows]
+
+    def _evaluated_by(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of the modifiers that change an evaluation."""
+        return tuple(index for index in chosen if self.config.modifiers[index].changes_evaluation)
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -268,66 +314,86 @@ class Session:
         return TrialEvaluator(task.config, state, task.sample_indices, self.segments, trials)
 
     def observe(self, step: int) -> list[dict[str, float | list[float]]]:
-        """Show the validation loss to the modifiers, if one needs it. Return it for every task, as a metric."""
-        if not Modifier.needs_validation_loss(self.config.modifiers):
-            return [{} for _ in self.tasks]
+        """Show the validation loss to the modifiers that need it. Return it for every run, as a metric."""
 
         def evaluate(task: _Evaluated) -> tuple[Tree, Tensor]:
             loss = self._evaluator(task, task.config.evaluated(task.train_state)).validation_loss()
             return task.config.observe(task.train_state.modifiers, loss, step), loss
 
-        memory, losses = self._evaluate_tasks(evaluate)
-        memory = memory if self.has_trial_axis else trees.index(memory, 0)
-        self.train_state = self.train_state._replace(modifiers=memory)
-        return [{"validation_loss": loss} for loss in losses.tolist()]
+        losses: dict[tuple[int, ...], list[float]] = {}
+        memory = dict(self.train_state.modifiers)
+        for chosen in self.tasks[0].runs:
+            if Modifier.needs_validation_loss([self.config.modifiers[index] for index in chosen]):
+                observed, found = self._evaluate_tasks(evaluate, chosen)
+                observed = observed if self.has_trial_axis else trees.index(observed, 0)
+                memory |= {str(old): observed[str(new)] for new, old in enumerate(chosen)}
+                losses[chosen] = found.tolist()
+        if losses:
+            self.train_state = self.train_state._replace(modifiers=memory)
+        return [
+            {"validation_loss": losses[row.modifiers][row.task]} if row.modifiers in losses else {} for row in self.rows
+        ]
 
-    def final(self) -> list[tuple[int, dict[str, list[float]]]]:
-        """Return the final step of every task and the scores there; empty if no modifier chooses final weights."""
-        index = Modifier.find_final(self.config.modifiers)
-        if index is None:
-            return []
+    def final(self) -> list[tuple[int, dict[str, list[float]]] | None]:
+        """Return the final step of every run and the scores there; None without a modifier that chooses it."""
+        found: dict[tuple[int, ...], list[tuple[int, dict[str, list[float]]]]] = {}
+        for chosen in self.tasks[0].runs:
+            index = self._find_final(chosen)
+            if index is None:
+                continue
 
-        def evaluate(task: _Evaluated) -> tuple[Tensor, Tensor]:
-            modifiers, state = task.train_state.modifiers, task.train_state.state
-            params, step = task.config.modifiers[index].final(modifiers[str(index)], state.params)
-            return step, self._scores(task, state._replace(params=params))
+            def evaluate(task: _Evaluated, index: int = index) -> tuple[Tensor, Tensor]:
+                modifiers, state = task.train_state.modifiers, task.train_state.state
+                params, step = task.config.modifiers[index].final(modifiers[str(index)], state.params)
+                return step, self._scores(task, state._replace(params=params))
 
-        steps, numbers = self._evaluate_tasks(evaluate)
-        return list(zip(steps.tolist(), map(self._name_scores, numbers.tolist()), strict=True))
+            steps, numbers = self._evaluate_tasks(evaluate, chosen)
+            found[chosen] = list(zip(steps.tolist(), map(self._name_scores, numbers.tolist()), strict=True))
+        return [found[row.modifiers][row.task] if row.modifiers in found else None for row in self.rows]
+
+    def _find_final(self, chosen: Sequence[int]) -> int | None:
+        """Return the index, among the chosen modifiers, of the one that chooses the final weights, if any."""
+        return Modifier.find_final([self.config.modifiers[index] for index in chosen])
 
     def predicting_tensors(self, row: int = 0) -> Params:
-        """Return the weights and buffers that predict, of one task: those of a modifier if it chooses them.
+        """Return the weights and buffers that predict, of one run: those of a modifier if it chooses them.
 
         Statistics of the training data that the transform uses have names that begin with `STATISTICS`.
         """
-        train_state = trees.index(self.train_state, row) if self.has_trial_axis else self.train_state
-        config, index = self.configs[row], Modifier.find_final(self.config.modifiers)
+        number, chosen = self.rows[row]
+        train_state, config, index = self.run_state(row), self._run_config(row), self._find_final(chosen)
         with torch.no_grad():
             state = config.evaluated(train_state)
         params = state.params
         if index is not None:
             params, _ = config.modifiers[index].final(train_state.modifiers[str(index)], params)
-        indices = trees.index(self.sample_indices, row) if self.has_trial_axis else self.sample_indices
-        statistics = {f"{STATISTICS}{name}": value for name, value in indices.statistics.items()}
+        statistics = {f"{STATISTICS}{name}": value for name, value in self._task_indices(number).statistics.items()}
         return {**params, **state.buffers, **statistics}
+
+    def _run_config(self, row: int) -> TrainConfig:
+        number, chosen = self.rows[row]
+        return self.configs[number].with_modifiers(chosen)
+
+    def _task_indices(self, number: int) -> SampleIndices:
+        found: SampleIndices = trees.index(self.sample_indices, number) if self.has_trial_axis else self.sample_indices
+        return found
 
     def predict(
         self, tensors: Mapping[str, Tensor], segments: Sequence[int], row: int = 0
     ) -> list[tuple[Tensor, Tensor]]:
-        """Predict some segments (domain and split) of one task with given weights, without augmentation.
+        """Predict some segments (domain and split) of one run with given weights, without augmentation.
 
-        One task at a time and not compiled, since it is done once. With several processes, only one needs to call it.
+        One run at a time and not compiled, since it is done once. With several processes, only one needs to call it.
 
         Args:
             tensors: Weights and buffers, as `predicting_tensors` returns them.
             segments: Indices of the segments.
-            row: Index of the task.
+            row: Index of the run.
 
         Returns:
             For each segment, logits [N, C] as float32 and labels [N], on the host.
         """
-        config = self.configs[row]
-        sample_indices = trees.index(self.sample_indices, row) if self.has_trial_axis else self.sample_indices
+        config, sample_indices = self._run_config(row), self._task_indices(self.rows[row].task)
         chosen = [torch.split(sample_indices.evaluate, self.segments)[segment] for segment in segments]
         model = Model(self.network, *self.divide(tensors), autocast=config.problem.autocast)
         with self._deterministic_mode(), evaluation_mode(self.network), compiling(False):
@@ -341,19 +407,21 @@ class Session:
         params = {name: leaf for name, leaf in on_device.items() if name in names}
         return params, {name: leaf for name, leaf in on_device.items() if name not in names}
 
-    def _evaluate_tasks(self, function: Callable[[_Evaluated], Tree]) -> Tree:
-        """Apply a function to every task in evaluation mode, and stack the results."""
+    def _evaluate_tasks(self, function: Callable[[_Evaluated], Tree], chosen: tuple[int, ...]) -> Tree:
+        """Apply a function to every task, with the chosen modifiers, in evaluation mode; stack the results."""
 
         def evaluate(train_state: TrainState, sample_indices: SampleIndices, floats: dict[str, Tensor]) -> Tree:
-            return function(_Evaluated(with_floats(self.config, floats), train_state, sample_indices, None))
+            config = with_floats(self.config, floats).with_modifiers(chosen)
+            return function(_Evaluated(config, train_state, sample_indices, None))
 
         with self._deterministic_mode(), evaluation_mode(self.network), compiling(self.compiles, self.is_dynamic):
+            both = self.train_state.with_modifiers(chosen), self.sample_indices
             if self.uses_vmap:
-                return vmap(evaluate)(self.train_state, self.sample_indices, self.floats)
-            both = self.train_state, self.sample_indices
+                return vmap(evaluate)(*both, self.floats)
             found = []
-            for row, (config, task) in enumerate(zip(self.configs, self.tasks, strict=True)):
-                train_state, indices = select_trial(both, row, self._copies_trials) if self.has_trial_axis else both
+            for number, (config, task) in enumerate(zip(self.configs, self.tasks, strict=True)):
+                train_state, indices = select_trial(both, number, self._copies_trials) if self.has_trial_axis else both
+                config = config.with_modifiers(chosen)
                 found.append(function(_Evaluated(config, train_state, indices, task.test_domains)))
             return trees.stack(found)
 
@@ -363,28 +431,26 @@ class Session:
         return self.deterministic or self.compiles
 
     def fetch_metrics(self) -> list[dict[str, float | list[float]]]:
-        """Return the mean of each metric since the last call, for every task."""
+        """Return the mean of each metric since the last call, for every run."""
         means = {name: (t["sum"] / t["count"]).cpu() for name, t in self.train_state.totals.items()}
         self.train_state = self.train_state._replace(totals=trees.map_leaves(torch.zeros_like, self.train_state.totals))
-        indices = range(len(self.tasks)) if self.has_trial_axis else [...]
+        indices = [row.task if self.has_trial_axis else ... for row in self.rows]
         return [{name: value[i].tolist() for name, value in means.items()} for i in indices]
 
     def fetch_rounds(self) -> list[Rounds | None]:
-        """Return the rounds that the probe measured since the last call, for every task; None without a probe."""
+        """Return the rounds that the probe measured since the last call, for every run; None without a probe."""
         probe, memory = self.config.probe, self.train_state.probe
         if not memory:
-            return [None] * len(self.tasks)
+            return [None] * len(self.rows)
         self.train_state = self.train_state._replace(probe=probe.clear(memory))
         on_host = trees.map_leaves(torch.Tensor.cpu, memory["rounds"])
-        if not self.has_trial_axis:
-            return [probe.read(on_host)]
-        return [probe.read(trees.index(on_host, i)) for i in range(len(self.tasks))]
+        return [probe.read(trees.index(on_host, row.task) if self.has_trial_axis else on_host) for row in self.rows]
 
     def diverged(self) -> list[bool]:
-        """Return True for every task whose weights are not all finite."""
+        """Return True for every run whose weights are not all finite."""
         params = self.train_state.state.params
-        finite = vmap(trees.all_finite)(params) if self.has_trial_axis else trees.all_finite(params)[None]
-        return [not fine for fine in finite.tolist()]
+        finite = (vmap(trees.all_finite)(params) if self.has_trial_axis else trees.all_finite(params)[None]).tolist()
+        return [not finite[row.task] for row in self.rows]
 
 
 def _params(network: Network) -> Params:

@@ -37,6 +37,14 @@ class Task:
     precision: str = "fp32"  # fp32, tf32, bf16 or fp64
     evaluation: str = "all"  # samples to predict: "all", "selection" or "validation"; other accuracies are NaN
     samples: int | None = None  # largest number of samples of a training domain, for training and validation together
+    # If several runs share this training: the indices of the modifiers of each run. The runs differ in modifiers that
+    # do not change the training. Empty for one run with all modifiers.
+    shared_by: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def runs(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the modifiers of each run that this task trains."""
+        return self.shared_by or (tuple(range(len(self.modifiers))),)
 
     @property
     def num_domains(self) -> int:
@@ -84,6 +92,7 @@ class Task:
         """
         shape = {"dataset": self.dataset, "held out": len(self.test_domains), "probe": self.probe}
         shape["probe_capacity"] = self.probe_capacity
+        shape["runs"] = self.shared_by
         shape["samples"] = None if self.samples is None else (self.samples, self.test_domains)
         if not self.dataset.has_equal_splits:
             shape["trial_seed"] = self.trial_seed

@@ -31,18 +31,18 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of one evaluation. Lists have one entry for each trial of the session."""
+    """Results of one evaluation. Lists have one entry for each run of the session."""
 
     step: int  # number of the minibatch
-    scores: list[dict[str, list[float]]]  # for each trial, each score on each domain and split
+    scores: list[dict[str, list[float]]]  # for each run, each score on each domain and split
     metrics: list[Metrics]  # means since the last evaluation
-    diverged: list[str]  # why the trial diverged; empty if it did not
+    diverged: list[str]  # why the run diverged; empty if it did not
     seconds_per_step: float | None  # per minibatch; None if there was none since the last evaluation
     rounds: list[Rounds | None]  # measurements of the probe since the last evaluation; None without a probe
 
     @property
     def accuracies(self) -> list[list[float]]:
-        """For each trial, its first score on each domain and split: the accuracy, or the R² of a regression."""
+        """For each run, its first score on each domain and split: the accuracy, or the R² of a regression."""
         return [next(iter(found.values())) for found in self.scores]
 
 
@@ -101,7 +101,7 @@ def train(
 
 
 def _divergence(overflowed: bool, metrics: Metrics, rounds: int) -> str:
-    """Return why a trial diverged; empty if it did not.
+    """Return why a run diverged; empty if it did not.
 
     A round that is skipped because its direction is zero is no divergence: its norm is finite.
 
@@ -123,6 +123,6 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def final(session: Session) -> list[Evaluation]:
-    """Return the final evaluation of each trial, at the step that a modifier chose; empty without such a modifier."""
-    return [Evaluation(step, [scores], [{}], [""], None, [None]) for step, scores in session.final()]
+def final(session: Session) -> list[Evaluation | None]:
+    """Return the final evaluation of each run, at the step that a modifier chose; None without such a modifier."""
+    return [found and Evaluation(found[0], [found[1]], [{}], [""], None, [None]) for found in session.final()]

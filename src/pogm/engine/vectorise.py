@@ -42,6 +42,10 @@ class TrainState(NamedTuple):
     probe: Tree  # memory of the probe, with its measurements since the last evaluation
     totals: dict[str, dict[str, Tensor]]  # "sum" and "count" of each metric since the last evaluation
 
+    def with_modifiers(self, chosen: Sequence[int]) -> "TrainState":
+        """Return the state of a run that has only some of the modifiers, given by their indices."""
+        return self._replace(modifiers={str(new): self.modifiers[str(old)] for new, old in enumerate(chosen)})
+
 
 class Rates(NamedTuple):
     """Hyperparameters of the optimizer."""
@@ -81,6 +85,10 @@ class TrainConfig:
         modifiers = {str(i): modifier.start(state, self.problem) for i, modifier in enumerate(self.modifiers)}
         probe = self.probe.start(self.algorithm, state, self.problem, held_out, self.probe_capacity)
         return TrainState(state, modifiers, probe, {})
+
+    def with_modifiers(self, chosen: Sequence[int]) -> "TrainConfig":
+        """Return the configuration of a run that has only some of the modifiers, given by their indices."""
+        return replace(self, modifiers=tuple(self.modifiers[index] for index in chosen))
 
     @property
     def prediction_batch_size(self) -> int:

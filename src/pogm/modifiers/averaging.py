@@ -26,6 +26,7 @@ class WeightAverage(Modifier):
 
     abstract: ClassVar[bool] = True  # a base class; not registered
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    changes_training: ClassVar[bool] = False
 
     def rate(self, step: Tensor) -> Tensor:
         """Return the rate r_t of the weights after ``step`` steps, a float64 scalar."""

@@ -32,6 +32,9 @@ class Modifier:
     prediction_batch_size: ClassVar[int] = 0  # images of one domain to predict together; 0: each one alone
     sees_at_test: ClassVar[str] = ""  # what it uses at test time besides the image itself, in words; tables show it
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
+    # False if training has the same weights and metrics without the modifier, because it changes only the evaluation.
+    # Runs that differ in such modifiers alone are trained once (benchmark/plan/shared_training.py).
+    changes_training: ClassVar[bool] = True
 
     @property
     def mixes_samples(self) -> bool:
@@ -57,6 +60,12 @@ class Modifier:
     def changes_batches(self) -> bool:
         """Return whether the modifier overrides `batch`."""
         return type(self).batch is not Modifier.batch
+
+    @property
+    def changes_evaluation(self) -> bool:
+        """Return whether the modifier changes the weights to evaluate, or their predictions."""
+        kind, hooks = type(self), ("evaluated", "predictor", "prediction_batch_size")
+        return any(getattr(kind, hook) is not getattr(Modifier, hook) for hook in hooks)
 
     @property
     def changes_only_prediction(self) -> bool:

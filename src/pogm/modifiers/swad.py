@@ -49,6 +49,7 @@ class SWAD(Modifier):
     """
 
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    changes_training: ClassVar[bool] = False
 
     converge: int = hyper(3, least=1, most=MOST_COPIES)  # N_s
     tolerate: int = hyper(6, least=1, most=MOST_COPIES)  # N_e

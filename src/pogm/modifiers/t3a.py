@@ -39,6 +39,7 @@ class T3A(Modifier):
     prediction_batch_size: ClassVar[int] = 64
     sees_at_test: ClassVar[str] = ONLINE
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    changes_training: ClassVar[bool] = False
 
     def network(self, network: Network) -> Network:
         """Check that the network predicts with a linear head on the features alone."""

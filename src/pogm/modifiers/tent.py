@@ -46,6 +46,7 @@ class TENT(Modifier):
     prediction_batch_size: ClassVar[int] = 64
     sees_at_test: ClassVar[str] = ONLINE
     parallel_axes: ClassVar[tuple[str, ...]] = ("domains", "samples")
+    changes_training: ClassVar[bool] = False
 
     def network(self, network: Network) -> Network:
         """Check that the network has a normalization layer with scale and shift that its predictions use."""

@@ -38,6 +38,19 @@ def check_modifier_effect(cls: type[Modifier]) -> None:
     expect(changed, f"Expected a modifier to override a hook ({', '.join(hooks)}); found none.")
 
 
+def check_modifier_training(cls: type[Modifier]) -> None:
+    """A modifier that says that it does not change the training gives the weights of a run without it."""
+    if cls.changes_training:
+        return
+    with_modifier, without = (make_session(make_modified_trial(ERM(), *some)) for some in ((cls(),), ()))
+    for step in range(3):
+        for session in (with_modifier, without):
+            session.step()
+            session.observe(step)
+    assert_close(with_modifier.train_state.state, without.train_state.state, 0.0)
+    expect(not cls().changes_batches, "Expected a modifier that does not change the training; found `batch`.")
+
+
 def check_modifier_batched_trials(cls: type[Modifier]) -> None:
     """Trials in a batch, with different values of every float, give the same result as single trials."""
     assert_batched_equals_single(ERM(), cls())
@@ -107,6 +120,7 @@ MODIFIER_CHECKS: tuple[Callable[[type[Modifier]], None], ...] = (
     check_descriptions,
     check_search_space,
     check_modifier_effect,
+    check_modifier_training,
     check_modifier_batched_trials,
     check_modifier_loop_and_vmap,
     check_modifier_resume,

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from pogm._system.cpu import count_cores
 from pogm.benchmark.costs.compile_choice import choose_compile, shape_key
 from pogm.benchmark.executors.worker import has_begun
+from pogm.benchmark.plan.shared_training import share_training
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
 from pogm.benchmark.runs.directory import newest_checkpoint
@@ -25,29 +27,29 @@ COMPILE_THREADS = 32  # maximum number of kernels that a process compiles at onc
 
 
 def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
-    """Return lists of trials that run together: on a GPU trials that are alike and at one step, otherwise single ones.
+    """Return lists of trials that run together. They are at one step, and share their training, if they can.
 
-    Trials with trajectories outside the device memory run alone. The order is that of the first trial of each list.
+    On a GPU, trials that are alike run together, too, except those with trajectories outside the device memory. The
+    order is that of the first trial of each list.
     """
-    if not on_gpu or options.engine.trajectories not in ("auto", "device"):
-        return [[trial] for trial in trials]
-    mixes = options.engine.mixes_batch_sizes()
-    jobs = [job for same in by_progress(trials, root) for job in group_alike(same, BATCH_SIZE, mixes)]
+    makes_batches = on_gpu and options.engine.trajectories in ("auto", "device")
+    most, mixes = BATCH_SIZE if makes_batches else 1, options.engine.mixes_batch_sizes()
+    jobs = [job for same in by_progress(trials, root) for job in group_alike(same, most, mixes)]
     position = {trial.id: number for number, trial in enumerate(trials)}
-    return sorted(jobs, key=lambda job: position[job[0].id])
+    return sorted(jobs, key=lambda job: min(position[trial.id] for trial in job))
 
 
 def take_job(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], bool]) -> list[Trial]:
     """Remove the next job; return its trials that are free.
 
-    Trials of a batch that another process has trained in the meantime become other jobs.
+    Trials that another process has trained in the meantime are left out; the rest may become several jobs.
     """
-    job = [trial for trial in jobs.pop() if is_free(trial)]
-    if len(job) <= 1:
-        return job
-    same, *others = by_progress(job, root)
+    free = [trial for trial in jobs.pop() if is_free(trial)]
+    if len(free) <= 1:
+        return free
+    job, *others = [job for same in by_progress(free, root) for job in group_alike(same, len(free), True)]
     jobs.extend(others)
-    return same
+    return job
 
 
 def by_progress(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:
@@ -105,8 +107,8 @@ class CompileChoice:
         if self.left is None or has_begun(job[0], root):
             return self.given
         key = shape_key(job[0], with_batch_size=False)
-        runs = max(math.ceil(self.left[key] / self.processes), len(job))
-        self.left[key] -= len(job)
+        runs = max(math.ceil(self.left[key] / self.processes), len(share_training(job)))
+        self.left.subtract(shape_key(trial, with_batch_size=False) for trial in job)
         engine = choose_compile(self.given.engine, job[0], runs, self.sharing, len(self.sizes[key]))
         return replace(self.given, engine=engine)
 
@@ -114,20 +116,22 @@ class CompileChoice:
 def group_alike(trials: Sequence[Trial], most: int, mixes_batch_sizes: bool = False) -> list[list[Trial]]:
     """Group trials that can train as one batch, up to ``most`` in a group; keep the order of the first ones.
 
-    Trials on large images stay alone: one of them keeps a GPU busy, and several would not fit into its memory.
+    Trials that share their training count as one. Trials on large images stay alone: one of them keeps a GPU busy, and
+    several would not fit into its memory.
 
     Args:
         trials: The trials.
         most: Maximum number of trials in a group.
         mixes_batch_sizes: Trials of a group may have different minibatch sizes.
     """
-    alike: dict[str, list[list[Trial]]] = {}
-    groups: list[list[Trial]] = []
-    for trial in trials:
-        limit = most if is_small(trial) else 1
-        found = alike.setdefault(f"{trial.schedule} {shape_key(trial, not mixes_batch_sizes)}", [])
+    alike: dict[str, list[list[list[Trial]]]] = {}
+    groups: list[list[list[Trial]]] = []  # of lists of trials that share their training
+    for shared in share_training(trials):
+        limit = most if is_small(shared[0]) else 1
+        shapes = [shape_key(trial, not mixes_batch_sizes) for trial in shared]
+        found = alike.setdefault(f"{shared[0].schedule} {shapes}", [])
         if not found or len(found[-1]) == limit:
             found.append([])
             groups.append(found[-1])
-        found[-1].append(trial)
-    return groups
+        found[-1].append(shared)
+    return [list(chain.from_iterable(group)) for group in groups]

@@ -163,7 +163,8 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
     """Run the trials of a job as one batch; return the error of each as text.
 
     A trial that another process runs has no error here: that process reports it. A trial that cannot train in the batch
-    (`UnevenBatchError`) is run alone afterwards.
+    (`UnevenBatchError`) is run alone afterwards. So are trials with different modifiers whose batch fails: a modifier
+    may be the reason.
 
     Raises:
         StoppedError: If a signal stopped the job.
@@ -178,6 +179,8 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
     except Exception as error:
         if is_disk_full(error):
             raise DiskFullError(str(error)) from error
+        if len({trial.label for trial in job}) > 1:
+            return [text for trial in job for text in run_job([trial], root, options)]
         for trial in job:
             if not has_begun(trial, root):  # the reason is missing data, for example
                 note_failure(trial, root, error)

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from pogm.benchmark.executors.worker import Worker
+from pogm.benchmark.plan.shared_training import share_training
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.options import RunOptions
@@ -37,16 +38,18 @@ def estimates(trials: Sequence[Trial], options: RunOptions) -> list[Estimate]:
     """Estimate the cost of trials by training and evaluating one trial of each kind for a few steps.
 
     The trial of median batch size is measured; the time of the others is proportional to their batch size. This reads
-    data and weights. With a large network on a CPU it takes minutes for each kind.
+    data and weights. With a large network on a CPU it takes minutes for each kind. Trials that share their training
+    train once.
     """
-    found = []
+    found, trained = [], {group[0].id for group in share_training(trials)}
     for (dataset, label), alike in _kinds(trials).items():
         middle = statistics.median_low([trial.training.batch_size for trial in alike])
         sample = next(trial for trial in alike if trial.training.batch_size == middle)
         with use_threads(options.threads):
             minibatch, evaluation, memory = measure_cost(sample, options)
             rest = _measure_rest(sample, options, minibatch + evaluation)
-        minibatches = sum(trial.steps * trial.training.batch_size for trial in alike) / middle
+        training = [trial for trial in alike if trial.id in trained]
+        minibatches = sum(trial.steps * trial.training.batch_size for trial in training) / middle
         evaluations = sum(len(trial.schedule.points()) for trial in alike)
         seconds = minibatch * minibatches + evaluation * evaluations + rest * len(alike)
         found.append(Estimate(dataset, label, len(alike), seconds, memory))

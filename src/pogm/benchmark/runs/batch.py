@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pogm._system.errors import DivergedError, IntegrityError, InUseError, PogmError
 from pogm._system.files import lock_folder, remove_temporary
 from pogm.benchmark.costs.compile_choice import note_cached
@@ -44,7 +46,7 @@ class Batch:
     """Trials that train in one session, while they train. With several processes, only the first one writes.
 
     Args:
-        trials: The trials.
+        trials: The trials, in the order of the runs of the session.
         folders: The run directory of each trial.
         options: Options of the runner.
         session: Session of the trials.
@@ -70,7 +72,8 @@ class Batch:
         self.session, self.world, self.stop = session, world, stop
         self.on_record, self.on_round = on_record, on_round
         self.errors: list[PogmError | None] = [None] * len(trials)
-        self.has_final = Modifier.find_final(session.config.modifiers) is not None  # only final weights are selected
+        # For each trial: a modifier chooses its final weights, and only these are selected.
+        self.has_final = [Modifier.find_final(trial.modifiers) is not None for trial in trials]
         self.after = -1  # step of the last evaluation
 
     @property
@@ -103,7 +106,7 @@ class Batch:
             remove_temporary(run.folder)
             write_trial(run.folder, run.trial, facts)
             run.description = describe(run.trial, classes, shape[2:] if len(shape) == 4 else (), facts)
-            if not self.session.has_trial_axis:  # trials of a batch that failed as a whole may succeed alone
+            if len(self.runs) == 1:  # trials of a batch that failed as a whole may succeed alone
                 resources.enter_context(note_failures(run.folder))
         return errors
 
@@ -133,7 +136,7 @@ class Batch:
         for evaluation in rounds:
             if evaluation is None:
                 self._save()
-                folder, many = self.runs[0].folder, self.session.has_trial_axis
+                folder, many = self.runs[0].folder, len(self.runs) > 1
                 raise self.stop.error(folder.parent if many else folder, many)
             if self.after < 0 and self.session.compiles and self.session.device.type == "cuda":
                 note_cached(self.options.engine, self.trials)
@@ -143,7 +146,7 @@ class Batch:
                 self._write(row, record)
                 if evaluation.diverged[row]:
                     self._end_diverged(row, evaluation.diverged[row])
-                elif not self.has_final:
+                elif not self.has_final[row]:
                     self._select(row, record)
             if not self.active:
                 return
@@ -157,9 +160,9 @@ class Batch:
         """Evaluate and write the final weights, if a modifier has any, and finish the run of every active trial."""
         ends = final(self.session)
         for row in self.active:
-            run = self.runs[row]
-            if ends:
-                record = make_record(run.trial, self.session, ends[row])
+            run, end = self.runs[row], ends[row]
+            if end is not None:
+                record = make_record(run.trial, self.session, end)
                 self._write(row, record | {FINAL: True})
                 self._select(row, record)
                 self.world.run_on_first(run.write_model)
@@ -192,14 +195,14 @@ class Batch:
 
     def _save(self) -> None:
         """Write a checkpoint of every active trial."""
-        whole = None if self.session.has_trial_axis else self.session.gather_state()  # all processes take part
+        whole = self.session.gather_state() if len(self.runs) == 1 else None  # all processes take part
         for row in self.active:
-            state = trees.index(self.session.train_state, row) if whole is None else whole
+            state = self.session.run_state(row) if whole is None else whole
             self.world.run_on_first(partial(self.runs[row].save, state, self.after))
 
     def _restore(self) -> int:
         """Load the last checkpoints; return the step of their last evaluation, or −1."""
-        if self.session.has_trial_axis:
+        if len(self.runs) > 1:
             return self._restore_batch()
         states: list[TrainState] = []
 
@@ -217,24 +220,30 @@ class Batch:
         """Load the last checkpoints of the trials of a batch; return the step of their last evaluation, or −1.
 
         If the newest checkpoint of a trial is damaged, an older one is loaded. If a trial is then at another step
-        than the first one, or if nothing can be loaded, it gets an `UnevenBatchError` and has to be run alone.
+        than the first one, or if nothing can be loaded, or if it has other weights than the trials that share its
+        training, it gets an `UnevenBatchError` and has to be run alone.
         """
-        template = trees.index(self.session.train_state, 0)
         loaded: dict[int, tuple[TrainState | None, Mapping[str, Any]]] = {}
         for row in self.active:
             try:
-                loaded[row] = self.runs[row].restore(template)
+                loaded[row] = self.runs[row].restore(self.session.run_state(row))
             except IntegrityError:  # concerns only this trial; it is reported when the trial is run alone
                 self.errors[row] = UnevenBatchError(self.runs[row].folder)
         if not loaded:
             return -1
-        chosen, manifest = next(iter(loaded.values()))
-        for row, (_, found) in loaded.items():
-            if any(found.get(name) != manifest.get(name) for name in ("step", "after")):
+        _, manifest = next(iter(loaded.values()))
+        states: dict[int, TrainState] = {}
+        of_task: dict[int, TrainState] = {}  # state of the first trial of each task
+        for row, (state, found) in loaded.items():
+            same = all(found.get(name) == manifest.get(name) for name in ("step", "after"))
+            if same and state is not None:
+                other = of_task.setdefault(self.session.rows[row].task, state)
+                same = all(map(torch.equal, trees.leaves(state.state), trees.leaves(other.state)))
+                states[row] = state
+            if not same:
                 self.errors[row] = UnevenBatchError(self.runs[row].folder)
-        if chosen is not None:
-            states = [loaded[row][0] if row in self.active else chosen for row in range(len(self.trials))]
-            self.session.restore(trees.stack(states))
+        if states:
+            self.session.restore_runs({row: state for row, state in states.items() if self.errors[row] is None})
         return int(manifest["after"])
 
     def _must_stop(self) -> Callable[[], bool]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pogm._system.errors import PogmError
 from pogm.benchmark.costs.compile_choice import choose_compile, mode
+from pogm.benchmark.plan.shared_training import make_task, share_training
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE, read_verified
 from pogm.benchmark.runs.batch import Batch, OnRecord, OnRound
@@ -69,8 +70,9 @@ def run_batch(
 ) -> list[PogmError | None]:
     """Train trials as one batch; each has a run directory and writes what it would write alone.
 
-    Trials resume from their checkpoints, if there are any. Several trials must be alike (see ``Task.shape``) and must
-    have checkpoints of the same step, or none. If a trial of a batch diverges, the others continue. If a batch is
+    Trials that differ only in modifiers that do not change the training (SMA, SWAD, ...) are trained once. Trials
+    resume from their checkpoints, if there are any. Several trials must be alike (see ``Task.shape``) and must have
+    checkpoints of the same step, or none. If a trial of a batch diverges, the others continue. If a batch is
     stopped, every trial of it has a checkpoint, from which it can be resumed, alone or in a batch.
 
     Args:
@@ -95,8 +97,9 @@ def run_batch(
             return [None] * len(trials)
         setup = stop.without_saving() if options.launch is None else nullcontext()  # ranks stop together, at a round
         with setup, explain_out_of_memory(trials[0]):  # reads the data before anything is written
-            tasks = [trial.task(options.data) for trial in trials]
-            for trial, task in zip(trials, tasks, strict=True):
+            groups = share_training(trials)
+            tasks = [make_task(group, options.data) for group in groups]
+            for (trial, *_), task in zip(groups, tasks, strict=True):
                 if trial.dataset.task == "regression":  # other data is loaded once, by the session
                     check_validation_targets(trial, task.load())
             session = Session(
@@ -104,7 +107,10 @@ def run_batch(
             )
         with ExitStack() as resources:
             resources.callback(session.close)
-            batch = Batch(trials, folders, options, session, world, stop, on_record, on_round)
+            given = {trial.id: number for number, trial in enumerate(trials)}
+            order = [given[trial.id] for group in groups for trial in group]  # of the runs of the session
+            ordered = [trials[number] for number in order], [folders[number] for number in order]
+            batch = Batch(*ordered, options, session, world, stop, on_record, on_round)
             batch.errors = world.run_on_first(lambda: batch.take_directories(resources))
             if world.run_on_first(lambda: all((folder / DONE).exists() for folder in folders)):  # during the set-up
                 return [None] * len(trials)
@@ -112,7 +118,8 @@ def run_batch(
             with explain_out_of_memory(trials[0]):
                 batch.start_trackers(resources)
                 batch.train()
-            return batch.errors
+            errors = dict(zip(order, batch.errors, strict=True))
+            return [errors[number] for number in range(len(trials))]
 
 
 def _choose_engine(trials: Sequence[Trial], folders: Sequence[Path], options: RunOptions) -> Engine:

@@ -21,7 +21,10 @@ class TrajectoryWarning(UserWarning):
 
 
 def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
-    """Return the facts that can affect the numbers of a run: versions, device, options, data."""
+    """Return the facts that can affect the numbers of a run: versions, device, options, data.
+
+    ``shared_training`` is the number of runs that were trained as one; their times and memory are those of all of them.
+    """
     on_gpu = session.device.type == "cuda"
     task = session.tasks[0]
     classes = (registered_name(type(part)) for part in (task.algorithm, *task.modifiers, task.dataset))
@@ -40,6 +43,7 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
         "trajectories": session.trajectory_storage,
         "micro_batch": options.engine.micro_batch,
         "deterministic": options.engine.deterministic,
+        **({"shared_training": len(task.runs)} if task.shared_by else {}),
         "images": {split: session.segments[index :: len(SPLITS)] for index, split in enumerate(SPLITS)},  # by domain
         **({"plugins": packages} if packages else {}),
         **task.dataset.describe_data(options.data),
