@@ -32,6 +32,7 @@ class Sweep(Command):
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 2 --out runs/sweep
 pogm sweep --algorithms ERM Fish Fishr POGM --datasets ColoredMNIST --data ~/data --out runs/cmnist --dry-run
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --configurations 5 --trials 3 --out runs/sweep --allow-change
+pogm sweep --algorithms ERM 'ERM + SMA' 'ERM + SWAD' --datasets RotatedDigits --configurations 5 --out runs/averages
 pogm sweep --algorithms ERM POGM --datasets RotatedDigits --set lr=1e-3 --set POGM.inner_steps=5 --out runs/set
 pogm status runs/sweep"""
     notes: ClassVar[str] = (
@@ -41,7 +42,10 @@ pogm status runs/sweep"""
     )
 
     algorithms: tuple[str, ...] = option(
-        "Names of algorithms (see: pogm list algorithms).", metavar="NAME", complete="algorithms"
+        "Names of algorithms (see: pogm list algorithms), alone or with modifiers: 'ERM + SWAD'. Methods that differ "
+        "only in SMA, EMA, SWAD, WiSEFT, T3A or TENT are trained once.",
+        metavar="NAME",
+        complete="algorithms",
     )
     datasets: tuple[str, ...] = option(
         "Names of datasets (see: pogm list datasets), or folders of images.", metavar="NAME", complete="datasets"
@@ -135,8 +139,8 @@ pogm status runs/sweep"""
         done = Counter(trial_kind(content) for content in finished.values())
         counts = RunCounts()
         for algorithm in sweep.algorithms:
-            label = " + ".join((algorithm, *sweep.modifiers))
             for data in sweep.datasets:
+                label = sweep.combination(algorithm, data).label
                 counts.add(label, label, data.title, sweep.count(data), done[data.title, label])
         workers = self.scheduling.workers
         self.output.show("sweep", show_plan(counts, self.out, finished, run_options, workers, sweep.sample()))

@@ -94,8 +94,7 @@ def make_plan(
     if hasattr(dataset.training, "eval_augment") and "eval_augment" not in names:
         settings = (*settings, "eval_augment=false")  # validation images as they will be in use
 
-    parts = {method: [name.strip() for name in method.split("+")] for method in algorithms}
-    combinations = {method: Combination(names[0], tuple(names[1:]), dataset) for method, names in parts.items()}
+    combinations = {method: Combination.parse(method, dataset) for method in algorithms}
     check_settings(settings, list(combinations.values()), "--compare")
 
     def plan(method: str, held_out: Sequence[str]) -> Trial:

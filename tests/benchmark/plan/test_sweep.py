@@ -6,6 +6,7 @@ import pytest
 
 from pogm import ERM, POGM
 from pogm._system.errors import UsageError
+from pogm.benchmark.plan.shared_training import share_training
 from pogm.benchmark.plan.sweep import Sweep, configuration, draw
 from pogm.benchmark.runs.sweep_directory import load_sweep, status
 from pogm.cli import main
@@ -273,3 +274,21 @@ def test_evaluation_is_saved_only_if_it_is_not_the_default():
         replace(SMALL, evaluation="some").plan()
     with pytest.raises(UsageError, match=r"found --evaluation validation\. Choose all or selection"):
         replace(SMALL, evaluation="validation")
+
+
+def test_methods_with_modifiers_are_paired_with_the_algorithm_alone():
+    """They have its seeds and hyperparameters; modifiers of all algorithms come first, so that averages can share."""
+    sweep = Sweep(("ERM", "ERM+SWAD"), datasets("RotatedDigits"), configurations=2, trials=1, modifiers=("Mixup",))
+    assert sweep.algorithms == ("ERM", "ERM + SWAD")
+    labels = ("ERM + Mixup", "ERM + Mixup + SWAD")
+    plain, averaged = ([one for one in sweep.plan() if one.label == label] for label in labels)
+    assert len(plain) == len(averaged) == 12
+    assert [replace(one, modifiers=one.modifiers[:1]) for one in averaged] == plain
+    assert [len(group) for group in share_training(sweep.plan())] == [2] * 12
+    assert Sweep.from_json(sweep.to_json()) == sweep
+
+
+def test_a_modifier_of_all_algorithms_is_not_given_again():
+    sweep = Sweep(("ERM", "ERM + SWAD"), datasets("RotatedDigits"), modifiers=("SWAD",))
+    with pytest.raises(UsageError, match=r"each modifier once; found ERM \+ SWAD \+ SWAD"):
+        sweep.plan()

@@ -27,6 +27,12 @@ class Combination:
         object.__setattr__(self, "algorithm", algorithm_names([self.algorithm])[0])
         object.__setattr__(self, "modifiers", modifier_names(self.modifiers))
 
+    @classmethod
+    def parse(cls, method: str, dataset: DomainDataset, modifiers: Sequence[str] = ()) -> "Combination":
+        """Return the combination for a method such as "ERM" or "ERM + SWAD", and modifiers that come first."""
+        algorithm, own = split_method(method)
+        return cls(algorithm, (*modifiers, *own), dataset)
+
     @property
     def label(self) -> str:
         """Name in a table, such as "POGM + Mixup"."""
@@ -88,3 +94,9 @@ def algorithm_names(names: Sequence[str]) -> tuple[str, ...]:
 def modifier_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of modifiers as trials have them: the path of a modifier of another package."""
     return tuple(registered_name(modifier_class(name)) for name in names)
+
+
+def split_method(method: str) -> tuple[str, tuple[str, ...]]:
+    """Return the names of the algorithm and of the modifiers of a method such as "ERM" or "ERM + SWAD"."""
+    algorithm, *modifiers = method.split(" + " if "/" in method else "+")  # a path may contain a plus sign
+    return algorithm_names([algorithm.strip()])[0], modifier_names([name.strip() for name in modifiers])

@@ -14,7 +14,7 @@ from pogm._system.collector import pause_collector
 from pogm._system.errors import UsageError, unknown_name_error
 from pogm._system.saved import check_form
 from pogm.algorithms import algorithm_class
-from pogm.benchmark.plan.combination import Combination, algorithm_names, modifier_names
+from pogm.benchmark.plan.combination import Combination, modifier_names, split_method
 from pogm.benchmark.plan.settings import apply, check_settings, settings_for
 from pogm.benchmark.plan.trial import Trial, check_reports_test, dataset_from_json, differences
 from pogm.core.hyperparameters import Space, apply_large_defaults, fields, replace_fields
@@ -73,12 +73,12 @@ def _default(kind: type, large: bool) -> Any:
 class Sweep:
     """A comparison of algorithms. DomainBed's protocol: 20 configurations, 3 trials, every domain held out once."""
 
-    algorithms: tuple[str, ...]  # names of algorithms
+    algorithms: tuple[str, ...]  # names of algorithms, alone or with modifiers ("ERM + SWAD")
     datasets: tuple[DomainDataset, ...]
     configurations: int = 20  # configurations of hyperparameters; the first one is the defaults
     trials: int = 3  # repetitions with other seeds, splits and configurations
     mode: str = "single"  # "full" also holds out every pair of domains, for leave-one-domain-out selection
-    modifiers: tuple[str, ...] = ()  # names of modifiers
+    modifiers: tuple[str, ...] = ()  # names of modifiers of all algorithms
     settings: tuple[str, ...] = ()  # "lr=0.001" for every trial, "POGM.kappa=0.1" for one algorithm; not searched
     steps: int | None = None  # minibatches of each domain; None for the default of the dataset
     evaluate_every: int | None = None  # minibatches between evaluations; None for the default of the dataset
@@ -91,7 +91,8 @@ class Sweep:
         for name in ("configurations", "trials"):
             if getattr(self, name) < 1:
                 raise UsageError(f"Expected --{name} of at least 1; found {getattr(self, name)}. Leave it out.")
-        object.__setattr__(self, "algorithms", algorithm_names(self.algorithms))
+        methods = [" + ".join((algorithm, *own)) for algorithm, own in map(split_method, self.algorithms)]
+        object.__setattr__(self, "algorithms", tuple(methods))
         object.__setattr__(self, "modifiers", modifier_names(self.modifiers))
         check_reports_test(self.evaluation)
         Probe.each(self.probe_every)  # raises an error for an invalid number of rounds
@@ -128,22 +129,31 @@ class Sweep:
         self, held_out_domains: Callable[[DomainDataset], list[list[int]]], training_only: bool = False
     ) -> list[Trial]:
         pairs = list(itertools.product(self.datasets, self.algorithms))
-        kinds = {(data, name): Combination(name, self.modifiers, data) for data, name in pairs}
+        kinds = {(data, name): self.combination(name, data) for data, name in pairs}
         check_settings(self.settings, list(kinds.values()))
-        settings = {pair: settings_for(kind, self.settings) for pair, kind in kinds.items()}
+        settings = {kind: settings_for(kind, self.settings) for kind in kinds.values()}
         probe = Probe.each(self.probe_every)
         trials = []
         with pause_collector():
             for trial_seed, hparams_seed in itertools.product(range(self.trials), range(self.configurations)):
                 search = _Search(hparams_seed, trial_seed, training_only)
                 for dataset in self.datasets:
-                    parts = {
-                        algorithm: self._parts(dataset, algorithm, search, settings[dataset, algorithm])
-                        for algorithm in self.algorithms
-                    }
-                    for held_out, algorithm in itertools.product(held_out_domains(dataset), self.algorithms):
-                        trials.append(self._trial(parts[algorithm], algorithm, held_out, search, probe))
+                    methods = [kinds[dataset, name] for name in self.algorithms]
+                    parts = {kind: self._parts(kind, search, settings[kind]) for kind in methods}
+                    for held_out, kind in itertools.product(held_out_domains(dataset), methods):
+                        trials.append(self._trial(parts[kind], kind.algorithm, held_out, search, probe))
         return trials
+
+    def combination(self, method: str, dataset: DomainDataset) -> Combination:
+        """Return an algorithm, alone or with modifiers of its own, with the modifiers of all algorithms.
+
+        Raises:
+            UsageError: If a modifier is given twice.
+        """
+        found = Combination.parse(method, dataset, self.modifiers)
+        if len(set(found.modifiers)) < len(found.modifiers):
+            raise UsageError(f"Expected each modifier once; found {found.label}. Leave out the repeated one.")
+        return found
 
     def count(self, dataset: DomainDataset) -> int:
         """Return the number of trials of one algorithm on a dataset, without building them."""
@@ -160,26 +170,26 @@ class Sweep:
         self, dataset: DomainDataset, algorithm: str, held_out: Sequence[int], hparams_seed: int, trial_seed: int
     ) -> Trial:
         """Build one trial of the plan."""
-        settings = settings_for(Combination(algorithm, self.modifiers, dataset), self.settings)
-        search = _Search(hparams_seed, trial_seed)
-        parts = self._parts(dataset, algorithm, search, settings)
-        return self._trial(parts, algorithm, list(held_out), search, Probe.each(self.probe_every))
+        kind, search = self.combination(algorithm, dataset), _Search(hparams_seed, trial_seed)
+        parts = self._parts(kind, search, settings_for(kind, self.settings))
+        return self._trial(parts, kind.algorithm, list(held_out), search, Probe.each(self.probe_every))
 
     def _held_out(self, dataset: DomainDataset) -> list[list[int]]:
         count = len(dataset.domains)
         pairs = itertools.combinations(range(count), 2) if self.mode == "full" else ()
         return [*([domain] for domain in range(count)), *map(list, pairs)]
 
-    def _parts(self, data: DomainDataset, algorithm: str, search: _Search, settings: Sequence[str]) -> dict[str, Any]:
+    def _parts(self, kind: Combination, search: _Search, settings: Sequence[str]) -> dict[str, Any]:
         """Return the parts of trials, which do not depend on the held-out domains."""
+        data = kind.dataset
         parts: dict[str, Any] = {
-            "algorithm": search.configuration(algorithm_class(algorithm), data.large),
+            "algorithm": search.configuration(algorithm_class(kind.algorithm), data.large),
             "training": search.training(data),
             "dataset": data,
         }
-        for name in self.modifiers:
+        for name in kind.modifiers:
             parts[name] = search.configuration(modifier_class(name), data.large)
-        apply(settings, parts, f"a hyperparameter of {algorithm} on {data.title}")
+        apply(settings, parts, f"a hyperparameter of {kind.algorithm} on {data.title}")
         return parts
 
     def _trial(
