@@ -36,6 +36,7 @@ ON_PHOTOGRAPHS = (  # fewer rows, because runs on photographs are slow
     *(Row(algorithm, ("SMA",)) for algorithm in ("ERM", "POGM")),
     Row("ERM", ("MIRO",)),
     Row("ERMPlusPlus"),
+    Row("ERM", ("MIRO", "SWAD")),
 )
 ON_OTHER_DATA = (
     *FIRST,
