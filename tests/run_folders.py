@@ -45,6 +45,7 @@ def write_run(
     done: bool = True,
     failure: str | None = None,
     metrics: dict[str, Any] | None = None,
+    samples: int | None = None,
     **settings: Any,
 ) -> Path:
     name, *modifiers = label.split(" + ")
@@ -60,7 +61,7 @@ def write_run(
         "evaluate_every": 30,
         "training": {"lr": 0.001, "batch_size": 32, "network": "mlp"},
         "precision": "fp32",
-    }
+    } | ({} if samples is None else {"samples": samples})
     run_id = hashlib.md5(json.dumps([trial, label]).encode()).hexdigest()
     folder = root / run_id
     folder.mkdir(parents=True)

@@ -15,6 +15,7 @@ from typing import get_args, get_type_hints
 import pytest
 from image_folders import write_folder
 from processes import SHORT, pogm, start, torchrun_variables
+from run_folders import record as make_record
 from run_folders import write_run
 from sample_files import OPTIONS, write_table
 
@@ -620,6 +621,16 @@ def test_report_names_the_settings_that_differ_between_runs_of_one_cell(tmp_path
         write_run(tmp_path / str(kappa), kappa=kappa)
     assert main(["report", str(tmp_path)]) == 2
     assert "found 2 runs of ERM on Toy that differ in algorithm.kappa. Report them" in capsys.readouterr().err
+
+
+def test_report_has_a_table_for_each_number_of_training_samples_the_smallest_first(tmp_path, capsys):
+    for samples, accuracy in ((None, 0.9), (100, 0.8), (30, 0.7)):
+        write_run(tmp_path / str(samples), [make_record(0, [accuracy] * 3, [0.5] * 3)], samples=samples)
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    means = [(table["title"], table["rows"]["ERM"]["A"]["mean"]) for table in tables if "A" in table["columns"]]
+    expected = [("Toy (30 samples per domain)", 70), ("Toy (100 samples per domain)", 80), ("Toy", 90)]
+    assert list(dict.fromkeys(means)) == expected
 
 
 def test_report_that_cannot_be_written_is_an_error_without_traceback(runs, tmp_path, capsys):

@@ -56,10 +56,11 @@ pogm report results runs/mine/small/runs           the same with runs of your ow
         if any(path for folder in self.folders for pattern in ARCHIVES for path in folder.glob(pattern)):
             return self._report_evidence()
         from pogm.benchmark.results.records import read_runs
+        from pogm.benchmark.results.run_names import separate_sample_counts
         from pogm.benchmark.results.selection import SELECTIONS, oracle_early_stop
         from pogm.cli.tables import find_tables, show_tables, write_html
 
-        runs = read_runs(*self.folders)
+        runs = separate_sample_counts(read_runs(*self.folders))
         early = () if self.oracle_early_stop is None else (oracle_early_stop(self.oracle_early_stop),)
         selections = early or SELECTIONS
         if self.format != "html" and not self.output.replaces_text:

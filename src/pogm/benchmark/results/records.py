@@ -47,6 +47,7 @@ TRIAL_FORM = {  # fields that are not listed may be missing: old run folders do 
         "trial_seed": int,
         "steps?": int,
         "evaluate_every?": int,
+        "samples?": int,
         "combination?": {"rule": str, "kept": int, "considered": int, "seconds?": NUMBER},
     },
     "provenance?": {},

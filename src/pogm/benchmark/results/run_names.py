@@ -1,5 +1,6 @@
 """Names under which tables and reports show the datasets and the methods of runs, and the order of the runs."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 def name_runs(runs: Iterable["Run"]) -> list["Run"]:
     """Return runs under distinct and short names, in an order that depends on the trials alone."""
     return sorted(_with_short_names(_with_distinct_titles(runs)), key=_table_order)
+
+
+def separate_sample_counts(runs: Iterable["Run"]) -> list["Run"]:
+    """Add the number of training samples (``--samples``) to the titles of datasets; fewer samples come first.
+
+    Tables then have one column or one table for each number, and compare methods with equal numbers.
+    """
+    ordered = sorted(runs, key=lambda run: (run.dataset, run.trial.get("samples", sys.maxsize)))
+    return [
+        run if count is None else _with_title(run, f"{run.dataset} ({count} samples per domain)")
+        for run, count in ((run, run.trial.get("samples")) for run in ordered)
+    ]
 
 
 def _with_distinct_titles(runs: Iterable["Run"]) -> list["Run"]:
