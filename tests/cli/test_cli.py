@@ -112,6 +112,14 @@ def test_help_of_every_option_is_a_sentence_that_says_the_default(name, parser):
         assert not has_value or "default:" in text, (name, text)
 
 
+def test_commands_with_a_fixed_network_have_no_options_of_training():
+    names = [field.name for kind in (options.Execution, options.Device) for field in dataclasses.fields(kind)]
+    training = {f"--{name.replace('_', '-')}" for name in names} - {"--data", "--weights", "--device"}
+    flags = {name: {flag for action in one._actions for flag in action.option_strings} for name, one in parsers()}
+    assert training <= flags["run"]
+    assert not training & (flags["verdict"] | flags["data features"])
+
+
 def test_an_option_that_may_be_repeated_also_takes_several_values():
     for words in (["--hold-out", "a", "--hold-out", "b"], ["--hold-out", "a", "b"]):
         assert parse(["train", "data", *words, "--out", "m"]).hold_out == ("a", "b")

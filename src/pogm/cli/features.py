@@ -70,7 +70,7 @@ pogm data features ./hospitals --set image_size=128 --out hospitals.npz"""
             check_outside(self.out.parent, [self.dataset], self.execution.data.folder)
         run_options = make_run_options(self.execution.make_execution(), [] if self.like else [self.dataset])
         run_options.enter()
-        with use_threads(max(run_options.threads, count_cores())):
+        with use_threads(count_cores()):
             file = self._plan_all(run_options) if self.like is None else self._plan_similar(self.like, run_options)
             written = file.write(self.out, partial(show_progress, what="batches of images"))
         self.output.show(

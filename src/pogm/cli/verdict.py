@@ -9,7 +9,7 @@ from typing import ClassVar
 from pogm._system.messages import note
 from pogm._system.terminal import print_line
 from pogm.cli.json_output import Output
-from pogm.cli.options import MOST_SEED, Execution, Hyperparameters
+from pogm.cli.options import MOST_SEED, FixedNetwork, Hyperparameters
 from pogm.cli.parser import Command, argument, group, option
 
 
@@ -37,7 +37,7 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
     seed: int = option(
         "Seed of the choice of images, of random weights and of cross-validation.", 0, least=0, most=MOST_SEED
     )
-    execution: Execution = group(Execution)
+    execution: FixedNetwork = group(FixedNetwork)
     output: Output = group(Output)
 
     def run(self) -> int:
@@ -55,9 +55,9 @@ pogm verdict patients.csv:label=outcome,domain=hospital"""
         from pogm.deployment.features import extract_features
         from pogm.deployment.verdict import analyse
 
-        run_options = make_run_options(self.execution, [self.folder])
+        run_options = make_run_options(self.execution.make_execution(), [self.folder])
         run_options.enter()
-        with reuse_scans(), use_threads(max(run_options.threads, count_cores())):
+        with reuse_scans(), use_threads(count_cores()):
             name = self.settings.add_to(self.folder)
             dataset = find_dataset(name, run_options.data, show_image_progress)
             if len(dataset.domains) < 2:
