@@ -1,7 +1,9 @@
 """``pogm data features``: the features of all images by a fixed network, as a dataset of vectors."""
 
+import csv
 import json
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,6 +243,22 @@ def test_images_for_a_model_of_features_are_predicted_by_the_command_that_the_er
     lines = pogm("predict", tmp_path / "model", new).out.splitlines()
     assert lines[0] == "path,prediction,probability_cat,probability_dog"
     assert sorted(line.partition(",")[0] for line in lines[1:]) == [str(path) for path in sorted(images.iterdir())]
+
+
+def test_evaluation_of_features_names_each_image_with_its_site_and_label(tmp_path):
+    """The file lists its samples in another order than the sites of the evaluation."""
+    folder, trained = write_folder(tmp_path / "sites", images=4), tmp_path / "f.npz"
+    assert pogm("data", "features", folder, *WORDS, "--out", trained).code == 0
+    assert pogm("train", trained, "--algorithm", "ERM", "--steps", "2", "--out", tmp_path / "model").code == 0
+    new, predictions = tmp_path / "new.npz", tmp_path / "predictions.csv"
+    assert pogm("data", "features", folder, "--like", trained, "--out", new).code == 0
+    arrays = np.load(new)
+    mixed = np.random.default_rng(0).permutation(len(arrays["y"]))
+    np.savez(new, **{name: arrays[name][mixed] for name in ("x", "y", "domain", "path")})
+    assert pogm("evaluate", tmp_path / "model", new, "--csv", predictions).code == 0
+    rows = list(csv.DictReader(predictions.read_text().splitlines()))
+    assert sorted(row["path"] for row in rows) == [str(path) for path in sorted(folder.rglob("*.png"))]
+    assert all(Path(row["path"]).parts[-3:-1] == (row["site"], row["label"]) for row in rows)
 
 
 def test_images_without_files_are_no_reference_for_a_new_site(tmp_path):

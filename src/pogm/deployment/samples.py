@@ -113,10 +113,8 @@ def predict_file(model: TrainedModel, name: str) -> Predictions | PredictedNumbe
     """
     file = _read_file(model, name)
     found = _predict(model, read_inputs(model, file), _sites(file) if model.adapts else None)
-    paths = np.asarray(file.columns.get("path", ()))
-    if isinstance(found, PredictedNumbers) or file.kind == "table" or paths.shape != (file.count,):
-        return found
-    return replace(found, paths=tuple(map(str, paths.tolist())), key="path")
+    key, names = _name_samples(file)
+    return found if isinstance(found, PredictedNumbers) else replace(found, paths=tuple(names.tolist()), key=key)
 
 
 def evaluate_file(
@@ -129,7 +127,8 @@ def evaluate_file(
 ) -> Evaluation | RegressionEvaluation:
     """Evaluate a model on the samples of a file, with the column of the label of the training.
 
-    Each value of the column of the domain is a site. Without such a column, the file is one site.
+    Each value of the column of the domain is a site. Without such a column, the file is one site. Paths identify
+    samples as in `predict_file`.
 
     Args:
         model: A model of a table or of arrays.
@@ -169,17 +168,26 @@ def evaluate_file(
         )
     order = np.concatenate(list(rows.values()))
     labels = _dataset(model).read_labels(file, order)
-    numbered = tuple(str(row + 1) for row in order)
     found = _predict(model, inputs[torch.from_numpy(order)], site_of[order])
     if isinstance(found, PredictedNumbers):
-        chosen = replace(found, rows=numbered)
+        chosen = replace(found, rows=tuple(str(row + 1) for row in order))
         return RegressionEvaluation(site_of[order], chosen, labels.double().numpy(), model.description)
     parts = torch.split(labels, [len(index) for index in rows.values()])
+    key, names = _name_samples(file)
     listed = [
-        Site(site, tuple(str(row + 1) for row in index), tuple(part.tolist()))
+        Site(site, tuple(names[index].tolist()), tuple(part.tolist()))
         for (site, index), part in zip(rows.items(), parts, strict=True)
     ]
-    return Evaluation(tuple(listed), replace(found, paths=numbered), model.description, dict(ignored))
+    named = replace(found, paths=tuple(names[order].tolist()), key=key)
+    return Evaluation(tuple(listed), named, model.description, dict(ignored))
+
+
+def _name_samples(file: SampleFile) -> tuple[str, npt.NDArray[np.str_]]:
+    """Return the names of the samples [N], and what they are: "path" of an image or, without paths, "row" from 1."""
+    paths = np.asarray(file.columns.get("path", ()))
+    if file.kind == "table" or paths.shape != (file.count,):
+        return "row", np.arange(1, file.count + 1).astype(str)
+    return "path", paths.astype(str)
 
 
 def _sites(file: SampleFile) -> npt.NDArray[np.str_]:
