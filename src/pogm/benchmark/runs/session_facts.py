@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import pogm
+from pogm._system.commit import find_commit
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.options import RunOptions
 from pogm.core.plugins import describe_packages, registered_name
@@ -25,12 +26,13 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
 
     ``shared_training`` is the number of runs that were trained as one; their times and memory are those of all of them.
     """
-    on_gpu = session.device.type == "cuda"
+    on_gpu, commit = session.device.type == "cuda", find_commit()
     task = session.tasks[0]
     classes = (registered_name(type(part)) for part in (task.algorithm, *task.modifiers, task.dataset))
     packages = describe_packages([*classes, task.training.network]) | network_package(task.training.network)
     return {
         "pogm": pogm.__version__,
+        **({"commit": commit} if commit else {}),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(session.device) if on_gpu else "cpu",
