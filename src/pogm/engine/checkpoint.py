@@ -150,7 +150,7 @@ def _names(folder: Path) -> list[str]:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files of all checkpoints, each manifest before its tensors."""
-    return sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
+    return sorted(path for path in folder.glob("*") if path.suffix in (".json", ".safetensors"))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

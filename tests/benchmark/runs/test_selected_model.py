@@ -18,6 +18,7 @@ from pogm.benchmark.runs.directory import load_trial
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.benchmark.runs.selected_model import SelectedModel, remove_unused_weights
 from pogm.data.datasets.base import split
+from pogm.engine import checkpoint
 
 LONG = {"steps": 61, "evaluate_every": 10}
 
@@ -160,3 +161,22 @@ def test_first_of_equal_steps_is_selected():
     for step, validation in ((0, 0.5), (10, 0.7), (20, 0.7), (30, float("nan")), (40, 0.6)):
         found.consider(step, validation, dict)
     assert found.to_json() == {"step": 10, "validation": 0.7}
+
+
+def test_a_run_of_a_sweep_writes_no_last_checkpoint_and_keeps_one_model(tmp_path, monkeypatch):
+    """Nothing can extend it, so the last checkpoint would be deleted at once; for large networks it has gigabytes."""
+    one, written = trial(ERM()), []
+    real = checkpoint.save
+    monkeypatch.setattr(
+        checkpoint, "save", lambda *args, **facts: written.append(facts["after"]) or real(*args, **facts)
+    )
+    for folder, options, expected in (
+        (tmp_path / "single", RunOptions(), [one.steps - 1]),
+        (tmp_path / one.id, RunOptions(), []),
+        (tmp_path / "sweep" / one.id, RunOptions(checkpoint_seconds=0), one.schedule.points()[:-1]),
+    ):
+        run(one, folder, options)
+        assert written == expected
+        assert len(list(folder.glob("model/weights-*.safetensors"))) == 1
+        assert (folder / "checkpoints").exists() == (folder.name == "single")
+        written.clear()

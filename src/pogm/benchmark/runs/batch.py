@@ -153,7 +153,7 @@ class Batch:
             if self.world.run_on_first(partial(self._is_checkpoint_due, saved)):  # by the clock of one process
                 self._save()
                 saved = time.monotonic()
-        self._save()
+        self._save(is_last=True)
         self._finish()
 
     def _finish(self) -> None:
@@ -193,12 +193,15 @@ class Batch:
         elapsed = time.monotonic() - saved
         return elapsed >= self.options.checkpoint_seconds and self.after < self.trials[0].steps - 1
 
-    def _save(self) -> None:
-        """Write a checkpoint of every active trial."""
-        whole = self.session.gather_state() if len(self.runs) == 1 else None  # all processes take part
-        for row in self.active:
+    def _save(self, is_last: bool = False) -> None:
+        """Write a checkpoint of every active trial; after the last step, only of those that keep it."""
+        kept = [row for row in self.active if self.runs[row].keeps_checkpoint or not is_last]
+        whole = self.session.gather_state() if kept and len(self.runs) == 1 else None  # all processes take part
+        for row in kept:
             state = self.session.run_state(row) if whole is None else whole
             self.world.run_on_first(partial(self.runs[row].save, state, self.after))
+        for row in set(self.active) - set(kept):
+            self.world.run_on_first(self.runs[row].write_model)
 
     def _restore(self) -> int:
         """Load the last checkpoints; return the step of their last evaluation, or −1."""

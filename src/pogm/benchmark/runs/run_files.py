@@ -48,6 +48,11 @@ class RunFiles:
         self.description: Mapping[str, Any] = {}  # of the selected model; set when the directory is locked
         self.tracking: Tracking | None = None
 
+    @property
+    def keeps_checkpoint(self) -> bool:
+        """True if the run keeps its last checkpoint when it is done, because it can be extended."""
+        return not is_in_sweep(self.folder, self.trial)
+
     def append(self, record: dict[str, Any]) -> None:
         """Append a record, and send it to the trackers."""
         append_record(self.folder / RECORDS, record)
@@ -87,8 +92,9 @@ class RunFiles:
         """
         write_metrics(self.folder, self.trial, session, row)
         write_atomic(self.folder / DONE, self.digest.done())
-        if is_in_sweep(self.folder, self.trial):
+        if not self.keeps_checkpoint:
             checkpoint.delete(self.folder / "checkpoints")
+            remove_unused_weights(self.folder, self.folder / "checkpoints")
             if not keep_model:
                 delete_model(self.folder)
 
