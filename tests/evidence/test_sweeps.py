@@ -73,6 +73,17 @@ def test_further_seeds_of_a_row_count_when_all_of_their_domains_are_done():
     assert {row.name: (row.done, row.missing) for row in missing_rows(PACS, runs)}["CORAL"] == (8, 4)
 
 
+def test_rows_that_share_their_training_are_planned_once():
+    """ERM + SMA needs time of its own only if the runs of ERM are finished without it."""
+    planned = {row.name: row for row in missing_rows(PACS, [])}
+    assert (planned["ERM + SMA"].trained_with, planned["ERM + SMA"].seconds) == ("ERM", 0.0)
+    assert planned["POGM + SWAD"].trained_with == "POGM"
+    assert planned["ERM"].trained_with == planned["ERM + MIRO"].trained_with == ""
+    alone = {row.name: row for row in missing_rows(PACS, runs_of(PACS, {"ERM": 0.0}))}
+    assert alone["ERM + SWAD"].trained_with == ""
+    assert alone["ERM + SMA"].trained_with == "ERM + SWAD"
+
+
 def test_estimated_time_is_proportional_to_the_missing_runs():
     all_missing = {row.name: row for row in missing_rows(HEART, [])}
     some = {row.name: row for row in missing_rows(HEART, runs_of(HEART, {"ERM": 0.0})[:10])}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pogm.algorithms import algorithm_class
 from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.costs.reference import run_cost
+from pogm.benchmark.plan.shared_training import training_key
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.records import Run
 from pogm.evidence.sweeps import VARIANT_SWEEPS, Sweep
@@ -41,7 +42,7 @@ The script unpacks the finished runs, runs the command of the sweep until the ti
 finished since. Options of `pogm experiment` can follow, such as `--workers 2`, `--algorithms "ROW"`, or `--weights`
 with the path of the file. Then `python benchmarks/update_results.py` updates the tables and this plan. Sweeps of
 variants and ablations of POGM, and of fewer domains, have some runs in common with the evidence; these are trained and
-packed once.
+packed once. Rows that differ only in weight averages are trained once; name them all in `--algorithms`.
 """
 
 
@@ -53,15 +54,21 @@ class MissingRow:
     done: int  # finished runs of those that it needs
     missing: int
     seconds: float | None  # of all missing runs; None if it is unknown
+    trained_with: str = ""  # row before it, if that row trains all of them, so that they need no time of their own
 
 
 def missing_rows(sweep: Sweep, runs: Sequence[Run]) -> list[MissingRow]:
     """Return the rows of a sweep that are not complete, in the order of their priority."""
     finished = {run.id for run in sweep.find_runs(runs)}
     found = []
+    trained: dict[str, str] = {}  # row by what it trains
     for row, trials in sweep.needed.items():
         left = [trial for trial in trials if trial.id not in finished]
-        if left:
+        others = {trained.setdefault(training_key(trial), row.name) for trial in left}
+        adapts = any(modifier.sees_at_test for modifier in trials[0].modifiers)  # its evaluations take time
+        if len(others) == 1 and row.name not in others and not adapts:
+            found.append(MissingRow(row.name, len(trials) - len(left), len(left), 0.0, others.pop()))
+        elif left:
             found.append(MissingRow(row.name, len(trials) - len(left), len(left), _seconds(sweep, row, left)))
     return found
 
@@ -121,11 +128,13 @@ def _section(sweep: Sweep, rows: Sequence[MissingRow], unneeded: Sequence[str]) 
         "|---|---|---|---|",
     )
     for row in rows:
-        yield f"| {row.name} | {row.done} | {row.missing} | {_time(sweep, [row])} |"
+        time = f"trained with {row.trained_with}" if row.trained_with else _time(sweep, [row])
+        yield f"| {row.name} | {row.done} | {row.missing} | {time} |"
 
 
 def _time(sweep: Sweep, rows: Sequence[MissingRow]) -> str:
     """Return the time of the missing runs as text, such as "12.3 GPU minutes, and 3 rows of unknown time"."""
+    rows = [row for row in rows if not row.trained_with]
     known = [row.seconds for row in rows if row.seconds is not None]
     unknown = len(rows) - len(known)
     if not rows:
