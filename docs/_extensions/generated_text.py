@@ -28,6 +28,7 @@ PAGES = {  # file of the repository: page that shows it
     "results/mnist/README.md": "measurements/evidence.md",
     "results/small/README.md": "measurements/evidence_small.md",
     "results/features/README.md": "measurements/evidence_features.md",
+    "results/pacs/README.md": "measurements/evidence_pacs.md",
     "results/variants/README.md": "measurements/variants.md",
     "results/ablation/README.md": "measurements/ablation.md",
     "results/agreement/README.md": "measurements/agreement.md",
