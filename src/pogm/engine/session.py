@@ -1,6 +1,5 @@
 """A session: one trial, or several similar trials at once, set up on a device and ready to train."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -10,33 +9,25 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pogm._system.errors import UsageError
 from pogm._system.messages import log
 from pogm._system.runtime import configure_runtime
 from pogm.core import trees
 from pogm.core.compilation import compiling, import_compiler
 from pogm.core.flat_params import flatten
-from pogm.core.micro_batches import MicroBatches
 from pogm.core.model import Model, Network, evaluation_mode
-from pogm.core.problem import Problem, live_buffers
 from pogm.core.state import State
 from pogm.core.trees import Params, Tree
-from pogm.data.datasets.base import Domain
 from pogm.diagnostics.probe import Rounds
 from pogm.distributed.world import World
 from pogm.engine.capture import GraphedStep
 from pogm.engine.engine import Engine as Engine
 from pogm.engine.evaluator import SCORES, TrialEvaluator, predict_logits
-from pogm.engine.input_store import Resident, fits_on_device
 from pogm.engine.parallel import ParallelStrategy
-from pogm.engine.per_domain import gradient, map_by_loop, map_by_streams, map_by_vmap
-from pogm.engine.prefetch import Streamed
-from pogm.engine.sampling import SampleIndices, SampleTable, collect_labels_and_sizes, concatenate_inputs
-from pogm.engine.setup import check_alike, deterministic_mode, load_domains
+from pogm.engine.sampling import SampleIndices, SampleTable
+from pogm.engine.setup import build_config, build_table, check_alike, deterministic_mode, load_domains
 from pogm.engine.task import Task
 from pogm.engine.trajectory_storage import choose_storage, offload_trajectories
 from pogm.engine.vectorise import (
-    Rates,
     Step,
     TrainConfig,
     TrainState,
@@ -50,7 +41,6 @@ from pogm.engine.vectorise import (
 from pogm.modifiers.base import Modifier
 
 STATISTICS = "transform."  # prefix of statistics among the tensors of a model
-DOMAIN_STRATEGIES = {"loop": map_by_loop, "streams": map_by_streams, "vmap": map_by_vmap}
 
 
 class _Evaluated(NamedTuple):
@@ -103,7 +93,7 @@ class Session:
         has_one_size = len({task.training.batch_size for task in tasks}) == 1
         self.uses_vmap = self.has_trial_axis and has_one_size and engine.uses_vmap_for_trials(self.network)
         domains, sample_indices, self.segments = load_domains(tasks, self.device)
-        table, self.prefetcher = self._build_table(domains, sample_indices, engine)
+        table, self.prefetcher = build_table(tasks, domains, sample_indices, engine)
         configs = self._build_configs(engine, table, dtype, world)
         with self._deterministic_mode():
             starts = [
@@ -131,29 +121,12 @@ class Session:
             self.trajectory_storage,
         )
 
-    def _build_table(
-        self, domains: list[Domain], sample_indices: list[SampleIndices], engine: Engine
-    ) -> tuple[SampleTable, Streamed | None]:
-        """Return the table of all samples, and the object that streams inputs if they are not resident."""
-        inputs = concatenate_inputs(domains)
-        labels, sizes = (part.to(self.device) for part in collect_labels_and_sizes(domains))
-        if engine.images == "resident" or (engine.images == "auto" and fits_on_device(inputs, self.device)):
-            return SampleTable(Resident(inputs.to(self.device)), labels, sizes), None
-        if self.has_trial_axis:
-            raise UsageError(
-                "Expected images that fit on the device, for a batch of trials; found "
-                f"{inputs.nbytes / 2**30:.1f} GiB of them, which have to be streamed. Run them one by one."
-            )
-        task = self.tasks[0]
-        size, turns, target = task.training.batch_size, task.algorithm.minibatches, task.probe.target
-        prefetcher = Streamed(inputs, sample_indices[0], size, turns, self.device, held_out=target)
-        return SampleTable(prefetcher, labels, sizes), prefetcher
-
     def _build_configs(
         self, engine: Engine, table: SampleTable, dtype: torch.dtype, world: World | None
     ) -> list[TrainConfig]:
         """Return the configuration of each task, with the chosen storage of trajectories and parallel strategy."""
-        configs = [self._build_config(task, engine, table, dtype) for task in self.tasks]
+        on_streams = self.has_trial_axis and not self.uses_vmap
+        configs = [build_config(task, self.network, table, engine, dtype, on_streams) for task in self.tasks]
         alone = not self.has_trial_axis and world is None and not self.tasks[0].probe.every
         self.trajectory_storage = choose_storage(engine, configs[0], dict(self.network.named_parameters()), alone)
         if self.trajectory_storage != "device":
@@ -167,46 +140,6 @@ class Session:
         if self.has_trial_axis:
             return make_separate_step(self.configs, sample_indices, copies=self._copies_trials)
         return make_single_step(self.config, self.sample_indices)
-
-    def _build_config(self, task: Task, engine: Engine, table: SampleTable, dtype: torch.dtype) -> TrainConfig:
-        rates = Rates(task.training.lr, task.training.weight_decay)
-        pixels = math.prod(task.transform.shape[-2:])
-        strategy = engine.choose_domain_strategy(self.network, pixels)
-        if self.has_trial_axis and not self.uses_vmap and strategy == "streams":
-            strategy = "loop"  # the trials already run on parallel streams
-        problem = Problem(
-            network=self.network,
-            optimizer=task.algorithm.optimizer(*rates),
-            num_domains=task.num_domains,
-            num_classes=task.dataset.num_classes,
-            gradient=gradient,
-            each_domain=DOMAIN_STRATEGIES[strategy],
-            passes_views=strategy == "loop",
-            penalties=Modifier.penalties(task.modifiers),
-            custom_risks=Modifier.find_risks(task.modifiers),
-            autocast=torch.bfloat16 if task.precision == "bf16" else None,
-            loss=task.loss,
-            live=live_buffers(self.network),
-            mixes=any(modifier.mixes_samples for modifier in task.modifiers if modifier.changes_training),
-            micro_batches=MicroBatches.for_network(self.network, engine.micro_batch) if engine.micro_batch else None,
-        )
-        for chosen in task.runs:  # raise an error before the run if two of its modifiers do not combine
-            modifiers = [task.modifiers[index] for index in chosen]
-            Modifier.find_final(modifiers)
-            Modifier.find_evaluated(modifiers)
-            Modifier.check_test_time(modifiers)
-        return TrainConfig(
-            algorithm=task.algorithm,
-            modifiers=task.modifiers,
-            rates=rates,
-            problem=problem,
-            table=table,
-            transform=task.transform,
-            batch_size=task.training.batch_size,
-            probe=task.probe,
-            probe_capacity=task.probe_capacity,
-            dtype=dtype,
-        )
 
     def step(self, probing: bool = False) -> None:
         """Train all tasks for one round. With ``probing``, the probe measures the round."""
