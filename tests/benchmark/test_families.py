@@ -1,11 +1,16 @@
 """Families, papers, requirements and costs of all methods, as lists show them."""
 
+from pathlib import Path
+
 import pytest
 from digests import RELEASED
 
 from pogm.benchmark.catalogue import CATALOGUES, costs
 from pogm.benchmark.descriptions import describe, describe_all, description_lines
 from pogm.benchmark.families import FAMILIES, FAMILY
+from pogm.modifiers import all_modifiers
+
+PAGE = Path(__file__).parents[2] / "docs/methods.md"
 
 
 def test_every_released_method_has_one_family():
@@ -45,3 +50,12 @@ def test_description_says_what_a_method_needs_and_sees_at_test_time():
     assert found["needs"] == "normalization layers, class labels, test images in batches of one domain"
     assert "Predictions also use: unlabelled images of the test domain" in "\n".join(description_lines(found))
     assert describe("algorithms", "MADG")["needs"] == "2 domains, networks of its own, class labels"
+
+
+def test_page_and_descriptions_name_the_modifiers_that_do_not_change_the_training():
+    unchanged = sorted(name for name, found in all_modifiers().items() if not found.changes_training)
+    named = " and ".join(", ".join(f"`{name}`" for name in unchanged).rsplit(", ", 1))
+    assert f"{named} do not change the training" in " ".join(PAGE.read_text().split())
+    for name in all_modifiers():
+        lines = "\n".join(description_lines(describe("modifiers", name)))
+        assert ("Training: that of the algorithm alone" in lines) == (name in unchanged)

@@ -61,6 +61,7 @@ def _modifier(name: str) -> dict[str, Any]:
     found = modifier_class(name)
     return {
         **_method(name, found),
+        "changes_training": found.changes_training,
         "example": f"pogm run --dataset RotatedDigits --algorithm ERM --with {name} --test-domain 75{_setting(found)} "
         f"--out runs/{found.__name__.lower()}",
     }
@@ -146,6 +147,8 @@ def description_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"Overrides: {found['overrides']}"
     if found.get("needs", "nothing") != "nothing":
         yield f"Needs: {found['needs']}"
+    if not found.get("changes_training", True):
+        yield "Training: that of the algorithm alone; a sweep trains runs with and without it once"
     if found.get("sees_at_test"):
         yield f"Predictions also use: {found['sees_at_test']}"
     for setup, cost in found.get("cost", {}).items():

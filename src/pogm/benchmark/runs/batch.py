@@ -200,8 +200,9 @@ class Batch:
         for row in kept:
             state = self.session.run_state(row) if whole is None else whole
             self.world.run_on_first(partial(self.runs[row].save, state, self.after))
-        for row in set(self.active) - set(kept):
-            self.world.run_on_first(self.runs[row].write_model)
+        for row in self.active:
+            if row not in kept:
+                self.world.run_on_first(self.runs[row].write_model)
 
     def _restore(self) -> int:
         """Load the last checkpoints; return the step of their last evaluation, or −1."""
