@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from pogm.core import trees
 
@@ -46,3 +48,17 @@ def test_float64_rate_keeps_float32_weights():
 def test_mean_of_integers_is_the_first_one():
     stacked = {"count": torch.tensor([3, 3]), "mean": torch.tensor([1.0, 3.0])}
     assert {name: leaf.item() for name, leaf in trees.mean(stacked).items()} == {"count": 3, "mean": 2.0}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_one_number_that_is_not_finite_is_found_at_every_place(bad, dtype):
+    largest = torch.finfo(dtype).max  # finite: a sum of such numbers would overflow
+    tree = {"a": torch.full((2, 3), largest, dtype=dtype), "b": torch.zeros(1, dtype=dtype), "none": torch.zeros(0)}
+    assert trees.all_finite(tree)
+    for index in range(6):
+        broken = tree["a"].clone()
+        broken.view(-1)[index] = bad
+        assert not trees.all_finite(tree | {"a": broken})
+    both = torch.stack([tree["a"], broken])
+    assert vmap(trees.is_finite)(both).tolist() == [True, False]

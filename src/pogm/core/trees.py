@@ -99,7 +99,15 @@ def dot(left: Tree, right: Tree) -> Tensor:
 
 def all_finite(tree: Tree) -> Tensor:
     """Return a scalar tensor that is True if every number of the tree is finite."""
-    return torch.stack([leaf.isfinite().all() for leaf in storages(tree)]).all()
+    return torch.stack([is_finite(leaf) for leaf in storages(tree) if leaf.numel()]).all()
+
+
+def is_finite(leaf: Tensor) -> Tensor:
+    """Return a scalar tensor that is True if every number is finite. The tensor must not be empty.
+
+    The smallest and the largest number are NaN if any number is. On a CPU this is many times as fast as ``isfinite``.
+    """
+    return torch.stack(leaf.aminmax()).isfinite().all()
 
 
 def stack(trees: Sequence[Tree]) -> Tree:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pogm._system.errors import UsageError
 from pogm.algorithms import all_algorithms
 from pogm.algorithms.base import Algorithm
+from pogm.core import trees
 from pogm.core.flat_params import FlatParams, Layout
 from pogm.core.state import Metrics
 
@@ -82,7 +83,7 @@ def backward(
             gradients.flat.div_(dist.get_world_size(group))
             dist.broadcast(key, dist.get_global_rank(group, 0), group=group)
         combined, metrics = combine(gradients, key)
-        broken = ~gradients.flat.isfinite().all()
+        broken = ~trees.is_finite(gradients.flat)
         for name, leaf in zip(gradients, used, strict=True):
             update = torch.where(broken, torch.nan, combined[name]).to(leaf.dtype)
             leaf.grad = update if leaf.grad is None else leaf.grad + update

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pogm._system.errors import DataError, IntegrityError, UsageError, shorten
 from pogm._system.files import digest, write_atomic
-from pogm.core.trees import Params
+from pogm.core.trees import Params, is_finite
 from pogm.models.featurizer import Featurizer
 
 RANDOM, PRETRAINED = "random", "pretrained"
@@ -114,7 +114,7 @@ def load_tensors(featurizer: Featurizer, tensors: Params, source: str, *, strict
         for name, tensor in expected.items():
             if name in given and _fits(given[name], tensor):
                 tensor.copy_(given[name])
-                if not tensor.isfinite().all():
+                if tensor.numel() and not is_finite(tensor):
                     raise DataError(
                         f"Expected finite weights in {source}; found NaN or infinity in {name} ({given[name].dtype}). "
                         "Get the file again, or save it in higher precision."
