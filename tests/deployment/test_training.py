@@ -193,6 +193,10 @@ def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch)
     compared = make_plan(dataset, ["ERM", "Fish"], (), ["network=small_cnn", "weights=random"], 100)
     assert steps_in_time(compared, 580, options, workers=2) == int((360 - 4 * 24 - 2 * 5 * 2) / (4 * 0.5))
     assert plan_deadlines(compared, 580, options, workers=2) == (100 + 0.75 * 0.9 * 480, 100 + 0.9 * 480)
+    # ERM + SMA shares the training of ERM, but not its evaluations.
+    shared = make_plan(dataset, ["ERM", "ERM + SMA"], (), ["network=small_cnn", "weights=random"], 100)
+    assert steps_in_time(shared, 580, options, workers=3) == int((360 - 2 * 2 * 24 - 2 * 5 * 2) / (2 * 0.5))
+    assert plan_deadlines(shared, 580, options, workers=3) == (100 + 0.5 * 0.9 * 480, 100 + 0.9 * 480)
     with pytest.raises(UsageError, match=r"at least 10 minibatches in each of 4 runs; found 30 s.*--minutes"):
         steps_in_time(plan, 130, options, workers=2)
 

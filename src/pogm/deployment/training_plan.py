@@ -15,6 +15,7 @@ from pogm._system.saved import check_form
 from pogm.benchmark.plan.combination import Combination
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.settings import check_settings, settings_for
+from pogm.benchmark.plan.shared_training import share_training
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.progress.estimate import measure_cost
 from pogm.benchmark.runs.context import use_threads
@@ -154,7 +155,8 @@ def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, work
         costs = [measure_cost(trials[0], options) for trials in plan.forecasts.values()]
     step, evaluation = fmean(cost[0] for cost in costs), fmean(cost[1] for cost in costs)
     runs = sum(_count_in_a_row(plan, options, workers))
-    evaluations = runs * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
+    evaluated = len(plan.first_trials) / len(share_training(plan.first_trials))  # runs of one training
+    evaluations = runs * evaluated * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
     seconds = deadline - time.monotonic()
     steps = int((PLANNED_SHARE * seconds - evaluations * evaluation) / (runs * step))
     if steps < EVALUATIONS:
@@ -181,9 +183,12 @@ def plan_deadlines(
 
 
 def _count_in_a_row(plan: TrainingPlan, options: RunOptions, workers: int) -> tuple[int, int]:
-    """Return how many of the first runs one process trains one after the other, and how many follow all of them."""
+    """Return how many of the first runs one process trains one after the other, and how many follow all of them.
+
+    Runs that share their training count as one.
+    """
     processes = workers if options.engine.torch_device().type == "cpu" else 1
-    return math.ceil(len(plan.first_trials) / processes), int(len(plan.finals) > 1)
+    return math.ceil(len(share_training(plan.first_trials)) / processes), int(len(plan.finals) > 1)
 
 
 def read_steps(folder: Path, options: Mapping[str, Any]) -> int | None:
