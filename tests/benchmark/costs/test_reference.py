@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_a_plan_of_twenty_thousand_runs_needs_less_than_three_seconds():
     assert time.process_time() - start < 3
     assert len(algorithms) * sum(map(large.count, large.datasets)) > 20_000
     assert lines[0].startswith("Estimate on one NVIDIA H200: about ")
+
+
+def test_trials_that_share_their_training_need_its_time_once():
+    def hours(*algorithms):
+        lines = reference_lines(sweep("PACS", algorithms=algorithms, configurations=20, trials=3).sample())
+        return float(re.search(r"about ([\d.]+) GPU hours", lines[0])[1])
+
+    alone, shared, apart = hours("ERM"), hours("ERM", "ERM + SMA"), hours("ERM", "POGM")
+    assert alone < shared < 1.4 * alone, "further evaluations"
+    assert apart > 2 * alone
 
 
 def test_networks_and_methods_without_measurements_are_left_out_and_counted():

@@ -17,6 +17,7 @@ from typing import Any
 
 from pogm.benchmark.catalogue import cost_ratios
 from pogm.benchmark.costs.disk_space import checkpoint_bytes, model_bytes
+from pogm.benchmark.plan.shared_training import training_key
 from pogm.benchmark.plan.trial import Trial
 from pogm.data.datasets.base import HOLDOUT, DomainDataset
 from pogm.data.images.cache import LARGEST
@@ -104,7 +105,7 @@ def cache_bytes(dataset: DomainDataset) -> int:
 
 
 def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True, keep_models: bool = True) -> list[str]:
-    """Return the text for users: GPU hours and memory, then disk.
+    """Return the text for users: GPU hours and memory, then disk. Trials that share their training train once.
 
     Args:
         trials: Trials, each with the number of runs that cost as much.
@@ -116,16 +117,18 @@ def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True, 
     gpu_gib, checkpoint = 0.0, 0
     disk: dict[str, float] = {"models": 0.0, "records": 0.0}
     datasets: dict[DomainDataset, None] = {}
+    trained = set()
     for trial, count in trials:
-        cost = run_cost(trial)
+        cost, key = run_cost(trial), training_key(trial)
         datasets.setdefault(trial.dataset)
         runs += count
         if cost.train_seconds is not None:
             timed += count
-            seconds[0] += count * cost.train_seconds
+            seconds[0] += count * cost.train_seconds * (key not in trained)
             seconds[1] += count * (cost.evaluation_seconds or 0.0)
             unevaluated += count * (cost.evaluation_seconds is None)
             gpu_gib = max(gpu_gib, cost.gpu_gib or 0.0)
+            trained.add(key)
         if (size := model_bytes(trial)) is not None:
             sized += count
             disk["models"] += count * size * keep_models
