@@ -29,6 +29,7 @@ from pogm.modifiers.base import Modifier
 from pogm.modifiers.cirl import CIRL
 from pogm.modifiers.itta import ITTA
 from pogm.modifiers.mixstyle import MixStyle
+from pogm.testing.modifiers import check_modifier_training
 
 PAGE = Path(__file__).parents[2] / "docs/methods.md"
 MADE: dict[str, Modifier] = {  # settings with which two steps reach all phases; others have their defaults
@@ -237,6 +238,11 @@ def test_pair_trains_with_an_effect_of_the_modifier_or_raises(algorithm, with_):
 def test_runs_with_a_modifier_are_repeatable(algorithm, name):
     first, second = (trained(algorithm, modifier(name)) for _ in range(2))
     assert_close(second.session.train_state, first.session.train_state, 0.0)
+
+
+@pytest.mark.parametrize("name", [name for name, found in all_modifiers().items() if not found.changes_training])
+def test_modifiers_that_say_so_do_not_change_the_training(name):
+    check_modifier_training(all_modifiers()[name])
 
 
 @pytest.mark.parametrize("second", all_modifiers())

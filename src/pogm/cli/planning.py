@@ -156,7 +156,10 @@ def _print_time(
 
 
 def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) -> dict[Kind, float]:
-    """Return the median training time of finished runs, by dataset and label, without evaluations."""
+    """Return the median training time of finished runs, by dataset and label, without evaluations.
+
+    Runs that were trained as one share the time.
+    """
     chosen: dict[Kind, list[str]] = {}
     for number, content in finished.items():
         alike = chosen.setdefault(trial_kind(content), [])
@@ -169,8 +172,9 @@ def _seconds_by_kind(folder: Path, finished: Mapping[str, Mapping[str, Any]]) ->
     for kind, ids in chosen.items():
         for run in (runs[number] for number in ids if number in runs):
             measured = [finite(record.get("seconds_per_step")) for record in run.records]
+            sharing = finished[run.id].get("provenance", {}).get("shared_training", 1)
             if known := [seconds for seconds in measured if seconds > 0]:
-                times.setdefault(kind, []).append(median(known) * run.trial.get("steps", 0))
+                times.setdefault(kind, []).append(median(known) * run.trial.get("steps", 0) / sharing)
     return {kind: median(found) for kind, found in times.items()}
 
 

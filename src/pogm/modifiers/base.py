@@ -33,7 +33,8 @@ class Modifier:
     sees_at_test: ClassVar[str] = ""  # what it uses at test time besides the image itself, in words; tables show it
     parallel_axes: ClassVar[tuple[str, ...]] = ()  # axes that processes may divide without changing the result
     # False if training has the same weights and metrics without the modifier, because it changes only the evaluation.
-    # Runs that differ in such modifiers alone are trained once (benchmark/plan/shared_training.py).
+    # Runs that differ in such modifiers alone are trained once (benchmark/plan/shared_training.py). The state that
+    # `after` returns is not used, and `network` may check the network, but must not change it.
     changes_training: ClassVar[bool] = True
 
     @property
@@ -44,6 +45,11 @@ class Modifier:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_attributes(cls)
+        changed = [hook for hook in ("batch", "penalty", "risks") if getattr(cls, hook) is not getattr(Modifier, hook)]
+        if changed and not cls.changes_training:
+            raise TypeError(
+                f"Expected changes_training = True, because {cls.__name__} overrides {', '.join(changed)}; found False."
+            )
 
     def __post_init__(self) -> None:
         validate(self)
@@ -144,7 +150,8 @@ class Modifier:
         """
         memory = dict(memory)
         for index in sorted(range(len(modifiers)), key=lambda index: modifiers[index].chooses_weights):
-            memory[str(index)], state = modifiers[index].after(memory[str(index)], state, batches, problem)
+            memory[str(index)], changed = modifiers[index].after(memory[str(index)], state, batches, problem)
+            state = changed if modifiers[index].changes_training else state
         return memory, state
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 from pogm.algorithms.base import Algorithm
 from pogm.algorithms.erm import ERM
+from pogm.benchmark.plan.shared_training import make_task
 from pogm.benchmark.plan.trial import Trial
 from pogm.core import trees
 from pogm.core.hyperparameters import fields
@@ -39,16 +40,22 @@ def check_modifier_effect(cls: type[Modifier]) -> None:
 
 
 def check_modifier_training(cls: type[Modifier]) -> None:
-    """A modifier that says that it does not change the training gives the weights of a run without it."""
+    """A modifier that says that it does not change the training shares it with a run without the modifier.
+
+    That run has the weights and the scores that it would have alone.
+    """
     if cls.changes_training:
         return
-    with_modifier, without = (make_session(make_modified_trial(ERM(), *some)) for some in ((cls(),), ()))
+    plain = make_modified_trial(ERM())
+    alone = make_session(plain)
+    shared = Session([make_task([plain, make_modified_trial(ERM(), cls())], None)], Engine())
     for step in range(3):
-        for session in (with_modifier, without):
+        for session in (alone, shared):
             session.step()
             session.observe(step)
-    assert_close(with_modifier.train_state.state, without.train_state.state, 0.0)
-    expect(not cls().changes_batches, "Expected a modifier that does not change the training; found `batch`.")
+    assert_close(shared.train_state.state, alone.train_state.state, 0.0)
+    found, expected = shared.scores()[0], alone.scores()[0]
+    expect(found == expected, f"Expected the scores of a run without the modifier, {expected}; found {found}.")
 
 
 def check_modifier_batched_trials(cls: type[Modifier]) -> None:

@@ -288,6 +288,11 @@ def test_methods_with_modifiers_are_paired_with_the_algorithm_alone():
     assert Sweep.from_json(sweep.to_json()) == sweep
 
 
+def test_a_method_without_quotes_is_an_error_that_shows_them():
+    with pytest.raises(UsageError, match=r"a method such as 'ERM \+ SWAD', in quotes; found '\+'"):
+        Sweep(("ERM", "+", "SWAD"), datasets("RotatedDigits"))
+
+
 def test_a_modifier_of_all_algorithms_is_not_given_again():
     sweep = Sweep(("ERM", "ERM + SWAD"), datasets("RotatedDigits"), modifiers=("SWAD",))
     with pytest.raises(UsageError, match=r"each modifier once; found ERM \+ SWAD \+ SWAD"):

@@ -9,10 +9,11 @@ import shutil
 import signal
 
 import pytest
+import torch
 from support import assert_close, needs_gpu, trial
 
 from pogm import ERM, POGM, SMA, SWAD, Mixup
-from pogm._system.errors import DivergedError, StoppedError
+from pogm._system.errors import DivergedError, StoppedError, UsageError
 from pogm.benchmark.executors.jobs import make_jobs, take_job
 from pogm.benchmark.executors.local import run_all
 from pogm.benchmark.executors.worker import run_job
@@ -22,11 +23,32 @@ from pogm.benchmark.runs import run_files
 from pogm.benchmark.runs.provenance import read_provenance
 from pogm.benchmark.runs.runner import RunOptions, run, run_batch
 from pogm.core import trees
+from pogm.core.hyperparameters import hyper
 from pogm.diagnostics import Probe
 from pogm.engine.session import Engine, Session
+from pogm.modifiers.base import Modifier
 from pogm.modifiers.ema import EMA
 from pogm.modifiers.t3a import T3A
 from pogm.modifiers.tent import TENT
+
+
+@dataclasses.dataclass(frozen=True)
+class Failing(Modifier):
+    """A modifier that fails at the start if it is bad, and would change the weights if it could."""
+
+    changes_training = False
+    abstract = True
+
+    bad: bool = hyper(False)
+
+    def start(self, state, problem):
+        if self.bad:
+            raise UsageError("Expected a good modifier; found a bad one. Leave it out.")
+        return {}
+
+    def after(self, memory, state, batches, problem):
+        return memory, state._replace(params=trees.map_leaves(torch.zeros_like, state.params))
+
 
 AVERAGE = SMA(start_step=2)
 WINDOW = SWAD(converge=1, tolerate=1)
@@ -134,6 +156,17 @@ def test_a_sweep_on_a_cpu_trains_shared_runs_once(tmp_path):
     assert shared == [3, 3, 3, None]
 
 
+def test_a_modifier_cannot_change_the_training_that_it_shares(tmp_path):
+    plain, wrong = several(ERM(), ((), (Failing(),)))
+    assert run_batch([plain, wrong], folders(tmp_path, [plain, wrong]), RunOptions()) == [None, None]
+    run(plain, tmp_path / "alone" / plain.id)
+    assert content(tmp_path / plain.id) == content(tmp_path / "alone" / plain.id)
+    with pytest.raises(
+        TypeError, match="Expected changes_training = True, because Loss overrides penalty; found False"
+    ):
+        type("Loss", (Failing,), {"penalty": lambda self, model, batch: 1.0})
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """Trials that share their training, the folder of finished runs, and that of runs that a signal stopped."""
@@ -201,15 +234,24 @@ def test_a_run_whose_checkpoint_has_other_weights_is_not_mixed_with_the_others(s
 
 
 def test_a_modifier_that_fails_does_not_disturb_the_other_runs(tmp_path):
-    """SWAD refuses batch norm that is not frozen."""
+    """SWAD refuses batch norm that is not frozen. The others still share their training."""
+    changes = ((WINDOW,), (), (AVERAGE,), (EMA(decay=0.5),))
     trials = [
         dataclasses.replace(one, training=dataclasses.replace(one.training, network="resnet18", freeze_bn=False))
-        for one in several(ERM(), CHANGES[:3], steps=2, evaluate_every=1)
+        for one in several(ERM(), changes, steps=2, evaluate_every=1)
     ]
     errors = run_job(trials, tmp_path, RunOptions())
-    assert [error is None for error in errors] == [True, True, False]
-    assert "Expected frozen batch norm for SWAD" in errors[2]
-    assert [(tmp_path / one.id / "done").exists() for one in trials] == [True, True, False]
+    assert [error is None for error in errors] == [False, True, True, True]
+    assert "Expected frozen batch norm for SWAD" in errors[0]
+    assert [(tmp_path / one.id / "done").exists() for one in trials] == [False, True, True, True]
+    assert read_provenance("shared_training", tmp_path / trials[3].id) == 2
+
+
+def test_runs_of_one_modifier_with_different_settings_fail_one_by_one(tmp_path):
+    trials = several(ERM(), ((Failing(bad=False),), (Failing(bad=True),)))
+    good, bad = run_job(trials, tmp_path, RunOptions())
+    assert good is None
+    assert "found a bad one" in bad
 
 
 def test_runs_that_share_their_training_diverge_together(tmp_path):

@@ -117,18 +117,18 @@ def reference_lines(trials: Iterable[tuple[Trial, float]], on_gpu: bool = True, 
     gpu_gib, checkpoint = 0.0, 0
     disk: dict[str, float] = {"models": 0.0, "records": 0.0}
     datasets: dict[DomainDataset, None] = {}
-    trained = set()
+    trained: dict[str, float] = {}  # runs of each training
     for trial, count in trials:
         cost, key = run_cost(trial), training_key(trial)
         datasets.setdefault(trial.dataset)
         runs += count
         if cost.train_seconds is not None:
             timed += count
-            seconds[0] += count * cost.train_seconds * (key not in trained)
+            seconds[0] += max(count - trained.get(key, 0.0), 0.0) * cost.train_seconds
             seconds[1] += count * (cost.evaluation_seconds or 0.0)
             unevaluated += count * (cost.evaluation_seconds is None)
             gpu_gib = max(gpu_gib, cost.gpu_gib or 0.0)
-            trained.add(key)
+            trained[key] = max(count, trained.get(key, 0.0))
         if (size := model_bytes(trial)) is not None:
             sized += count
             disk["models"] += count * size * keep_models

@@ -163,8 +163,8 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
     """Run the trials of a job as one batch; return the error of each as text.
 
     A trial that another process runs has no error here: that process reports it. A trial that cannot train in the batch
-    (`UnevenBatchError`) is run alone afterwards. So are trials with different modifiers whose batch fails: a modifier
-    may be the reason.
+    (`UnevenBatchError`) is run alone afterwards. If trials with different modifiers fail as a batch, a modifier may be
+    the reason: they are divided by their modifiers into two halves, which are run one after the other.
 
     Raises:
         StoppedError: If a signal stopped the job.
@@ -179,8 +179,12 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
     except Exception as error:
         if is_disk_full(error):
             raise DiskFullError(str(error)) from error
-        if len({trial.label for trial in job}) > 1:
-            return [text for trial in job for text in run_job([trial], root, options)]
+        kinds = list(dict.fromkeys(trial.modifiers for trial in job))
+        if len(kinds) > 1:
+            halves = kinds[: len(kinds) // 2], kinds[len(kinds) // 2 :]
+            jobs = [[trial for trial in job if trial.modifiers in half] for half in halves]
+            outcome = {t.id: text for part in jobs for t, text in zip(part, run_job(part, root, options), strict=True)}
+            return [outcome[trial.id] for trial in job]
         for trial in job:
             if not has_begun(trial, root):  # the reason is missing data, for example
                 note_failure(trial, root, error)

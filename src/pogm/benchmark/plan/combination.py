@@ -86,7 +86,7 @@ def algorithm_names(names: Sequence[str]) -> tuple[str, ...]:
         if not known.has(name) and modifiers.has(name):
             raise UsageError(
                 f"Expected an algorithm; found the modifier {name}. Combine it with one: ERM --with {name} (in pogm "
-                f"train: 'ERM + {name}')."
+                f"train and pogm sweep: 'ERM + {name}')."
             )
     return tuple(registered_name(algorithm_class(name)) for name in names)
 
@@ -98,5 +98,8 @@ def modifier_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def split_method(method: str) -> tuple[str, tuple[str, ...]]:
     """Return the names of the algorithm and of the modifiers of a method such as "ERM" or "ERM + SWAD"."""
-    algorithm, *modifiers = method.split(" + " if "/" in method else "+")  # a path may contain a plus sign
-    return algorithm_names([algorithm.strip()])[0], modifier_names([name.strip() for name in modifiers])
+    parts = method.split(" + " if "/" in method else "+")  # a path may contain a plus sign
+    algorithm, *modifiers = names = [name.strip() for name in parts]
+    if not all(names):
+        raise UsageError(f"Expected a method such as 'ERM + SWAD', in quotes; found {method!r}. Write it as one word.")
+    return algorithm_names([algorithm])[0], modifier_names(modifiers)

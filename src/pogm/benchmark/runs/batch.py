@@ -23,7 +23,7 @@ from pogm.benchmark.runs.directory import check_owner, make_folder, newest_check
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.run_files import RunFiles
 from pogm.benchmark.runs.selected_model import describe
-from pogm.benchmark.runs.session_facts import make_record, provenance
+from pogm.benchmark.runs.session_facts import make_record, plugin_facts, provenance
 from pogm.core import trees
 from pogm.distributed.world import SingleProcess, World
 from pogm.engine.session import Session
@@ -104,8 +104,9 @@ class Batch:
                 errors[row] = UnevenBatchError(run.folder)
                 continue
             remove_temporary(run.folder)
-            write_trial(run.folder, run.trial, facts)
-            run.description = describe(run.trial, classes, shape[2:] if len(shape) == 4 else (), facts)
+            own_facts = facts | plugin_facts(run.trial)
+            write_trial(run.folder, run.trial, own_facts)
+            run.description = describe(run.trial, classes, shape[2:] if len(shape) == 4 else (), own_facts)
             if len(self.runs) == 1:  # trials of a batch that failed as a whole may succeed alone
                 resources.enter_context(note_failures(run.folder))
         return errors
@@ -227,25 +228,25 @@ class Batch:
         than the first one, or if nothing can be loaded, or if it has other weights than the trials that share its
         training, it gets an `UnevenBatchError` and has to be run alone.
         """
-        loaded: dict[int, tuple[TrainState | None, Mapping[str, Any]]] = {}
-        for row in self.active:
-            try:
-                loaded[row] = self.runs[row].restore(self.session.run_state(row))
-            except IntegrityError:  # concerns only this trial; it is reported when the trial is run alone
-                self.errors[row] = UnevenBatchError(self.runs[row].folder)
-        if not loaded:
-            return -1
-        _, manifest = next(iter(loaded.values()))
+        manifest: Mapping[str, Any] = {}
         states: dict[int, TrainState] = {}
         of_task: dict[int, TrainState] = {}  # state of the first trial of each task
-        for row, (state, found) in loaded.items():
+        for row in self.active:
+            try:
+                state, found = self.runs[row].restore(self.session.run_state(row))
+            except IntegrityError:  # concerns only this trial; it is reported when the trial is run alone
+                self.errors[row] = UnevenBatchError(self.runs[row].folder)
+                continue
+            manifest = manifest or found
             same = all(found.get(name) == manifest.get(name) for name in ("step", "after"))
             if same and state is not None:
-                other = of_task.setdefault(self.session.rows[row].task, state)
-                same = all(map(torch.equal, trees.leaves(state.state), trees.leaves(other.state)))
-                states[row] = state
+                first = of_task.setdefault(self.session.rows[row].task, state)
+                same = all(map(torch.equal, trees.leaves(state.state), trees.leaves(first.state)))
+                states[row] = first._replace(modifiers=state.modifiers)  # the device holds the weights once
             if not same:
                 self.errors[row] = UnevenBatchError(self.runs[row].folder)
+        if not manifest:
+            return -1
         if states:
             self.session.restore_runs({row: state for row, state in states.items() if self.errors[row] is None})
         return int(manifest["after"])

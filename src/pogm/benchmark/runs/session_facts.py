@@ -28,8 +28,6 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
     """
     on_gpu, commit = session.device.type == "cuda", find_commit()
     task = session.tasks[0]
-    classes = (registered_name(type(part)) for part in (task.algorithm, *task.modifiers, task.dataset))
-    packages = describe_packages([*classes, task.training.network]) | network_package(task.training.network)
     return {
         "pogm": pogm.__version__,
         **({"commit": commit} if commit else {}),
@@ -47,9 +45,16 @@ def provenance(options: RunOptions, session: Session) -> dict[str, Any]:
         "deterministic": options.engine.deterministic,
         **({"shared_training": len(task.runs)} if task.shared_by else {}),
         "images": {split: session.segments[index :: len(SPLITS)] for index, split in enumerate(SPLITS)},  # by domain
-        **({"plugins": packages} if packages else {}),
         **task.dataset.describe_data(options.data),
     }
+
+
+def plugin_facts(trial: Trial) -> dict[str, Any]:
+    """Return the packages of plug-ins that a trial uses, as a fact of its provenance; nothing without one."""
+    classes = (registered_name(type(part)) for part in (trial.algorithm, *trial.modifiers, trial.dataset))
+    network = trial.training.network
+    packages = describe_packages([*classes, network]) | network_package(network)
+    return {"plugins": packages} if packages else {}
 
 
 def make_record(trial: Trial, session: Session, evaluation: Evaluation, row: int = 0) -> dict[str, Any]:
