@@ -45,6 +45,8 @@ class Modifier:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_attributes(cls)
+        if "changes_training" not in vars(cls) and vars(cls).keys() & {"network", "after"}:
+            cls.changes_training = True  # a subclass of SMA, for example, that changes the weights
         changed = [hook for hook in ("batch", "penalty", "risks") if getattr(cls, hook) is not getattr(Modifier, hook)]
         if changed and not cls.changes_training:
             raise TypeError(

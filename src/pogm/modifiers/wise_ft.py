@@ -1,6 +1,7 @@
 """WiSE-FT: interpolation between the initial and the current weights."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ class WiSEFT(WeightAverage):
         alpha: Share α of the current weights (the paper recommends 0.5 if it cannot be tuned).
         start_step: t₀, the step whose weights are interpolated with the current ones; 0 for the initial weights.
     """
+
+    changes_training: ClassVar[bool] = False
 
     alpha: float = hyper(0.5, Choice(0.3, 0.5, 0.7, 0.9), least=0, most=1)
     start_step: int = hyper(0, least=0)  # t₀

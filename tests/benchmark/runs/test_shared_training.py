@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shutil
 import signal
+import weakref
 
 import pytest
 import torch
@@ -161,6 +162,7 @@ def test_a_modifier_cannot_change_the_training_that_it_shares(tmp_path):
     assert run_batch([plain, wrong], folders(tmp_path, [plain, wrong]), RunOptions()) == [None, None]
     run(plain, tmp_path / "alone" / plain.id)
     assert content(tmp_path / plain.id) == content(tmp_path / "alone" / plain.id)
+    assert type("Other", (SMA,), {"after": Failing.after}).changes_training, "so it is trained alone"
     with pytest.raises(
         TypeError, match="Expected changes_training = True, because Loss overrides penalty; found False"
     ):
@@ -245,6 +247,30 @@ def test_a_modifier_that_fails_does_not_disturb_the_other_runs(tmp_path):
     assert "Expected frozen batch norm for SWAD" in errors[0]
     assert [(tmp_path / one.id / "done").exists() for one in trials] == [False, True, True, True]
     assert read_provenance("shared_training", tmp_path / trials[3].id) == 2
+
+
+def test_a_job_that_fails_is_run_in_parts_without_the_memory_of_the_first_session(tmp_path, monkeypatch):
+    """All trials together may not fit into the memory."""
+    trials = [one for seed in (0, 1) for one in several(ERM(), CHANGES[:3], seed=seed)]
+    sessions, alive = [], []
+    start, step = Session.__init__, Session.step
+
+    def begin(session, tasks, *args):
+        alive.append(sum(other() is not None for other in sessions))
+        sessions.append(weakref.ref(session))
+        start(session, tasks, *args)
+
+    def fail(session, *args, **options):
+        if len(session.rows) > 2:
+            raise RuntimeError("out of memory")
+        step(session, *args, **options)
+
+    monkeypatch.setattr(Session, "__init__", begin)
+    monkeypatch.setattr(Session, "step", fail)
+    assert run_job(trials, tmp_path, RunOptions()) == [None] * 6
+    # 6 trials fail, then the 2 of ERM succeed; the other 4 fail, and succeed as 2 and 2
+    assert alive == [0] * 5
+    assert all((tmp_path / one.id / "done").exists() for one in trials)
 
 
 def test_runs_of_one_modifier_with_different_settings_fail_one_by_one(tmp_path):

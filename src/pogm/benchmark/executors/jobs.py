@@ -11,11 +11,10 @@ import torch
 
 from pogm._system.cpu import count_cores
 from pogm.benchmark.costs.compile_choice import choose_compile, shape_key
-from pogm.benchmark.executors.worker import has_begun
 from pogm.benchmark.plan.shared_training import share_training
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_digest import DONE
-from pogm.benchmark.runs.directory import newest_checkpoint
+from pogm.benchmark.runs.directory import has_begun, newest_checkpoint
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.provenance import read_provenance
 from pogm.engine.engine import SMALL_IMAGE_PIXELS, Engine
@@ -50,6 +49,20 @@ def take_job(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], boo
     job, *others = [job for same in by_progress(free, root) for job in group_alike(same, len(free), True)]
     jobs.extend(others)
     return job
+
+
+def halve_by_method(job: Sequence[Trial]) -> list[list[Trial]]:
+    """Divide the trials of a job into two parts by their modifiers; return nothing if all have the same ones.
+
+    A part may become several lists of trials that can train together. Floats of modifiers do not count.
+    """
+    kinds: dict[str, list[Trial]] = {}
+    for trial in job:
+        kinds.setdefault(shape_key(trial, with_batch_size=False), []).append(trial)
+    lists = list(kinds.values())
+    middle = len(lists) // 2
+    halves = [list(chain.from_iterable(half)) for half in (lists[:middle], lists[middle:])]
+    return [part for half in halves for part in group_alike(half, len(half), True)] if middle else []
 
 
 def by_progress(trials: Sequence[Trial], root: Path) -> list[list[Trial]]:

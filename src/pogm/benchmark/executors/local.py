@@ -14,6 +14,7 @@ from pogm._system.errors import DiskFullError, PogmError
 from pogm.benchmark.executors.jobs import CompileChoice, count_gpu_processes, make_jobs, share_compile_threads, take_job
 from pogm.benchmark.executors.outcomes import ATTEMPTS, GIVEN_UP, Outcome, split_done, stop_sweep
 from pogm.benchmark.executors.worker import Worker, note_failure
+from pogm.benchmark.plan.shared_training import share_training
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.runs.context import Stop, catch_stop_signals
 from pogm.benchmark.runs.options import RunOptions
@@ -149,14 +150,18 @@ class _Workers:
             self.idle.append(Worker(worker.gpu, worker.compile_threads))
 
     def _repeat(self, job: list[Trial]) -> Iterator[Outcome]:
-        """Make each trial of a job a job of its own; yield the outcomes of those that had all their attempts."""
+        """Make each trial of a job a job of its own; yield the outcomes of those that had all their attempts.
+
+        After the first death, trials that share their training stay together.
+        """
+        self.deaths.update(trial.id for trial in job)
         for trial in job:
-            self.deaths[trial.id] += 1
-            if self.deaths[trial.id] < ATTEMPTS:
-                self.jobs.append([trial])
-            else:
+            if self.deaths[trial.id] >= ATTEMPTS:
                 note_failure(trial, self.root, PogmError(GIVEN_UP))
                 yield Outcome(trial, GIVEN_UP)
+        left = [trial for trial in job if self.deaths[trial.id] < ATTEMPTS]
+        is_first = all(self.deaths[trial.id] == 1 for trial in left)
+        self.jobs += share_training(left) if is_first else [[trial] for trial in left]
 
     def close(self) -> None:
         """End all processes; runs that are not finished stop with a checkpoint."""

@@ -24,11 +24,11 @@ from pogm._system.errors import DiskFullError, InUseError, PogmError, StoppedErr
 from pogm._system.files import is_empty
 from pogm._system.terminal import WarningPrinter, escape_output, message_text, printed_warnings
 from pogm._system.unexpected import EXIT_CODE, report_unexpected
+from pogm.benchmark.executors.jobs import halve_by_method
 from pogm.benchmark.plan.trial import Trial
-from pogm.benchmark.results.record_digest import TRIAL
 from pogm.benchmark.runs.batch import UnevenBatchError
 from pogm.benchmark.runs.context import failure_text, write_failure
-from pogm.benchmark.runs.directory import make_folder, write_trial
+from pogm.benchmark.runs.directory import has_begun, make_folder, write_trial
 from pogm.benchmark.runs.options import RunOptions
 from pogm.benchmark.runs.runner import run_batch
 
@@ -164,12 +164,14 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
 
     A trial that another process runs has no error here: that process reports it. A trial that cannot train in the batch
     (`UnevenBatchError`) is run alone afterwards. If trials with different modifiers fail as a batch, a modifier may be
-    the reason: they are divided by their modifiers into two halves, which are run one after the other.
+    the reason: they are divided by their modifiers into smaller batches, which are run one after the other.
 
     Raises:
         StoppedError: If a signal stopped the job.
         DiskFullError: If the disk is full.
     """
+    parts: list[list[Trial]] = []
+    errors: list[PogmError | None] = []
     try:
         errors = run_batch(job, [root / trial.id for trial in job], options)
     except StoppedError:
@@ -179,16 +181,16 @@ def run_job(job: list[Trial], root: Path, options: RunOptions) -> list[str | Non
     except Exception as error:
         if is_disk_full(error):
             raise DiskFullError(str(error)) from error
-        kinds = list(dict.fromkeys(trial.modifiers for trial in job))
-        if len(kinds) > 1:
-            halves = kinds[: len(kinds) // 2], kinds[len(kinds) // 2 :]
-            jobs = [[trial for trial in job if trial.modifiers in half] for half in halves]
-            outcome = {t.id: text for part in jobs for t, text in zip(part, run_job(part, root, options), strict=True)}
-            return [outcome[trial.id] for trial in job]
-        for trial in job:
-            if not has_begun(trial, root):  # the reason is missing data, for example
-                note_failure(trial, root, error)
-        return [failure_text(error)] * len(job)
+        parts = halve_by_method(job)
+        if not parts:
+            for trial in job:
+                if not has_begun(trial, root):  # the reason is missing data, for example
+                    note_failure(trial, root, error)
+            return [failure_text(error)] * len(job)
+    if parts:  # after the handler: until its end, the error refers to the session with its memory
+        torch.cuda.empty_cache()
+        outcome = {t.id: text for part in parts for t, text in zip(part, run_job(part, root, options), strict=True)}
+        return [outcome[trial.id] for trial in job]
     texts: list[str | None] = []
     for trial, found in zip(job, errors, strict=True):
         if isinstance(found, UnevenBatchError):
@@ -209,11 +211,6 @@ def note_failure(trial: Trial, root: Path, error: Exception) -> None:
         if not has_begun(trial, root) and is_empty(folder):
             write_trial(folder, trial, {})
         write_failure(folder, error)
-
-
-def has_begun(trial: Trial, root: Path) -> bool:
-    """Return whether the run directory of a trial was used before, so that there may be a checkpoint."""
-    return (root / trial.id / TRIAL).exists()
 
 
 def describe_versions() -> str:

@@ -98,8 +98,8 @@ def modifier_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def split_method(method: str) -> tuple[str, tuple[str, ...]]:
     """Return the names of the algorithm and of the modifiers of a method such as "ERM" or "ERM + SWAD"."""
-    parts = method.split(" + " if "/" in method else "+")  # a path may contain a plus sign
-    algorithm, *modifiers = names = [name.strip() for name in parts]
+    known = all_algorithms().has(method)  # the name of a plug-in may contain a plus sign
+    algorithm, *modifiers = names = [method] if known else [name.strip() for name in method.split("+")]
     if not all(names):
         raise UsageError(f"Expected a method such as 'ERM + SWAD', in quotes; found {method!r}. Write it as one word.")
     return algorithm_names([algorithm])[0], modifier_names(modifiers)

@@ -248,3 +248,8 @@ def is_in_sweep(folder: Path, trial: Trial) -> bool:
 def newest_checkpoint(folder: Path) -> str:
     """Return the name of the newest checkpoint of a run, which is equal for runs at the same step; or an empty text."""
     return checkpoint.newest_name(folder / "checkpoints")
+
+
+def has_begun(trial: Trial, root: Path) -> bool:
+    """Return whether the run directory of a trial was used before, so that there may be a checkpoint."""
+    return (root / trial.id / TRIAL).exists()
