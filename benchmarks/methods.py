@@ -62,7 +62,10 @@ methods in `benchmarks/results/methods_cpu.json`: these times of ResNet-50 are f
 to a third. With the MLP, rounds of ERM beside rounds of ERM had a ratio of 0.93, which shows the error of that column.
 """
 
-REFUSED = """## Pairs that raise an error
+REFUSED = """`EMA`, `SMA`, `SWAD`, `T3A`, `TENT` and `WiSEFT` do not change the training. Runs of a sweep that differ
+only in them are trained once: `pogm sweep --algorithms ERM 'ERM + SMA' 'ERM + SWAD'`.
+
+## Pairs that raise an error
 
 Every modifier works with every algorithm, except for these pairs. They raise an error before the first step. The tests
 train all pairs.
