@@ -195,15 +195,16 @@ class Batch:
         return elapsed >= self.options.checkpoint_seconds and self.after < self.trials[0].steps - 1
 
     def _save(self, is_last: bool = False) -> None:
-        """Write a checkpoint of every active trial; after the last step, only of those that keep it."""
+        """Write a checkpoint of every active trial; after the last step, only the model if the checkpoint is not kept."""
         kept = [row for row in self.active if self.runs[row].keeps_checkpoint or not is_last]
         whole = self.session.gather_state() if kept and len(self.runs) == 1 else None  # all processes take part
-        for row in kept:
-            state = self.session.run_state(row) if whole is None else whole
-            self.world.run_on_first(partial(self.runs[row].save, state, self.after))
         for row in self.active:
-            if row not in kept:
-                self.world.run_on_first(self.runs[row].write_model)
+            run = self.runs[row]
+            if row in kept:
+                state = self.session.run_state(row) if whole is None else whole
+                self.world.run_on_first(partial(run.save, state, self.after))
+            else:
+                self.world.run_on_first(run.write_model)
 
     def _restore(self) -> int:
         """Load the last checkpoints; return the step of their last evaluation, or −1."""
