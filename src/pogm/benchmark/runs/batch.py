@@ -195,7 +195,7 @@ class Batch:
         return elapsed >= self.options.checkpoint_seconds and self.after < self.trials[0].steps - 1
 
     def _save(self, is_last: bool = False) -> None:
-        """Write a checkpoint of every active trial; after the last step, only the model if the checkpoint is not kept."""
+        """Write a checkpoint of every active trial; after the last step, only the model if none is kept."""
         kept = [row for row in self.active if self.runs[row].keeps_checkpoint or not is_last]
         whole = self.session.gather_state() if kept and len(self.runs) == 1 else None  # all processes take part
         for row in self.active:
