@@ -70,11 +70,13 @@ function setUpTable(table) {
   heads.forEach((head, column) => {
     const isNumeric = rows.some((row) => typeof sortKey(row.cells[column]) === "number");
     const first = isNumeric && column ? -1 : 1; // the largest numbers come first
-    const sorter = button(head.textContent, "Sort", () => {
+    const words = head.textContent.split(/(?<=[a-z0-9])(?=[A-Z])/); // a long name may break between them
+    const sorter = button("", "Sort", () => {
       const next = state.column !== column ? first : state.direction === first ? -first : 0;
       Object.assign(state, { column: next ? column : -1, direction: next });
       sort();
     });
+    words.forEach((word, index) => sorter.append(...(index ? [element("wbr"), word] : [word])));
     head.replaceChildren(sorter);
   });
   sort();
