@@ -47,7 +47,7 @@ def test_every_table_and_figure_of_the_paper_is_an_experiment():
     tables = [f"table{number}" for number in range(1, 6)]
     figures = [f"figure{number}" for number in range(1, 7)]
     others = ["all_methods", "centre", "erm_plus_plus", "evidence", "evidence_search", "fewer_domains", "fewer_samples"]
-    others += ["inner_optimizer", "kappa", "pogm_ablation", "pogm_variants"]
+    others += ["inner_optimizer", "kappa", "pogm_ablation", "pogm_variants", "soups"]
     assert list(all_experiments()) == [*tables, *figures, *others]
 
 

@@ -21,20 +21,24 @@ from pogm.evidence.tables import (
     search_table,
     seed_table,
 )
+from pogm.experiments.erm_plus_plus import parts_table
 from pogm.experiments.fewer_domains import domain_count_table
 from pogm.experiments.fewer_samples import sample_count_table
 from pogm.experiments.figure4 import agreement_table
 from pogm.experiments.pogm_ablation import ablation_table
 from pogm.experiments.pogm_variants import success_table, variant_table
+from pogm.experiments.soups import soup_table
 
 TABLES: dict[str, Callable[[Sweep, list[Run]], Table]] = {  # by the kind of the mark
     "evidence": evidence_table,
     "seeds": lambda _, runs: seed_table(runs),
     "ablation": lambda _, runs: ablation_table(runs),
     "agreement": lambda sweep, runs: agreement_table(runs, sweep.dataset),
+    "erm_plus_plus": lambda _, runs: parts_table(runs),
     "fewer_domains": lambda _, runs: domain_count_table(runs),
     "fewer_samples": lambda _, runs: sample_count_table(runs),
     "search": search_table,
+    "soups": lambda _, runs: soup_table(runs),
     "variants": lambda _, runs: variant_table(runs),
 }
 SELECTED_TABLES = {"domains": domain_table, "published": published_table, "search": domain_table}  # with a selection

@@ -3,9 +3,10 @@
 A sweep is one dataset with one network. Sweeps of the evidence compare all methods; those of `VARIANT_SWEEPS` compare
 variants of POGM, those of `ABLATION_SWEEPS` change one thing of POGM at a time, those of `SEARCH_SWEEPS` search the
 hyperparameters of the best methods, those of `FEWER_DOMAINS_SWEEPS` vary the number of training domains, those of
-`FEWER_SAMPLES_SWEEPS` the number of samples of each, and those of `AGREEMENT_SWEEPS` measure the agreement of the steps
-with the training domains (Figures 2 to 5 of the paper). A run belongs to a sweep if its trial equals a trial of ERM in
-everything but the method: the same data, seeds, network and length. So differences to ERM are paired.
+`FEWER_SAMPLES_SWEEPS` the number of samples of each, those of `AGREEMENT_SWEEPS` measure the agreement of the steps
+with the training domains (Figures 2 to 5 of the paper), those of `PARTS_SWEEPS` leave out parts of ERM++, and those of
+`SOUP_SWEEPS` combine several runs of ERM. A run belongs to a sweep if its trial equals a trial of ERM in everything but
+the method: the same data, seeds, network and length. So differences to ERM are paired.
 """
 
 import shlex
@@ -16,9 +17,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pogm._system.files import canonical_json
-from pogm.benchmark.results.accuracy_tables import labels_of
 from pogm.benchmark.results.records import Run
 from pogm.experiments import (
+    erm_plus_plus,
     evidence,
     evidence_search,
     fewer_domains,
@@ -26,6 +27,7 @@ from pogm.experiments import (
     figure4,
     pogm_ablation,
     pogm_variants,
+    soups,
 )
 from pogm.experiments.base import ERM, Plan, Row, Scale, find_scale
 
@@ -48,6 +50,7 @@ class Weights(NamedTuple):
 
 
 EXPERIMENTS = {
+    "erm_plus_plus": Kind(erm_plus_plus.plan, ": parts of ERM++", "erm_plus_plus", needs_trials=True),
     "evidence": Kind(evidence.plan),
     "evidence_search": Kind(evidence_search.plan, ": random search", "search", evidence_search.FIRST_SEED),
     "fewer_domains": Kind(fewer_domains.plan, ": fewer training domains", "fewer_domains"),
@@ -55,6 +58,7 @@ EXPERIMENTS = {
     "figure4": Kind(figure4.plan, ": agreement of the steps", "agreement", needs_trials=True),
     "pogm_ablation": Kind(pogm_ablation.plan, ": ablation of POGM", "ablation"),
     "pogm_variants": Kind(pogm_variants.plan, ": variants of POGM", "variants"),
+    "soups": Kind(soups.plan, ": soups and ensembles", "soups"),
 }
 FOLDERS = {name: kind.folder for name, kind in EXPERIMENTS.items() if kind.folder}
 WEIGHTS = {  # by network of photographs
@@ -177,7 +181,7 @@ class Sweep:
     def find_runs(self, runs: Iterable[Run]) -> list[Run]:
         """Return the finished runs of the sweep, labelled and ordered by row.
 
-        In the evidence, methods of other packages are rows, too. They come last.
+        Combinations of its runs are rows, too, and so are methods of other packages in the evidence. They come last.
         """
         planned = {row.name for row in self.plan}
         found: list[Run] = []
@@ -186,6 +190,8 @@ class Sweep:
                 continue
             if run.id in self.row_names:
                 found.append(replace(run, label=self.row_names[run.id]))
+            elif run.members:
+                found += [run] if self.row_names.keys() >= set(run.members) else []
             elif self.experiment == "evidence" and run.label not in planned:
                 found += [run] if _without_method(run.trial) in self.paired else []
         order = {row.name: number for number, row in enumerate(self.plan)}
@@ -194,19 +200,21 @@ class Sweep:
     def complete_rows(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs of the complete rows: of all seeds that have all of their runs.
 
-        A row is complete if it has all needed seeds.
+        A row is complete if it has all needed seeds. A combination is one run for each held-out domain.
         """
         found = self.find_runs(runs)
         counts = Counter((run.label, run.trial_seed) for run in found)
+        domains = len({trial.test_domains for trial in self.plan[ERM]})
+        expected = {run.label: domains if run.members else self.runs_of_seed for run in found}
         named = {row.name: row for row in self.plan}
-        needed = {label: self.needed_seeds(named.get(label, Row(label))) for label in labels_of(found)}
+        needed = {label: self.needed_seeds(named.get(label, Row(label))) for label in expected}
         complete = {
             name
             for name, n in needed.items()
-            if all(counts[name, self.first_seed + seed] == self.runs_of_seed for seed in range(n))
+            if all(counts[name, self.first_seed + seed] == expected[name] for seed in range(n))
         }
         return [
-            run for run in found if run.label in complete and counts[run.label, run.trial_seed] == self.runs_of_seed
+            run for run in found if run.label in complete and counts[run.label, run.trial_seed] == expected[run.label]
         ]
 
 
@@ -257,6 +265,8 @@ SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
 )
 FEWER_DOMAINS_SWEEPS = tuple(Sweep(*data, 10, experiment="fewer_domains") for data in SMALL)
 FEWER_SAMPLES_SWEEPS = tuple(Sweep(*data, 10, experiment="fewer_samples") for data in SMALL)
+PARTS_SWEEPS = (Sweep(*OFFICE_CALTECH, 3, experiment="erm_plus_plus"),)
+SOUP_SWEEPS = (Sweep(*PACS, 3, experiment="soups"),)
 AGREEMENT_SWEEPS = (  # the two datasets of the paper's figures that we have, and the small datasets
     Sweep(*COLORED_MNIST, 3, experiment="figure4"),
     *(Sweep(*data, 10, experiment="figure4") for data in SMALL),
@@ -270,4 +280,6 @@ ALL_SWEEPS = (
     *FEWER_DOMAINS_SWEEPS,
     *FEWER_SAMPLES_SWEEPS,
     *AGREEMENT_SWEEPS,
+    *PARTS_SWEEPS,
+    *SOUP_SWEEPS,
 )

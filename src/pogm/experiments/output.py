@@ -75,12 +75,17 @@ def output_folder(scale: Scale, out: Path) -> Path:
 
 
 def label_runs(rows: Plan, runs: Mapping[str, Run], folder: Path) -> list[Run]:
-    """Return the runs of a plan in the order of its rows, labelled by the row. A missing run is an empty one."""
-    return [
+    """Return the runs of a plan in the order of its rows, labelled by the row, then the combinations of them.
+
+    A missing run is an empty one.
+    """
+    found = [
         replace(runs.get(trial.id) or empty_run(trial, folder), label=row.name)
         for row, trials in rows.items()
         for trial in trials
     ]
+    planned = {run.id for run in found}
+    return [*found, *(run for run in runs.values() if run.members and planned.issuperset(run.members))]
 
 
 def describe_changes(scale: Scale) -> str:

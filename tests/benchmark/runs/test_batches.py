@@ -99,6 +99,14 @@ def test_run_that_was_interrupted_keeps_its_place(tmp_path):
     assert jobs == [FOUR[:1], FOUR[1:], [other]]
 
 
+def test_one_run_of_each_dataset_comes_first(tmp_path):
+    """The cost of a dataset is known only when one of its runs has finished."""
+    first = [trial(ERM(), seed=seed) for seed in range(3)]
+    second = [trial(ERM(), dataset="ColoredDigits", seed=seed) for seed in range(2)]
+    jobs = make_jobs([*first, *second], tmp_path, RunOptions(), on_gpu=False)
+    assert jobs == [[one] for one in (first[0], second[0], *first[1:], *second[1:])]
+
+
 def test_trials_with_splits_of_different_sizes_do_not_share_a_batch():
     """Groups of images stay in one split, so its size depends on the trial seed. A batch has one list of sizes."""
     columns = ("path", "path", "label", "label", "domain", "domain", "group", "patient")

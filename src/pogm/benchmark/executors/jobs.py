@@ -28,14 +28,17 @@ COMPILE_THREADS = 32  # maximum number of kernels that a process compiles at onc
 def make_jobs(trials: Sequence[Trial], root: Path, options: RunOptions, on_gpu: bool) -> list[list[Trial]]:
     """Return lists of trials that run together. They are at one step, and share their training, if they can.
 
-    On a GPU, trials that are alike run together, too, except those with trajectories outside the device memory. The
-    order is that of the first trial of each list.
+    On a GPU, trials that are alike run together, too, except those with trajectories outside the device memory. One
+    list of each dataset comes first, so that the time left is known early. Otherwise the order is that of the first
+    trial of each list.
     """
     makes_batches = on_gpu and options.engine.trajectories in ("auto", "device")
     most, mixes = BATCH_SIZE if makes_batches else 1, options.engine.mixes_batch_sizes()
     jobs = [job for same in by_progress(trials, root) for job in group_alike(same, most, mixes)]
     position = {trial.id: number for number, trial in enumerate(trials)}
-    return sorted(jobs, key=lambda job: min(position[trial.id] for trial in job))
+    jobs.sort(key=lambda job: min(position[trial.id] for trial in job))
+    first = {job[0].dataset: job for job in reversed(jobs)}
+    return sorted(jobs, key=lambda job: job is not first[job[0].dataset])
 
 
 def take_job(jobs: list[list[Trial]], root: Path, is_free: Callable[[Trial], bool]) -> list[Trial]:
