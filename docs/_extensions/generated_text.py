@@ -29,6 +29,7 @@ PAGES = {  # file of the repository: page that shows it
     "results/small/README.md": "measurements/evidence_small.md",
     "results/features/README.md": "measurements/evidence_features.md",
     "results/pacs/README.md": "measurements/evidence_pacs.md",
+    "results/soups/README.md": "measurements/soups.md",
     "results/variants/README.md": "measurements/variants.md",
     "results/ablation/README.md": "measurements/ablation.md",
     "results/agreement/README.md": "measurements/agreement.md",

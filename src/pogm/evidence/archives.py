@@ -69,8 +69,8 @@ def read_all(folder: Path) -> dict[Sweep, list[Run]]:
     shared = read_packed(folder)
     found = {"evidence": shared}
     for experiment, name in FOLDERS.items():
-        runs = {run.id: run for run in shared} | {run.id: run for run in read_packed(folder / name)}
-        found[experiment] = list(runs.values())
+        own = read_packed(folder / name) if (folder / name).is_dir() else []
+        found[experiment] = list(({run.id: run for run in shared} | {run.id: run for run in own}).values())
     return {sweep: found[sweep.experiment] for sweep in ALL_SWEEPS}
 
 
