@@ -94,7 +94,7 @@ def test_experiment_shows_combinations_of_its_own_runs_only(by_row):
 
 
 def test_sweep_counts_a_combination_as_one_run_of_a_held_out_domain():
-    (sweep,) = SOUP_SWEEPS
+    sweep = SOUP_SWEEPS[0]
     runs = [replace(run, records=(record(1000, [0.7] * 4, [0.9] * 4),)) for run in finished_of(sweep)]
     groups = [runs[start : start + MEMBERS] for start in range(0, len(runs), MEMBERS)]
     made = [combination(group, "uniform soup", 0.8) for group in groups]

@@ -266,7 +266,10 @@ SEARCH_SWEEPS = (  # of the datasets whose evidence is complete
 FEWER_DOMAINS_SWEEPS = tuple(Sweep(*data, 10, experiment="fewer_domains") for data in SMALL)
 FEWER_SAMPLES_SWEEPS = tuple(Sweep(*data, 10, experiment="fewer_samples") for data in SMALL)
 PARTS_SWEEPS = (Sweep(*OFFICE_CALTECH, 3, experiment="erm_plus_plus"),)
-SOUP_SWEEPS = (Sweep(*PACS, 3, experiment="soups"),)
+SOUP_SWEEPS = (
+    Sweep(*PACS, 3, experiment="soups"),
+    *(Sweep(*data, 10, experiment="soups") for data in SMALL),
+)
 AGREEMENT_SWEEPS = (  # the two datasets of the paper's figures that we have, and the small datasets
     Sweep(*COLORED_MNIST, 3, experiment="figure4"),
     *(Sweep(*data, 10, experiment="figure4") for data in SMALL),
