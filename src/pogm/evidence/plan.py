@@ -40,7 +40,7 @@ To continue a sweep, name its archive; it is written if it does not exist yet:
 
 The script unpacks the finished runs, runs the command of the sweep until the time is over, and packs the runs that have
 finished since. Options of `pogm experiment` can follow, such as `--workers 2`, `--algorithms "ROW"`, or `--weights`
-with the path of the file. Then `python benchmarks/update_results.py` updates the tables and this plan. Sweeps of
+with the path of the file. If the command below names rows, pass them with `--algorithms`. Then `python benchmarks/update_results.py` updates the tables and this plan. Sweeps of
 variants and ablations of POGM, and of fewer domains, have some runs in common with the evidence; these are trained and
 packed once. Rows that differ only in weight averages are trained once; name them all in `--algorithms`.
 """
@@ -115,14 +115,14 @@ def _section(sweep: Sweep, rows: Sequence[MissingRow], unneeded: Sequence[str]) 
     complete = [row.name for row in sweep.plan if row.name not in waiting]
     yield f"Complete: {'; '.join(complete) or 'none'}."
     if unneeded:
-        yield from ("", f"Not needed, because the variant can no longer succeed: {'; '.join(unneeded)}.")
+        yield from ("", f"Not needed to decide which variants succeed: {'; '.join(unneeded)}.")
     if not rows:
         return
     yield from (
         "",
         f"Archive: `results/{sweep.archive}`. Command:",
         "",
-        f"    {sweep.command()}",
+        f"    {sweep.command([row.name for row in rows] if unneeded else ())}",
         "",
         "| missing row | finished runs | missing runs | time |",
         "|---|---|---|---|",

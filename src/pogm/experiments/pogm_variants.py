@@ -1,8 +1,8 @@
 """Variants of POGM against ERM and against themselves without matching (κ = 0), paired.
 
 A variant succeeds on a dataset if its gains over ERM and over its control with κ = 0 are more than two standard errors
-(training-domain validation, at least ten seeds). It succeeds if it does so on three datasets. POGM with the ERM centre
-and κ = 0 is ERM, so it is also the control of the variants whose centre is ERM's trajectory. Two rows have no matching:
+(training-domain validation, at least ten seeds). It succeeds if it does so on three datasets. A variant without success
+on the first three is not run on further ones. POGM with the ERM centre and κ = 0 is ERM, so it is also the control of the variants whose centre is ERM's trajectory. Two rows have no matching:
 ERM with the step length of Fish, and Fish with that of ERM. All rows have the same data, first weights and minibatches.
 """
 
@@ -24,6 +24,7 @@ METHODS = "pogm.experiments.variant_methods"
 SEEDS = 10  # least number for a success
 ERRORS = 2  # standard errors of a gain that counts
 DATASETS = 3  # least number of datasets for a success
+FIRST_DATASETS = 3  # a variant without success on so many is not run further
 CONTROL = "κ = 0"
 
 
@@ -135,16 +136,24 @@ def success_table(by_dataset: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def decided_rows(by_dataset: Mapping[str, Sequence[Run]]) -> frozenset[str]:
-    """Return the rows that are not run on further datasets: variants that can no longer succeed, and their controls.
+    """Return the rows that are not run on further datasets.
+
+    These are variants that can no longer succeed, or that have no success on the first datasets, and then all rows but
+    ERM, the other variants, and their controls.
 
     Args:
         by_dataset: Runs of the complete rows of every dataset of the rule; none if it was not run.
     """
-    failures = {label: len(wins) - sum(wins.values()) for label, wins in _successes(by_dataset).items()}
-    failed = {label for label, count in failures.items() if count > len(by_dataset) - DATASETS}
-    controls = {control for label, control in CONTROLS.items() if label in failed}
-    needed = {control for label, control in CONTROLS.items() if label not in failed}
-    return frozenset(failed | (controls - needed))
+    found = _successes(by_dataset)
+    lost = {label: len(wins) - sum(wins.values()) for label, wins in found.items()}
+    failed = {
+        label
+        for label, wins in found.items()
+        if lost[label] > len(by_dataset) - DATASETS or (len(wins) >= FIRST_DATASETS and not any(wins.values()))
+    }
+    open_rows = set(VARIANTS) - failed
+    needed = {ERM.name, *open_rows, *(CONTROLS[label] for label in open_rows)}
+    return frozenset(row.name for row in ROWS if row.name not in needed) if failed else frozenset()
 
 
 def _successes(by_dataset: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, bool]]:
