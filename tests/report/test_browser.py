@@ -15,6 +15,7 @@ from run_folders import record, text_table, write_run, write_sweep
 from pogm.benchmark.results.accuracy_tables import dataset_table
 from pogm.benchmark.results.records import read_runs
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
+from pogm.benchmark.results.table import Column, Estimate, Row, Table
 from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Panel, Point, Region
 from pogm.report.page import Section, paragraph, render, write_page
 from pogm.report.runs import figures_of, write_report
@@ -423,6 +424,37 @@ def test_a_wide_table_uses_the_window_and_a_narrow_one_is_as_wide_as_the_text(pa
     assert wide.locator("table").bounding_box()["width"] > page.locator("h1").bounding_box()["width"]
     assert narrow.locator("table").bounding_box()["width"] == page.locator("h1").bounding_box()["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_table_that_is_too_wide_has_standard_errors_below_the_means(page_at, tmp_path):
+    columns, row = tuple(Column(f"Dataset {n}") for n in range(7)), Row((Estimate(-10.5, 0.25, 5),) * 7, "ERM")
+    table = Table("Wide", columns, (row,), row_key="algorithm")
+    shown = write_page(tmp_path / "page.html", render("Wide", [Section("S", (table,))]))
+    page = page_at(shown, viewport={"width": 1280, "height": 700})
+    positions = """cell => {
+        const [mean, error] = [cell.firstChild, cell.querySelector("small")].map((node) => {
+            const range = document.createRange();
+            range.selectNode(node);
+            return range.getBoundingClientRect();
+        });
+        return error.top >= mean.bottom - 4;
+    }"""
+    cell = page.locator("figure.table td:has(small)").first
+    for width, is_below in ((1280, False), (700, True), (1280, False)):
+        page.set_viewport_size({"width": width, "height": 700})
+        page.locator(".tight" if is_below else ".fits").wait_for()
+        assert cell.evaluate(positions) == is_below
+
+
+def test_the_head_of_a_long_table_stays_visible(page_at, tmp_path):
+    listing = text_table("Rows", ("Name", "Number"), tuple((f"row {i}", i) for i in range(60)))
+    for sections in (1, 2):  # a page with two sections has a navigation
+        shown = render("Long", [Section(f"S{n}", (listing,)) for n in range(sections)])
+        page = page_at(write_page(tmp_path / f"{sections}.html", shown), viewport={"width": 1280, "height": 700})
+        page.locator("tbody tr").nth(50).scroll_into_view_if_needed()
+        box = page.locator("thead th").first.bounding_box()
+        bottom = page.locator("nav").bounding_box()["height"] if sections > 1 else 0
+        assert box["y"] == pytest.approx(bottom, abs=2)
 
 
 def test_dark_mode_has_a_dark_background(page_at, report):

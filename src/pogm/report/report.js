@@ -52,6 +52,15 @@ function compare(a, b) {
   return String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
+// A table that is too wide for the window has its standard errors below the means. If it fits, its head stays visible.
+const fittedTables = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    target.classList.remove("tight", "fits");
+    target.classList.toggle("tight", target.scrollWidth > target.clientWidth);
+    target.classList.toggle("fits", target.scrollWidth <= target.clientWidth);
+  }
+});
+
 function setUpTable(table) {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.rows[0].cells];
   const state = stateOf(table, { column: -1, direction: 0 });
@@ -70,7 +79,7 @@ function setUpTable(table) {
   heads.forEach((head, column) => {
     const isNumeric = rows.some((row) => typeof sortKey(row.cells[column]) === "number");
     const first = isNumeric && column ? -1 : 1; // the largest numbers come first
-    const words = head.textContent.split(/(?<=[a-z0-9])(?=[A-Z])/); // a long name may break between them
+    const words = head.textContent.split(/(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/); // a long name may break between them
     const sorter = button("", "Sort", () => {
       const next = state.column !== column ? first : state.direction === first ? -first : 0;
       Object.assign(state, { column: next ? column : -1, direction: next });
@@ -81,6 +90,9 @@ function setUpTable(table) {
   });
   sort();
 
+  const scroll = table.closest(".scroll");
+  if (table.closest("figure.table")) fittedTables.observe(scroll);
+
   const figure = table.closest("figure"), data = figure && JSON.parse(figure.querySelector(":scope > script").textContent);
   const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const visible = () => [...table.rows].map((row) => [...row.cells].map((cell) => quoted(cell.innerText)).join(",") + "\n");
@@ -88,7 +100,7 @@ function setUpTable(table) {
     downloadText(`${data?.name ?? "list"}.csv`, "text/csv", data?.csv ?? visible().join("")));
   const tools = element("div", { class: "tools" }, save);
   if (figure) figure.querySelector(".head").append(tools);
-  else table.closest(".scroll").before(tools);
+  else scroll.before(tools);
 }
 
 // Charts: a panel is drawn by Vega when it comes into view. Until then it shows the SVG of the page, if there is one.
