@@ -57,24 +57,26 @@ def leaderboard(complete: Complete) -> Table:
         found = [by_label.get(label, Estimate()) for by_label in gains.values()]
         known = [gain for gain in found if gain.mean is not None]
         order = -len(known), -fmean(gain.mean for gain in known if gain.mean is not None)
-        rows.append((order, Row((*found, *signs[label], len(known), min(gain.n for gain in known)), label)))
+        rows.append((order, Row((*signs[label], len(known), min(gain.n for gain in known), *found), label)))
     rows.sort(key=lambda row: row[0])
     return Table(
         title="Leaderboard",
         columns=(
+            *(Column(name, kind="number") for name in (*Signs._fields, "datasets")),
+            Column("seeds", "n", kind="number"),
             *(gain_column(title, csv_prefix=f"{title}_") for title in gains),
-            *(Column(name, kind="number") for name in (*Signs._fields, "datasets", "seeds")),
         ),
         rows=tuple(row for _, row in rows),
         selection=TRAINING_DOMAIN,
         footnotes=(
-            "Paired difference to ERM in accuracy on held-out domains: mean ± standard error over seeds, in percentage "
-            "points. Default hyperparameters. seeds: the smallest number of seeds of a difference in the row.",
-            "Rows with results on more datasets come first, then those with a larger mean of their differences. This "
-            "is no ranking: most differences are within the noise.",
-            "better, tied and worse: on how many datasets the 95 % interval, corrected for the planned comparisons, is "
+            "Columns of datasets: paired difference to ERM in accuracy on held-out domains, mean ± standard error over "
+            "seeds, in percentage points. Default hyperparameters.",
+            "Better, tied and worse: on how many datasets the 95 % interval, corrected for the planned comparisons, is "
             "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects. "
             f"Differences of fewer than {LEAST_SEEDS} seeds are not counted.",
+            "Datasets: how many have results of the method. n: the smallest number of seeds of a difference in the row.",
+            "Rows with results on more datasets come first, then those with a larger mean of their differences. This "
+            "is no ranking: most differences are within the noise.",
             *adaptation_notes(run for runs in complete.values() for run in runs),
         ),
         row_key="algorithm",
