@@ -457,6 +457,20 @@ def test_the_head_of_a_long_table_stays_visible(page_at, tmp_path):
         assert box["y"] == pytest.approx(bottom, abs=2)
 
 
+def test_a_long_navigation_is_complete_and_does_not_cover_the_section(page_at, tmp_path):
+    sections = [Section(f"Section {n} about OfficeCaltech10", (paragraph("Text. " * 2000),)) for n in range(8)]
+    page = page_at(
+        write_page(tmp_path / "page.html", render("Long", sections)), viewport={"width": 1280, "height": 700}
+    )
+    page.wait_for_function("document.documentElement.style.getPropertyValue('--nav') > '42px'")
+    last = page.locator("nav a").last
+    box, nav = last.bounding_box(), page.locator("nav").bounding_box()
+    assert box["x"] + box["width"] <= nav["x"] + nav["width"]
+    page.locator("nav a").nth(4).click()
+    nav = page.locator("nav").bounding_box()
+    assert page.locator("section").nth(4).bounding_box()["y"] >= nav["y"] + nav["height"] - 1
+
+
 def test_dark_mode_has_a_dark_background(page_at, report):
     backgrounds = [
         page_at(report, color_scheme=scheme).evaluate("getComputedStyle(document.body).backgroundColor")

@@ -250,9 +250,13 @@ const CHART_HINT = "Point at a chart to read values; drag to move, Ctrl + wheel 
 const NARROW = matchMedia("(max-width: 600px)"); // there, figures are closed at first
 const TABLE_HINT = "Click a column heading to sort.";
 
+const navigation = new ResizeObserver(([{ target }]) =>
+  document.documentElement.style.setProperty("--nav", `${target.offsetHeight}px`));
+
 function setUpPage() {
   const hint = (document.querySelector("figure.figure") ? CHART_HINT : "") + TABLE_HINT;
   document.querySelector("main > header").append(element("p", { class: "muted hint" }, hint));
+  document.querySelectorAll("nav").forEach((nav) => navigation.observe(nav));
   document.querySelectorAll("main table:not(.confusion)").forEach(setUpTable);
   document.querySelectorAll("figure.figure").forEach(setUpFigure);
   for (const part of document.querySelectorAll("details")) {
