@@ -11,7 +11,7 @@ import pytest
 
 from pogm.report.chart import DARK, LIGHT, PALETTE, colour_of, dashes_of, specification, static_panels, with_colours
 from pogm.report.draw import to_svg
-from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region, x_extent, y_extent
+from pogm.report.figure import Arrow, Cloud, Figure, Label, Line, Mark, Panel, Point, Region, Row, x_extent, y_extent
 
 SVG = "{http://www.w3.org/2000/svg}"
 RISING = Line("ERM", tuple(Point(30 * i, 10.0 * i, 0.5, 3) for i in range(10)))
@@ -196,6 +196,14 @@ def test_units_of_square_axes_have_the_same_length(points):
     (left, right), (low, high) = domains(spec)
     assert (right - left) / spec["width"] == pytest.approx((high - low) / spec["height"], rel=0.01)
     assert all(left <= x <= right and low <= y <= high for x, y in points)
+
+
+def test_long_names_of_rows_are_complete():
+    """MeasurementPOGM was cut off in the report of the evidence."""
+    names = "ERM", "MeasurementPOGM", "POGM, mean centre"
+    rows = [Row(name, (Point(number, 1.0 + number, 0.1, 5),)) for number, name in enumerate(names)]
+    assert panel_spec(*rows)["encoding"]["y"]["axis"]["labelLimit"] >= 8 * max(map(len, names))  # a wide font
+    assert set(names) <= {item.text for item in draw(*rows).iter(f"{SVG}text")}
 
 
 def test_given_ranges_with_equal_ends_have_an_axis_around_them():

@@ -42,6 +42,7 @@ DASHES = ((1, 0), (6, 3), (2, 3))
 WIDTH, RATIO = 300, 0.6  # width of a panel in pixels, and its height divided by its width
 AXIS, MARGIN = 44, 12  # pixels on the left and on the right of a panel
 NAMES, ROW = 124, 26  # pixels of the names on the left of rows, and height of a row
+SHORT, LONG_NAMES = 14, 154  # characters of names that fit into `NAMES`, and pixels if one is longer
 MANY = 100  # a cloud with more dots has smaller dots
 EMPTY: Spec = {"data": {"values": []}, "mark": "point"}  # a view without marks
 IN_ORDER = {"value": None}  # lines connect points in the order of the data
@@ -194,13 +195,14 @@ def _rows_panel(panel: Panel, width: int) -> Spec:
     ends += [] if panel.reference is None else [panel.reference]
     domain = _widen((min(ends), max(ends)) if ends else None, 1.1)
     names = [printable(mark.name) for mark in panel.marks]
-    axis: Spec = {"grid": False, "title": None, "domain": False, "minExtent": NAMES, "maxExtent": NAMES}
-    axis |= {"labelLimit": NAMES - 10, "labelExpr": "datum.label", "labelColor": "var(--ink)", "labelFontSize": 12}
+    room = NAMES if max(map(len, names), default=0) <= SHORT else LONG_NAMES
+    axis: Spec = {"grid": False, "title": None, "domain": False, "minExtent": room, "maxExtent": room}
+    axis |= {"labelLimit": room - 10, "labelExpr": "datum.label", "labelColor": "var(--ink)", "labelFontSize": 12}
     y_label = f"{panel.y_label}, " if panel.y_label else ""
     return {
         "description": printable(f"{panel.title}: {y_label}{', '.join(names)}"),
-        "title": _title(panel, width) | {"dx": -NAMES},
-        "width": width + AXIS - NAMES,
+        "title": _title(panel, width) | {"dx": -room},
+        "width": width + AXIS - room,
         "height": ROW * max(1, len(names)),
         "data": {"values": rows},
         "encoding": {
