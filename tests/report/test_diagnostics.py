@@ -127,6 +127,8 @@ def test_inner_product_and_variance_of_alignment_are_drawn_and_listed(measure):
     assert values["Σ hᵢ·hⱼ over i ≠ j"] == "-1.00"
     assert values["Var(hᵢ·h) over i"] == "0.00250"
     assert values["Var(hᵢ·h), relative"] == "0.0100"
+    assert "cosine with the nearest mixture" not in values  # not measured, so only in the CSV
+    assert "cosine with the nearest mixture" in numbers.csv()
 
 
 def test_the_section_ends_with_a_conclusion_for_each_dataset(measure, tmp_path):
@@ -137,7 +139,9 @@ def test_the_section_ends_with_a_conclusion_for_each_dataset(measure, tmp_path):
     last = section[section.rindex("<h3") :]
     assert "Conclusion" in last
     assert "<b>Toy.</b> In training with ERM, domains conflict often: in 100 % of rounds" in last
-    assert "pass --target" in last
+    assert "pass --target to <code>pogm measure</code> to see" in last
+    assert "(hᵢ·h " in last
+    assert "h_i" not in last
     assert "Recommendation: " in last
 
 

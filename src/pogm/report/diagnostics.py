@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from pogm.benchmark.results.accuracy_tables import domains_of
 from pogm.benchmark.results.conclusion import conclusion
@@ -136,7 +137,7 @@ SUITS = (
         "Does the step help all source domains equally?",
         "Var(hᵢ·h), relative",
         "The variance over source domains of hᵢ·h, divided by ‖h‖² and the mean of ‖hᵢ‖², so that step lengths cancel. "
-        "At 0 the step helps all source domains equally; POGM maximises the smallest hᵢ·d.",
+        "At 0 the step helps all source domains equally; POGM maximises the smallest hᵢ·h.",
         relative_alignment_variances,
     ),
     Measurement(
@@ -280,7 +281,8 @@ def _conclusion(runs: Sequence[Run], rounds: ByRun) -> Part:
         }
         if by_label := {label: found for label, found in by_label.items() if found}:
             *findings, recommendation = conclusion(by_label)
-            conclusions.append((dataset, " ".join(findings), recommendation))
+            texts = (text.replace("h_i", "hᵢ").split("`") for text in (" ".join(findings), recommendation))
+            conclusions.append((dataset, *texts))  # every second part is code
     return Part("conclusion", {"conclusions": conclusions})
 
 
@@ -291,12 +293,19 @@ The table and the charts show these conditions, measured on these runs, for ever
 """
 
 
+def _number_column(measurement: Measurement, rounds: ByRun) -> Column:
+    """Return a column of the table of numbers. It is only in the CSV if nothing was measured."""
+    is_known = any(not math.isnan(mean(found.numbers[measurement.name])) for found in rounds.values())
+    text: dict[str, Any] = {"digits": "#.3g", "csv_digits": ".6g", "missing": "–", "csv_only": not is_known}
+    return Column(measurement.y_label, kind="number", **text)
+
+
 def _numbers(runs: Sequence[Run], rounds: ByRun) -> Table:
     """Return one row per dataset and algorithm: means over rounds, then over runs."""
     columns = (
         Column("Dataset", kind="text"),
         Column("Algorithm", kind="text"),
-        *(Column(one.y_label, kind="number", digits="#.3g", csv_digits=".6g", missing="–") for one in LISTED),
+        *(_number_column(one, rounds) for one in LISTED),
         Column("n", kind="number"),
     )
     rows = []
@@ -308,6 +317,7 @@ def _numbers(runs: Sequence[Run], rounds: ByRun) -> Table:
                 rows.append(Row((dataset, label, *means, len(found))))
     note = (
         "Means over all measured rounds, then over the n finished runs with the first configuration of the algorithm: "
-        "all trial seeds and all held-out domains. There is no model selection."
+        "all trial seeds and all held-out domains. There is no model selection. h is the update of the algorithm in a "
+        "round, and hᵢ the update of source domain i alone. The charts explain the columns."
     )
     return Table("Measurements", columns, tuple(rows), footnotes=(note,))
