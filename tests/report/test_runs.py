@@ -119,6 +119,7 @@ def test_several_datasets_share_a_table_and_ranks(make_sweep, tmp_path):
     page = page_of(runs, tmp_path)
     assert "All datasets" in page.text
     assert "Geometric mean" in page.text
+    assert "Mean ranks over 2 datasets" in page.text
 
 
 def test_a_report_without_runs_says_so(tmp_path):

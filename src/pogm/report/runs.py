@@ -213,7 +213,9 @@ def _ranks(table: Table) -> Part:
         return listing((), ())
     head = ("Algorithm", *(name.capitalize() for name in SUMMARIES))
     rows = [(found.label, *(f"{value:.2f}" for value in found.summaries().values())) for found in ranked]
-    return listing(head, rows, f"Mean ranks over datasets (lower is better), {table.selection.title}")
+    return listing(
+        head, rows, f"Mean ranks over {len(ranked[0].ranks)} datasets (lower is better), {table.selection.title}"
+    )
 
 
 def _dataset(runs: Sequence[Run], dataset: str, measured: Sequence[Figure]) -> Section:

@@ -42,6 +42,7 @@ def test_table_has_means_over_trials(two_trials):
     confidence = 1 / (1 + 2.718281828459045**-2.5)
     assert row["ece_scaled"]["mean"] == pytest.approx(100 * (1 - confidence + confidence - 0.75) / 2)
     assert "75.0 ± 17.7" in table.text()
+    assert "n = 2 trials." in table.text()
     assert table.selection is TRAINING_DOMAIN
 
 

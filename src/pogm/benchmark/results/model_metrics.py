@@ -114,8 +114,11 @@ def selected_metrics_table(runs: Sequence[Run], dataset: str) -> Table | None:
     )
     added = tuple(_number(name, name) for name in others)
     about = (f"In their own units, from other packages: {', '.join(others)}.",) if others else ()
+    counts = [len(found) for found in cells.values()]
+    unless = ", unless a cell says otherwise" if min(counts) < max(counts) else ""
+    trials = f"n = {max(counts)} trial{'s' * (max(counts) > 1)}{unless}."
     title = f"{dataset}: metrics of the selected models"
-    return Table(title, (*first, *columns, *added), tuple(rows), TRAINING_DOMAIN, (note, *about))
+    return Table(title, (*first, *columns, *added), tuple(rows), TRAINING_DOMAIN, (trials, note, *about))
 
 
 def confusions(runs: Sequence[Run], dataset: str) -> list[Confusion]:
