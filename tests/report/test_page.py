@@ -68,8 +68,8 @@ def test_text_is_escaped_and_split_into_paragraphs():
 
 
 def test_a_number_of_the_main_finding_stays_in_one_line_with_its_error_and_unit():
-    text = render("A title", [], lead=[sentence("A mean of 83.2 ± 0.6 %; it is high.")])
-    assert "of 83.2\u00a0±\u00a00.6\u00a0%; it" in text
+    text = render("A title", [], lead=[sentence("A mean of 83.2 ± 0.6 %, n = 3; it is high.")])
+    assert "of 83.2\u00a0±\u00a00.6\u00a0%, n\u00a0=\u00a03; it" in text
 
 
 def test_a_figure_has_its_explanation_its_notes_and_its_command():

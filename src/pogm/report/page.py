@@ -60,8 +60,10 @@ def paragraph(text: str) -> Part:
 
 
 def sentence(text: str) -> Part:
-    """Return the main finding, in large letters. A number stays in one line with its error and its unit."""
-    return Part("sentence", {"text": text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")})
+    """Return the main finding, in large letters. A number stays in one line with its error, its unit and "n ="."""
+    for short in (" ± ", " %", "n = "):
+        text = text.replace(short, short.replace(" ", "\u00a0"))
+    return Part("sentence", {"text": text})
 
 
 def listing(head: Sequence[str], rows: Iterable[Sequence[object]], summary: str = "") -> Part:
