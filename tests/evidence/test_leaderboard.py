@@ -56,6 +56,7 @@ def test_pages_have_the_tables_and_load_nothing(tmp_path):
         assert 'src="http' not in text
         assert 'href="http' not in text
     assert "Critical differences" in evidence.read_text()
+    assert "default hyperparameters, network mlp." in evidence.read_text()
     assert len(board.read_text()) < 100_000
     with pytest.raises(UsageError, match="complete rows of ERM and another method"):
         write_evidence({HEART: runs_of(HEART, {"ERM": 0.0})}, tmp_path, "")

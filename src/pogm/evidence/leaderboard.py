@@ -74,7 +74,7 @@ def leaderboard(complete: Complete) -> Table:
             "Better, tied and worse: on how many datasets the 95 % interval, corrected for the planned comparisons, is "
             "above 0, contains 0, or is below 0. A tie is no proof of equality: see the smallest detectable effects. "
             f"Differences of fewer than {LEAST_SEEDS} seeds are not counted.",
-            "Datasets: how many have results of the method. n: the smallest number of seeds of a difference in the row.",
+            "Datasets: how many have results of the method. n: the smallest number of seeds of these differences.",
             "Rows with results on more datasets come first, then those with a larger mean of their differences. This "
             "is no ranking: most differences are within the noise.",
             *adaptation_notes(run for runs in complete.values() for run in runs),
@@ -138,7 +138,8 @@ def _overall(complete: Complete) -> Iterator[Section]:
     blocks = domain_blocks(complete)
     if len(blocks[0]) > 1:
         what = "held-out domains of all datasets, means over seeds; domains of one dataset are not independent"
-        yield Section("Ranks over all datasets", (rank_figure("ranks", "Ranks over all datasets", blocks, what),))
+        text = "Only of the methods that have results on all datasets."
+        yield Section("Ranks over all datasets", (rank_figure("ranks", "Ranks over all datasets", blocks, what),), text)
 
 
 def _section(sweep: Sweep, runs: Sequence[Run]) -> Section:
@@ -150,7 +151,8 @@ def _section(sweep: Sweep, runs: Sequence[Run]) -> Section:
         Fold("Variance between seeds", (seed_table(runs),)),
         Fold("Accuracy on every domain", tuple(domain_table(runs, selection) for selection in SELECTIONS.values())),
     )
-    text = f"{len(runs)} runs, {count_seeds(runs)}, every domain held out, default hyperparameters, {sweep.network}."
+    held_out = f"{len(runs)} runs, {count_seeds(runs)}, every domain held out"
+    text = f"{held_out}, default hyperparameters, network {sweep.network}."
     return Section(sweep.title, exhibits, text, sweep.command())
 
 
