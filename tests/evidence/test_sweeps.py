@@ -151,7 +151,7 @@ def test_report_of_packed_records_has_a_row_for_a_run_folder_beside_them(tmp_pat
     pack(tmp_path / "ERM", tmp_path / "results" / "small" / "records.tar.gz")
     words = ["report", str(tmp_path / "results"), str(tmp_path / "Fish")]
     assert main([*words, "--format", "csv"]) == 0
-    assert "\nFish,10.0000,0.0000,10,1,0,0,1,10\n" in capsys.readouterr().out
+    assert "\nFish,1,0,0,1,10,10.0000,0.0000,10\n" in capsys.readouterr().out
     assert main([*words, "--format", "html"]) == 0
     assert {path.name for path in (tmp_path / "results").glob("*.html")} == {"evidence.html", "leaderboard.html"}
     assert main([*words, "--against", "paper"]) == 2
